@@ -1,24 +1,21 @@
 """A ØMQ socket in a trio run: one task reads it, and a send wakes that task if it hid a message.
 
-    ZmqSocket.run:   read until EAGAIN ──▶ EVENTS says POLLIN? ──yes──▶ read again
+    ZmqSocket.run:   read until EAGAIN ──▶ EVENTS has POLLIN? ──yes──▶ read again
                                               └─no──▶ wait until the descriptor is readable, or `send` wakes the task
 
-pyzmq waits for a socket with asyncio or with threads, not with trio. libzmq gives each socket a descriptor, `ZMQ_FD`,
-which is like an edge and not like a level: it becomes readable when something is to be done for the socket, and any
-call on the socket may do it. After that the descriptor says nothing of the messages that are there; `ZMQ_EVENTS` does.
-So the task reads `ZMQ_EVENTS` last before it waits. Each call that may take a wake-up away (send, connect, …) reads
-`ZMQ_EVENTS` as well, and wakes the task if a message can be read; without that, replies lie until the next message
-comes. One task reads a socket, because two that wait at one descriptor take the wake-up away from each other.
+pyzmq waits with asyncio or threads, not with trio. libzmq gives each socket a descriptor, `ZMQ_FD`, that is
+edge-triggered: any call on the socket may consume its wake-up, and only `ZMQ_EVENTS` shows waiting messages. So the
+task reads `ZMQ_EVENTS` last before it waits. Each other call (send, connect, …) reads it as well, and wakes the task if
+a message is readable. Only one task reads a socket.
 
-*Bounds.* libzmq refuses a frame above `max_message_bytes` and closes its connection. What has more frames, or more
-bytes altogether, than the options permit is dropped and counted. It is read in slices like everything else: after
-`SLICE_FRAMES` frames the other tasks of the run have their turn. What libzmq itself has no limit for is the number of
-frames of a message that it collects before the first of them can be read, and the number of connections.
+*Bounds.* libzmq refuses a frame above `max_message_bytes` and closes its connection. A message with more frames or
+bytes than the options permit is dropped and counted. After `SLICE_FRAMES` frames other tasks have their turn. libzmq
+does not limit the frames that it collects for a message, and the number of connections.
 
-*Keys.* A CURVE server asks a handler in the same context which keys are permitted (ZAP, RFC 27). `ZapAuthenticator` is
-one: a REP socket like any other, in the same run, so that no thread looks at the list of keys while it changes. With
-each message `receive` gets the sender's public key. It does not get a name: a connection keeps what it was given at the
-handshake, and a name may be listed with another key since. Without a handler the server refuses every client.
+*Keys.* A CURVE server queries a handler in the same context for each key (ZAP, RFC 27). `ZapAuthenticator` is a REP
+socket in the same run, so no thread reads the list of keys while it changes. `receive` gets the sender's public key
+with each message. It does not get a name: the name may belong to another key since the handshake. Without a handler the
+server refuses every client.
 """
 
 from collections import Counter
@@ -41,7 +38,7 @@ Receive = Callable[[list[bytes], str | None], None]
 SLICE_FRAMES: Final = 512
 KEY_BYTES: Final = 32
 KEEPALIVE_IDLE_S: Final = 60
-# As plain numbers: pyzmq's flags are enumerations, and combining two of them costs as much as sending four frames.
+# As plain numbers: pyzmq's flags are enumerations, and combining two of them costs more than sending four frames.
 _NO_WAIT: Final = int(zmq.NOBLOCK)
 _SEND_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 _MORE_FOLLOWS: Final = int(zmq.RCVMORE)
@@ -54,7 +51,7 @@ _ZAP_FRAMES: Final = 7
 
 
 class SocketKind(Enum):
-    """What a socket does with messages (RFC 28, 29)."""
+    """Pattern of a socket (RFC 28, 29)."""
 
     ROUTER = zmq.ROUTER
     """Many connections: the first frame of each message is the identity of its connection, in both directions."""
@@ -62,7 +59,7 @@ class SocketKind(Enum):
     PUB = zmq.PUB
     SUB = zmq.SUB
     REP = zmq.REP
-    """Each message received is to be answered before the next one is read."""
+    """Each received message needs a reply before the next one is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +81,19 @@ class CurveClient:
 
 @dataclass(frozen=True, slots=True)
 class SocketOptions:
-    """How a socket behaves; each queue is counted in messages and is for one connection."""
+    """Options of a socket; each queue is counted in messages and is for one connection."""
 
     send_queue: int = 1000
     receive_queue: int = 1000
     only_connected: bool = False
     """A DEALER queues nothing for an address that it is not connected to (ZMQ_IMMEDIATE)."""
     linger_ms: int = 0
-    """How long the socket goes on sending, in the background, after it was closed."""
+    """Time that the socket continues to send in the background after it was closed."""
     reconnect_ms: int = 100
     reconnect_max_ms: int = 0
     """The interval doubles up to this; 0: it stays the same."""
     connect_ms: int = 5_000
-    """An attempt to connect that takes longer is given up, and made again."""
+    """Time after which an attempt to connect is abandoned and repeated."""
     handshake_ms: int = 5_000
     """A connection whose handshake takes longer is closed."""
     unacknowledged_ms: int = 10_000
@@ -111,7 +108,7 @@ DEFAULT_OPTIONS: Final = SocketOptions()
 
 @contextmanager
 def zmq_context() -> Iterator[ZmqContext]:
-    """A context with one thread for its input and output; at the end whatever it still has is closed."""
+    """Open a context with one thread for its input and output; close all its sockets at the end."""
     context = zmq.Context[zmq.Socket[bytes]](io_threads=1)
     try:
         yield context
@@ -157,7 +154,7 @@ class ZmqSocket:
         return self._socket.get_string(zmq.LAST_ENDPOINT)
 
     def connect(self, url: str) -> None:
-        """Connect, and connect again whenever the connection is lost; raises `OSError` for what is no URL."""
+        """Connect, and reconnect when the connection is lost; raises `OSError` for an invalid URL."""
         try:
             self._allow(url)
             self._socket.connect(url)
@@ -166,12 +163,12 @@ class ZmqSocket:
         self._wake()
 
     def disconnect(self, url: str) -> None:
-        """Undo `connect` of the same URL, and forget what is queued for it."""
+        """Undo `connect` of the same URL, and drop its queued messages."""
         self._socket.disconnect(url)
         self._wake()
 
     def subscribe(self, prefix: bytes) -> None:
-        """SUB: receive what begins with `prefix`."""
+        """Receive messages that begin with `prefix` (SUB only)."""
         self._socket.set(zmq.SUBSCRIBE, prefix)
         self._wake()
 
@@ -248,10 +245,10 @@ class ZmqSocket:
                 pass
 
     def _read_slice(self) -> bool:
-        """Hand over messages; False if there was none, and none has come since.
+        """Hand over messages; return False if there were none, and none has come since.
 
-        After some, the next look comes before the next wait: under load more have arrived by then, and a wait for each
-        would cost more than the messages.
+        After some, the next check comes before the next wait: under load more have arrived, and a wait for each would
+        cost more than the messages.
         """
         budget = SLICE_FRAMES if self._reads else 0
         try:
@@ -262,7 +259,7 @@ class ZmqSocket:
         return (budget < SLICE_FRAMES and self._reads) or self._has_messages()
 
     def _read_message(self) -> int:
-        """Hand over one message; returns how many frames were read. Raises `zmq.Again` if there is none."""
+        """Hand over one message; return the number of read frames. Raises `zmq.Again` without a message."""
         socket, options = self._socket, self._options
         user = None
         if self._asks_for_keys:
@@ -303,14 +300,14 @@ class ZmqSocket:
             self._waiting.cancel()
 
     def _has_messages(self) -> bool:
-        """Reading the events also lets the descriptor tell of what comes from now on."""
+        """Return True if a message is readable. Reading the events also re-arms the descriptor."""
         return bool(int(self._socket.get(_EVENTS)) & _READABLE)
 
 
 class ZapAuthenticator:
-    """Judges the keys of all clients that connect to a CURVE server of this context, by ZAP (RFC 27).
+    """Checks the keys of all clients that connect to a CURVE server of this context, by ZAP (RFC 27).
 
-    `is_listed` gets a public key of 32 bytes, and says whether to accept it. Make it before the servers bind. Raises
+    `is_listed` gets a public key of 32 bytes, and returns True to accept it. Make it before the servers bind. Raises
     `OSError` if the context has one already.
     """
 
@@ -330,7 +327,7 @@ class ZapAuthenticator:
         await self._socket.run(task_status=task_status)
 
     def _judge(self, frames: list[bytes], _user: str | None) -> None:
-        """The frames are version, request id, domain, address, identity, mechanism, credentials."""
+        """Process a request: version, request id, domain, address, identity, mechanism, credentials."""
         is_key = len(frames) == _ZAP_FRAMES and frames[5] == b"CURVE" and len(frames[6]) == KEY_BYTES
         is_listed = is_key and self._is_listed(frames[6])
         self._keys[EndpointEvent.KEYS_ACCEPTED if is_listed else EndpointEvent.KEYS_REFUSED] += 1
@@ -345,7 +342,7 @@ def _os_error(what: str, error: zmq.ZMQError) -> OSError:
 
 
 def _user_of(frame: zmq.Frame) -> str | None:
-    """The public key of the frame's connection, as the authenticator wrote it."""
+    """Return the public key of the frame's connection, as set by the authenticator."""
     try:
         user = frame.get("User-Id")
     except zmq.ZMQError:

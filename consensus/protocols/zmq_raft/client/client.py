@@ -1,20 +1,20 @@
-"""A client of a ØMQ Raft cluster: updates, changes of the members, the log, and what is committed from now on.
+"""A client of a ØMQ Raft cluster: updates, changes of the members, reads of the log, and a subscription.
 
     update, change_config ──▶ the leader ─▶ "accepted": wait on        ─▶ committed: the index
-                                  │       ├▶ "another leads": ask that ─▶ the same request id again
-                                  │       ├▶ silence: find the leader  ─▶ the same request id again
+                                  │       ├▶ another leads: send there ─▶ the same request id again
+                                  │       ├▶ no reply: find the leader ─▶ the same request id again
                                   │       └▶ expired, refused: an error
                                   └── one DEALER for each peer (`client_links`), the leader found by `known_leader`
     entries    the leader, by RequestEntries (`log_reader`)
-    subscribe  the leader's broadcast, and RequestEntries for what it lacks (`subscriber`)
-    config, log_info, broadcast_url      one question each
+    subscribe  the leader's broadcast, and RequestEntries for missing entries (`subscriber`)
+    config, log_info, broadcast_url      one request each
 
-A request keeps its id however often it is sent, and the cluster commits an id once. So when a call ends without an
-answer (`NoAnswerError`, or cancellation), an update may be committed or not, and repeating it with the same id, within
-hours, does no harm: it gives the index. Make the id before (`make_request_id`) where the call may not come back.
+A request keeps its id in all repetitions, and the cluster commits an id once. So when a call ends without a reply
+(`NoAnswerError`, or cancellation), an update may be committed or not. Repeating it with the same id within hours does
+no harm: it returns the index. Make the id before (`make_request_id`) if the call may not return.
 
-Many tasks may share a client. Nothing orders their updates. A client makes connections and reads them in tasks of its
-own, one for each connection; a call runs in the task that makes it.
+Many tasks may share a client. Their updates have no order. A client reads each connection in a separate task; a call
+runs in its caller's task.
 """
 
 import math
@@ -78,19 +78,19 @@ from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
 from consensus.server.block_nursery import block_nursery
 
 PATIENCE_S: Final = 30.0
-"""How long a call goes on by default."""
+"""Default time limit of a call, in seconds."""
 _URL: Final = re.compile(r"tcp://[^\s/@]+:[0-9]{1,5}")
 _URL_MAX: Final = 256
 
 
 class ClientError(Exception):
-    """A call of a client failed; the text says why, and what to do."""
+    """A call of a client failed; the text contains the reason and the remedy."""
 
 
 class NoAnswerError(ClientError):
-    """No leader has answered in time; the text says what each peer said. An update may be committed or not.
+    """No leader has replied in time; the text lists the last reply of each peer. An update may be committed or not.
 
-    `is_heard` tells whether any peer has ever answered. None answers a client that names another cluster.
+    `is_heard` is True if any peer has ever replied. No peer replies to a client that names another cluster.
     """
 
     def __init__(self, text: str, *, is_heard: bool = True) -> None:
@@ -107,7 +107,7 @@ class ConfigRefusedError(ClientError):
 
 
 class ZmqRaftClient:
-    """Made by `connect`. Every call goes on for `patience_s` (`math.inf`: until it is cancelled)."""
+    """Made by `connect`. Every call lasts at most `patience_s` (`math.inf`: until it is cancelled)."""
 
     def __init__(
         self,
@@ -127,22 +127,22 @@ class ZmqRaftClient:
 
     @property
     def counters(self) -> Counter[ClientEvent]:
-        """What was dropped, by its reason."""
+        """Return the dropped messages, by reason."""
         return self._links.counters.copy()
 
     @property
     def leader_url(self) -> str | None:
-        """Where requests go now; None while no leader is known."""
+        """Return the present target of requests; None while no leader is known."""
         return self._leader.url
 
     def make_request_id(self) -> bytes:
-        """A new id for an update or a change: 12 bytes, good for some hours."""
+        """Return a new id for an update or a change: 12 bytes, valid for some hours."""
         return self._ids.next(int(self._clock_s()))
 
     async def update(self, data: bytes, request_id: bytes | None = None, *, patience_s: float = PATIENCE_S) -> Index:
-        """Have `data` committed, once for each request id; returns the index at which it is.
+        """Commit `data`, once for each request id; return its index.
 
-        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for what no cluster takes.
+        Raises `NoAnswerError`, `RequestExpiredError`, and `ValueError` for an update that no cluster takes.
         """
         most = self._options.limits.max_entry_data_bytes
         if not 1 <= len(data) <= most:
@@ -160,10 +160,9 @@ class ZmqRaftClient:
     async def change_config(
         self, peers: Sequence[Peer], request_id: bytes | None = None, *, patience_s: float = PATIENCE_S
     ) -> Index:
-        """Make `peers` the members; returns the index of the entry by which they change.
+        """Make `peers` the members; return the index of the entry with the change.
 
-        While another change is under way this one is repeated. Raises `ConfigRefusedError`, `NoAnswerError`,
-        `RequestExpiredError`.
+        During another change this one is repeated. Raises `ConfigRefusedError`, `NoAnswerError`, `RequestExpiredError`.
         """
         request = ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
         deadline_s = trio.current_time() + patience_s
@@ -184,13 +183,13 @@ class ZmqRaftClient:
                     raise TypeError(f"a change of the members was answered by {type(reply).__name__}")
 
     async def config(self, *, patience_s: float = PATIENCE_S) -> ConfigReply:
-        """The members, and which leads: as the leader says, or, while none answers, as another peer says."""
+        """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         with trio.move_on_after(max(0.0, patience_s)):
             return await self._leader.config()
         raise self._no_answer(f"no peer returned the configuration within {patience_s:g} s")
 
     async def log_info(self, url: str | None = None, *, patience_s: float = PATIENCE_S) -> LogInfoReply:
-        """How the log of the peer at `url` is, whatever its role, or that of the leader. Raises `NoAnswerError`."""
+        """Return the state of the log of the peer at `url`, in any role, or of the leader. Raises `NoAnswerError`."""
         request = LogInfoRequest(self._links.next_request_id(), self._ident)
         if url is None:
             reply = await self._ask_within(patience_s, request)
@@ -201,7 +200,7 @@ class ZmqRaftClient:
         return reply
 
     async def broadcast_url(self, *, patience_s: float = PATIENCE_S) -> str:
-        """Where the leader's PUB socket is. Raises `NoAnswerError`, also if the leader has none."""
+        """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader has none."""
         with trio.move_on_after(max(0.0, patience_s)):
             while True:
                 reply, link = await self._ask_leader(UrlRequest(self._links.next_request_id(), self._ident))
@@ -213,16 +212,16 @@ class ZmqRaftClient:
     def entries(
         self, previous: Index = 0, count: int | None = None, *, patience_s: float = PATIENCE_S
     ) -> AsyncGenerator[LogItem, None]:
-        """What is committed behind index `previous`, in order: at most `count` entries, or all that there is by now.
+        """Yield committed entries after index `previous`, in order: at most `count`, or all up to the present end.
 
-        Where the log is compacted, the parts of a snapshot come first; they do not count. The server is asked for more
-        as the consumer takes what came, and is told to stop when the consumer stops:
+        If the log is compacted, the parts of a snapshot come first; they do not count. The client requests more entries
+        as the consumer takes them, and stops the server when the consumer stops:
 
             async with aclosing(client.entries(0)) as entries:
                 async for entry in entries:
                     ...
 
-        Raises `NoAnswerError` when nothing new has come for `patience_s`.
+        Raises `NoAnswerError` if no new entry arrives for `patience_s`.
         """
         if previous < 0 or (count is not None and count < 1):
             raise ValueError(
@@ -231,10 +230,10 @@ class ZmqRaftClient:
         return self._read(previous, count, patience_s)
 
     def subscribe(self, previous: Index, *, patience_s: float = math.inf) -> AsyncGenerator[LogItem, None]:
-        """Every entry behind index `previous` once, in order, as it is committed, without end (`aclosing`, as above).
+        """Yield every entry after index `previous` once, in order, when it commits, without end (`aclosing`, as above).
 
-        Also over changes of the leader and lost connections; with parts of a snapshot, where the log is compacted.
-        Raises `NoAnswerError` when no leader could be reached for `patience_s`.
+        Also over changes of the leader and lost connections; with parts of a snapshot, if the log is compacted. Raises
+        `NoAnswerError` if no leader could be reached for `patience_s`.
         """
         if previous < 0:
             raise ValueError(f"a subscription begins after an index of 0 or more, not {previous}")
@@ -256,7 +255,7 @@ class ZmqRaftClient:
                 raise self._no_answer(f"no entries came for {patience_s:g} s") from None
 
     async def _ask_peer(self, url: str, request: ClientRequest, patience_s: float) -> ClientReply:
-        """The reply of this peer, which is asked again while it is silent; raises `NoAnswerError`."""
+        """Return the reply of this peer; repeat the request until it replies. Raises `NoAnswerError`."""
         deadline_s = trio.current_time() + patience_s
         try:
             with self._links.use(url):  # one connection for all repeats
@@ -269,7 +268,7 @@ class ZmqRaftClient:
         raise NoAnswerError(f"{url} did not reply within {patience_s:g} s")
 
     async def _ask_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
-        """The leader's final reply, or `NoAnswerError`. One request id has one call at a time."""
+        """Return the leader's final reply, or raise `NoAnswerError`. One request id has one call at a time."""
         if request.request_id in self._under_way:
             raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
         self._under_way.add(request.request_id)
@@ -294,7 +293,7 @@ class ZmqRaftClient:
             await self._places.acquire()
 
     async def _ask_leader(self, request: ClientRequest) -> tuple[ClientReply, ClientLink]:
-        """The final reply, and who gave it; asks for as long as it takes."""
+        """Return the final reply and its sender; repeat the request without a limit."""
         frames = encode_request(request)
         while True:
             link = await self._leader.link()
@@ -332,11 +331,11 @@ class _ZmqSockets:
         self._options = SocketOptions(curve=curve)
 
     def dealer(self, url: str, receive: Receive) -> ClientSocket:
-        """A DEALER that is connected to `url`."""
+        """Return a DEALER connected to `url`."""
         return self._connected(SocketKind.DEALER, url, receive)
 
     def subscriber(self, url: str, prefix: bytes, receive: Receive) -> ClientSocket:
-        """A SUB that is connected to `url`."""
+        """Return a SUB connected to `url`."""
         socket = self._connected(SocketKind.SUB, url, receive)
         socket.subscribe(prefix)
         return socket
@@ -359,13 +358,13 @@ async def connect(
     options: ZmqClientOptions | None = None,
     curve: CurveClient | None = None,
 ) -> AsyncIterator[ZmqRaftClient]:
-    """A client of the cluster `ident` while the block lasts; `urls` are those of any of its peers (`tcp://host:port`).
+    """Open a client of the cluster `ident` for the block; `urls` are those of any of its peers (`tcp://host:port`).
 
         async with zmq_raft.connect(["tcp://127.0.0.1:8047"], "my cluster") as client:
             index = await client.update(b"hello")
 
-    It connects when it is first used, so this does not fail if no peer is there. `curve` encrypts all connections, to
-    peers that have one key. Raises `ValueError` for what is no URL.
+    It connects at its first use, so this does not fail without a reachable peer. `curve` encrypts all connections, to
+    peers that have one key. Raises `ValueError` for an invalid URL.
     """
     with zmq_context() as context:
         async with open_client(_ZmqSockets(context, curve), urls, ident, options or ZmqClientOptions()) as client:
@@ -380,7 +379,7 @@ async def open_client(
     options: ZmqClientOptions,
     clock_s: Callable[[], float] = time.time,
 ) -> AsyncIterator[ZmqRaftClient]:
-    """A client with these sockets. `clock_s` gives seconds since 1970, for request ids."""
+    """Open a client with these sockets. `clock_s` gives seconds since 1970, for request ids."""
     wrong = [url for url in urls if not is_url(url)]
     if wrong or not urls:
         raise ValueError(
@@ -393,7 +392,7 @@ async def open_client(
 
 
 def is_url(url: str) -> bool:
-    """Whether it is `tcp://HOST:PORT`, which is all that a client connects to."""
+    """Return True for `tcp://HOST:PORT`, the only form that a client connects to."""
     return len(url) <= _URL_MAX and _URL.fullmatch(url) is not None
 
 

@@ -1,23 +1,22 @@
-"""Which peer leads, as a client knows it, and the search for the leader when that knowledge is broken.
+"""The leader as known to a client, and the search for a new one.
 
     UNKNOWN ──search: RequestConfig to each known peer in turn, until one names a leader──▶ KNOWN (url)
        ▲                                                                                      │
-       ├──── no answer within 500 ms, or "I do not lead" without a name: wait 300 ms first ───┤
+       ├──── no reply within 500 ms, or a peer without a known leader: wait 300 ms first ─────┤
        │                                                                                      │
-       └──── a leader that no known configuration has: ask at once          "another leads": KNOWN (its url)
+       └──── a leader outside the known configuration: search now    another leads: KNOWN (its url)
 
-These are the states of the text's "broken known leader state". What differs:
+These are the states of the text's "broken known leader state". Differences:
 
-- Requests wait while one of them searches for all; then each is sent to the leader that was found. The text sends the
-  last request to each peer in turn. With 64 requests under way that would ask each peer 64 times.
-- "In turn" overlaps: after `turn_s` without an answer the next peer is asked too, and the first useful answer counts.
-  So a dead seed costs a tenth of a second. The peer that was silent is asked last,
-  and so is the one that named it.
-- If a peer leaves one request unanswered and serves others meanwhile, it still leads: only that request is repeated.
-- Two peers that name each other are taken for peers that know no leader, so a client does not run between them.
+- Requests wait for one shared search; then each goes to the found leader. The text sends the last request to each peer
+  in turn. With 64 requests under way that would query each peer 64 times.
+- The turns overlap: after `turn_s` without a reply the next peer is queried too, and the first useful reply counts. So
+  a dead seed costs a tenth of a second. The unresponsive peer, and the peer that named it, come last.
+- If a peer leaves one request unanswered and serves others, it still leads: only that request is repeated.
+- Two peers that name each other count as peers without a leader, so a client does not alternate between them.
 
-Any peer may lie about the leader and the members. It can lead a client to other addresses, and nothing more: an update
-is done when the peer that is asked says so, and the protocol proves nothing. Use CURVE where that matters.
+A malicious peer may misreport the leader and the members. It can only lead a client to other addresses: an update is
+done when the queried peer reports it, and the protocol proves nothing. Use CURVE if that matters.
 """
 
 from collections import deque
@@ -45,13 +44,13 @@ class _Poll:
         self._answers: trio.MemorySendChannel[tuple[str, ConfigReply]] | None = answers
 
     def take(self, reply: ClientReply, _size: int) -> None:
-        """The first answer of this peer."""
+        """Take the first reply of this peer."""
         if self._answers is not None and isinstance(reply, ConfigReply):
             self._answers.send_nowait((self._url, reply))
             self._answers = None
 
     def give_up(self) -> None:
-        """The link is in use, so it is not closed."""
+        """Do nothing: the link is in use, so it is not closed."""
 
 
 class KnownLeader:
@@ -64,13 +63,13 @@ class KnownLeader:
         self.peers: tuple[Peer, ...] = ()
         """The members as the last answer had them."""
         self.is_heard = False
-        """Whether any peer has answered yet."""
+        """True if any peer has replied."""
         self._seeds = tuple(dict.fromkeys(seeds))
         self._url: str | None = None
         self._waits_first = False
         self._ask_first: str | None = None
         self._named_by: str | None = None
-        """Which peer named the leader."""
+        """Peer that named the leader."""
         self._ask_last: frozenset[str | None] = frozenset()
         self._redirects = 0
         self._searching = trio.Lock()
@@ -80,17 +79,17 @@ class KnownLeader:
 
     @property
     def url(self) -> str | None:
-        """Where the leader is; None while it is not known."""
+        """Return the address of the leader; None while it is not known."""
         return self._url
 
     def account(self) -> str:
-        """What the peers that were asked said last."""
+        """Return the last reports of the queried peers."""
         replies = [f"{url}: {self._replies[url]}" for url in self._known_urls() if url in self._replies]
         more = [f"and {len(replies) - _TOLD_MAX} more"] if len(replies) > _TOLD_MAX else []
         return "; ".join((*replies[:_TOLD_MAX], *more)) or "no peer was queried"
 
     async def link(self) -> ClientLink:
-        """The connection to the leader, when one is known."""
+        """Return the connection to the leader, when one is known."""
         while True:
             while self._url is None:
                 async with self._searching:
@@ -103,18 +102,18 @@ class KnownLeader:
                 self.lose(self._url, waits_first=True)
 
     def served(self, link: ClientLink) -> None:
-        """The peer did what only a leader does."""
+        """Record that the peer performed a leader's task."""
         link.served_s = trio.current_time()
         self._redirects = 0
 
     def silent(self, link: ClientLink, since_s: float) -> None:
-        """The peer has not answered a request for too long; `since_s`: when it last gave a sign about it."""
+        """Record a timeout of a request to the peer; `since_s` is the time of its last sign about it."""
         if link.served_s <= since_s:
             self._replies[link.url] = self._silence
             self.lose(link.url, waits_first=True)
 
     def redirected(self, link: ClientLink, leader: str | None) -> None:
-        """The peer says that it does not lead; `leader` is the id of the peer that does, by its knowledge."""
+        """Follow the peer's redirect; `leader` is the id of the leader according to the peer."""
         self._replies[link.url] = (
             "does not lead, and does not know a leader" if leader is None else f"reports that {leader!r} leads"
         )
@@ -126,14 +125,14 @@ class KnownLeader:
             self._redirects = 0
             self.lose(link.url, waits_first=True)
         elif url is None:
-            # A member that joined since we asked: the peer that named it has its address.
+            # A member that joined since the last query: the peer that named it has its address.
             self.lose(link.url, waits_first=False)
             self._ask_first = link.url
         else:
             self._establish(url, link.url)
 
     def lose(self, url: str, *, waits_first: bool) -> None:
-        """Forget the leader, if it is still the one at `url`; `waits_first`: the peers need time to elect another."""
+        """Drop the leader, if it is still the one at `url`; `waits_first`: the peers need time to elect another."""
         if url == self._url:
             self._url = None
             self._waits_first = waits_first
@@ -141,12 +140,12 @@ class KnownLeader:
             self.links.keep(self._known_urls())
 
     def unfit(self, url: str, what: str) -> None:
-        """The peer leads, as it says, and does not do what a leader does."""
+        """Drop a peer that claims to lead but does not perform a leader's task."""
         self._replies[url] = what
         self.lose(url, waits_first=True)
 
     async def config(self) -> ConfigReply:
-        """The members and the leader: as the leader says, or, while none answers, as another peer says."""
+        """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         while True:
             async with self._searching:
                 heard = None if self._url is not None else await self._ask_in_turn()
@@ -180,7 +179,7 @@ class KnownLeader:
             await self._ask_in_turn()
 
     async def _ask_in_turn(self) -> ConfigReply | None:
-        """Ask every known peer until one names a leader; returns the last answer that came."""
+        """Query every known peer until one names a leader; return the last reply."""
         waiting, best = deque(self._in_order()), None
         send, answers = trio.open_memory_channel[tuple[str, ConfigReply]](len(waiting))
         request = ConfigRequest(self.links.next_request_id(), self.ident)
@@ -207,7 +206,7 @@ class KnownLeader:
         frames: Sequence[bytes],
         answers: trio.MemorySendChannel[tuple[str, ConfigReply]],
     ) -> int:
-        """Ask one peer; returns how many answers are to be expected of it."""
+        """Query one peer; return the number of expected replies."""
         try:
             link = stack.enter_context(self.links.use(url))
         except OSError as error:
@@ -219,7 +218,7 @@ class KnownLeader:
         return 1
 
     def _learn(self, url: str, reply: ConfigReply) -> bool:
-        """Take over what a peer says of the cluster; whether a leader is known now."""
+        """Take a peer's report of the cluster; return True if a leader is known now."""
         self.is_heard = True
         if reply.peers:
             self.peers = reply.peers
@@ -253,9 +252,9 @@ class KnownLeader:
         return next((peer.url for peer in self.peers if peer.peer_id == peer_id), None)
 
     def _known_urls(self) -> tuple[str, ...]:
-        """The seeds first: a peer may name members that there are not."""
+        """Return the seeds first: a peer may name members that do not exist."""
         return tuple(dict.fromkeys((*self._seeds, *(peer.url for peer in self.peers))))
 
     def _in_order(self) -> list[str]:
-        """All known peers, in the order in which they are asked."""
+        """Return all known peers, in query order."""
         return sorted(self._known_urls(), key=lambda url: (url != self._ask_first, url in self._ask_last))

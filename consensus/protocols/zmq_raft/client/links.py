@@ -1,18 +1,17 @@
-"""A client's connections, one DEALER for each peer that it speaks to, and the requests that are under way on them.
+"""A client's connections, one DEALER for each peer in use, and their requests under way.
 
     ClientLinks ──▶ ClientLink (url) ──▶ DEALER ──▶ the peer's ROUTER
                      │ request id → Call
-                     └◀── reply: decoded as what its request permits, and given to its call
+                     └◀── reply: decoded for its request, and given to its call
 
-The text gives a client one DEALER that it connects to all peers or to the leader alone. Such a socket hands out its
-messages in turn, so with several connections no one knows which peer gets a message: the package's client asks "the
-next peer" and may get the dead one, and a request for the leader may go to any peer. With a socket for each peer a
-message goes where it should, a peer that is dead delays nothing that is for another, and a reply counts only from the
-peer that was asked. On the wire there is no difference: mostly one connection is open, the leader's.
+The text gives a client one DEALER that it connects to all peers or to the leader alone. Such a socket distributes its
+messages in turn, so with several connections the receiver of a message is unknown: a request for the leader may go to
+any peer. With a socket for each peer a message reaches its target, a dead peer delays no message for another, and a
+reply counts only from the queried peer. The wire is the same: mostly one connection is open, the leader's.
 
-Nothing here waits for a connection. A message for a peer that is not there lies in the socket's queue, and is lost with
-the socket when the link is closed. A reply that belongs to no request, or that is none of the protocol's, is dropped
-and counted. A request has its timer in the task that waits for it (`Exchange.wait`), and no task of its own.
+No call here waits for a connection. A message for an absent peer stays in the socket's queue, and is lost with the
+socket when the link is closed. A reply without a request, or of another protocol, is dropped and counted. A request has
+its timer in the waiting task (`Exchange.wait`).
 """
 
 from collections import Counter
@@ -45,20 +44,20 @@ class ClientSocket(Protocol):
     """A connected socket; `run` receives until it is cancelled, and closes it."""
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Queue a message; False if there was no room."""
+        """Queue a message; return False if the queue was full."""
 
     async def run(self) -> None:
         """Receive until cancelled."""
 
 
 class ClientSockets(Protocol):
-    """Where a client gets sockets: from libzmq, or from a network in memory. Both raise `OSError`."""
+    """Source of a client's sockets: libzmq, or a network in memory. Both raise `OSError`."""
 
     def dealer(self, url: str, receive: Receive) -> ClientSocket:
-        """A DEALER that is connected to `url`."""
+        """Return a DEALER connected to `url`."""
 
     def subscriber(self, url: str, prefix: bytes, receive: Receive) -> ClientSocket:
-        """A SUB that is connected to `url` and takes what begins with `prefix`."""
+        """Return a SUB connected to `url` for messages that begin with `prefix`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,53 +65,53 @@ class ZmqClientOptions:
     """Times and bounds of a client. The first two, and the last, are preferred by the text."""
 
     response_ttl_s: float = 0.5
-    """How long a peer may be silent (SERVER_RESPONSE_TTL)."""
+    """Time without a reply after which a peer counts as unresponsive (SERVER_RESPONSE_TTL)."""
     election_grace_s: float = 0.3
-    """How long peers get to elect a leader before they are asked again (SERVER_ELECTION_GRACE_MS)."""
+    """Time that peers get for an election before the next query (SERVER_ELECTION_GRACE_MS)."""
     turn_s: float = 0.1
-    """How long the search for a leader waits for one peer before it asks the next as well."""
+    """Time that the search for a leader waits for one peer before it queries the next as well."""
     busy_s: float = 1.0
-    """How long after "another change is under way" a change is repeated."""
+    """Delay before a change is repeated after "another change is under way"."""
     max_under_way: int = 1024
-    """Updates that are sent and not answered; more of them wait for a place."""
+    """Sent updates without a reply; more of them wait for a place."""
     max_ahead: int = 50
-    """Messages of entries, and broadcasts, that are kept for a consumer; servers send 5 and at most 50 ahead."""
+    """Messages of entries, and broadcasts, kept for a consumer; servers send 5 and at most 50 ahead."""
     max_ahead_bytes: int = 64 * 1024 * 1024
     """Bytes of these messages."""
     confirm_within_s: float = 4.0
-    """After this long a server may have forgotten whom it sends entries to (REQUEST_ENTRIES_TTL is 5 to 7 s)."""
+    """Time after which a server may have dropped its stream of entries (REQUEST_ENTRIES_TTL is 5 to 7 s)."""
     broadcast_ttl_s: float = 1.0
-    """How long the broadcast may be silent: twice CLIENT_HEARTBEAT_INTERVAL."""
+    """Time without a broadcast before the subscription reconnects: twice CLIENT_HEARTBEAT_INTERVAL."""
     limits: FrameLimits = DEFAULT_LIMITS
 
 
 class NoReply(Enum):
-    """Why a request has no reply."""
+    """Reason for a missing reply."""
 
     SILENT = "no answer"
     MOVED = "another peer leads"
 
 
 class Call(Protocol):
-    """A request under way at one peer. `follows_leader`: it is to be given up when another peer leads."""
+    """A request under way at one peer. `follows_leader`: it must be cancelled when another peer leads."""
 
     @property
     def request_type(self) -> type[ClientRequest]:
-        """What its replies are decoded as."""
+        """Return the type for decoding its replies."""
 
     @property
     def follows_leader(self) -> bool:
-        """Whether it was sent to this peer because that leads."""
+        """Return True if it was sent to this peer as the leader."""
 
     def take(self, reply: ClientReply, size: int) -> None:
-        """One reply, of `size` bytes."""
+        """Take one reply, of `size` bytes."""
 
     def give_up(self) -> None:
-        """The link is closed, or no longer the leader's."""
+        """End it: the link is closed, or no longer the leader's."""
 
 
 class Exchange:
-    """A request that ends with one reply. "Accepted" is none, and lets its timer begin anew."""
+    """A request that ends with one reply. "Accepted" does not end it, but restarts its timer."""
 
     __slots__ = ("_ended", "_scope", "_ttl_s", "follows_leader", "last_sign_s", "reply", "request_type")
 
@@ -127,7 +126,7 @@ class Exchange:
         self._scope = trio.CancelScope()
 
     def take(self, reply: ClientReply, _size: int) -> None:
-        """End with this reply, or wait on if it is none."""
+        """End with this reply, or continue to wait if it is not final."""
         if isinstance(reply, UpdateAccepted | ChangeAccepted):
             self.last_sign_s = trio.current_time()
             self._scope.deadline = self.last_sign_s + self._ttl_s
@@ -140,7 +139,7 @@ class Exchange:
         self._ended.set()
 
     async def wait(self) -> ClientReply | NoReply:
-        """The reply, or why there is none."""
+        """Return the reply, or the reason why it is missing."""
         self._scope.deadline = trio.current_time() + self._ttl_s
         with self._scope:
             await self._ended.wait()
@@ -155,11 +154,11 @@ class ClientLink:
     def __init__(self, url: str, sockets: ClientSockets, limits: FrameLimits, counters: Counter[ClientEvent]) -> None:
         self.url = url
         self.uses = 0
-        """Who needs the link although its peer may not lead."""
+        """Number of callers that need the link although its peer may not lead."""
         self.served_s = -1.0
         """When the peer last did what only a leader does."""
         self.leftover_s = -1.0
-        """When a reply to an ended request last came: the link is slow, and what follows waits behind it."""
+        """Time of the last reply to an ended request: the link is slow, and later replies wait for it."""
         self._limits = limits
         self._counters = counters
         self._calls: dict[RequestId, Call] = {}
@@ -183,7 +182,7 @@ class ClientLink:
             call.give_up()
 
     def release_followers(self) -> None:
-        """Give up what was sent here because this peer led."""
+        """Cancel requests sent here because this peer led."""
         for call in tuple(self._calls.values()):
             if call.follows_leader:
                 call.give_up()
@@ -238,16 +237,16 @@ class ClientLinks:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where a connection is open, or being made."""
+        """Return the URLs of connections that are open or being made."""
         return tuple(self._links)
 
     def next_request_id(self) -> RequestId:
-        """A number of 32 bits as a frame, for requests that need not be told apart for hours."""
+        """Return a number of 32 bits as a frame, for requests that need not stay unique for hours."""
         self._number = self._number % _LAST_NUMBER + 1
         return uint_frame(self._number)
 
     def open(self, url: str) -> ClientLink:
-        """The link to a peer; raises `OSError`."""
+        """Return the link to a peer; raises `OSError`."""
         link = self._links.get(url)
         if link is None:
             link = ClientLink(url, self._sockets, self._options.limits, self.counters)
@@ -257,7 +256,7 @@ class ClientLinks:
 
     @contextmanager
     def use(self, url: str) -> Iterator[ClientLink]:
-        """The link to a peer, whether it leads or not, for as long as the block lasts; raises `OSError`."""
+        """Hold the link to a peer, leader or not, for the block; raises `OSError`."""
         link = self.open(url)
         link.uses += 1
         try:
@@ -267,7 +266,7 @@ class ClientLinks:
             self._close_if_idle(link)
 
     def follow(self, url: str) -> None:
-        """This peer leads: close every other link, except for those in use."""
+        """Follow this peer as leader: close every other link, except for those in use."""
         for link in tuple(self._links.values()):
             if link.url != url:
                 link.release_followers()
@@ -280,7 +279,7 @@ class ClientLinks:
             self._close_if_idle(link)
 
     async def ask(self, url: str, request: ClientRequest, ttl_s: float) -> ClientReply | NoReply:
-        """Ask one peer, whichever it is; raises `OSError`."""
+        """Query one peer in any role; raises `OSError`."""
         exchange = Exchange(type(request), ttl_s, follows_leader=False)
         with self.use(url) as link:
             return await link.ask(request, encode_request(request), exchange)

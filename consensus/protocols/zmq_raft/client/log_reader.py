@@ -1,26 +1,23 @@
-"""RequestEntries at the client: the committed log from an index on, by as many requests as it takes.
+"""RequestEntries at the client: the committed log from an index on, by as many requests as necessary.
 
     request ──▶ message, message, … up to 5 unconfirmed ──▶ kept until the consumer has taken them
-       ▲                                                        │ each one taken whole is confirmed, and one more comes
+       ▲                                                        │ a taken message is confirmed, and one more comes
        │                                                        ▼
-       │   the last entry of a message = where the log has been read to: what is asked for next begins there
+       │   the last entry of a message = the end of the read part: the next request begins there
        │
-       └── a redirect, silence, entries out of order, a consumer that was slow for longer than the server remembers
+       └── a redirect, no reply, entries out of order, a consumer slower than the server's memory of the request
 
-A confirmation is sent when the consumer has taken the message, not when it has come. So a slow consumer slows the
-server down, and what waits here is bounded: beyond `max_ahead` messages or `max_ahead_bytes` the answer is cut off, and
-asked for again when what has come is consumed.
+A confirmation is sent when the consumer has taken the message. So a slow consumer slows the server down, and waiting
+messages are bounded: beyond `max_ahead` messages or `max_ahead_bytes` the reply is cut, and requested again later.
 
-Each request has an id of its own. A late message of an abandoned request belongs to no request, so it can neither leave
-a gap nor come twice. A confirmation that reaches a server after it has forgotten the request (5 to 7 seconds) is a new
-request to it, with answers that came already: a reader that is this late sends none, and begins anew.
+Each request has its own id, so a late message of an abandoned request can neither leave a gap nor repeat. A server that
+has dropped the request (5 to 7 seconds) takes a confirmation for a new request: a late reader sends none, and restarts.
 
-*Slow links.* libzmq shows whole messages only, so a message that takes long looks like silence. But what was given up
-comes in the end, before anything that was asked for later. While that comes, the reader waits on, and since it came
-late, the next messages get twice the time. So requests that were given up do not fill the link faster than it carries.
+*Slow links.* libzmq shows whole messages only, so a slow message looks like a timeout. The abandoned message arrives
+first in the end. Until then the reader waits, and the next messages get twice the time.
 
-Where the log is compacted the snapshot comes first, in pieces from offset 0 on. If its sender stops half-way, the next
-one sends its own snapshot from offset 0: two peers may have different ones, so what came of the first is void.
+If the log is compacted, the snapshot comes first, in pieces from offset 0 on. Another sender's snapshot begins at
+offset 0 again, since two peers may have different ones.
 """
 
 import math
@@ -52,11 +49,11 @@ from consensus.protocols.zmq_raft.wire.messages import (
 _PATIENCE_MAX: Final = 5
 """A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
 _SLOWNESS_MAX: Final = 256
-"""On a slow link up to this many times the usual time: 128 s, in which 1 Mbit/s carries the largest message."""
+"""Limit for the factor of time on a slow link: 128 s, in which 1 Mbit/s carries the largest message."""
 
 
 class LogEntryKind(StrEnum):
-    """What an entry is for."""
+    """Purpose of an entry."""
 
     STATE = "state"
     """An update."""
@@ -68,7 +65,7 @@ class LogEntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommittedEntry:
-    """A committed entry. `request_id` has 12 bytes, all zero if no client asked for the entry."""
+    """A committed entry. `request_id` has 12 bytes, all zero for an entry without a client's request."""
 
     index: Index
     term: Term
@@ -79,9 +76,9 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """Bytes of the snapshot that stands for all entries up to `last_index`, from `offset` on.
+    """Bytes of the snapshot that covers all entries up to `last_index`, from `offset` on.
 
-    A part with offset 0 begins anew: what came of another snapshot before it is void.
+    A part with offset 0 begins a new snapshot: earlier parts are void.
     """
 
     last_index: Index
@@ -92,7 +89,7 @@ class SnapshotPart:
 
     @property
     def is_last(self) -> bool:
-        """Whether the snapshot is complete with this part."""
+        """Return True if the snapshot is complete with this part."""
         return self.offset + len(self.data) == self.total_bytes
 
 
@@ -104,7 +101,7 @@ class NoProgressError(Exception):
 
 
 def log_entry(index: Index, entry: Entry) -> CommittedEntry:
-    """An entry as a client sees it."""
+    """Return an entry in the form for clients."""
     data = entry.data
     if entry.kind == COMMAND:
         return CommittedEntry(index, entry.term, LogEntryKind.STATE, data[:REQUEST_ID_BYTES], data[REQUEST_ID_BYTES:])
@@ -127,13 +124,13 @@ class _EntryStream:
         self._kept_bytes = 0
         self._arrived = trio.Event()
         self._is_over = False
-        """Whether the server has sent its last message."""
+        """True if the server has sent its last message."""
         self._is_cut = False
-        """Whether to take no further messages: this answer is not read to its end."""
+        """True to take no further messages: this reply is not read to its end."""
         self._unconfirmed = 0
-        """How many messages were taken from here that the server may wait for a confirmation of."""
+        """Number of taken messages whose confirmation the server may wait for."""
         self.sign_s = trio.current_time()
-        """When the server last heard of this request."""
+        """Time of the last message of this request to the server."""
         link.begin(request.request_id, self, encode_request(request))
 
     def take(self, reply: ClientReply, size: int) -> None:
@@ -150,12 +147,12 @@ class _EntryStream:
         self._arrived.set()
 
     def give_up(self) -> None:
-        """Another peer leads: what was kept is still right, and nothing more is to be expected."""
+        """Stop: another peer leads. Kept messages are still correct, and no more will come."""
         self._is_cut = True
         self._arrived.set()
 
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
-        """The next message, or why there is none. What is left of ended requests comes first, and prolongs the time."""
+        """Return the next message, or the reason why it is missing. Late replies to ended requests prolong the time."""
         asked_s = trio.current_time()
         while not self._kept and not self._is_cut:
             due_s = max(asked_s, self.link.leftover_s) + ttl_s
@@ -172,9 +169,9 @@ class _EntryStream:
         return NoReply.MOVED if self._is_cut else NoReply.SILENT
 
     def confirm(self, previous: Index, count: int | None, offset: int | None) -> None:
-        """The message before this was taken.
+        """Confirm the previous message.
 
-        The server is told nothing if it may have forgotten the request, or has sent its last message: it would take
+        The server gets no confirmation if it may have dropped the request, or has sent its last message: it would take
         that for another request.
         """
         now_s = trio.current_time()
@@ -206,7 +203,7 @@ class _EntryStream:
 
 
 class LogReader:
-    """What one consumer has been given, and so what is to be asked for next."""
+    """Progress of one consumer, and so the start of the next request."""
 
     def __init__(self, leader: KnownLeader, previous: Index, count: int | None, patience_s: float) -> None:
         self._leader = leader
@@ -220,12 +217,12 @@ class LogReader:
         self._is_done = False
         self._failures = 0
         self._slowness = 1
-        """A factor of the time for a message, doubled when what had been given up comes late."""
+        """Factor of the time for a message, doubled when an abandoned message arrives late."""
         self._gave_up_s = math.inf
-        """When silence last ended a request of which nothing has come since."""
+        """Time of the last timeout of a request without any later message."""
 
     async def items(self) -> AsyncGenerator[LogItem, None]:
-        """All that was asked for. Raises `NoProgressError` if nothing new comes for `patience_s`."""
+        """Yield all requested items. Raises `NoProgressError` if no new item arrives for `patience_s`."""
         while not self._is_done:
             stream = await self._begin()
             try:
@@ -242,7 +239,7 @@ class LogReader:
 
     @property
     def _offset(self) -> int:
-        """How much there is of the snapshot that comes; 0 if none comes."""
+        """Return the size of the received part of a snapshot; 0 if none is being received."""
         return 0 if self._snapshot is None else self._snapshot.offset + len(self._snapshot.data)
 
     async def _begin(self) -> _EntryStream:
@@ -261,7 +258,7 @@ class LogReader:
         raise NoProgressError
 
     async def _next(self, stream: _EntryStream) -> EntriesBatch | SnapshotPiece | None:
-        """The next message, if it goes on where the one before ended. None: begin anew."""
+        """Return the next message, if it continues the previous one. None: request again."""
         ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX) * self._slowness
         reply = await stream.next(min(ttl_s, max(0.0, self._deadline_s - trio.current_time())))
         if stream.link.leftover_s >= self._gave_up_s:
@@ -292,7 +289,7 @@ class LogReader:
         return None
 
     def _goes_on(self, reply: EntriesBatch | SnapshotPiece) -> bool:
-        """Whether it is what follows; what does not is of no use, and neither is a message with nothing in it."""
+        """Return True if the message continues the previous one; an empty message does not."""
         if isinstance(reply, EntriesBatch):
             if not reply.entries:
                 return reply.is_last
@@ -308,7 +305,7 @@ class LogReader:
         )
 
     def _take(self, reply: EntriesBatch | SnapshotPiece) -> Sequence[LogItem]:
-        """What the consumer gets of a message, which counts as read from now on."""
+        """Return the consumer's items of a message, which counts as read from now on."""
         if isinstance(reply, EntriesBatch):
             first = self._previous + 1
             entries = reply.entries[: self._count]

@@ -1,23 +1,23 @@
-"""A client's subscription: what is committed after an index, as it is committed, without a gap and without repetition.
+"""A client's subscription: committed entries after an index, as they commit, without a gap and without repetition.
 
-    find the leader ──▶ ask it for the URL of its PUB socket ──▶ connect a SUB socket
+    find the leader ──▶ request the URL of its PUB socket ──▶ connect a SUB socket
         ▲                                                            │
         │                                            fetch: RequestEntries from the last index on
         │                                                            │
         │              ┌── it ends before our index, or at it ──▶ drop it: these entries are known
-        └─ none for 1 s ── a broadcast ── it goes on behind our index ──▶ give the entries behind it
-                       └── entries are missing before it, or it tells of some and has none ──▶ fetch
+        └─ none for 1 s ── a broadcast ── it continues after our index ──▶ yield the later entries
+                       └── entries are missing before it, or it announces some and has none ──▶ fetch
 
-A broadcast says how far the leader has applied, and may bring the last entries before that. PUB drops what a slow
-connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So nothing rests
-on broadcasts being complete: they only tell early, and each gap is closed by RequestEntries, which is complete.
+A broadcast contains the leader's applied index, and may contain the last entries before it. PUB drops messages that a
+slow connection cannot take, a subscription begins at any moment, and another leader broadcasts elsewhere. So broadcasts
+are only early notices, and RequestEntries, which is complete, closes each gap.
 
-Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; what has
-no room is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
-place together. Where broadcasts do not come through at all, what is new is fetched once a second.
+Broadcasts wait here while the consumer is slow or a gap is being closed, within the bounds of `ClientOptions`; any
+excess is dropped, and shows as a gap. Broadcasts without entries, of which a leader sends two each second, take one
+place together. Without any broadcasts, new entries are fetched once a second.
 
-A leader that was deposed and cannot know it broadcasts on, and what it lacks does not show. So the subscription follows
-the client: once any request of the same client has found another leader, that one is listened to.
+A deposed leader may continue to broadcast, and its missing entries do not show. So the subscription follows the client:
+when any request of the same client has found another leader, the subscription moves there.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
 
 
 class _Broadcasts:
-    """What comes from one PUB socket, kept until it is taken; in a `with`, which ends the subscription."""
+    """Messages of one PUB socket, kept until they are taken; in a `with`, which ends the subscription."""
 
     def __init__(self, leader: KnownLeader, url: str) -> None:
         self._ident = leader.ident
@@ -64,7 +64,7 @@ class _Broadcasts:
         self._life.cancel()
 
     async def next(self) -> StateBroadcast | None:
-        """The next broadcast; None if there was none for too long."""
+        """Return the next broadcast; None if none came for too long."""
         if not self._kept:
             self._arrived = trio.Event()
             with trio.CancelScope(deadline=self._heard_s + self._options.broadcast_ttl_s):
@@ -98,9 +98,9 @@ class _Broadcasts:
 
 
 class Subscriber:
-    """One subscription, to what comes after index `last`.
+    """One subscription, to entries after index `last`.
 
-    `find_url` gives the URL of the leader's PUB socket, `fetch` what is committed after an index.
+    `find_url` returns the URL of the leader's PUB socket, `fetch` committed entries after an index.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Subscriber:
         self._fetch = fetch
 
     async def items(self) -> AsyncGenerator[LogItem, None]:
-        """Every entry once, in order, without end. What `find_url` and `fetch` raise ends it."""
+        """Yield every entry once, in order, without end. Exceptions of `find_url` and `fetch` end it."""
         while True:
             url = await self._find_url()
             leader = self._leader.url
@@ -148,7 +148,7 @@ class Subscriber:
                 assert_never(item)
 
     def _take(self, broadcast: StateBroadcast) -> tuple[bool, Sequence[CommittedEntry]]:
-        """Whether entries before this broadcast, or of it, are missing; and those of its entries that go on."""
+        """Return True if entries before its end are missing; and its entries that continue the known ones."""
         known = self._last
         if broadcast.last_applied <= known:
             return False, ()

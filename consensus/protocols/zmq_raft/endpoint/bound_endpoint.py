@@ -1,11 +1,11 @@
-"""An endpoint for clients alone, in front of any log: for a service whose servers speak another protocol.
+"""An endpoint for clients alone, for any log: for a service whose servers speak another protocol.
 
-    bound_endpoint:  context, ROUTER, PUB are there, or `OSError` says what is in the way; nothing is read yet
-    serve(log):      ROUTER ──▶ ClientEndpoint ──▶ log ──▶ answers
-                     log ──news──▶ the entries since, as StateBroadcast ──▶ PUB; without news one every 500 ms
+    bound_endpoint:  context, ROUTER, PUB exist, or `OSError` names the obstacle; nothing is read yet
+    serve(log):      ROUTER ──▶ ClientEndpoint ──▶ log ──▶ replies
+                     log ──changed──▶ the entries since, as StateBroadcast ──▶ PUB; otherwise one every 500 ms
 
-A service binds before it does anything else that others notice, and serves when it has its log. With a secret key both
-sockets are CURVE servers, and only listed keys are answered.
+A service binds before any step that others notice, and serves when it has its log. With a secret key both sockets are
+CURVE servers, and only listed keys get replies.
 """
 
 from collections import Counter
@@ -40,15 +40,15 @@ class ListedClients:
 
 @dataclass(frozen=True, slots=True)
 class EndpointAddress:
-    """Where an endpoint is, and for which cluster. The URLs are `tcp://IP:port`."""
+    """Address of an endpoint, and its cluster. The URLs are `tcp://IP:port`."""
 
     url: str
     ident: bytes
     broadcast_url: str | None = None
     clients: ListedClients | None = None
-    """None: any client is answered."""
+    """None: any client gets replies."""
     max_message_bytes: int = DEFAULT_LIMITS.max_message_bytes
-    """Of a client. libzmq closes the connection of a larger frame before it is read; a larger message is dropped."""
+    """Size limit of a client's message. libzmq closes the connection of a larger frame; a larger message is dropped."""
 
 
 class BoundEndpoint:
@@ -73,7 +73,7 @@ class BoundEndpoint:
 
     @property
     def counts(self) -> Counter[EndpointEvent | EndpointDrop | SocketDrop]:
-        """What was received and sent; and what was dropped, with the reason."""
+        """Return the counts of received, sent and dropped messages, the latter by reason."""
         found: Counter[EndpointEvent | EndpointDrop | SocketDrop] = Counter()
         for each in (self._router, self._broadcast, self._authenticator):
             found.update({} if each is None else each.counters)
@@ -98,7 +98,7 @@ class BoundEndpoint:
             task_status.started()
 
     def _receive(self, frames: list[bytes], user: str | None) -> None:
-        """The ROUTER puts the identity of the connection first."""
+        """Take a message; the ROUTER puts the identity of the connection first."""
         self._counts[EndpointEvent.MESSAGES_RECEIVED] += 1
         if self._endpoint is not None and len(frames) > 1:
             self._endpoint.receive(frames[0], frames[1:], user)

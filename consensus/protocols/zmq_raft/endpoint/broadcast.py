@@ -104,7 +104,7 @@ class BroadcastStateMachine:
 
 
 def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
-    """The entries in order, in as few parts as the bounds of a message permit."""
+    """Yield the entries in order, in as few parts as the bounds of a message permit."""
     start = size_bytes = 0
     for at, entry in enumerate(entries):
         size_bytes += entry_bytes(entry)

@@ -1,19 +1,19 @@
-"""What the clients of a ØMQ Raft server are answered: one function takes their messages, another carries the answers.
+"""Serves the clients of a ØMQ Raft server: one function takes their messages, another sends the replies.
 
-    frames ─▶ decode ─┬─ RequestConfig, RequestLogInfo ───▶ answered at once from `log.describe()`, by any peer
+    frames ─▶ decode ─┬─ RequestConfig, RequestLogInfo ───▶ immediate reply from `log.describe()`, by any peer
                       ├─ RequestBroadcastStateUrl ────────▶ `log.broadcast_url()`
-                      ├─ RequestUpdate, ConfigUpdate ─────▶ `log.update`, `log.change`: answers now and later
+                      ├─ RequestUpdate, ConfigUpdate ─────▶ `log.update`, `log.change`: replies now and later
                       ├─ RequestEntries ──────────────────▶ `entry_streams`
                       ├─ a type of two bytes or more ─────▶ the service's own handler, if it has one
-                      └─ everything else is dropped and counted
+                      └─ any other message is dropped and counted
 
-`receive` never raises and never waits: a socket's pump calls it with whatever a stranger sent. What is no message, is
-of another cluster, or is a message between peers gets no answer, as in the package.
+`receive` never raises and never waits: a socket's pump calls it with data from unknown senders. Malformed messages and
+messages of another cluster or between peers get no reply, as in the package.
 
-The log decides about an update by its request id, and remembers it. The endpoint keeps only where the answer goes: the
-identity that asked last, for a client that lost its connection repeats the request under another one. It forgets that
-with the final answer; if the client has gone, ROUTER drops the answer. So many may be under way, and so many of one
-client. A request beyond that is ignored, and its client repeats it.
+The log decides about an update by its request id, and stores the id. The endpoint keeps only the latest identity of the
+sender, since a client repeats the request under another identity after a lost connection. It drops the identity with
+the final reply; if the client has left, ROUTER drops the reply. The number of requests under way is limited, in total
+and per client. A request beyond that is ignored, and its client repeats it.
 """
 
 from collections import Counter, deque
@@ -56,7 +56,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 
 A = TypeVar("A", UpdateReply, ChangeReply)
 CustomHandler = Callable[[CustomRequest, Callable[[CustomReply], object]], None]
-"""Takes a request of the service's own; it answers at once or later, once or several times, or never."""
+"""Handles a request of the service's own protocol; it replies immediately or later, any number of times, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +66,26 @@ class EndpointOptions:
     wire: FrameLimits = DEFAULT_LIMITS
     streams: StreamOptions = field(default_factory=StreamOptions)
     unanswered: int = 8_192
-    """Updates without a final answer; as many changes of the members beside them."""
+    """Limit of updates without a final reply; the same number of changes of the members is allowed in addition."""
     unanswered_of_client: int = 1_024
     accepted_after_ms: Milliseconds = 0
-    """An update that is committed sooner is answered once. "Accepted" keeps its client from repeating it after 500 ms,
-    and costs as much as the answer: of 64 updates under way nearly all are committed within 50 ms. 0: at once."""
+    """Time before "accepted" is sent. It keeps a client from repeating the update after 500 ms, and costs as much as
+    the final reply: of 64 updates under way nearly all are committed within 50 ms. 0: immediately.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class _UnansweredRequest:
-    """A request under way: where its answer goes."""
+    """A request under way: the target of its reply."""
 
     identity: bytes
     answered: bool = False
     held: bool = False
-    """It was accepted, and its client has not been told so yet."""
+    """True if it was accepted, and the reply "accepted" is pending."""
 
 
 class _Unanswered(Generic[A]):
-    """The requests of one kind that have no final answer, by their ids."""
+    """The requests of one kind without a final reply, by their ids."""
 
     def __init__(self, options: EndpointOptions, send: Callable[[bytes, A], object]) -> None:
         self._options = options
@@ -115,7 +116,7 @@ class _Unanswered(Generic[A]):
         return True
 
     async def run(self) -> None:
-        """Tell clients that their updates are accepted, when these are not committed soon."""
+        """Send "accepted" for updates that are not committed soon."""
         while True:
             await self._any_held.wait()
             await trio.sleep_until(self._held[0][0])
@@ -124,7 +125,7 @@ class _Unanswered(Generic[A]):
                 self._any_held = trio.Event()
 
     def _answer_held(self, now_s: float) -> None:
-        """Tell those whose time has come. What has its final answer leaves before its time: most cost no wake-up."""
+        """Send the due replies. Requests with a final reply leave before they are due: most cost no wake-up."""
         while self._held:
             due_s, request_id, asked, reply = self._held[0]
             waits = self._asked.get(request_id) is asked and asked.held
@@ -181,7 +182,7 @@ class ClientEndpoint:
 
     @property
     def counts(self) -> Counter[EndpointDrop]:
-        """What was not answered, and why."""
+        """Return the unanswered messages, by reason."""
         return self._counts
 
     @property
@@ -190,9 +191,9 @@ class ClientEndpoint:
         return len(self._updates) + len(self._changes) + self._streams.count
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send entries to those that ask for them, until cancelled. Everything else is answered also without it.
+        """Send requested entries until cancelled. All other requests are served without this task.
 
-        With `accepted_after_ms`, it also tells clients that their updates are accepted.
+        With `accepted_after_ms`, it also sends "accepted" for updates.
         """
         async with trio.open_nursery() as nursery:
             if self._options.accepted_after_ms:
@@ -202,7 +203,7 @@ class ClientEndpoint:
     def receive(self, identity: bytes, frames: list[bytes], user: str | None = None) -> None:
         """Take one message of a client, without its identity frame.
 
-        `user` is the sender's public key in hexadecimal digits, where the socket asks for keys.
+        `user` is the sender's public key in hexadecimal digits, if the socket requires keys.
         """
         try:
             request = decode_request(frames, self._options.wire)

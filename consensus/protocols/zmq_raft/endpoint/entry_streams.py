@@ -1,26 +1,21 @@
 """RequestEntries at a leader: the log from an index on, as messages that are sent ahead of their confirmations.
 
     EntriesRequest ─▶ EntryStreams ─┬─ this peer does not lead ──────▶ EntriesRedirect; an open stream ends
-                                    ├─ nothing follows ──────────────▶ EntriesBatch, last and empty
-                                    └─ a stream of its own:  room ─▶ read ─▶ send ─▶ … ─▶ the end
+                                    ├─ no later entry ───────────────▶ EntriesBatch, last and empty
+                                    └─ a new stream:  room ─▶ read ─▶ send ─▶ … ─▶ the end
 
-    EntriesRequest of the same client and request id: confirms the oldest message that is unconfirmed. With a count
-    of 0 it ends the stream. If it confirms anything else, messages were lost: it is a new request.
+    EntriesRequest of the same client and request id: confirms the oldest unconfirmed message. With a count of 0 it
+    ends the stream. If it does not match that message, messages were lost: it is a new request.
 
-A stream sends what was applied when it began, so it ends also in a log that grows. Up to five messages of 64 KiB may
-be unconfirmed; after a larger one, which holds one entry, its confirmation is awaited. Where the entries are compacted
-the snapshot's chunks come instead, two of them ahead. The stream ends with the last chunk: the client then asks, under
-the same request id, for what follows. A snapshot that is replaced meanwhile is sent anew from offset 0, and an offset
-beyond its end is answered by an empty chunk. Each chunk says which snapshot it is of, and a client must look at that.
-The last message is never confirmed, so a stream is done when that is the only one.
+A stream sends the entries applied at its start, so it ends even in a growing log. Up to five messages of 64 KiB may be
+unconfirmed; a larger one, with one entry, waits for its confirmation. For compacted entries the snapshot's chunks come
+instead, two ahead. The stream ends with the last chunk: the client then requests later entries under the same request
+id. A replaced snapshot is sent again from offset 0; each chunk names its snapshot. The last message is never confirmed.
 
-A stream whose client confirms nothing for five seconds ends. Messages are not kept here: a client that lost one asks
-again from there. But they may lie in the socket's queues, and the high watermark of 8,000 streams with five messages
-each would be 2.5 GiB. So all streams share a budget of bytes, and each reserves the bytes of a message before it reads
-the message. What is unconfirmed exceeds the budget at most by the messages of all reads at once, which may hold an
-entry of 10 MiB each. While a stream waits for the budget, new requests are ignored, as beyond the high watermark: their
-clients repeat them. The budget believes confirmations: what a client confirms and has not read is bounded by the
-socket's own high watermark.
+A stream without a confirmation for five seconds ends. Messages are not kept here, but may be in the socket's queues. So
+all streams share a budget of bytes, and each reserves the bytes of a message before it reads the message. The excess is
+at most one entry of 10 MiB per concurrent read. While a stream waits for the budget, or beyond the high watermark, new
+requests are ignored: their clients repeat them. A false confirmation is bounded by the socket's own high watermark.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -49,14 +44,14 @@ from consensus.server.task_owner import TaskOwner
 T = TypeVar("T")
 
 _RETRY_S: Final = 0.05
-"""Until a busy log is asked again."""
+"""Delay before a busy log is read again."""
 _FRAME_BYTES: Final = 64
-"""What a frame takes in ØMQ's queues beside its data."""
+"""Size of a frame in ØMQ's queues in addition to its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Limits of all streams. The defaults are those of the text, as far as it has them."""
+    """Limits of all streams. The defaults are those of the text, if it has them."""
 
     messages_ahead: int = 5
     chunks_ahead: int = 2
@@ -64,16 +59,16 @@ class StreamOptions:
     message_entries: int = 4096
     unconfirmed_s: float = 5.0
     high_watermark: int = 8_000
-    """Streams at once, those that are just ending among them."""
+    """Limit of concurrent streams, including ending ones."""
     streams_of_client: int = 64
     budget_bytes: int = 64 * 1024 * 1024
-    """Of messages that are unconfirmed or being read, of all streams."""
+    """Limit of unconfirmed messages and messages being read, of all streams."""
     reads_at_once: int = 8
     """Fewer than the reads that a server permits, which other readers need too."""
 
 
 class _Budget:
-    """Bytes that all streams share. They are given in the order of asking; all ask for as many."""
+    """Bytes shared by all streams. They are granted in request order; all requests have the same size."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -82,11 +77,11 @@ class _Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether a stream waits."""
+        """Return True if a stream waits."""
         return bool(self._waiting)
 
     async def reserve(self, size_bytes: int) -> None:
-        """Take so many bytes, at once or as soon as they are free."""
+        """Take so many bytes, immediately or as soon as they are free."""
         if self._fits(size_bytes):
             self.used_bytes += size_bytes
             return
@@ -100,7 +95,7 @@ class _Budget:
             raise
 
     def change(self, size_bytes: int) -> None:
-        """Give bytes back; or take more, beyond the limit, for what turned out to be larger than was reserved."""
+        """Release bytes; or take more, beyond the limit, for a message larger than its reservation."""
         self.used_bytes += size_bytes
         while self._waiting and self._fits(next(iter(self._waiting.values()))):
             granted, wanted_bytes = self._waiting.popitem(last=False)
@@ -113,7 +108,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Unconfirmed:
-    """A message that was sent, and what the request that confirms it has."""
+    """A sent message, and the contents of its confirmation."""
 
     previous_index: Index
     snapshot_offset: int | None
@@ -121,7 +116,7 @@ class _Unconfirmed:
     is_large: bool = False
 
     def is_confirmed_by(self, request: EntriesRequest) -> bool:
-        """Whether that request confirms this message. The offset is optional, and has no meaning for entries."""
+        """Return True if that request confirms this message. The offset is optional, and is ignored for entries."""
         return request.previous_index == self.previous_index and (
             self.snapshot_offset is None or request.snapshot_offset in {None, self.snapshot_offset}
         )
@@ -147,7 +142,7 @@ class EntryStream:
 
     @property
     def expired(self) -> bool:
-        """Whether the client confirmed nothing for too long."""
+        """Return True if the client did not confirm a message for too long."""
         return self._life.cancelled_caught and trio.current_time() >= self._life.deadline
 
     def end(self) -> None:
@@ -156,7 +151,7 @@ class EntryStream:
         self._life.cancel()
 
     def confirm(self, request: EntriesRequest) -> bool:
-        """Take a further request of this stream's client; False if this stream cannot go on with it."""
+        """Take a further request of this stream's client; return False if this stream cannot continue with it."""
         if request.count == 0:
             self.end()
             return True
@@ -245,7 +240,7 @@ class EntryStream:
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Reserve the bytes of a message, and read it.
 
-        Both within the limit of reads, so only so many can turn out to be larger than what was reserved.
+        Both are within the limit of reads, which bounds the messages larger than their reservation.
         """
         while True:
             async with self._streams.reads:
@@ -279,7 +274,7 @@ class EntryStream:
 
 
 class EntryStreams(TaskOwner):
-    """All streams of one endpoint. `answer` sends a reply to an identity, False if that has no room for it."""
+    """All streams of one endpoint. `answer` sends a reply to an identity and returns False if its queue is full."""
 
     def __init__(
         self,
@@ -300,7 +295,7 @@ class EntryStreams(TaskOwner):
 
     @property
     def count(self) -> int:
-        """How many there are, those that are just ending among them."""
+        """Return the number of streams, including ending ones."""
         return self._running
 
     def ask(self, identity: bytes, request: EntriesRequest) -> None:

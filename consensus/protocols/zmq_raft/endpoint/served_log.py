@@ -1,14 +1,14 @@
-"""What an endpoint for clients needs of the log that it serves.
+"""The interface between an endpoint for clients and the log that it serves.
 
     ServedLog ◀── the log of a ØMQ Raft peer, which takes updates and changes of its members
-              ◀── the farm's log behind a client endpoint, which may take updates
+              ◀── the farm's log for a client endpoint, which may take updates
 
-An endpoint (`client_endpoint`) reads frames and carries answers; the log decides them. What belongs to a request's id
-is the log's: whether the id is fresh, whether its entry stands in the log already, who waits for it. What belongs to a
-client's socket is the endpoint's: where an answer goes, and how far it may be sent ahead.
+An endpoint (`client_endpoint`) reads frames and sends replies; the log decides them. The log handles request ids: their
+freshness, their presence in the log, and their waiting clients. The endpoint handles client sockets: the target of a
+reply, and the number of messages ahead.
 
-The reads are of one piece each and keep nothing open, so thousands of clients may be in the middle of the log at once.
-A module of its own, because the endpoint and both logs need it, and none of them needs another.
+A read covers one piece and keeps nothing open, so thousands of clients may be in the middle of the log. This is a
+separate module because the endpoint and both logs need it, and none of them needs another.
 """
 
 from collections.abc import Callable
@@ -44,45 +44,43 @@ class ServedLog(Protocol):
     """One log. Everything is called from one trio run; nothing but the reads waits."""
 
     def describe(self) -> LogDescription:
-        """How it is now. Asked for each message to a client, so it must be cheap."""
+        """Return the present state. Called for each message to a client, so it must be cheap."""
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Committed entries from `first` on, at least one; none if they are compacted.
+        """Return committed entries from `first` on, at least one; none if they are compacted.
 
-        Raises `ServerBusyError` (ask again in a moment) or `ServerStoppedError`. `ConsensusServer.read` does this.
+        Raises `ServerBusyError` (try again in a moment) or `ServerStoppedError`. `ConsensusServer.read` does this.
         """
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Bytes of the stored snapshot from `offset` on; an empty chunk at `total_bytes` for an offset beyond them.
+        """Return bytes of the stored snapshot from `offset` on; an empty chunk at `total_bytes` beyond its end.
 
-        None if there is no snapshot, or if it was replaced during the read. The chunk says which snapshot it is of.
-        Raises as `read` does. `ConsensusServer.read_snapshot` does this.
+        None if there is no snapshot, or if it was replaced during the read. The chunk names its snapshot. Raises as
+        `read` does. `ConsensusServer.read_snapshot` does this.
         """
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
-        """Have something committed, once for each request id.
+        """Commit an update, once for each request id.
 
-        Calls `answer` before it returns, or ignores the request for good: its client will repeat it. The answers are
-        any number of `UpdateAccepted`, and then one that is final: `UpdateCommitted`, `UpdateRedirect` (also of a
-        leader that steps down while the entry is not committed: the client repeats the request elsewhere) or
-        `UpdateExpired`. In this order: a log that does not lead redirects even an expired id, and an id that is in the
-        log is no longer asked for its age.
+        Calls `answer` before it returns, or ignores the request: its client will repeat it. The replies are any number
+        of `UpdateAccepted`, and then a final one: `UpdateCommitted`, `UpdateRedirect` (also from a leader that steps
+        down before the commitment: the client repeats the request elsewhere) or `UpdateExpired`. In this order: a log
+        that does not lead redirects even an expired id, and the age of an id in the log is not checked.
 
-        An id that comes again while its request is under way is answered `UpdateAccepted` at once, by the new
-        `answer`. The final answer is given once, by any of them: the endpoint sends it where the id came from last,
-        for a client that has connected anew has another identity. What was accepted must get one, or the endpoint
-        waits for it for good.
+        A repeated id of a request under way gets `UpdateAccepted` immediately, by the new `answer`. The final reply is
+        given once, by any of them: the endpoint sends it to the latest sender of the id, since a reconnected client has
+        another identity. An accepted request must get a final reply, or the endpoint waits forever.
 
-        `user` is the sender's public key in hexadecimal digits, where the endpoint asks for keys.
+        `user` is the sender's public key in hexadecimal digits, if the endpoint requires keys.
         """
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
         """Change the members; `answer` as for an update, with `ChangeAccepted` first.
 
-        In this order: `ChangeRedirect`; `ChangeCommitted` for an id that is in the log; `ChangeBusy` if another change
-        is under way; `ChangeExpired`; `ChangeRefused` if the peers are malformed or cannot follow the present ones. A
-        list that cannot be read gets here too, for a follower does not say what is wrong with it.
+        In this order: `ChangeRedirect`; `ChangeCommitted` for an id in the log; `ChangeBusy` during another change;
+        `ChangeExpired`; `ChangeRefused` if the peers are malformed or cannot follow the present ones. An unreadable
+        list gets here too, since a follower does not report its fault.
         """
 
     def broadcast_url(self) -> str | None:
-        """Where the PUB socket is that tells of applied entries; None: ask the leader, or there is none."""
+        """Return the URL of the PUB socket for applied entries; None: query the leader, or there is none."""

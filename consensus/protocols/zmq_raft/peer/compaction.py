@@ -1,19 +1,19 @@
-"""Compaction of a plain replicated log: a program of the operator's makes the snapshot, for only it knows the state.
+"""Compaction of a plain replicated log: a program of the operator makes the snapshot, since only it knows the state.
 
     previous snapshot, entries up to the prune index ──▶ Compactor ──▶ file ──▶ the server's snapshot ──▶ a shorter log
 
-A snapshot stands for the entries up to the *prune index* and no further: those behind it carry ids that are fresh, and
-a server must find them in its log after a restart (`executed_requests`). The package asks the same of its operators.
-Each peer compacts its own log; the bytes may differ from peer to peer.
+A snapshot covers the entries up to the *prune index* and no further: later entries have fresh ids, and a server must
+find them in its log after a restart (`executed_requests`). The package requires the same. Each peer compacts its own
+log; the bytes may differ from peer to peer.
 
-`CommandCompactor` runs a program. Its standard input is, all numbers with the most significant byte first:
+`CommandCompactor` runs a program. Its standard input, with the most significant byte of each number first:
 
     length 8 │ previous snapshot          length 0: there was none
     index 8 │ length 4 │ entry …          in order, without a gap; an entry has the form of the wire (`entries`)
 
 Its standard output is the new snapshot. It counts only if the program reads everything, ends with status 0 and keeps
-to its time. Whatever fails is reported, nothing changes, and it is tried again later. Without a program the log grows
-for ever, as that of the package does.
+its time limit. A failure is reported, changes nothing, and is retried later. Without a program the log grows without
+limit, like the package's log.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ _LENGTH: Final = Struct(">Q")
 _ENTRY: Final = Struct(">QI")
 _CHUNK_BYTES: Final = 64 * 1024
 _REMOVE_S: Final = 1.0
-"""How long the end of a compaction waits for the removal of its file."""
+"""Time that the end of a compaction waits for the removal of its file."""
 _CHUNK_ENTRIES: Final = 1000
 _BUSY_S: Final = 0.05
 _SAID_BYTES: Final = 2000
@@ -48,15 +48,15 @@ _SHARE: Final = 4
 
 
 class CompactionError(Exception):
-    """No new snapshot was made; the text says why."""
+    """No new snapshot was made; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSource:
-    """What a snapshot is made of: the previous one, and the entries behind it. Each is read once, in this order."""
+    """Input of a snapshot: the previous one, and the entries after it. Each is read once, in this order."""
 
     snapshot_bytes: int
-    """0: there was none."""
+    """Size of the previous snapshot; 0 without one."""
     snapshot: AsyncIterator[bytes]
     entries: AsyncIterator[tuple[Index, Entry]]
 
@@ -65,12 +65,12 @@ class Compactor(Protocol):
     """Makes snapshots."""
 
     async def compact(self, source: CompactionSource, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Write the snapshot that stands for all of `source`; raises `CompactionError`."""
+        """Write the snapshot that covers all of `source`; raises `CompactionError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A report: the snapshot stands for the log up to `index` now."""
+    """A report: the snapshot covers the log up to `index` now."""
 
     index: Index
     size_bytes: int
@@ -88,12 +88,12 @@ class CompactionOptions:
     """When the log is compacted."""
 
     log_bytes: int = 64 * 1024 * 1024
-    """When the log behind the snapshot has at least so many bytes …"""
+    """Least size of the log after the snapshot …"""
     min_entries: int = 1000
     """… and a new snapshot would replace at least so many entries, and a quarter of all."""
     check_s: float = 10.0
     retry_s: float = 600.0
-    """How long after a failure it is tried again."""
+    """Delay before a retry after a failure."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
 
 
@@ -133,7 +133,7 @@ class Compaction:
 
     @property
     def is_due(self) -> bool:
-        """Whether the log is large, and enough of it may be replaced."""
+        """Return True if the log is large, and enough of it may be replaced."""
         description = self._server.describe()
         if description.log_bytes < self._options.log_bytes:
             return False
@@ -216,14 +216,14 @@ class Compaction:
 
 @dataclass(slots=True)
 class CommandCompactor:
-    """Runs a program, without a shell, for each compaction (the module says what it reads and writes)."""
+    """Runs a program, without a shell, for each compaction (the module describes its input and output)."""
 
     command: Sequence[str]
     timeout_s: float = 600.0
     _output: bytearray = field(default_factory=bytearray)
 
     async def compact(self, source: CompactionSource, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Feed the program and write what it prints; raises `CompactionError`, or what `write` raises."""
+        """Feed the program and write its output; raises `CompactionError`, or the exceptions of `write`."""
         self._output.clear()
         try:
             process = await trio.lowlevel.open_process(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
@@ -278,7 +278,7 @@ async def _feed(stdin: trio.abc.SendStream, source: CompactionSource, unread: li
 
 
 async def _framed(source: CompactionSource) -> AsyncGenerator[bytes, None]:
-    """What a program reads, in parts of about 64 KiB."""
+    """Yield the input of a program, in parts of about 64 KiB."""
     pending = bytearray(_LENGTH.pack(source.snapshot_bytes))
     async for data in source.snapshot:
         pending += data
@@ -295,7 +295,7 @@ async def _framed(source: CompactionSource) -> AsyncGenerator[bytes, None]:
 
 
 async def _end(process: trio.Process) -> None:
-    """Nothing of the program stays behind, however its compaction ended."""
+    """End the program and release its pipes, after any end of the compaction."""
     with trio.CancelScope(shield=True):
         if process.returncode is None:
             process.kill()

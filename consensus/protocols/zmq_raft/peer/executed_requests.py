@@ -1,18 +1,16 @@
-"""The state machine of a plain replicated log: which requests it has executed. What they mean is their clients' matter.
+"""The state machine of a plain replicated log: the ids of executed requests. Only clients interpret the requests.
 
-    committed entries ──▶ table: request id -> index ──▶ watchers: answers to clients, broadcasts
-    a snapshot        ──▶ read and forgotten: its bytes belong to the users of the log
+    committed entries ──▶ table: request id -> index ──▶ watchers: replies to clients, broadcasts
+    a snapshot        ──▶ read and dropped: its bytes belong to the users of the log
 
-The entries themselves stay in the log, and clients read them there. So a snapshot of this state machine cannot be made
-of it: the content comes from the operator's program (`compaction`), is put aside (`prepare`), and says of which entry
-it is. That is an older one than the newest: a snapshot replaces entries up to the prune index only, so every id that is
-still fresh is in the log behind it, and a restart makes the same table again. The package does likewise; its table,
-too, is read from the log.
+The entries stay in the log, and clients read them there. So this state machine cannot produce a snapshot: the content
+comes from the operator's program (`compaction`), is stored (`prepare`), and names its last entry. A snapshot replaces
+entries up to the prune index only, so every fresh id is in the log after it, and a restart rebuilds the same table. The
+package also reads its table from the log.
 
-*What the time is.* An id is forgotten when it is too old by this machine's clock and by the newest id in the log, both.
-By the clock alone, one that jumps ahead by 9 hours would have the log compacted up to its end, and a request of the
-last hours that is repeated after a restart, with the right clock, would be executed twice. So the ids of the last 8
-hours of a log that gets no more updates stay.
+*Time.* An id is dropped when it is too old both by this machine's clock and by the newest id in the log. With the clock
+alone, a jump ahead by 9 hours would compact the log up to its end, and a recent request repeated after a restart with
+the right clock would be executed twice. So a log without updates keeps the ids of its last 8 hours.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,19 +25,19 @@ from consensus.protocols.zmq_raft.wire.request_table import RequestTable
 _EXPIRY_MS = 10_000
 
 Watcher = Callable[[Index, tuple[Entry, ...]], None]
-"""Told of applied entries from an index on; it must return at once."""
+"""Receives applied entries from an index on; it must return immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSnapshot:
-    """What stands for all entries up to `index`; `chunks` reads it, once for each call."""
+    """Source of a snapshot of all entries up to `index`; `chunks` reads it, once for each call."""
 
     index: Index
     chunks: Callable[[], AsyncIterator[bytes]]
 
 
 def request_id_of(entry: Entry) -> bytes:
-    """The id of the request that an entry carries; the zero id if no client asked for it."""
+    """Return the request id of an entry; the zero id for an entry without a client's request."""
     if entry.kind == COMMAND:
         return entry.data[:REQUEST_ID_BYTES]
     return configuration_head(entry.data) or NO_REQUEST_ID if entry.kind == EntryKind.CONFIGURATION else NO_REQUEST_ID
@@ -68,7 +66,7 @@ class ExecutedRequests:
         return self.table.prune_index(self.applied)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Remember the ids, and tell the watchers."""
+        """Store the ids, and notify the watchers."""
         self._expire()
         add, newest = self.table.add, self._newest
         for index, entry in enumerate(entries, first):
@@ -81,19 +79,19 @@ class ExecutedRequests:
             watcher(first, entries)
 
     def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
-        """The bytes that were prepared; none if nothing was."""
+        """Return the prepared bytes, or nothing."""
         return iter(()) if self._prepared is None else self._prepared.chunks()
 
     def snapshot_index(self) -> Index:
-        """Of which entry the prepared bytes are; 0: there are none, so no snapshot is to be taken."""
+        """Return the index of the prepared bytes; 0: there are none, so no snapshot may be taken."""
         return 0 if self._prepared is None else self._prepared.index
 
     def prepare(self, snapshot: PreparedSnapshot | None) -> None:
-        """These are the bytes of the next snapshot; None: there are none."""
+        """Set the bytes of the next snapshot; None: there are none."""
         self._prepared = snapshot
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Begin anew behind a snapshot; its bytes are read, and so checked, and forgotten."""
+        """Restart after a snapshot; its bytes are read, and so checked, and dropped."""
         async for _ in state:
             pass
         self.table.clear()

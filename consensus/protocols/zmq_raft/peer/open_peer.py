@@ -1,20 +1,19 @@
-"""Opens a peer of a ØMQ Raft cluster: a plain replicated log for itself, or one more member beside the package's.
+"""Opens a peer of a ØMQ Raft cluster: a plain replicated log of our own, or a member among the package's.
 
     ROUTER ──▶ PeerTransport ──▶ ConsensusServer ──▶ ExecutedRequests ──▶ BroadcastStateMachine ──▶ PUB
                     │                 ▲                      └──applied──┐
                     └──▶ ClientEndpoint ──▶ ReplicatedLog ◀──────────────┘
 
 *Members.* `peers` counts while the log names none; after that the log does (`peer_members`). A member that does not
-answer at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer that is not among
-`peers` knows the cluster by them and waits: it never campaigns, and begins to vote when a change of the members names
-it.
+reply at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer outside `peers` waits: it never
+campaigns, and begins to vote when a change of the members names it.
 
-*Times* are the package's: a member that waits longer than the others for a lost leader never leads, and one that waits
-less replaces a leader that is only slow. An append without an answer is taken for lost after 140 ms or half of the
-shortest election timeout, which is the most that the text permits. If the answer takes longer than that to come back,
-nothing is ever committed. So what the timeout bounds is the round trip between members as well.
+*Times* are the package's: a member with a longer election timeout than the others never leads, and one with a shorter
+timeout replaces a slow leader. An append without a reply counts as lost after 140 ms or half of the shortest election
+timeout, the limit of the text. If replies take longer, no entry is ever committed. So the timeout also bounds the round
+trip between members.
 
-*The directory* belongs to one peer of one cluster; a note in it says which. `log` in it is the storage.
+*The directory* belongs to one peer of one cluster, named in a note inside. `log` in it is the storage.
 """
 
 import errno
@@ -81,7 +80,7 @@ PeerNotice = Notice | Compacted | CompactionFailed
 
 
 class PeerError(Exception):
-    """The peer cannot be opened; the text says why and what to do."""
+    """The peer cannot be opened; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +89,16 @@ class PeerOptions:
 
     peer_id: str
     peers: tuple[Peer, ...]
-    """The members when the cluster was created, or, for a peer that joins, those that it is to join."""
+    """The members when the cluster was created, or, for a joining peer, the members of the cluster to join."""
     ident: bytes
     """The cluster's secret, which each message carries; in the package `secret`."""
     directory: Path
     bind_url: str | None = None
-    """Where to listen, if that is not the peer's own URL."""
+    """Address to listen on, if it differs from the peer's own URL."""
     broadcast_url: str | None = None
-    """What clients are told of the PUB socket; None: there is none."""
+    """Address of the PUB socket for clients; None: there is none."""
     broadcast_bind_url: str | None = None
-    """Where the PUB socket is, if not there."""
+    """Address of the PUB socket, if it differs."""
     compactor: Compactor | None = None
     """None: the log is never compacted."""
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
@@ -121,14 +120,14 @@ class ZmqRaftPeer:
     server: ConsensusServer
     log: ReplicatedLog
     url: str
-    """Where it listens."""
+    """Address on which it listens."""
     broadcast_url: str | None
     _transport: PeerTransport
     _endpoint: ClientEndpoint
 
     @property
     def counters(self) -> Counter[PeerEvent | SocketDrop | EndpointDrop]:
-        """What was dropped, repeated or refused since the start, by reason."""
+        """Return the dropped, repeated and refused messages since the start, by reason."""
         return self._transport.counters + self._endpoint.counts + self.log.dropped
 
 
@@ -144,7 +143,7 @@ def _ignore(_notice: PeerNotice) -> None:
 
 
 def unix_ms() -> Milliseconds:
-    """The clock of this machine."""
+    """Return the clock of this machine."""
     return int(time() * 1000)
 
 
@@ -152,18 +151,18 @@ def unix_ms() -> Milliseconds:
 async def open_peer(
     options: PeerOptions, observe: Callable[[PeerNotice], None] = _ignore
 ) -> AsyncIterator[ZmqRaftPeer]:
-    """Run a peer while the block lasts. `observe` hears of roles, members, alarms and compactions, at once.
+    """Run a peer for the block. `observe` gets roles, members, alarms and compactions immediately.
 
-    Raises `PeerError` for options that cannot be or addresses that are taken, and `StorageError` for a directory that
-    cannot be used. An error of the disk leaves the block as itself.
+    Raises `PeerError` for invalid options or occupied addresses, and `StorageError` for a directory that cannot be
+    used. An error of the disk leaves the block unwrapped.
     """
     bind_url = _checked(options)
     await trio.to_thread.run_sync(_claim_directory, options)
     founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
     with zmq_context() as context:
-        # The transport, the members and the notices need parts that are made of the server. No message and no notice
-        # comes before the server runs, and all parts exist then.
+        # The transport, the members and the notices need parts made from the server. No message and no notice comes
+        # before the server runs, and all parts exist then.
         transport, broadcast = _bound(
             context,
             options,
@@ -238,14 +237,14 @@ def _bound(
 
 @dataclass(frozen=True, slots=True)
 class _BroadcastSocket:
-    """The PUB socket, and what clients are told of it."""
+    """The PUB socket, and its URL for clients."""
 
     socket: ZmqSocket
     url: str
 
     @classmethod
     def bound(cls, context: ZmqContext, options: PeerOptions) -> "_BroadcastSocket | None":
-        """Bind the socket that the options ask for; raises `OSError`."""
+        """Bind the socket of the options; raises `OSError`."""
         if options.broadcast_url is None:
             return None
         socket = ZmqSocket(context, SocketKind.PUB, options=SocketOptions(send_queue=_BROADCAST_QUEUE))
@@ -254,7 +253,7 @@ class _BroadcastSocket:
 
 
 def core_options(election_timeout_ms: tuple[Milliseconds, Milliseconds]) -> Options:
-    """The times and sizes of a server whose election timeout is between these two."""
+    """Return the times and sizes of a server whose election timeout is between these two."""
     shortest_ms, longest_ms = election_timeout_ms
     return Options(
         election_timeout_min_ms=shortest_ms,
@@ -275,7 +274,7 @@ def _server_parts(
     machine: ExecutedRequests,
     observe: Callable[[Notice], None],
 ) -> ServerParts:
-    # The server takes no snapshot by itself: what it would write down is the operator's program's matter.
+    # The server does not take snapshots on its own: their content comes from the operator's program.
     limits = ServerOptions(
         snapshot_log_bytes=_NEVER,
         snapshot_age_ms=_NEVER,
@@ -298,7 +297,7 @@ def _server_parts(
 
 
 def _checked(options: PeerOptions) -> str:
-    """Where to listen; raises `PeerError` for options that cannot be."""
+    """Return the address to listen on; raises `PeerError` for invalid options."""
     try:
         check_peer_id(options.peer_id, options.limits)
         check_peers(options.peers, options.limits)

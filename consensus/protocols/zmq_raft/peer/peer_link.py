@@ -1,28 +1,22 @@
-"""The way to one peer: a DEALER socket, one request that waits for its answer, and the request's repetition.
+"""The way to one peer: a DEALER socket, one request that waits for its reply, and the request's repetition.
 
-    send ──▶ the outstanding request ──▶ sent again each `interval_s` ──▶ answered │ given up
-                     └── a newer request takes its place
+    send ──▶ the outstanding request ──▶ sent again each `interval_s` ──▶ answered │ abandoned
+                     └── a newer request replaces it
 
-ØMQ loses messages without a word when a connection ends, so the protocol repeats: the same frames, with the same
-message id, by which the peer knows a repetition and gives the same reply again. The core repeats as well, when an
-election begins anew or a follower is taken for lost, with other contents. That is another request with another id, and
-it takes the place of the first: the newer one is what the leader now wants to know.
+ØMQ loses messages silently when a connection ends, so the protocol repeats the same frames with the same message id,
+and the peer repeats its reply. The core also repeats requests with other contents: a request with another id, which
+replaces the first.
 
-*An append with entries* is sent once. A follower of the package that has worked on it and committed its entries ends
-when the same append comes again by another connection: there it does not know the repetition, and refuses to go back
-behind its commit index. So the answer to a lost one is not waited for with repetitions. The core notices that it is
-overdue, and asks where the follower's log ends (`Features.probes_from_the_end`), which harms no server.
+*An append with entries* is sent once. A follower of the package ends if the same append comes again by another
+connection after it committed the entries. So a lost append is not repeated. The core notices the overdue reply, and
+probes from the end of its log (`Features.probes_from_the_end`), which harms no server.
 
-*Answers* may still come for a request whose place was taken: a follower with a slow disk answers late and truthfully,
-and the core tells by the correlation whether it still wants to hear that. So the last few requests are remembered, each
-for one answer. What answers none of them is dropped and counted.
+*Replies* may come late to a replaced request, and the core matches them by correlation. So the last few requests are
+kept, each for one reply. Other replies are dropped and counted. Without a connection no message is queued
+(`only_connected`): a returning peer would get old requests first.
 
-*What is queued.* Nothing is, while there is no connection (`only_connected`): else a peer that comes back would get old
-requests first. A request that could not be sent is tried again soon.
-
-*RequestConfig.* A leader's snapshot does not say which members were in force, so the receiver of one asks its sender
-(`peer_transport`), over the same socket. An id of four bytes tells this answer from those of peers, whose ids are
-shorter.
+*RequestConfig.* A leader's snapshot does not contain the members, so its receiver queries the sender over the same
+socket (`peer_transport`). An id of four bytes distinguishes this reply from shorter ids of peers.
 """
 
 import math
@@ -53,14 +47,14 @@ REMEMBERED_REQUESTS: Final = 16
 SEND_QUEUE: Final = 4
 _CONFIG_ID_BYTES: Final = 4
 _MOST_FRAMES: Final = 16
-"""Of an answer; none has more than five."""
+"""Limit of the frames of a reply; none has more than five."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimes:
-    """When messages between peers are repeated, in milliseconds; the first three are the package's own.
+    """Intervals for repeating messages between peers, in milliseconds; the first three are the package's own.
 
-    `for_retry` makes those that fit a longer way between the peers.
+    `for_retry` returns intervals for a longer way between the peers.
     """
 
     vote_ms: int = 50
@@ -68,18 +62,18 @@ class PeerTimes:
     chunk_ms: int = 140
     """For the chunks of a snapshot."""
     unsent_ms: int = 20
-    """For a message that could not be sent, since there is no connection."""
+    """For a message that could not be sent because of a missing connection."""
     repeats: int = 20
-    """After so many of these intervals a request is given up: the core decides what is sent then."""
+    """Number of these intervals after which a request is abandoned: the core decides the next message."""
     configuration_ms: int = 200
-    """How long the receiver of a snapshot waits for the leader to tell its members."""
+    """Time that the receiver of a snapshot waits for the leader's list of members."""
     reconnect_ms: int = 50
     lost_ms: int = 2_000
-    """A connection that is not made, or acknowledges nothing, for so long is given up and made anew."""
+    """Time after which a connection that is not made, or acknowledges nothing, is replaced."""
 
     @classmethod
     def for_retry(cls, retry_ms: int) -> "PeerTimes":
-        """The times of a server that takes an append for lost after `retry_ms`, at least 140: there, the defaults."""
+        """Return the times of a server that treats an append as lost after `retry_ms`, at least 140 (the defaults)."""
         return cls(heartbeat_ms=retry_ms // 2, chunk_ms=retry_ms, configuration_ms=max(200, retry_ms))
 
 
@@ -106,10 +100,10 @@ class _Question:
 
 
 class PeerLink:
-    """The way to one peer, for as long as it is a member. `run` it once; it closes the socket at its end.
+    """The way to one peer, while it is a member. Call `run` once; it closes the socket at its end.
 
-    `deliver` gets the peer's answers, and `wake_at` the times, in seconds of trio's clock, when `expire` is due. Raises
-    `OSError` if the peer's url is none.
+    `deliver` gets the peer's replies, and `wake_at` the times, in seconds of trio's clock, when `expire` is due. Raises
+    `OSError` for an invalid URL of the peer.
     """
 
     def __init__(
@@ -165,7 +159,7 @@ class PeerLink:
         return 0.0 if self._unanswered_since_s is None else trio.current_time() - self._unanswered_since_s
 
     def next_id(self) -> MessageId:
-        """The id of the next request: 1 to 16777215, then 0."""
+        """Return the id of the next request: 1 to 16777215, then 0."""
         self._last_id = (self._last_id + 1) & MAX_MESSAGE_ID
         return self._last_id
 
@@ -187,9 +181,9 @@ class PeerLink:
         self._transmit(self._outstanding)
 
     def ask_members(self, ident: bytes, answered: Callable[[tuple[Peer, ...] | None], None]) -> None:
-        """Ask the peer who the members are; `answered` gets them, or None if no answer came in time.
+        """Query the peer for the members; `answered` gets them, or None if no reply came in time.
 
-        One question at a time: a later one takes the place of the first, which is then never answered.
+        One query at a time: a later one replaces the first, which then never gets a reply.
         """
         self._last_question = (self._last_question + 1) % 2 ** (8 * _CONFIG_ID_BYTES)
         request_id = self._last_question.to_bytes(_CONFIG_ID_BYTES, "little")

@@ -1,13 +1,13 @@
-"""Who the transport of a peer may speak with: the members, those about to join, and those that have just left.
+"""The servers that the transport of a peer may contact: the members, newcomers, and recently removed members.
 
     configuration in the log ──▶ members, newcomers           from `ConfigurationChanged`
-    left it less than 5 s ago ──▶ still reachable             a server is to learn that it has left
-    found by RequestConfig ──▶ reachable, while this server is no member
+    left it less than 5 s ago ──▶ still reachable             a server must learn of its removal
+    found by RequestConfig ──▶ reachable, while this server is not a member
 
-A transport answers servers that it knows, and no others. A server that joins knows the members that its operator named.
-Until the leader has sent it the log, the leadership may pass to a member that the operator did not name, and that one
-could not reach it. So while a server is no member, it asks those that it knows who the members are, as a client does.
-What it hears opens connections and has no part in votes or in what is committed.
+A transport replies only to known servers. A joining server knows the members that its operator named. Until the leader
+has sent it the log, the leadership may pass to a member that the operator did not name, and that leader could not reach
+it. So while a server is not a member, it queries known servers for the members, as a client does. The reply only opens
+connections; it has no part in votes or commitment.
 """
 
 import math
@@ -21,12 +21,12 @@ from consensus.protocols.zmq_raft.client.client import ClientError, connect
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
 _DEPARTURE_S: Final = 5.0
-"""Longer than the core tells a server of its removal."""
+"""Longer than the core reports its removal to a server."""
 _ASKING_S: Final = 1.0
 
 
 class PeerMembers:
-    """Tells the transport of the server `own_id` what `configuration`, and then `change`, say."""
+    """Sets the contacts of the transport of server `own_id` from `configuration` and later changes."""
 
     def __init__(self, transport: PeerTransport, own_id: ServerId, configuration: Configuration) -> None:
         self._transport = transport
@@ -39,7 +39,7 @@ class PeerMembers:
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: Sequence[Server]) -> None:
-        """These are the members now, and those about to join."""
+        """Set the present members and newcomers."""
         until_s = trio.current_time() + _DEPARTURE_S
         self._left = dict.fromkeys(self._present, until_s) | self._left
         self._present = (*configuration.servers, *newcomers)
@@ -50,7 +50,7 @@ class PeerMembers:
         self._changed.set()
 
     async def run(self) -> None:
-        """Forget servers that left, when their time has passed."""
+        """Drop servers that left, when their time has passed."""
         while True:
             self._changed = trio.Event()
             with trio.move_on_at(min(self._left.values(), default=math.inf)):
@@ -58,7 +58,7 @@ class PeerMembers:
             self._tell()
 
     async def find(self, ident: bytes) -> None:
-        """While this server is no member, ask who is."""
+        """Query for the members while this server is not one."""
         while True:
             if not self._is_member:
                 await self._ask(ident)
@@ -85,7 +85,7 @@ class PeerMembers:
             for server, until_s in self._left.items()
             if until_s > now_s and server.server_id not in present
         }
-        # What is told last of a server counts: the log knows best.
+        # The last entry of a server counts: the log is most reliable.
         self._transport.members((*self._left, *self._found, *self._present))
 
 

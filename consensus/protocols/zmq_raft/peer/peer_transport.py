@@ -1,35 +1,26 @@
-"""A ØMQ Raft server's `Transport`: a ROUTER socket that peers and clients speak to, and a DEALER to each other peer.
+"""A ØMQ Raft server's `Transport`: a ROUTER socket for peers and clients, and a DEALER to each other peer.
 
     peers' requests ──▶ ROUTER ──▶ ident? member? decoded ──▶ repeated? ──▶ Receiver.ask ──▶ reply to the same identity
     clients' requests ──▶ ROUTER ──▶ `clients`
     send ──▶ PeerLink (`peer_link`) ──▶ DEALER ──▶ Receiver.deliver_reply
 
-One ROUTER serves peers and clients, because a server has one address in the protocol. Only the type of a message says
-whether it is a peer's, and nothing proves the sender: any process that knows the cluster's ident and a member's id can
-speak as that member. So what is kept for a sender is kept for a member, one record for each.
+One ROUTER serves peers and clients, since a server has one address in the protocol. Nothing proves the sender: any
+process with the cluster's ident and a member's id can act as that member. So the state of senders is one record for
+each member.
 
-*Repetitions.* A peer sends a request again until it is answered (`peer_link`). An append or a chunk that was answered
-gets the same reply again, if its message id and the identity of its connection are those of the newest one. While the
-core works on that one, a repetition is a sign of life of the leader and nothing more: the core gets an append without
-entries, so that a follower whose disk is slow does not campaign against a leader that speaks to it. Votes are always
-handed on, because the core answers the same vote in the same way.
+*Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
+has replied, a repetition only counts as contact: the core gets an append without entries, so that a follower with a
+slow disk does not campaign. Repeated votes go to the core. If a reply has no form on the wire (`mapping`), the request
+is dropped, and its next repetition is processed like the first.
 
-Some answers of the core have no form on the wire (`mapping`). Then the request is forgotten, and its next repetition is
-worked on like the first.
+*Addresses.* The log names a member's URL, and the settings may name another one (`elsewhere`). Changing a URL in the
+log needs a leader, and a majority may have moved. So a member that does not reply at one URL is tried at the other. A
+URL of another member in the log is never tried: one server could vote as two.
 
-*Where a member is.* The log names its URL, and the settings of this server may name another one (`elsewhere`). The
-protocol changes the URL of a member only by a removal and an addition, which need a leader. If a majority of the
-machines got other addresses, there could be no leader any more. So a member that leaves requests unanswered at one of
-the two is tried at the other one. The log is not changed by this. Nothing in this protocol proves which server answers,
-so a URL that the log gives to another member is never tried: one server could vote as two.
-
-*A snapshot's configuration.* InstallSnapshot does not say which members were in force at its last entry, and the core
-wants to know. So the first chunk of each transfer waits until the sender has said who the members are (RequestConfig,
-the way of every joining server). Without an answer the chunk is forgotten; the leader repeats it, and is asked again.
-The members that this server knows itself cannot stand in: they may be older than the snapshot, for good, and then two
-majorities that do not meet could elect two leaders. What the sender tells may be newer than the snapshot. Then the
-entries behind it say so again. While the members change, the sender tells those of both lists, which the wire does not
-tell from a configuration without a change; the reference of the protocol says what follows from that.
+*Configuration of a snapshot.* InstallSnapshot does not contain it, so the first chunk waits for the sender's reply to
+RequestConfig. Without a reply the chunk is dropped, and the leader repeats it. This server's own members may be older
+than the snapshot, and two disjoint majorities could elect two leaders. If the reply is newer, later entries repeat it.
+During a change the reply lists the members of both configurations, without marking the change.
 """
 
 import math
@@ -73,7 +64,7 @@ ELSEWHERE_S: Final = 1.0
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
 _EVERY_PEER: Final = Extensions(configurations=True)
-"""Joint configurations are the protocol's own; nothing beyond it is said."""
+"""Joint configurations are part of the protocol; there are no further extensions."""
 
 
 @dataclass(slots=True)
@@ -87,7 +78,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Transfer:
-    """A snapshot that a leader sends: its name, and who the members are; None until that is known."""
+    """A snapshot from a leader: its name and the members; None until they are known."""
 
     term: Term
     last: LogId
@@ -100,7 +91,7 @@ _NO_MEMBERS: Final = Configuration(())
 
 
 class _Member:
-    """What this server keeps for another one."""
+    """State of another server."""
 
     def __init__(self, link: PeerLink) -> None:
         self.link = link
@@ -111,12 +102,12 @@ class _Member:
 class PeerTransport:
     """The `Transport` of the server `own_id` in the cluster `ident`, which listens at `url` from now on.
 
-    `clients` gets the identity and the frames of each message that is no peer's; `reply` sends the answers. It must not
-    wait or raise. `snapshot` tells this server's stored snapshot. `url` is `tcp://IP:port`; `bound_url` has the port
-    that 0 became.
+    `clients` gets the identity and the frames of each message that is not from a peer; `reply` sends the replies. It
+    must not wait or raise. `snapshot` returns this server's stored snapshot. `url` is `tcp://IP:port`; `bound_url` has
+    the port that 0 became.
 
-    Requests of members only are answered, and `members` says which they are: a joining server needs to be told of the
-    leader that is to find it. Raises `OSError` if it cannot listen.
+    Only requests of members get a reply, and `members` sets the members: a joining server needs the leader that will
+    contact it. Raises `OSError` if it cannot listen.
     """
 
     def __init__(
@@ -133,7 +124,7 @@ class PeerTransport:
         socket_options: SocketOptions | None = None,
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`elsewhere`: the URLs of members in this server's settings, by id."""
+        """Listen at `url`; `elsewhere` maps members to their URLs in this server's settings."""
         self._context = context
         self._own_id = own_id
         self._ident = ident
@@ -146,13 +137,13 @@ class PeerTransport:
         """The URLs of the members by id, as the log has them."""
         self._elsewhere = dict(elsewhere)
         self._turned: set[str] = set()
-        """Members that are tried at their URL of the settings."""
+        """Members tried at their URL of the settings."""
         self._members: dict[bytes, _Member] = {}
         """By the id as it is on the wire; empty unless `run` runs."""
         self._running: tuple[trio.Nursery, Receiver] | None = None
         self._timer = trio.CancelScope()
         self._encoded: tuple[tuple[Entry, ...], list[bytes]] = (), []
-        """The newest entries that were sent, and their frames: mostly the next follower gets the same."""
+        """The newest sent entries, and their frames: mostly the next follower gets the same."""
         options = socket_options or SocketOptions(
             max_frames=limits.max_frames, max_message_bytes=limits.max_message_bytes
         )
@@ -161,7 +152,7 @@ class PeerTransport:
 
     @property
     def counters(self) -> Counter[PeerEvent | SocketDrop]:
-        """What was dropped, repeated or refused, by reason, since the start."""
+        """Return the dropped, repeated and refused messages, by reason, since the start."""
         return self._counters + self._router.counters
 
     def reply(self, identity: bytes, frames: Sequence[bytes]) -> bool:
@@ -169,7 +160,7 @@ class PeerTransport:
         return self._router.send([identity, *frames])
 
     def members(self, servers: Iterable[Server]) -> None:
-        """These are the other members and those about to join, this one perhaps among them; the rest are strangers."""
+        """Set the other members and newcomers, possibly including this server; all others are unknown."""
         self._listed = {
             peer_id(server.server_id): server.endpoint for server in servers if server.server_id != self._own_id
         }
@@ -240,7 +231,7 @@ class PeerTransport:
         return None if url in self._listed.values() else url
 
     def _update_links(self, nursery: trio.Nursery, receiver: Receiver) -> None:
-        """End the links to servers that are no members at their addresses, and make those that are missing."""
+        """End the links to servers that are not members at their addresses, and make missing ones."""
         urls = {name: self._elsewhere[name] if name in self._turned else url for name, url in self._listed.items()}
         for key, member in list(self._members.items()):
             if urls.get(member.link.peer.peer_id) != member.link.peer.url:
@@ -281,7 +272,7 @@ class PeerTransport:
         return encode_request(replace(request, entries=())) + frames
 
     def _interval_ms(self, request: PeerRequest) -> int | None:
-        """After how long without an answer a request is sent again; None: it is not."""
+        """Return the interval for repeating a request without a reply; None: it is not repeated."""
         match request:
             case RequestVoteRpc():
                 return self._times.vote_ms
@@ -304,7 +295,7 @@ class PeerTransport:
             self._clients(frames[0], frames[1:])
 
     def _take_request(self, frames: list[bytes]) -> None:
-        """A request of a member, as it says; raises `ZmqRaftError`."""
+        """Take a request of an alleged member; raises `ZmqRaftError`."""
         if len(frames) < _SENDER_FRAMES:
             raise ZmqRaftError(f"a peer's request of {len(frames)} frames")
         identity, message_id, message_type, ident, sender = frames[:5]
@@ -359,7 +350,7 @@ class PeerTransport:
         if member.transfer is not transfer:
             return
         if peers is None:
-            # The chunk comes again, and then the sender is asked again.
+            # The chunk comes again, and then the sender is queried again.
             self._counters[PeerEvent.CHUNK_WITHOUT_MEMBERS] += 1
             member.transfer = member.seen = None
             self._turn(member.link.peer.peer_id)
@@ -377,7 +368,7 @@ class PeerTransport:
         request: PeerRequest,
         configuration: Configuration = _NO_MEMBERS,
     ) -> None:
-        """Have the core answer a request; `seen` is what is remembered of it."""
+        """Pass a request to the core; `seen` is its record."""
         answered = partial(self._answered, member, identity, seen, request)
         asked = request_from_wire(request, next_call(), configuration)
         if not self._hand_in(member.link.peer.peer_id, asked, answered):
@@ -413,4 +404,4 @@ class PeerTransport:
 
 
 def _ignore(_reply: core.Reply | None) -> None:
-    """The repetition of a request asks for no answer of its own."""
+    """Ignore the reply: the repetition of a request gets no separate one."""

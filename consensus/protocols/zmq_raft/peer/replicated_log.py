@@ -1,27 +1,23 @@
-"""What clients may have the plain replicated log do: updates and changes of the members, each once for each request id.
+"""Clients' requests to the plain replicated log: updates and changes of the members, once for each request id.
 
     update ──▶ not leader?            UpdateRedirect
            ──▶ in the table?          UpdateCommitted, with the index of the first time
-           ──▶ under way?             UpdateAccepted; the answer that came last gets the final one
+           ──▶ under way?             UpdateAccepted; the latest sender gets the final reply
            ──▶ too old, or too new?   UpdateExpired
            ──▶ submitted              UpdateAccepted ──committed and applied here──▶ UpdateCommitted
                                                      └──leadership lost──▶ UpdateRedirect: the client repeats it
 
-The table (`executed_requests`) knows committed entries only. So a request could get into the log twice in two ways, and
-both are closed here.
+The table (`executed_requests`) contains committed entries only, so two cases need care.
 
-*A new leader* may hold entries of older terms that it does not know to be committed. A repeated request may be among
-them. So after it became leader, it holds updates back until it has applied all that its log held then; Raft commits
-that with the first entry of the new term, within a round.
+*A new leader* may hold entries of older terms whose commitment is unknown, with a repeated request among them. So it
+holds updates back until it has applied all entries that its log held at its election; Raft commits them within a round.
 
-*A leader that loses leadership* may have updates that wait for a batch. Were they submitted after it leads again, the
-client could meanwhile have had them committed by another leader. So what was not handed to the core is taken back when
-the role changes, and answered.
+*A leader that loses leadership* may have updates waiting for a batch. After a later election it could submit one that
+the client has since had committed elsewhere. So updates outside the core are withdrawn when the role changes.
 
-A client is told UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it.
-
-*Changes of the members* go through joint consensus. They are committed, for the client, with C_old,new: its entry
-carries the request's id. The answers and their order are those of the package (`configUpdate`).
+A client gets UpdateCommitted when the entry is applied here, so that its next RequestEntries reads it. *Changes of the
+members* use joint consensus and count as committed with C_old,new, whose entry carries the request's id. Replies and
+their order are those of the package (`configUpdate`).
 """
 
 from collections import Counter
@@ -84,25 +80,25 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Limits of what is under way."""
+    """Limits of requests under way."""
 
     window: Window = DEFAULT_WINDOW
     max_updates: int = 4096
-    """Updates that are not answered finally; what exceeds them is ignored, and its client repeats it."""
+    """Limit of updates without a final reply; any excess is ignored, and its client repeats it."""
     max_update_bytes: int = DEFAULT_LIMITS.max_entry_data_bytes
     checkpoint_ms: Milliseconds = 5_000
-    """How long a change waits for the first commitment of the leader's term."""
+    """Time that a change waits for the first commitment of the leader's term."""
 
 
 @dataclass(slots=True, eq=False)
 class _Update:
-    """An update under way. `proposal` is None while it waits for the new leader's log to be applied."""
+    """An update under way. `proposal` is None while it waits for the application of the new leader's log."""
 
     data: bytes
     answer: Callable[[UpdateReply], None]
     proposal: Proposal | None = None
     is_accepted: bool = False
-    """Whether its client was told so: it waits for a final answer then, and repeats nothing."""
+    """True if its client got "accepted": it then waits for a final reply and does not repeat the request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +112,7 @@ class _Change:
 
 
 class ReplicatedLog:
-    """A `ServedLog` of a server of its own; `run` it beside the server, and hand it the server's `RoleChanged`."""
+    """A `ServedLog` of its own server; call `run` together with the server, and pass it the server's `RoleChanged`."""
 
     def __init__(
         self,
@@ -137,7 +133,7 @@ class ReplicatedLog:
         self._changes: trio.MemorySendChannel[_Change]
         self._changes, self._begun_changes = trio.open_memory_channel[_Change](self._options.max_updates)
         self._term: Term | None = None
-        """The term in which this server leads."""
+        """Term of this server's leadership, if any."""
         self._complete_from: Index = 0
         """The leader's table is complete when this is applied."""
         machine.watchers.append(self._applied)
@@ -150,7 +146,7 @@ class ReplicatedLog:
             await self._carry_out(change)
 
     def role_changed(self, role: RoleChanged) -> None:
-        """The server leads now, or another does."""
+        """Process a change of the leader."""
         term = role.term if role.role is Role.LEADER else None
         if term is not None and term == self._term:
             return
@@ -159,7 +155,7 @@ class ReplicatedLog:
         self._complete_from = 0 if term is None else self._server.describe().raft.last.index
 
     def describe(self) -> LogDescription:
-        """How the log is now."""
+        """Return the present state of the log."""
         description, role = self._server.describe().raft, self._server.role
         configuration, snapshot = description.configuration, description.snapshot
         members = dict.fromkeys((*configuration.old_voters, *configuration.voters))
@@ -177,15 +173,15 @@ class ReplicatedLog:
         )
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Committed entries. See `ServedLog`."""
+        """Return committed entries. See `ServedLog`."""
         return await self._server.read(first, limit_entries, limit_bytes)
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Bytes of the snapshot. See `ServedLog`."""
+        """Return bytes of the snapshot. See `ServedLog`."""
         return await self._server.read_snapshot(offset, limit_bytes)
 
     def broadcast_url(self) -> str | None:
-        """Where this peer's PUB socket is. It sends only while this peer leads, so clients ask the leader."""
+        """Return the URL of this peer's PUB socket. It sends only while this peer leads: clients query the leader."""
         return self._broadcast_url
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
@@ -242,7 +238,7 @@ class ReplicatedLog:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the table knows every id that this leader's log held when it became leader."""
+        """Return True if the table contains every id in this leader's log at its election."""
         return self._machine.applied >= self._complete_from
 
     def _leader(self) -> str | None:
@@ -271,7 +267,7 @@ class ReplicatedLog:
             case Outcome.COMMITTED:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
-                # Not accepted yet: a client that hears nothing repeats it later, which is what helps.
+                # Not accepted yet: a client without a reply repeats it later, which helps.
                 self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
@@ -299,7 +295,7 @@ class ReplicatedLog:
             change.answer(ChangeCommitted(request_id, index))
 
     def _admit_waiting(self) -> None:
-        """The table is complete: judge what has waited for it. What was among the older entries is answered by now."""
+        """Process requests that waited for the complete table. Requests in older entries have their replies by now."""
         waiting = [(request_id, update) for request_id, update in self._updates.items() if update.proposal is None]
         for request_id, update in waiting:
             del self._updates[request_id]
@@ -315,7 +311,7 @@ class ReplicatedLog:
                 self._begin(change)
 
     def _end_all(self) -> None:
-        """This server does not lead, or leads anew: the next leader knows what was committed, and answers a repeat."""
+        """Redirect all requests: the next leader has the committed ones, and replies to a repetition."""
         leader = self._leader()
         updates, self._updates = self._updates, {}
         for request_id, update in updates.items():
@@ -328,7 +324,7 @@ class ReplicatedLog:
             change.answer(ChangeRedirect(change.request.request_id, leader))
 
     def _refusal(self, request: ChangeRequest) -> ChangeReply | None:
-        """Why a change cannot begin now, in the package's order; None if it can."""
+        """Return the reason why a change cannot begin now, in the package's order; None if it can."""
         request_id, peers = request.request_id, request.peers
         if self._is_expired(request_id):
             return ChangeExpired(request_id)
@@ -362,7 +358,7 @@ class ReplicatedLog:
                 change.answer(self._change_reply(change.request.request_id, resolved))
 
     async def _resolve(self, change: _Change, peers: tuple[Peer, ...]) -> ConfigurationResolved:
-        """Have the core change the configuration; asks again while the leader's first entry is not committed."""
+        """Change the configuration through the core; try again while the leader's first entry is uncommitted."""
         voters = tuple(Server(peer.peer_id, peer.url) for peer in peers)
         until_s = trio.current_time() + self._options.checkpoint_ms / 1000
         while True:

@@ -4,22 +4,20 @@
     reply     = id │ …                                         back to the DEALER socket
     broadcast = ident │ term │ last applied │ entry …          from a PUB socket
 
-The frames of each message and the types of frames are in the text (`frames`). A reply does not say what it answers: who
-reads it hands in the type of the request. What the text leaves open, the package decides:
+The text defines the frames of each message and their types (`frames`). A reply does not name its request: the reader
+supplies the type of the request. The package decides open points of the text:
 
-* Frames behind the last one that a message has are ignored, except where entries stand there.
-* RequestEntries may end after the previous index or after the count. A confirmation that tells the next offset in the
+* Frames after the last one of a message are ignored, except for entries.
+* RequestEntries may end after the previous index or after the count. A confirmation with the next offset in the
   snapshot has an empty count before it. An empty offset is an error.
-* AppendEntries is answered with one optional number, the conflict's index (`AppendEntriesResponse`).
+* AppendEntries gets a reply with one optional number, the conflict's index (`AppendEntriesResponse`).
 * A redirect has a frame for the leader, null if it is unknown. Only that of a ConfigUpdate may lack it.
-* RequestConfig is answered with the members; the text allows their frame to be missing, so here they may be none.
+* The reply to RequestConfig has the members; the text allows a missing frame, so here the list may be empty.
 * An index in MessagePack may be a float.
 
-Ids of requests: between peers a uint of 1 to 3 bytes; 12 bytes for an update and a change of the members; up to 12 for
-other requests, also none. They come back as they were.
-
-Decoders raise `ZmqRaftError` for what is no message, and nothing else. What is a message and not for this server, such
-as one of another cluster, is the endpoint's to drop. Encoders raise it for what the package dies of.
+Ids of requests: between peers a uint of 1 to 3 bytes; 12 bytes for an update and a change of the members; 0 to 12 for
+other requests. Replies repeat them unchanged. Decoders raise `ZmqRaftError` and nothing else; the endpoint drops valid
+messages of another cluster. Encoders raise it for messages that crash the package.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,10 +58,10 @@ REQUEST_ENTRIES: Final = b"<"
 REQUEST_LOG_INFO: Final = b"%"
 REQUEST_URL: Final = b"*"
 PEER_TYPES: Final = frozenset({REQUEST_VOTE, APPEND_ENTRIES, INSTALL_SNAPSHOT})
-"""Of the messages that peers send each other; all others are of clients."""
+"""Types of messages between peers; all others come from clients."""
 
 _HEAD: Final = 3
-"""Frames before what a request says: id, type, ident."""
+"""Frames before the contents of a request: id, type, ident."""
 _NOT_LEADER, _LAST, _MORE, _SNAPSHOT = range(4)
 _REDIRECT, _ACCEPTED, _REFUSED, _BUSY, _EXPIRED = range(5)
 _TRUE, _FALSE = bool_frame(value=True), bool_frame(value=False)
@@ -73,7 +71,7 @@ _NO_COUNT: Final = b""
 def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
     request: wire.Request,
 ) -> list[bytes]:
-    """The frames of a request, without an identity; raises `ZmqRaftError` for what cannot be sent."""
+    """Return the frames of a request, without an identity; raises `ZmqRaftError` for an invalid request."""
     match request:
         case wire.AppendEntriesRpc() | wire.RequestVoteRpc() | wire.InstallSnapshotRpc():
             return _encode_peer_request(request)
@@ -111,7 +109,7 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
 
 
 def decode_request(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.Request:
-    """The request that these frames are, without an identity; raises `ZmqRaftError`."""
+    """Return the request in these frames, without an identity; raises `ZmqRaftError`."""
     check_size(frames, limits)
     if len(frames) < _HEAD:
         raise ZmqRaftError(f"a request of {len(frames)} frames; each has an id, a type and an ident")
@@ -127,7 +125,7 @@ def decode_request(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
 
 
 def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 - one case per reply
-    """The frames of a reply, without an identity; raises `ZmqRaftError` for what cannot be sent."""
+    """Return the frames of a reply, without an identity; raises `ZmqRaftError` for an invalid reply."""
     match reply:
         case wire.AppendEntriesResponse(
             message_id=message_id, term=term, success=success, conflict_index=conflict_index
@@ -174,7 +172,7 @@ def decode_reply(
 def decode_reply(
     request_type: type[wire.Request], frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
 ) -> wire.Reply:
-    """What these frames answer to a request of this type; raises `ZmqRaftError`."""
+    """Return the reply in these frames to a request of this type; raises `ZmqRaftError`."""
     check_size(frames, limits)
     if not frames:
         raise ZmqRaftError("a reply without frames")
@@ -182,13 +180,13 @@ def decode_reply(
 
 
 def encode_broadcast(broadcast: wire.StateBroadcast) -> list[bytes]:
-    """The frames of a broadcast; raises `ZmqRaftError` for what cannot be sent."""
+    """Return the frames of a broadcast; raises `ZmqRaftError` for an invalid broadcast."""
     numbers = [uint_frame(broadcast.term), uint_frame(broadcast.last_applied)]
     return [broadcast.ident, *numbers, *entry_frames(broadcast.entries)]
 
 
 def decode_broadcast(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.StateBroadcast:
-    """The broadcast that these frames are; raises `ZmqRaftError`."""
+    """Return the broadcast in these frames; raises `ZmqRaftError`."""
     check_size(frames, limits)
     _check_count(frames, 3, "a broadcast")
     term, last_applied = read_uint(frames[1], "term"), read_uint(frames[2], "index")
@@ -613,7 +611,7 @@ def _leader(frame: bytes, limits: FrameLimits) -> str | None:
 
 
 def _leader_or_none(frame: bytes, limits: FrameLimits) -> str | None:
-    """Of a frame that the text wants ignored, so that nothing in it is an error."""
+    """Return the leader in a frame that the text ignores: errors in it are ignored too."""
     try:
         return _leader(frame, limits)
     except ZmqRaftError:

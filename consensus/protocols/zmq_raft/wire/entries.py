@@ -1,21 +1,20 @@
-"""Log entries as frames, and as the core has them.
+"""Log entries as frames, and in the core's form.
 
     frame = reqid 12 │ type 1 │ term 7 (the least significant byte first) │ data
 
     type            data                                   core
     STATE 0         the update, a byte at least            COMMAND         reqid │ update
     CONFIG 1        MessagePack: peers, or {old, new}      CONFIGURATION   reqid as the head (`configuration_head`)
-    CHECKPOINT 2    c0, and a reqid of zeros               NO_OP           says nothing
+    CHECKPOINT 2    c0, and a reqid of zeros               NO_OP           empty
 
-`peers` are [[id, url], …]; {old, new} is C_old,new, a joint configuration. A reqid of zeros is that of an entry that no
-client asked for; in the core such a configuration has no head.
+`peers` are [[id, url], …]; {old, new} is C_old,new, a joint configuration. An entry without a client's request has a
+reqid of zeros; in the core such a configuration has no head.
 
-Nearly all entries are STATE, and those of one message are mostly of one term. So both directions compare type and term
-with those of the entry before, and turn an update into the other form by cutting and joining bytes: each term is
-written or read once.
+Nearly all entries are STATE, and entries of one message mostly have one term. So both directions compare type and term
+with the previous entry, and convert an update by cutting and joining bytes: each term is written or read once.
 
-Refused in both directions is what the package dies of: an entry without data, a term beyond 2**53 - 1, a configuration
-whose peers cannot be (`peers`). What it cannot express is refused too: learners, a no-op that says something.
+Both directions refuse entries that crash the package: an entry without data, a term beyond 2**53 - 1, a configuration
+with impossible peers (`peers`). They also refuse contents that it cannot express: learners, and a no-op with data.
 """
 
 from collections.abc import Sequence
@@ -51,12 +50,12 @@ _NO_OP: Final = no_op_entry(1, NoOp()).data
 
 
 def entry_frame(entry: Entry) -> bytes:
-    """The frame of one entry; raises `ZmqRaftError` for what cannot be sent."""
+    """Return the frame of one entry; raises `ZmqRaftError` for an invalid entry."""
     return entry_frames((entry,))[0]
 
 
 def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
-    """The frames of entries; raises `ZmqRaftError` for what cannot be sent."""
+    """Return the frames of entries; raises `ZmqRaftError` for an invalid entry."""
     frames: list[bytes] = []
     term, head = -1, b""
     for entry in entries:
@@ -102,19 +101,19 @@ def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) 
 
 
 def state_frame(request_id: bytes, term: Term, payload: bytes) -> bytes:
-    """The frame of an update that is not in the core's form; raises `ZmqRaftError`."""
+    """Return the frame of an update that is not in the core's form; raises `ZmqRaftError`."""
     if len(request_id) != REQUEST_ID_BYTES or not payload:
         raise ZmqRaftError(f"an update has a request id of 12 bytes and data, not {len(request_id)} and {len(payload)}")
     return request_id + _type_and_term(STATE, term) + payload
 
 
 def configuration_of(peers: Sequence[Peer], old: Sequence[Peer] = ()) -> Configuration:
-    """The core's configuration of these members, joint if `old` are given."""
+    """Return the core's configuration of these members, joint if `old` are given."""
     return Configuration(_servers(peers), _servers(old))
 
 
 def peers_of(servers: Sequence[Server]) -> tuple[Peer, ...]:
-    """Members as the protocol lists them; raises `ZmqRaftError` for one of another protocol."""
+    """Return members as the protocol lists them; raises `ZmqRaftError` for a member of another protocol."""
     return tuple([_peer(server) for server in servers])
 
 
@@ -130,7 +129,7 @@ def _other_frame(entry: Entry) -> bytes:
 
 
 def _configuration_parts(data: bytes) -> tuple[bytes, bytes]:
-    """The request id of a configuration, and its MessagePack."""
+    """Return the request id of a configuration, and its MessagePack."""
     try:
         request_id = configuration_head(data) or NO_REQUEST_ID
         configuration = decode_configuration(data)

@@ -1,14 +1,14 @@
-"""The types of ØMQ Raft's frames, the one error of its decoders, and the limits on what they take.
+"""The types of ØMQ Raft's frames, the one error of its decoders, and their limits.
 
-    bytes, string   as they are; a string is UTF-8 of at least one byte where it names something
+    bytes, string   unchanged; a string is UTF-8, and a name has at least one byte
     uint            1 to 8 bytes, the least significant first; an empty frame is an error
     nuint           a uint, or an empty frame for None
     bool            an empty frame or a first byte of 0 is false
     json            MessagePack (`json_frame`)
 
 A uint is written in as few bytes as it needs, zero in one. Numbers above 2**53 - 1 are refused in both directions:
-JavaScript has no larger whole numbers, and the package dies of them. It writes numbers from 2**31 on in MessagePack as
-floats, so a whole float is read as a number.
+JavaScript does not have larger whole numbers, and they crash the package. It writes numbers from 2**31 on in
+MessagePack as floats, so a whole float is read as a number.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ JsonValue = None | bool | int | float | str | bytes | list["JsonValue"] | dict["
 
 
 class ZmqRaftError(ValueError):
-    """These frames are no message of ØMQ Raft; the text says what is wrong with them."""
+    """Frames that are not a message of ØMQ Raft; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What one message may have. The package sends appends of about 64 KiB, or one entry of up to 10 MiB."""
+    """Limits of one message. The package sends appends of about 64 KiB, or one entry of up to 10 MiB."""
 
     max_frames: int = 20_000
     max_message_bytes: int = 64 * 1024 * 1024
@@ -43,14 +43,14 @@ class FrameLimits:
     max_json_bytes: int = 64 * 1024
     max_ident_bytes: int = 1024
     max_configurations_bytes: int = 256 * 1024
-    """Of all configurations in one message: reading them takes thirty times as long as reading updates."""
+    """Limit of all configurations in one message: reading them takes thirty times as long as reading updates."""
 
 
 DEFAULT_LIMITS: Final = FrameLimits()
 
 
 def check_size(frames: Sequence[bytes], limits: FrameLimits) -> None:
-    """Raises `ZmqRaftError` for a message of too many frames or bytes."""
+    """Raise `ZmqRaftError` for a message of too many frames or bytes."""
     if len(frames) > limits.max_frames:
         raise ZmqRaftError(f"a message of {len(frames)} frames; at most {limits.max_frames} are read")
     if (size := sum(map(len, frames))) > limits.max_message_bytes:
@@ -58,7 +58,7 @@ def check_size(frames: Sequence[bytes], limits: FrameLimits) -> None:
 
 
 def uint_frame(number: int) -> bytes:
-    """A number from 0 to 2**53 - 1; raises `ZmqRaftError` for any other."""
+    """Encode a number from 0 to 2**53 - 1; raises `ZmqRaftError` for any other."""
     if not 0 <= number <= MAX_UINT:
         raise ZmqRaftError(f"{number} does not fit into a frame: the protocol's numbers are 0 to {MAX_UINT}")
     return number.to_bytes((number.bit_length() + 7) // 8 or 1, "little")
@@ -75,22 +75,22 @@ def read_uint(frame: bytes, what: str, *, max_bytes: int = MAX_UINT_BYTES) -> in
 
 
 def read_nuint(frame: bytes, what: str) -> int | None:
-    """A number, or None for an empty frame; raises `ZmqRaftError`."""
+    """Return a number, or None for an empty frame; raises `ZmqRaftError`."""
     return read_uint(frame, what) if frame else None
 
 
 def bool_frame(value: bool) -> bytes:  # noqa: FBT001 - the value is what the function is about
-    """One byte, or none for False."""
+    """Return one byte, or none for False."""
     return b"\x01" if value else b""
 
 
 def read_bool(frame: bytes) -> bool:
-    """Whether the first byte is there and not 0."""
+    """Return True if the first byte is present and not 0."""
     return frame[:1] not in (b"", b"\x00")
 
 
 def read_string(frame: bytes, what: str, max_bytes: int) -> str:
-    """UTF-8 of 1 to `max_bytes` bytes; raises `ZmqRaftError`."""
+    """Decode UTF-8 of 1 to `max_bytes` bytes; raises `ZmqRaftError`."""
     if not 1 <= len(frame) <= max_bytes:
         raise ZmqRaftError(f"the {what} has {len(frame)} bytes; it has 1 to {max_bytes}")
     try:
@@ -111,7 +111,7 @@ def string_frame(text: str, what: str, max_bytes: int) -> bytes:
 
 
 def json_frame(value: JsonValue) -> bytes:
-    """A value in MessagePack, in the shortest form of each of its parts; raises `ZmqRaftError`."""
+    """Encode a value in MessagePack, in the shortest form of each of its parts; raises `ZmqRaftError`."""
     try:
         return msgspec.msgpack.encode(value)
     except UnicodeEncodeError as error:
@@ -130,9 +130,9 @@ def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
 
 
 def whole_number(value: object, what: str) -> int:
-    """A number out of MessagePack, also one that was written as a float; raises `ZmqRaftError`.
+    """Return a number from MessagePack, even if written as a float; raises `ZmqRaftError`.
 
-    NaN and infinities are not whole, and true is no number here although Python has it as one.
+    NaN and infinities are not whole, and true is not a number here, unlike in Python.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)

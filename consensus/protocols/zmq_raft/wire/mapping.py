@@ -1,28 +1,25 @@
-"""The core's messages as ØMQ Raft's peers say them, and back.
+"""Maps the core's messages to those of ØMQ Raft's peers, and back.
 
     core                              wire
     RequestVote, VoteReply            RequestVote and its response
     AppendEntries                     AppendEntries, without `encoded`
-    AppendReply, success              success, if it covers all that was sent; else no response at all
-    AppendReply, failure              failure; the hint is the conflict's index, if it lies below what was sent
+    AppendReply, success              success, if it covers all sent entries; otherwise no response
+    AppendReply, failure              failure; the hint is the conflict's index, if it lies below the sent entries
     InstallSnapshot                   InstallSnapshot with the whole size, and without the configuration
     SnapshotReply, accepted           response without an offset; to the last chunk: the snapshot is installed
-    SnapshotReply, refused            response with the offset that is wanted; none if it is the one that was sent
-    both, of a term below the asked   no response at all: this leader is refused, and must not count the answer
-    correlation                       message id, which the transport chooses
+    SnapshotReply, refused            response with the wanted offset; none if it equals the sent one
+    both, of a term below the request no response: this leader is refused, and must not count the reply
+    correlation                       message id, chosen by the transport
 
-*Why some replies are not sent.* A leader that hears success takes all that it sent for stored. The core says more: how
-far a log is equal and durable, which is less than was sent while a disk is slow or full. Such an answer has no form on
-the wire. Without an answer the leader sends the same message again, and then the follower may have got further. The
-same goes for a chunk that the follower cannot take now: an answer that wants the same chunk again would come back at
-the speed of the network.
+*Omitted replies.* A leader treats success as storage of all sent entries. The core reports the durable end, which is
+lower while a disk is slow or full, and which the wire cannot express. Without a reply the leader repeats the message,
+and the follower may have progressed. A request for the same chunk again would also return at the speed of the network.
 
-*What a missing conflict index means.* The package sends one only if the follower's log ends before `previous`. Without
-it the entry at `previous` has another term, and the leader tries one entry earlier.
+*A missing conflict index.* The package sends one only if the follower's log ends before `previous`. Without it the
+entry at `previous` has another term, and the leader tries one entry earlier.
 
-*What the core wants and the wire lacks* comes from the transport: the snapshot's size when sending, and the
-configuration in force at its last entry when receiving. The requests of fetching followers, pre-votes and TimeoutNow
-have no message here; `ZMQ_RAFT` in `core.features` rules them out.
+The transport adds the snapshot's size when sending, and the configuration at its last entry when receiving. Requests of
+fetching followers, pre-votes and TimeoutNow have no message here; `ZMQ_RAFT` in `core.features` excludes them.
 """
 
 from typing import assert_never
@@ -34,7 +31,7 @@ from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 
 
 def peer_id(server_id: ServerId) -> str:
-    """The core's id of a server as the protocol has it; raises `ZmqRaftError` for an id of another protocol."""
+    """Return the core's id of a server in the protocol's form; raises `ZmqRaftError` for an id of another protocol."""
     if not isinstance(server_id, str):
         raise ZmqRaftError(f"{server_id!r} is not a string: it is the id of a server in another protocol")
     return server_id
@@ -43,9 +40,9 @@ def peer_id(server_id: ServerId) -> str:
 def request_to_wire(
     request: core.Request, message_id: wire.MessageId, ident: bytes, snapshot_bytes: int = 0
 ) -> wire.PeerRequest:
-    """A request as it is sent to any peer; `snapshot_bytes` is the size of the whole snapshot, for a chunk of it.
+    """Return the wire form of a request to a peer; `snapshot_bytes` is the size of a chunk's whole snapshot.
 
-    Raises `ZmqRaftError` for a request that the protocol has no message for.
+    Raises `ZmqRaftError` for a request without a message in the protocol.
     """
     match request:
         case core.AppendEntries(term=term, leader=leader, previous=previous, entries=entries, commit=commit):
@@ -90,7 +87,7 @@ def request_to_wire(
 def request_from_wire(
     request: wire.PeerRequest, correlation: int, snapshot_configuration: Configuration
 ) -> core.Request:
-    """A peer's request as the core takes it; the configuration is the one in force at a snapshot's last entry."""
+    """Return the core form of a peer's request; the configuration is the one in force at a snapshot's last entry."""
     match request:
         case wire.AppendEntriesRpc():
             previous = LogId(request.previous_index, request.previous_term)
@@ -121,9 +118,9 @@ def request_from_wire(
 
 
 def reply_to_wire(reply: core.Reply, asked: wire.PeerRequest) -> wire.PeerReply | None:
-    """The answer to `asked`; None if the protocol says this by not answering.
+    """Return the reply to `asked`; None if the protocol omits it.
 
-    Raises `ZmqRaftError` for an answer that does not belong to this request.
+    Raises `ZmqRaftError` for a reply that does not belong to this request.
     """
     match reply, asked:
         case core.VoteReply(term=term, granted=granted), wire.RequestVoteRpc(message_id=message_id):
@@ -137,7 +134,7 @@ def reply_to_wire(reply: core.Reply, asked: wire.PeerRequest) -> wire.PeerReply 
 
 
 def reply_from_wire(reply: wire.PeerReply, asked: core.Request) -> core.Reply:
-    """A peer's answer to `asked` as the core takes it; raises `ZmqRaftError` if it answers another kind of request."""
+    """Return the core form of a peer's reply to `asked`; raises `ZmqRaftError` for another kind of request."""
     match reply, asked:
         case wire.RequestVoteResponse(_, term, granted), core.RequestVote():
             return core.VoteReply(term=term, granted=granted, correlation=asked.correlation)
@@ -164,7 +161,7 @@ def reply_from_wire(reply: wire.PeerReply, asked: core.Request) -> core.Reply:
 
 
 def is_last_chunk(request: wire.InstallSnapshotRpc) -> bool:
-    """Whether nothing of the snapshot follows this chunk."""
+    """Return True if this is the last chunk of the snapshot."""
     return request.offset + len(request.data) == request.total_bytes
 
 
@@ -186,7 +183,7 @@ def _snapshot_reply_to_wire(
     if reply.term < asked.term:
         return None
     if reply.accepted:
-        # A package leader that is told more goes on sending all the same: it installs only by its own last chunk.
+        # A package leader ignores a larger offset and continues to send: it installs only by its own last chunk.
         unfinished = is_last_chunk(asked) and not reply.installed
         return None if unfinished else wire.InstallSnapshotResponse(asked.message_id, reply.term)
     if reply.term == asked.term and reply.next_offset == asked.offset:

@@ -1,4 +1,4 @@
-"""The messages of ØMQ Raft, one class each, with the values that its frames stand for.
+"""The messages of ØMQ Raft, one class each, with the decoded values of its frames.
 
 Between peers (DEALER to ROUTER and back; `message_id` pairs a reply with its request):
 
@@ -6,16 +6,16 @@ Between peers (DEALER to ROUTER and back; `message_id` pairs a reply with its re
 
 From clients, each with the reply or replies that the text permits (`request_id` pairs them):
 
-    ConfigRequest 0x5e    ConfigReply                       any peer answers
+    ConfigRequest 0x5e    ConfigReply                       any peer replies
     UpdateRequest 0x3d    UpdateAccepted* UpdateCommitted   or UpdateRedirect, UpdateExpired
     ChangeRequest 0x26    ChangeAccepted* ChangeCommitted   or ChangeRedirect, ChangeRefused, ChangeBusy, ChangeExpired
     EntriesRequest 0x3c   EntriesBatch*, SnapshotPiece*     or EntriesRedirect
-    LogInfoRequest 0x25   LogInfoReply                      any peer answers
+    LogInfoRequest 0x25   LogInfoReply                      any peer replies
     UrlRequest 0x2a       UrlReply
-    CustomRequest         of a type of two bytes or more: for a state machine of the service's own
+    CustomRequest         of a type of two bytes or more: for the service's own state machine
 
-`StateBroadcast` comes by PUB. The frames and what their types mean are in `codec`; which requests are fresh is in
-`request_ids`. Entries are the core's (`entries`): the id of the request that caused one is the head of its data.
+`StateBroadcast` comes by PUB. `codec` has the frames and their types, and `request_ids` the freshness of requests.
+Entries are the core's (`entries`): the id of the request of an entry is the head of its data.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from consensus.core.model import Entry, Index, Term
 MessageId = int
 """1 to 16777215, then 0: the number of a request between peers."""
 RequestId = bytes
-"""What a client sent as the first frame: 12 bytes for updates, at most 12 otherwise; it comes back as it was."""
+"""First frame of a client's message: 12 bytes for updates, at most 12 otherwise; the reply repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class AppendEntriesRpc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntriesResponse:
-    """Answer to AppendEntries.
+    """Reply to AppendEntries.
 
-    `conflict_index` is from where the leader should try, in frame 4: there the package sends and reads it, although
+    `conflict_index` is the index for the leader's next try, in frame 4: there the package sends and reads it, although
     the text has the conflict's term there. None: the leader steps back by one entry. Frame 5 is never sent.
     """
 
@@ -102,7 +102,7 @@ class InstallSnapshotRpc:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshotResponse:
-    """Answer to InstallSnapshot; `wanted_offset` if the transfer is to go on elsewhere than behind this chunk."""
+    """Reply to InstallSnapshot; `wanted_offset` if the transfer must continue elsewhere than after this chunk."""
 
     message_id: MessageId
     term: Term
@@ -115,7 +115,7 @@ PeerReply = RequestVoteResponse | AppendEntriesResponse | InstallSnapshotRespons
 
 @dataclass(frozen=True, slots=True)
 class ConfigRequest:
-    """RequestConfig RPC, 0x5e, asks who the members are and which of them leads."""
+    """RequestConfig RPC, 0x5e: a query for the members and the leader."""
 
     request_id: RequestId
     ident: bytes
@@ -123,7 +123,7 @@ class ConfigRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigReply:
-    """Answer to ConfigRequest. While the configuration changes, `peers` are those of both, old and new."""
+    """Reply to ConfigRequest. During a change of the configuration, `peers` has the old and the new members."""
 
     request_id: RequestId
     is_leader: bool
@@ -133,7 +133,7 @@ class ConfigReply:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRequest:
-    """RequestUpdate RPC, 0x3d: have `data` committed, once, however often this request id is sent."""
+    """RequestUpdate RPC, 0x3d: commit `data` once, for any number of repetitions of this request id."""
 
     request_id: RequestId
     ident: bytes
@@ -142,7 +142,7 @@ class UpdateRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAccepted:
-    """The update is on its way and not committed; the client goes on waiting."""
+    """The update is on its way and not committed; the client continues to wait."""
 
     request_id: RequestId
 
@@ -172,7 +172,7 @@ class UpdateExpired:
 
 @dataclass(frozen=True, slots=True)
 class MalformedPeers:
-    """What a client sent in place of a list of peers: the name and the message of the error that it gets."""
+    """A client's malformed list of peers: the name and the message of the error for the client."""
 
     name: str
     message: str
@@ -235,10 +235,10 @@ class ChangeExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesRequest:
-    """RequestEntries RPC, 0x3c: what follows `previous_index`; also sent again, to confirm a message of the answer.
+    """RequestEntries RPC, 0x3c: entries after `previous_index`; also sent again, to confirm a message of the reply.
 
-    `count` None: all that is committed. 0: stop. `snapshot_offset`: from which byte of the snapshot on, if the entries
-    asked for are compacted; None: from its beginning, or, in a confirmation, unchecked.
+    `count` None: all committed entries. 0: stop. `snapshot_offset`: first byte of the snapshot, if the requested
+    entries are compacted; None: from its beginning, or, in a confirmation, unchecked.
     """
 
     request_id: RequestId
@@ -257,12 +257,12 @@ class EntriesBatch:
     last_index: Index
     entries: tuple[Entry, ...] = ()
     leader: str | None = None
-    """Frame 3 has no meaning in this answer; the package puts the leader that it follows there, null for a leader."""
+    """Frame 3 is unused in this reply; the package puts its leader there, null for a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPiece:
-    """Bytes of the snapshot that stands for all entries up to `last_index`, which is of `last_term`."""
+    """Bytes of the snapshot that covers all entries up to `last_index`, which has `last_term`."""
 
     request_id: RequestId
     last_index: Index
@@ -282,7 +282,7 @@ class EntriesRedirect:
 
 @dataclass(frozen=True, slots=True)
 class LogInfoRequest:
-    """RequestLogInfo RPC, 0x25, asks how this peer's own log is."""
+    """RequestLogInfo RPC, 0x25: a query for the state of this peer's own log."""
 
     request_id: RequestId
     ident: bytes
@@ -306,7 +306,7 @@ class LogInfoReply:
 
 @dataclass(frozen=True, slots=True)
 class UrlRequest:
-    """RequestBroadcastStateUrl RPC, 0x2a, asks where the broadcast state machine has its PUB socket."""
+    """RequestBroadcastStateUrl RPC, 0x2a: a query for the PUB socket of the broadcast state machine."""
 
     request_id: RequestId
     ident: bytes
@@ -314,7 +314,7 @@ class UrlRequest:
 
 @dataclass(frozen=True, slots=True)
 class UrlReply:
-    """Answer to UrlRequest; None: ask the leader."""
+    """Reply to UrlRequest; None: query the leader."""
 
     request_id: RequestId
     url: str | None
@@ -332,7 +332,7 @@ class CustomRequest:
 
 @dataclass(frozen=True, slots=True)
 class CustomReply:
-    """The answer of the service's state machine, whatever frames that has."""
+    """The reply of the service's state machine, with any frames."""
 
     request_id: RequestId
     frames: tuple[bytes, ...]
@@ -351,7 +351,7 @@ Reply = PeerReply | ClientReply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBroadcast:
-    """What the leader's PUB socket sends when entries were applied, and twice a second without any.
+    """Message of the leader's PUB socket after entries were applied, and twice a second without any.
 
     `entries` end at `last_applied`.
     """

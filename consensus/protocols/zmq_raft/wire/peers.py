@@ -1,17 +1,16 @@
-"""Lists of peers as MessagePack has them, and what is wrong with one, in the words that the package's clients see.
+"""Lists of peers in MessagePack, and their faults, in the words that the package's clients see.
 
-    peers = [[id, url], …]          id: a string      url: tcp://IP:port, where the peer's ROUTER socket is
+    peers = [[id, url], …]          id: a string      url: tcp://IP:port, the address of the peer's ROUTER socket
 
-A client that asks for an impossible membership is told the name and the message of an error (ConfigUpdate, status 2).
-Names and messages are those of the package, where it has them: they are what its operators know. It also takes a peer
-as a url, which then is its id, and as a map of id and url; its own lists are always of pairs.
+A client that requests an impossible membership gets the name and the message of an error (ConfigUpdate, status 2).
+Names and messages are those of the package, if it has them: its operators know them. It also accepts a peer as a url,
+which then is its id, and as a map of id and url; its own lists always contain pairs.
 
-What a list says by itself is judged in `check_peers`, for lists of others and for our own: the package dies of a
-configuration in its log that it cannot read. Only the server that has the present configuration knows whether a list
-may follow it (`check_change`).
+`check_peers` checks a list by itself, for received lists and for our own: a configuration in its log that it cannot
+read crashes the package. Only the server with the present configuration can check a change (`check_change`).
 
-Stricter than the package: a url is `tcp://`, an IP address and a port and nothing else. The package lets pass what no
-socket connects to, such as a space at the end.
+Stricter than the package: a url is `tcp://`, an IP address and a port and nothing else. The package accepts urls that
+no socket connects to, such as a url with a space at the end.
 """
 
 import re
@@ -31,7 +30,7 @@ _SHORT_DIFFERENCE: Final = 12
 
 
 class PeersError(ZmqRaftError):
-    """These peers cannot be a configuration; `malformed` is what the package would say."""
+    """These peers cannot be a configuration; `malformed` is the package's error."""
 
     def __init__(self, message: str, name: str = "AssertionError") -> None:
         super().__init__(message)
@@ -39,7 +38,7 @@ class PeersError(ZmqRaftError):
 
 
 def read_peers(value: object, limits: FrameLimits) -> tuple[Peer, ...]:
-    """The peers that a decoded MessagePack value lists; raises `PeersError`."""
+    """Return the peers in a decoded MessagePack value; raises `PeersError`."""
     if not isinstance(value, list):
         raise PeersError("peers must be an array", "TypeError")
     if len(value) > limits.max_peers:
@@ -50,7 +49,7 @@ def read_peers(value: object, limits: FrameLimits) -> tuple[Peer, ...]:
 
 
 def check_peers(peers: Sequence[Peer], limits: FrameLimits) -> None:
-    """Raises `PeersError` if these cannot be the members of a cluster."""
+    """Raise `PeersError` if these cannot be the members of a cluster."""
     if not peers:
         raise PeersError("at least one peer must be defined in a cluster")
     ids: set[str] = set()
@@ -67,7 +66,7 @@ def check_peers(peers: Sequence[Peer], limits: FrameLimits) -> None:
 
 
 def check_consistent(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
-    """Raises `PeersError` if a member of both has two urls, or a url two members."""
+    """Raise `PeersError` if a member of both has two urls, or a url two members."""
     urls = {peer.peer_id: peer.url for peer in current}
     taken = set(urls.values())
     for peer in peers:
@@ -77,9 +76,9 @@ def check_consistent(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
 
 
 def check_change(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
-    """Raises `PeersError` if the members cannot become `peers` after `current`.
+    """Raise `PeersError` if the members cannot become `peers` after `current`.
 
-    The same ids in the same order are no change; in another order the package takes them for one.
+    The same ids in the same order are not a change; in another order the package accepts them as one.
     """
     check_consistent(peers, current)
     if [peer.peer_id for peer in peers] == [peer.peer_id for peer in current]:
@@ -87,7 +86,7 @@ def check_change(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
 
 
 def check_peer_id(peer_id: str, limits: FrameLimits) -> None:
-    """Raises `PeersError` if this cannot be the id of a peer."""
+    """Raise `PeersError` if this cannot be the id of a peer."""
     if not peer_id:
         raise PeersError("peer id must be a non empty string")
     if not possible_id(peer_id) or len(peer_id.encode(errors="replace")) > limits.max_peer_id_bytes:
@@ -95,7 +94,7 @@ def check_peer_id(peer_id: str, limits: FrameLimits) -> None:
 
 
 def check_url(url: str, limits: FrameLimits) -> None:
-    """Raises `PeersError` if this is not where a peer can be reached."""
+    """Raise `PeersError` if this cannot be the address of a peer."""
     if not url:
         raise PeersError("peer url must be a non empty string")
     if len(url) > limits.max_url_bytes:
@@ -115,7 +114,7 @@ def check_url(url: str, limits: FrameLimits) -> None:
 
 
 def peer_values(peers: Sequence[Peer]) -> JsonValue:
-    """The peers as MessagePack has them."""
+    """Return the peers as a value for MessagePack."""
     return [[peer.peer_id, peer.url] for peer in peers]
 
 
@@ -157,7 +156,7 @@ def _check_address(address: str) -> None:
 
 
 def _difference(found: str | None, wanted: str | None) -> str:
-    """How the package's assertions show two values that should be equal: in one line if they are short."""
+    """Return two unequal values in the form of the package's assertions: in one line if they are short."""
     left, right = [f"'{text}'" if text is not None else "null" for text in (found, wanted)]
     if len(left) + len(right) <= _SHORT_DIFFERENCE:
         return f"\n\n{left} !== {right}\n"

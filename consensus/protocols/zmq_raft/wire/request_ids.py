@@ -1,16 +1,16 @@
-"""The id of an update: 12 bytes that say when the request was made, and of which no two are equal.
+"""The id of an update: 12 unique bytes with the time of the request.
 
     reqid = seconds since 1970, 4 (most significant byte first) │ machine 3 │ process 2 │ counter 3
 
-The leader remembers the ids of its log for as long as it accepts them, and answers a repeated one with the index at
-which it is already committed. So an update is done once, however often it is sent. What is too old is refused, for its
-id may be forgotten; so is what is from too far in the future, for it would be remembered too long.
+The leader keeps the ids of its log while it accepts them, and replies to a repeated one with its committed index. So an
+update is executed once, even if it is sent often. A request that is too old is refused, since its id may have been
+dropped; one from too far in the future also, since its id would be kept too long.
 
     ──────────────┬──────────────────── 7 h 45 min ────────────────────┬───────── 15 min ─────────┬──────────
      EXPIRED      │ FRESH                                             now                    FRESH │ FUTURE
 
-The log keeps ids for 8 hours (the text's `requestIdTtl`). The margin of 15 minutes at both ends is for clocks of
-clients and servers that differ (`Window`). A server judges by its own clock, which it hands in: nothing here reads one.
+The log keeps ids for 8 hours (the text's `requestIdTtl`). The margin of 15 minutes at both ends is for different clocks
+of clients and servers (`Window`). A server decides by its own clock and passes its time in: this module reads none.
 """
 
 import struct
@@ -24,11 +24,11 @@ _SECONDS: Final = struct.Struct(">I")
 _MACHINE_BYTES: Final = 3
 _LAST_COUNTER: Final = 2**24 - 1
 NO_REQUEST_ID: Final = bytes(REQUEST_ID_BYTES)
-"""Of entries that no client asked for."""
+"""Id of entries without a client's request."""
 
 
 class Freshness(Enum):
-    """What a request id's time says."""
+    """Freshness of a request id, by its time."""
 
     FRESH = "fresh"
     EXPIRED = "too old"
@@ -37,7 +37,7 @@ class Freshness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Request ids are fresh from `past_ms` before now to `future_ms` after it, and are remembered for `kept_ms`."""
+    """Request ids are fresh from `past_ms` before now to `future_ms` after it, and are kept for `kept_ms`."""
 
     past_ms: int = (8 * 60 - 15) * 60 * 1000
     future_ms: int = 15 * 60 * 1000
@@ -49,7 +49,7 @@ class Window:
 
     @classmethod
     def of_ttl(cls, ttl_ms: int) -> "Window":
-        """The window of a cluster whose servers remember ids for `ttl_ms`."""
+        """Return the window of a cluster whose servers keep ids for `ttl_ms`."""
         future_ms = cls().future_ms
         return cls(ttl_ms - future_ms, future_ms)
 
@@ -58,7 +58,7 @@ DEFAULT_WINDOW: Final = Window()
 
 
 def make_request_id(seconds: int, machine: bytes, process: int, counter: int) -> bytes:
-    """An id made at `seconds` since 1970 (32 bits), on `machine` (3 bytes); the counter wraps at 2**24.
+    """Return an id made at `seconds` since 1970 (32 bits), on `machine` (3 bytes); the counter wraps at 2**24.
 
     Only the last 16 bits of `process` are used. Raises `ZmqRaftError`.
     """
@@ -69,7 +69,7 @@ def make_request_id(seconds: int, machine: bytes, process: int, counter: int) ->
 
 
 def request_seconds(request_id: bytes) -> int:
-    """When the request was made, in seconds since 1970; raises `ZmqRaftError`."""
+    """Return the time of the request, in seconds since 1970; raises `ZmqRaftError`."""
     if len(request_id) != REQUEST_ID_BYTES:
         raise ZmqRaftError(
             f"a request id of {len(request_id)} bytes; only ids of {REQUEST_ID_BYTES} bytes contain a time"
@@ -79,7 +79,7 @@ def request_seconds(request_id: bytes) -> int:
 
 
 def judge(request_id: bytes, now_ms: int, window: Window = DEFAULT_WINDOW) -> Freshness:
-    """Whether an update with this id is accepted at `now_ms` since 1970; raises `ZmqRaftError`."""
+    """Return the freshness of an update with this id at `now_ms` since 1970; raises `ZmqRaftError`."""
     made_ms = request_seconds(request_id) * 1000
     if made_ms < now_ms - window.past_ms:
         return Freshness.EXPIRED
@@ -95,7 +95,7 @@ class RequestIds:
         self._counter = counter
 
     def next(self, seconds: int) -> bytes:
-        """An id that this object did not give yet, unless it gave 2**24 of this second."""
+        """Return an id that this object has not returned yet, for up to 2**24 ids in a second."""
         request_id = make_request_id(seconds, self._machine, self._process, self._counter)
         self._counter = (self._counter + 1) & _LAST_COUNTER
         return request_id

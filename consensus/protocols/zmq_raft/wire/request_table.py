@@ -1,27 +1,21 @@
-"""Which requests the log has executed, and at which index: request id -> index, known from the log alone.
+"""The executed requests of the log: request id -> index, derived from the log alone.
 
-A client repeats a request until it is answered, also at another leader, so the leader must know each id that is
-committed. A follower keeps the same table, since it may lead next. The ids stand in the entries: after a restart the
-table is made again while the log is applied.
+A client repeats a request until it gets a reply, also at another leader, so the leader must have each committed id. A
+follower keeps the same table, since it may lead next. A restart rebuilds the table while it applies the log. The
+sessions of `consensus.sessions` need names and numbers; a request id has only its time.
 
-*Why not the table of `consensus.sessions`.* A session is a client with a name, a log index at which it began, and
-requests in numbered order; what is too old shows by its number. A request id has none of these: 12 bytes, one for each
-request, unrelated but for the time in front. So the time alone tells what may be forgotten.
+*Expiry.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h; the margin is
+for different clocks. The *prune index* is the last index before the first unexpired entry: a snapshot may replace the
+log up to there.
 
-*Forgotten by age.* The leader accepts ids of up to 7 h 45 min ago (`request_ids`), the table keeps them for 8 h. The
-15 minutes between are for leaders whose clocks differ. The *prune index* is the last index before the first entry that
-is not forgotten: a snapshot may replace the log up to there, and a restart still finds each fresh id in the log.
-
-*Forgotten for want of room.* Beyond `limit` ids the oldest by their time go, and the *floor* rises to the time of the
-newest that went. An unknown id at or below the floor may be a forgotten one, so it counts as expired. Exactly-once
-holds with bounded memory; a client whose request is older than the floor is told that it has failed. The prune index
-takes no notice of the bound: of the forgotten ids it keeps the lowest index for each minute, so that a restart reads
-them again and finds the same floor.
+*Limit.* Beyond `limit` ids the oldest are dropped, and the *floor* rises to the time of the newest dropped one. An
+unknown id at or below the floor counts as expired, so exactly-once holds with bounded memory. The prune index ignores
+the limit: for dropped ids the lowest index of each minute is kept, so that a restart finds the same floor.
 
     recent: a dict, up to 4,096 ids ──full──▶ merged into sorted runs of 20 bytes for each id: the id, the index
 
-An id begins with its time, so sorted by id is sorted by time, and the oldest are the head of the first run. A dict
-alone would take 180 bytes for each id; the runs take about 20, and a lookup is two binary searches.
+An id begins with its time, so the oldest are the head of the first run. A dict would take 180 bytes for each id; a
+lookup in the runs is two binary searches.
 """
 
 import struct
@@ -54,7 +48,7 @@ class _Run:
         return len(self.records) // _RECORD.size
 
     def position(self, request_id: bytes) -> int:
-        """The number of the first record whose id is not below `request_id`."""
+        """Return the number of the first record whose id is not below `request_id`."""
         records, size = self.records, _RECORD.size
         return bisect_left(
             range(len(self)), request_id, key=lambda at: records[at * size : at * size + REQUEST_ID_BYTES]
@@ -82,31 +76,31 @@ class RequestTable:
         self._firsts: list[bytes] = []
         self._sorted = 0
         self._newest = b""
-        """No sorted id is above this one: what is new is mostly newer, and needs no search."""
+        """Upper bound of the sorted ids: new ids are mostly newer, and need no search."""
         self._oldest = bytes(REQUEST_ID_BYTES)
         """Ids below this one have expired, and are not taken any more."""
         self._floor_seconds = -1
         self._lowest: Index | None = None
         """The index that `prune_index` stays below; None: not known at the moment."""
         self._forgotten: dict[int, Index] = {}
-        """Of ids that went for want of room the lowest index, by the minute of their time."""
+        """Lowest index of ids dropped because of the limit, by the minute of their time."""
 
     def __len__(self) -> int:
-        """How many ids are known."""
+        """Return the number of known ids."""
         return len(self._recent) + self._sorted
 
     @property
     def floor_seconds(self) -> int:
-        """The time of the newest id that was forgotten, in seconds since 1970; -1: none was."""
+        """Return the time of the newest dropped id, in seconds since 1970; -1 without one."""
         return self._floor_seconds
 
     @property
     def stored_bytes(self) -> int:
-        """What the records of the sorted runs take."""
+        """Return the size of the records in the sorted runs."""
         return self._sorted * _RECORD.size
 
     def add(self, request_id: bytes, index: Index) -> None:
-        """The entry at `index` carries this id. An id that is known keeps its first index; the zero id is none."""
+        """Add the id of the entry at `index`. A known id keeps its first index; the zero id is ignored."""
         if request_id == NO_REQUEST_ID or self.index_of(request_id) is not None:
             return
         if request_id < self._oldest:
@@ -119,7 +113,7 @@ class RequestTable:
             self._merge()
 
     def index_of(self, request_id: bytes) -> Index | None:
-        """Where the request was executed; None if the id is not known."""
+        """Return the index of an executed request; None if the id is not known."""
         index = self._recent.get(request_id)
         if index is not None or request_id > self._newest:
             return index
@@ -127,11 +121,11 @@ class RequestTable:
         return None if number < 0 else self._runs[number].find(request_id)
 
     def may_be_forgotten(self, request_id: bytes) -> bool:
-        """Whether an id that is not known may have been executed: it is to be refused as expired."""
+        """Return True if an unknown id may have been executed: it must be refused as expired."""
         return request_seconds(request_id) <= self._floor_seconds
 
     def forget_before(self, seconds: int) -> None:
-        """Forget ids of before `seconds` since 1970, which have expired, and take none of them until the next call."""
+        """Drop ids of before `seconds` since 1970, which have expired, and ignore such ids until the next call."""
         oldest = self._oldest = max(0, min(seconds, 2**32 - 1)).to_bytes(4) + bytes(REQUEST_ID_BYTES - 4)
         if self._recent and min(self._recent) < oldest:
             self._merge()
@@ -142,7 +136,7 @@ class RequestTable:
             self._lowest = None
 
     def prune_index(self, applied: Index) -> Index:
-        """The last index before the first entry whose id has not expired; `applied`, if there is none."""
+        """Return the last index before the first entry whose id has not expired; `applied`, if there is none."""
         if self._lowest is None:
             lowest = min(self._recent.values(), default=_NOTHING)
             lowest = min(lowest, min((run.lowest for run in self._runs), default=_NOTHING))
@@ -150,7 +144,7 @@ class RequestTable:
         return min(self._lowest - 1, applied)
 
     def clear(self) -> None:
-        """Know nothing: what follows is read from the log again. The floor stays."""
+        """Drop all ids: later entries are read from the log again. The floor stays."""
         self._recent.clear()
         self._runs.clear()
         self._firsts.clear()
@@ -176,7 +170,7 @@ class RequestTable:
             self._note_forgotten(self._drop_oldest(self._sorted - room))
 
     def _drop_oldest(self, count: int) -> bytes:
-        """Take up to `count` records off the first run; returns them."""
+        """Remove up to `count` records from the first run; return them."""
         run = self._runs[0]
         self._lowest = None
         dropped, kept = run.records[: count * _RECORD.size], run.records[count * _RECORD.size :]
@@ -202,7 +196,7 @@ def _merged(run: _Run, added: list[bytes]) -> list[_Run]:
 
 
 def _runs(records: list[bytes]) -> list[_Run]:
-    """Runs of equal length, so that those in the middle stay at least half full."""
+    """Return runs of equal length, so that those in the middle stay at least half full."""
     count = -(-len(records) // _RUN_RECORDS)
     length = -(-len(records) // count)
     return [_Run(b"".join(records[at : at + length])) for at in range(0, len(records), length)]
