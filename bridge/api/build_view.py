@@ -139,7 +139,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
         if (metadata := inputs.metadata_of(member.node_id)) is not None and metadata.raft_id is not None
     }
     if inputs.log is not None:
-        # # The recorded names have precedence over the metadata of a member.
+        # The recorded names have precedence over the metadata of a member.
         admitted = inputs.log.state.admitted
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
@@ -216,7 +216,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         )
         for member in gossip.members
     )
-    # # By name, then by id: two sorts by an existing text take less memory than one by pairs made for it.
+    # By name, then by id: two sorts by an existing text take less memory than one by pairs made for it.
     members.sort(key=attrgetter("node_id"))
     members.sort(key=attrgetter("name"))
     return tuple(members)
@@ -250,9 +250,9 @@ def _member(
     evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
-    # # As elsewhere in the view: a renamed node has one name until the log has recorded the new one.
+    # As elsewhere in the view: a renamed node has one name until the log has recorded the new one.
     name = recorded_name or (node_id if metadata is None else metadata.name)
-    # # The last round trip of a member that is dead or has left is not a current figure.
+    # The last round trip of a member that is dead or has left is not a current figure.
     gone = member.status in {Status.DEAD, Status.LEFT}
     return MemberView(
         node_id=node_id,

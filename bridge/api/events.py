@@ -74,7 +74,7 @@ def event_sentence(event: TraceEvent) -> str:
     try:
         return SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
     except KeyError:
-        return _facts_alone(event.node, event.data)  # # Of another version: its facts differ.
+        return _facts_alone(event.node, event.data)  # Of another version: its facts differ.
 
 
 class EventStory:

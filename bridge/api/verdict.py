@@ -204,7 +204,7 @@ def verdict_of(view: FarmView) -> VerdictView:
     facts = _Facts(view)
     concern = _concerns(facts)[0]
     meaning = MEANINGS[concern.kind]
-    # # Transient conditions need no action.
+    # Transient conditions need no action.
     severity = Severity.WARNING if concern.advice == NOTHING_TO_DO else Severity.CRITICAL
     return VerdictView(
         kind=concern.kind,
@@ -295,7 +295,7 @@ class _Facts:
             for each in raft.followers
             if each.last_contact_ms is not None and each.raft_id not in self._silent
         }
-        # # If a follower's UDP is blocked completely, its gossip shows only that nothing arrives.
+        # If a follower's UDP is blocked completely, its gossip shows only that nothing arrives.
         is_deaf = bool(self.udp_blocked) and not self.others_alive and raft.role is not RaftRole.LEADER
         for server in (*raft.voters, *raft.learners):
             if is_deaf and not server.evicted:
@@ -431,7 +431,7 @@ def _no_quorum(facts: _Facts) -> Concern | None:
     text = f"No quorum: {_published_meanwhile(view)}{down}"
     lost = next((each for each in view.alarms if each.kind == ADDRESS_GONE.kind), None)
     if lost is not None:
-        # # The others may be healthy: advice to start or replace them would do harm.
+        # The others may be healthy: advice to start or replace them would do harm.
         return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
@@ -473,7 +473,7 @@ def _not_published(facts: _Facts) -> Concern | None:
 
 def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
     if each.publisher_id is None and any(standing.inability is None for standing in each.standings):
-        # # After `recover` or a restart of the log, the earlier choice is void; the next entry makes one.
+        # After `recover` or a restart of the log, the earlier choice is void; the next entry makes one.
         return None if _holds(each) else ("Not published yet: the farm is about to choose a publisher", NOTHING_TO_DO)
     if each.publisher_id is None:
         reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})

@@ -1,10 +1,10 @@
-"""Asking the node that a command names.
+"""Query the node that a command names.
 
-Which node: the one that was named (`--node`, or the variable GARLICFARM_NODE), a socket, a state directory or a URL;
-otherwise the first that answers in `./farm-state` (where `up` keeps its nodes), otherwise the default state directory
-of `run`, otherwise the one of the service that a package installed. What a URL needs beside it comes by options of
-their own, which click keeps for the command that runs (`Context.meta`), so that no command has to hand them on. Each
-node has tokens and a certificate of its own: where several are asked, the first URL goes with the first of each.
+The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket, a state directory or a URL. Otherwise
+it is the first node that answers in `./farm-state` (where `up` keeps its nodes), then in the default state directory of
+`run`, then in the directory of an installed service. Separate options give the token and the certificate of a URL.
+click keeps them for the running command (`Context.meta`), so that commands need not pass them on. Each node has its own
+tokens and certificate: with several nodes, the first URL goes with the first of each.
 """
 
 import os
@@ -34,7 +34,7 @@ CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
 LEAST_TIMEOUT_S = 0.1
 MOST_TIMEOUT_S = 3600.0
 BESIDE_TIMEOUT_S = 3.0
-"""For a node that may be the leader: one that hangs does not lead for long."""
+"""For a node that may be the leader: a hanging node does not lead for long."""
 
 _TIMEOUT = f"{__name__}.timeout"
 
@@ -61,7 +61,7 @@ def patient_node_option(command: F) -> F:
 
 
 def nodes_option(command: F) -> F:
-    """The same for several nodes; the command gets `nodes`, none if none is named."""
+    """Add the options for several nodes; the command gets `nodes`, empty if the user names none."""
     named = click.option(
         "--node",
         "nodes",
@@ -93,13 +93,13 @@ def _keep_timeout(context: click.Context, _option: click.Parameter, seconds: flo
 
 
 def answer_timeout_s(default_s: float) -> float:
-    """The number of seconds that --timeout gives, or else the default."""
+    """Return the number of seconds that --timeout gives, or else the default."""
     context = click.get_current_context(silent=True)
     return default_s if context is None else context.meta.get(_TIMEOUT, default_s)
 
 
 def _credentials(command: F, *, several: bool) -> F:
-    """What a URL needs beside it."""
+    """Add the options for the token and the certificate of a URL."""
     each = "; one for all URLs, or one for each in their order" if several else ""
     token = click.option(
         "--token-file",
@@ -130,7 +130,10 @@ def _keep(context: click.Context, option: click.Parameter, told: Path | tuple[Pa
 
 
 def _kept(name: str, place: int, places: int) -> Path | None:
-    """The file for the URL at this place; `ControlError` if there are neither one for all nor as many as URLs."""
+    """Return the file for the URL at this place.
+
+    Raise `ControlError` if there is neither one file for all URLs nor one for each.
+    """
     context = click.get_current_context(silent=True)
     files: tuple[Path, ...] = () if context is None else context.meta.get(f"{__name__}.{name}", ())
     if len(files) not in (0, 1, places):
@@ -143,7 +146,7 @@ def _kept(name: str, place: int, places: int) -> Path | None:
 
 
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    """The answer of the node that is meant, or the end of the command with the reason."""
+    """Return the response of the chosen node, or end the command with the reason."""
     with interruptible(), failures(ControlError):
         return _ask(find_node(node), question)
 
@@ -154,11 +157,11 @@ def call_node(node: str | None, route: Route[A], body: RequestBody | None = None
 
 
 def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    """The answer of the leader, for what only the leader does and only for a user who may command it.
+    """Return the response of the leader, for requests that only the leader accepts, from a user with its rights.
 
-    Any node that answers says who leads: of those that were named, and of those whose state directories lie beside a
-    named one, or beside the one that other commands ask. If the leader is one of them, it is asked. Otherwise the node
-    that knows it answers, and says who leads and how to reach it.
+    Any node that answers names the leader: a named node, or a node whose state directory has the same parent as a named
+    or default one. If the leader is one of these nodes, it gets the request. Otherwise another node gets it, and its
+    refusal names the leader and how to reach it.
     """
     with interruptible(), failures(ControlError):
         return _ask(_leaders_address(find_nodes(nodes)), question)
@@ -179,7 +182,7 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
             errors.append(error)
     if not said:
         raise errors[0]
-    # A node that was cut off may still take itself for the leader of an older term.
+    # An isolated node may still consider itself the leader of an older term.
     knowing, newest = max(said.items(), key=lambda each: (each[1].leader_id is not None, each[1].term))
     for address, theirs in said.items():
         if theirs.raft_id == newest.leader_id is not None and theirs.cluster_id == newest.cluster_id:
@@ -192,9 +195,9 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
 def find_node(
     named: str | None, environment: Mapping[str, str] = os.environ, place: int = 0, places: int = 1
 ) -> NodeAddress:
-    """The address of the node that is meant; `ControlError` says how to name one.
+    """Return the address of the chosen node; a `ControlError` explains how to name one.
 
-    `place`, `places`: which of how many URLs it is.
+    `place` is the position of its URL among `places` URLs.
     """
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen is None or not is_remote(chosen):
@@ -206,16 +209,16 @@ def find_node(
 
 
 def find_nodes(named: Sequence[str] = ()) -> tuple[NodeAddress, ...]:
-    """The nodes that are meant, and the others whose state directories lie beside theirs: each may answer for the farm.
+    """Return the chosen nodes, and the nodes whose state directories have the same parent.
 
-    `ControlError` says how to name one.
+    Each of them may answer for the farm. A `ControlError` explains how to name one.
     """
     meant = find_named_nodes(named) or (find_node(None),)
     return tuple(dict.fromkeys(each for address in meant for each in _beside(address)))
 
 
 def find_named_nodes(named: Sequence[str]) -> tuple[NodeAddress, ...]:
-    """The nodes that were named, each URL with what is its own; `ControlError` says how to name one."""
+    """Return the named nodes, each URL with its token and certificate; a `ControlError` explains how to name one."""
     urls = [each for each in named if is_remote(each)]
     places = iter(range(len(urls)))
     return tuple(
@@ -233,7 +236,7 @@ def _beside(first: NodeAddress) -> tuple[NodeAddress, ...]:
 def find_control_socket(
     named: str | None, environment: Mapping[str, str] = os.environ, directory: Path | None = None
 ) -> Path:
-    """The control socket of the node that is meant; `ControlError` says how to name one."""
+    """Return the control socket of the chosen node; a `ControlError` explains how to name one."""
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen and "://" in chosen:
         raise ControlError(
@@ -242,7 +245,7 @@ def find_control_socket(
         )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
-    # Relative, so that a working directory which was removed meanwhile is one in which no node answers.
+    # Relative: in a removed working directory no node answers.
     here = LOCAL_FARM_DIRECTORY if directory is None else directory / LOCAL_FARM_DIRECTORY
     shown = f"./{here}" if directory is None else here
     default = default_state_directory(environment)
@@ -260,7 +263,7 @@ def find_control_socket(
 def _named_socket(chosen: Path) -> Path:
     try:
         if not chosen.exists() and len(chosen.parts) == 1:
-            # What operators call a node is the name of its directory where `up` or the service keeps several.
+            # A node's name is the name of its directory if `up` or the service keeps several.
             beside = (LOCAL_FARM_DIRECTORY, default_state_directory(os.environ), SYSTEM_STATE_DIRECTORY)
             return next(
                 (each for place in beside for each in _sockets(place) if each.parent.name == chosen.name), chosen
@@ -278,7 +281,7 @@ def _named_socket(chosen: Path) -> Path:
 
 
 def _sockets(directory: Path) -> Iterator[Path]:
-    """Sockets of a node's state directory, or of the nodes whose state directories lie in it, in the order of names."""
+    """Yield sockets of a node's state directory, or of nodes with a state directory in it, in the order of names."""
     own = directory / SOCKET_NAME
     try:
         if own.exists():

@@ -1,8 +1,8 @@
 """`garlicfarm config` and `doctor`: a node's configuration shown, exported, imported, and checked with its machine.
 
-    config show      what a node would be told, complete, with every default
+    config show      the complete settings of a node, with every default
     config export    farm key and shared settings ──▶ one secret file (0600)
-    config import    on each router: bundle + what is its own ──▶ farm.key and node.toml, which `run` takes
+    config import    on each router: bundle + its own settings ──▶ farm.key and node.toml, which `run` reads
     doctor           this machine before a node runs on it: each check is ok, a warning (a node runs, and something else
                      will not, or not for long) or a problem (a node will not start, or must not be trusted)
 
@@ -66,7 +66,7 @@ def show(path: Path, *, as_json: bool) -> None:
         *(("leaf", leaf.destination) for leaf in configuration.leaves),
         *(("master", master.destination) for master in configuration.masters if master.destination is not None),
     ):
-        # Every other command calls a destination by its address.
+        # Every other command names a destination by its address.
         echo(f"# {kind} {each.address}")
 
 
@@ -147,7 +147,7 @@ def import_bundle(
 
 
 def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
-    """Put each signing key in the place of its master's destination."""
+    """Replace each master's destination with its signing key."""
     for path in keys:
         destination = load_signing_key(path).destination
         master = next((each for each in made.get("master", []) if each.get("destination") == destination.base64), None)
@@ -157,18 +157,21 @@ def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
         master["signing_key"] = str(path.absolute())
     for master in made.get("master", []):
         if "destination" in master and master.get("publish") == "on":
-            # A node with a key is preferred as publisher; this node has none.
+            # A node with a key is preferred as publisher; this node does not have one.
             master["publish"] = "auto"
 
 
 def _leaf(text: str) -> dict[str, str]:
-    """`=` ends a destination's base64 as well, so it is the last one behind which a port stands that counts."""
+    """Split a leaf into destination and probe.
+
+    A destination's base64 may end in `=` too, so the last `=` before a port counts.
+    """
     destination, separator, probe = text.rpartition("=")
     return {"destination": destination, "probe": probe} if separator and ":" in probe else {"destination": text}
 
 
 def _check(path: Path, text: str) -> None:
-    """Refuse a configuration that `run` would not take, before anything of it is written."""
+    """Refuse a configuration that `run` would not accept, before anything of it is written."""
     trial = path.with_name(".node.toml.trial")
     trial.unlink(missing_ok=True)
     write_private_file(trial, text)

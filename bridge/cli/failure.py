@@ -1,7 +1,7 @@
-"""How a command ends when it was refused or failed: the reason on stderr, and exit code 1.
+"""The end of a refused or failed command: the reason on stderr, and exit code 1.
 
-Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own).
-`status` has two more, for the verdict (`bridge.api.verdict`).
+Exit codes of every command: 0 done; 1 refused or failed, with the reason; 2 wrong usage (click's own). `status` has two
+more, for the verdict (`bridge.api.verdict`).
 """
 
 import errno
@@ -28,7 +28,7 @@ _ABOUT_FILES = {
     errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
 }
-"""What to do, by the operating system's number of the failure."""
+"""The remedy, by the operating system's number of the failure."""
 
 
 def fail(reason: str) -> NoReturn:
@@ -45,7 +45,7 @@ def failure_lines(reason: str) -> list[str]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if the user agrees: with --yes, or when asked. If no user can be asked, say what to do."""
+    """Continue only if the user agrees, with --yes or at the prompt; without a user, end with the remedy."""
     if yes:
         return
     try:
@@ -58,7 +58,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
-    """The text of each exception in a group, in order: tasks that fail together have each a reason."""
+    """Yield the text of each exception in a group, in order: tasks that fail together have separate reasons."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from reasons(error)
@@ -67,7 +67,7 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The text of an exception; of one by the operating system with the file first, and without its number."""
+    """Return the text of an exception; for one by the operating system, the file first, and not its number."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
@@ -90,7 +90,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def failures(*kinds: type[Exception]) -> Iterator[None]:
-    """Exceptions of these kinds are reasons for people; anything else is a bug and shows itself as one."""
+    """Turn exceptions of these kinds into reasons for people; any other exception is a bug and shows a traceback."""
     try:
         yield
     except kinds as error:

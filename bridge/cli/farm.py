@@ -1,11 +1,12 @@
 """`garlicfarm farm` and `servers`: the whole shared state, and the Raft group.
 
-`status` tells how one node is and what is published. `farm` tells why: every server's report, every candidate's score
-or inability, every leaf with its load, what operators and the pipeline added, and the last publication of each master.
+`status` shows one node and the publications. `farm` shows the reasons: every server's report, every candidate's score
+or inability, every leaf with its load, the weights of operators and of the pipeline, and the last publication of each
+master.
 
-`servers remove` goes through the log: any node takes it, every leader carries it out by the rules of
-docs/how-to/servers.md, and the server is not added again before it is restored. A leader that is to go hands leadership
-over first. The command waits until the group is without the server, and says what is waited for if that takes long.
+`servers remove` goes through the log: any node accepts it, every leader carries it out by the rules of
+docs/how-to/servers.md, and the server is not added again before it is restored. A removed leader transfers leadership
+first. The command waits until the group is without the server, and shows the obstacle if that takes long.
 """
 
 import click
@@ -173,7 +174,7 @@ def list_(node: str | None, *, as_json: bool) -> None:
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
-    """Print voters, learners, and the servers that were removed."""
+    """Print voters, learners, and the removed servers."""
     raft = view.raft
     roles = [(each, "voter") for each in raft.voters] + [(each, "learner") for each in raft.learners]
     lags = {each.raft_id: each.lag_entries for each in raft.followers}
@@ -253,7 +254,7 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
 
 
 def _on_their_way(view: FarmView) -> list[int]:
-    """The servers that an operator has removed and that are members still."""
+    """Return the servers that an operator has removed and that are still members."""
     return [each.raft_id for each in (*view.raft.voters, *view.raft.learners) if each.raft_id in view.removed]
 
 

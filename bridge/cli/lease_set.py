@@ -1,7 +1,7 @@
 """`garlicfarm lease-set show FILE…`: decodes and verifies Meta LeaseSet2; exit code 0 only if every signature holds.
 
-Several files are what a shell makes of `farm-state/node-*/published/*.meta-ls2` when a publisher was killed: its last
-structure stays on its disk, beside the one of its successor.
+A shell expands `farm-state/node-*/published/*.meta-ls2` to several files when a publisher was killed: its last
+structure stays on its disk, next to the structure of its successor.
 """
 
 import time
@@ -60,7 +60,7 @@ def show(files: tuple[Path, ...], *, as_json: bool) -> None:
 
 
 def _show(file: Path, *, as_json: bool) -> str | None:
-    """Print one structure; returns what is wrong with it."""
+    """Print one structure; return its error."""
     try:
         with click.open_file(str(file), "rb") as source:
             content = source.read(INPUT_LIMIT_BYTES + 1)

@@ -1,15 +1,15 @@
 """`garlicfarm leave`, `transfer`, `withdraw`, `confirm-cluster`: a node leaves, hands leadership over, or joins a farm.
 
 The leader removes a node that left from the Raft group, unless too few voters would remain; started again, it joins
-under its Raft id. Before maintenance it is enough to hand leadership over: the leader brings its successor up to date,
-holds what is submitted meanwhile, and tells it to take over, so that nothing waits for an election timeout. A node that
-is stopped in the ordinary way does so by itself.
+under its Raft id. Before maintenance it is enough to hand leadership over. The leader brings its successor up to date,
+holds submissions until then, and requests the takeover, so that nothing waits for an election timeout. A node that
+stops normally does so automatically.
 
-A promise can be taken back only as long as the farm cannot have been created with it; formation
-judges that, and this command prints its reason.
+A promise can be withdrawn only while the farm cannot have been created with it; formation judges that, and this command
+prints its reason.
 
-A newcomer whose key file names no cluster cannot know its farm from one that a holder of the key invented. It waits
-with an alarm, and the operator confirms the cluster id that a node of the farm shows.
+A newcomer without a cluster in its key file cannot distinguish its farm from one that a holder of the key invented. It
+waits with an alarm, and the operator confirms the cluster id that a node of the farm shows.
 """
 
 import re

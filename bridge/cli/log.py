@@ -50,7 +50,7 @@ _LIVE = (
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which entries are shown, and how."""
+    """Selection of the shown entries, and their form."""
 
     types: frozenset[str]
     by: str | None
@@ -129,7 +129,7 @@ def log(
 
 
 class _LogPrinter:
-    """Reads pages of the log and prints what is wanted of them."""
+    """Reads pages of the log and prints the wanted entries."""
 
     def __init__(self, client: ControlClient, wanted: _Wanted, names: Names, limit: int) -> None:
         self._client = client
@@ -146,7 +146,7 @@ class _LogPrinter:
         return found
 
     async def read(self, first: int, *, linearizable: bool, to_the_end: bool) -> None:
-        """One page; where entries are left out, pages until there are enough or the log ends."""
+        """Print one page; with a filter, read pages until there are enough entries or the log ends."""
         found: list[LogEntryView] = []
         while True:
             page = await self._client.log(first, self._limit, linearizable=linearizable)
@@ -166,7 +166,7 @@ class _LogPrinter:
             echo(f"More: --from {found[-1].index + 1} (the commit index is {page.commit_index}).", err=True)
 
     async def tail(self, count: int, commit_index: int, *, one_page: bool, linearizable: bool) -> int:
-        """The last `count` entries that are wanted, read from the end on; returns where to go on."""
+        """Print the last `count` wanted entries, read from the end backwards; return the next index."""
         if linearizable:
             commit_index = (await self._client.log(1, 0, linearizable=True)).commit_index
         page, found = LogPage(1, commit_index, commit_index, commit_index + 1), deque[LogEntryView]()
@@ -194,10 +194,10 @@ class _LogPrinter:
         return commit_index + 1
 
     async def follow(self, first: int, *, linearizable: bool) -> None:
-        """Page after page, until cancelled."""
+        """Print page after page, until cancelled."""
         while True:
             page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
-            linearizable = False  # what is acknowledged later comes later
+            linearizable = False  # later acknowledged entries have later indexes
             for entry in page.entries:
                 if self._is_wanted(entry):
                     self._print(entry)
@@ -228,7 +228,7 @@ class _LogPrinter:
 
 
 def _moment_ms(text: str) -> int:
-    """A moment by this machine's clock: so long ago, or a time of day or date in UTC."""
+    """Return a moment by this machine's clock: so long ago, or a time of day or date in UTC."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
@@ -300,7 +300,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
 async def _submit(
     client: ControlClient, data: bytes, request_id: str | None, key: Ed25519PrivateKey | None
 ) -> SubmitAnswer:
-    """The id is made here, not by the node: it must outlive the node, and be known although no answer came."""
+    """Submit; the id is made here, not by the node: it must outlive the node, and be known without a response."""
     request = request_id or await _new_request_id(client, data)
     try:
         if key is not None:
@@ -311,7 +311,7 @@ async def _submit(
 
 
 async def _signed(client: ControlClient, data: bytes, request: str | None, key: Ed25519PrivateKey) -> bytes:
-    """The entry with the proof of a client key; its request goes in before. Raises ControlError."""
+    """Return the entry with its request and the proof of a client key; raise ControlError."""
     cluster_id = (await client.cluster()).cluster_id
     if cluster_id is None:
         raise ControlError("the entry cannot be signed: the node belongs to no farm yet")
@@ -324,14 +324,14 @@ async def _signed(client: ControlClient, data: bytes, request: str | None, key: 
 
 
 async def _new_request_id(client: ControlClient, data: bytes) -> str | None:
-    """A session of its own, born at an index that is committed by now; None if the entry names its request itself.
+    """Return a request id in a new session, which begins at a committed index.
 
-    Into an entry that is signed already no request can be put.
+    None if the entry names its request. A signed entry cannot get a request.
     """
     try:
         named = not {"request", MEMBER}.isdisjoint(msgspec.json.decode(data, type=dict))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None  # the node will say what is wrong with it
+        return None  # the node reports the error in it
     cluster = None if named else await client.cluster()
     if cluster is None or cluster.cluster_id is None:
         return None
@@ -368,7 +368,7 @@ def verify(*, directory: Path, as_json: bool) -> None:
     DIR is the directory `raft` inside a node's state directory. Exit codes: 0 sound, or put right by the next start;
     1 damaged; 2 nothing to check there.
     """
-    # A node's state directory is what people have at hand.
+    # Users usually have a node's state directory at hand.
     place = directory / "raft" if (directory / "raft").is_dir() else directory
     try:
         check_state_directory(place)

@@ -1,9 +1,9 @@
-"""`garlicfarm log-time`: the farm's time, whose clocks it follows, and the way back when it is ahead of them.
+"""`garlicfarm log-time`: the farm's time, the clocks that it follows, and the way back when it is ahead of them.
 
-    show     log time, what the clocks of a majority of the voters show, and each server's clock beside that
-    back     brings log time back to there, by an entry of the log; the farm refuses it unless log time is far ahead
+    show     log time, the time of a majority of the voters' clocks, and each server's clock compared with it
+    back     sets log time back to that time, by an entry of the log; the farm refuses it unless log time is far ahead
 
-Why log time can be wrong at all, and what `back` does to the rest of the state, is in docs/how-to/log-time.md.
+docs/how-to/log-time.md explains how log time can be wrong, and the effect of `back` on the rest of the state.
 """
 
 import click

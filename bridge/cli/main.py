@@ -1,7 +1,7 @@
 """The command `garlicfarm`: its sub-commands by name, each loaded only when it is called.
 
-`garlicfarm --help` and shell completion must be quick on an edge box, and `status` has no use for the modules of `run`.
-So the group knows of each command only a name, where it lives and one line; the module is imported when the command
+`garlicfarm --help` and shell completion must be quick on an edge box, and `status` does not need the modules of `run`.
+So the group stores only the name, the place and one line of each command; the module is imported when the command
 itself runs or prints its help.
 """
 
@@ -91,19 +91,19 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        # A file that cannot be read or written is no fault of the program, whichever command meets it.
+        # A file error is not a fault of the program, in any command.
         fail(reason_of(error))
 
 
 def _forbid_core_dumps() -> None:
-    """A core dump of any command holds the keys and passwords that it read. Programs that it starts inherit this."""
+    """Forbid core dumps, which hold the keys and passwords that a command read. Started programs inherit this."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _show(error: click.ClickException) -> None:
-    """What click shows, harmlessly: it quotes arguments, and with them names of files that others chose."""
+    """Show an error of click harmlessly: it quotes arguments, and names of files that others chose."""
     if not isinstance(error, click.UsageError):
-        # A refusal, as every other command ends with one.
+        # A refusal, as at the end of every other command.
         for line in failure_lines(error.format_message()):
             echo(line, err=True)
         return

@@ -1,10 +1,10 @@
-"""`garlicfarm node`: who belongs to the farm, and the two decisions about that which only a person can make.
+"""`garlicfarm node`: the identities of the farm, and the decisions about them that only a person can make.
 
-node list           every identity that the log or gossip knows, and what it is to the farm
-node approve NODE   a new node is admitted; or a node came back with another identity, takes the name, and the old
+node list           every identity that the log or gossip knows, and its standing in the farm
+node approve NODE   a new node is admitted; or a node has returned with another identity, takes the name, and the old
                     identity is retired
 node evict NODE     a node was stolen: its identity is excluded permanently, and all keys are replaced
-node clients        the client keys that programs sign with, and what each may do
+node clients        the client keys of programs, and the rights of each
 node admit-client   a client key may submit entries of some scopes from here on
 node remove-client  it may no longer
 """
@@ -136,7 +136,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
 
 
 def _print_client_keys(done: NodeEvicted) -> None:
-    """The client keys that an evicted node may have admitted, and the command for each."""
+    """Print the client keys that an evicted node may have admitted, and the command for each."""
     if done.client_keys is not UNSET:
         echo("It had admitted these client keys, which keep their scopes. Remove each that you do not know:")
         for name in done.client_keys:

@@ -4,10 +4,10 @@
     {"time":"2026-11-25T14:16:57.874Z","level":"info","node":"node-1","event":"leader-elected",
      "text":"node-1 leads in term 3","fields":{"term":3}}              (on one line)
 
-What a node records in its trace is a record with the event's kind and facts. Anything else that is logged (a fault of
-the program with its traceback, a warning of a library) is the event `message`, whose fields name the logger. In JSON
-everything beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is
-its last record, in either form.
+An event of a node's trace is a record with the event's kind and facts. Any other log record (a fault of the program
+with its traceback, a warning of a library) is the event `message`, whose fields name the logger. In JSON everything
+beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is its last
+record, in either form.
 
 Of one cause so many lines in a period are logged, then how many were left out (`RepeatLimit`). A thread writes them, so
 that a reader of stderr who stops does not stop the node (`serving.line_writer`).
@@ -44,12 +44,12 @@ class TextFormatter(PrintableFormatter):
         super().__init__(TEXT)
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the marked lines of a traceback."""
+        """Return one line, and the marked lines of a traceback."""
         record.word = _word(record.levelno)
         return super().format(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - its base's
-        """UTC, as everywhere: the lines of nodes in different places can be laid beside each other."""
+        """Return UTC, as everywhere: the lines of nodes in different places can be compared."""
         return _moment(record)
 
 
@@ -57,12 +57,12 @@ class JsonFormatter(logging.Formatter):
     """A record as an object of JSON (`LogLine`)."""
 
     def __init__(self, node: str) -> None:
-        """`node`: the name that records have which come from no event; empty before it is known."""
+        """Set the name in records without an event; `node` is empty before the name is known."""
         super().__init__()
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         event, text = getattr(record, "event", None), record.getMessage()
         if isinstance(event, TraceEvent):
             line = self._line(record, event.node, event.kind, text.removeprefix(event.kind).removeprefix(": "))
@@ -96,12 +96,12 @@ class WriterHandler(logging.Handler):
         """Have the record written; never waits."""
         try:
             self._writer.write(self.format(record))
-        except Exception:  # noqa: BLE001 - as every handler does: a record that cannot be formatted ends nothing
+        except Exception:  # noqa: BLE001 - as in every handler: a record that cannot be formatted does not end the process
             self.handleError(record)
 
 
 class NodeLog:
-    """Where this process logs to. Before the settings are read it is known only what the command line says."""
+    """The log output of this process. Before the settings are read, only the options of the command line count."""
 
     def __init__(self, log_format: LogFormat | None, level: LogLevel | None) -> None:
         self._writer = LineWriter(sys.stderr, self._lost)

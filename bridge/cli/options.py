@@ -1,4 +1,4 @@
-"""Options and kinds of arguments that several commands share. What a command asks a node is in `bridge.cli.asking`."""
+"""Options and kinds of arguments that several commands share. `bridge.cli.asking` queries nodes."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,15 +1,15 @@
-"""Everything that the command line prints, to people and to pipes: the one place where text leaves the process.
+"""The output of the command line, to people and to pipes: the one place where text leaves the process.
 
     echo       one line; foreign text in it cannot begin another one, or move the cursor
-    print_*    tables and facts: aligned columns that are never wrapped or cut, whatever the terminal's width
+    print_*    tables and facts: aligned columns that are never wrapped or cut, for any width of the terminal
     print_wide_table   a table with many columns; on a terminal that is too narrow for it, a line for each field
     print_markdown   a document of the project, as wide as the terminal; letters that it cannot show become "?"
-    json_text  exact JSON, in which letters that are not seen are escapes
-    PrintableFormatter, print_exception   what is logged, and what ends a command
-    RepeatLimit   of one cause so many lines a period are logged; then how many were left out
+    json_text  exact JSON, with escapes for invisible letters
+    PrintableFormatter, print_exception   log records, and the exception that ends a command
+    RepeatLimit   logs a limited number of lines of one cause in a period; then the number of the others
     written_apart   while a command serves, a thread writes its lines (`serving.line_writer`)
 
-A test sees to it that nothing under `bridge` prints past this module.
+A test checks that nothing under `bridge` prints without this module.
 """
 
 import codecs
@@ -53,9 +53,9 @@ _STAND_INS = {
     "▏": "_",
     "│": "|",
 }
-"""What is printed where an output has no such letter: one column for one, so that columns stay columns."""
+"""Replacements for letters that an output lacks: one column for one, so that columns stay columns."""
 _WRITERS: dict[bool, LineWriter] = {}
-"""Of stdout and stderr (True), while a command serves."""
+"""Writers of stdout and stderr (True), while a command serves."""
 _CANNOT_DRAW = frozenset({"dumb", "unknown", ""})
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 
@@ -69,7 +69,7 @@ def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "
 
 @contextmanager
 def written_apart() -> Iterator[None]:
-    """Have a thread write the lines while the block lasts: a server must not wait for a reader of its output."""
+    """Write the lines in a thread while the block lasts: a server must not wait for a reader of its output."""
     _WRITERS.update({False: LineWriter(sys.stdout), True: LineWriter(sys.stderr)})
     try:
         yield
@@ -94,7 +94,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, is_kept: bool) -> None:
-    """The same; but on a terminal that is narrower, each row as lines of a heading and a value, unless `is_kept`.
+    """Print a table; on a narrower terminal, each row as lines of a heading and a value, unless `is_kept`.
 
     A terminal would break the lines of the table in the midst of a column.
     """
@@ -109,7 +109,7 @@ def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, 
 
 
 def is_terminal() -> bool:
-    """Whether stdout is a terminal."""
+    """Return True if stdout is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -120,24 +120,24 @@ def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print named facts; a fact without a name goes on with the previous one."""
+    """Print named facts; a fact without a name continues the previous one."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, text in facts:
         echo(f"{GAP}{text}", mark=name.ljust(width))
 
 
 def print_json(document: Struct) -> None:
-    """A document as indented JSON."""
+    """Print a document as indented JSON."""
     click.echo(_encodable_json(json_text(msgspec.json.format(encode(document), indent=2).decode())))
 
 
 def print_json_line(document: Struct) -> None:
-    """A document as one line of JSON."""
+    """Print a document as one line of JSON."""
     _put(_encodable_json(json_text(encode(document).decode())), err=False)
 
 
 def print_markdown(text: str) -> None:
-    """Lay out a document of the project: at most 100 columns wide, plain where the output is no terminal."""
+    """Lay out a document of the project: at most 100 columns wide, plain if the output is not a terminal."""
     # Only `help` lays out Markdown; every other command starts without what that needs.
     from rich.console import Console  # noqa: PLC0415
     from rich.markdown import Markdown  # noqa: PLC0415
@@ -153,17 +153,17 @@ def print_markdown(text: str) -> None:
 
 
 def json_text(text: str) -> str:
-    """The same JSON, with escapes for what is not seen: outside of strings JSON holds none of it but line breaks."""
+    """Return the JSON with escapes for invisible letters, which JSON holds only in strings, apart from line breaks."""
     return _NOT_ASCII.sub(lambda found: found[0] if is_printable(found[0]) else _json_escape(found[0]), text)
 
 
 def ascii_json(text: str) -> str:
-    """The same JSON, with escapes for everything beyond ASCII, whatever the output can hold."""
+    """Return the JSON with escapes for everything beyond ASCII, for any output."""
     return _NOT_ASCII.sub(lambda found: _json_escape(found[0]), text)
 
 
 def _encodable_json(text: str) -> str:
-    """The same JSON, with escapes for everything beyond ASCII where the output cannot hold all of it."""
+    """Return the JSON with escapes for everything beyond ASCII if the output cannot represent it."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -177,7 +177,7 @@ def _json_escape(letter: str) -> str:
 
 
 def ask_yes_or_no(question: str) -> bool:
-    """What the user at the terminal answers; click.Abort if there is no answer."""
+    """Return the answer of the user at the terminal; raise click.Abort without one."""
     return click.confirm(printable(question), err=True)
 
 
@@ -185,7 +185,7 @@ class PrintableFormatter(logging.Formatter):
     """A record is one line; the lines of a traceback are marked, so none of them can pass for a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the marked lines of a traceback."""
+        """Return one line, and the marked lines of a traceback."""
         record.message = record.getMessage()
         if self.usesTime():
             record.asctime = self.formatTime(record, self.datefmt)
@@ -198,9 +198,9 @@ class PrintableFormatter(logging.Formatter):
 
 
 class RepeatLimit(logging.Filter):
-    """Lets `most` records of one cause through in a period, and counts the others: a log is not the place of a flood.
+    """Passes `most` records of one cause in a period, and counts the others: a log must not be flooded.
 
-    A cause is what the record names as its `cause`, or the message before its values are put in.
+    A cause is the `cause` of the record, or the message before its values are put in.
     """
 
     def __init__(self, most: int = 30, period_s: float = 10.0, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -211,7 +211,7 @@ class RepeatLimit(logging.Filter):
         self._periods: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged; one that is says how many before it were not."""
+        """Return True if the record is logged; its text then has the number of the omitted records before it."""
         now_s, key = self._clock_s(), (record.name, str(getattr(record, "cause", record.msg)))
         began_s, count = self._periods.get(key, (now_s, 0))
         left_out = 0
@@ -226,13 +226,13 @@ class RepeatLimit(logging.Filter):
 
 
 def print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What Python prints when a program ends by an exception, without what it quotes from others."""
+    """Print the traceback of an exception harmlessly, with escapes in quoted texts of others."""
     for line in _marked("".join(traceback.format_exception(kind, error, trace))):
         click.echo(line, err=True)
 
 
 def drawing_refusal(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Why stdout cannot show a live view, in words; None if it can."""
+    """Return the reason, as text, why stdout cannot show a live view; None if it can."""
     if not sys.stdout.isatty():
         return "stdout is not a terminal"
     if environment.get("TERM", "").lower() in _CANNOT_DRAW:
@@ -241,14 +241,14 @@ def drawing_refusal(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """One letter for each that the output's encoding lacks."""
+    """Replace each letter that the output's encoding lacks by one letter."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_STAND_INS.get(each, "?") for each in error.object[error.start : error.end]), error.end
 
 
 def guard_output() -> None:
-    """From now on also output without a handler is printed harmlessly: stray log records, exceptions.
+    """Print all later output harmlessly, also stray log records and exceptions without a handler.
 
     A letter that the output's encoding lacks is replaced: in a Latin-1 or plain C locale no command may fail for it.
     """

@@ -1,11 +1,11 @@
-"""`garlicfarm publish`: what operators decide about what is published. Any node takes it; the log brings it to all.
+"""`garlicfarm publish`: operators' decisions about publications. Any node accepts them; the log distributes them.
 
-    force MASTER              the publisher publishes this master anew, changed or not
-    exclude, include LEAF     a leaf is listed in no structure, whatever its health; listed again
-    cost LEAF FACTOR          a leaf becomes dearer (2), cheaper (0.5), or what its load says (1)
+    force MASTER              the publisher publishes this master again, changed or not
+    exclude, include LEAF     a leaf is excluded from all structures, in any health; listed again
+    cost LEAF FACTOR          a leaf becomes dearer (2), cheaper (0.5), or costs its load (1)
 
-Masters and leaves are named by their addresses, `….b32.i2p`. What that does to the structure is in
-docs/explanation/publishing.md.
+Masters and leaves are named by their addresses, `….b32.i2p`. docs/explanation/publishing.md explains the effect on the
+structure.
 """
 
 import click
@@ -67,14 +67,14 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
 
 
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
-    """Ask the user, unless the node would refuse the order anyway: then end with the reason."""
+    """Prompt the user, unless the node would refuse the order anyway: then end with the reason."""
     if not yes:
         ask_node(node, lambda client: client.check(COMMANDS, order))
     confirm(question, yes=yes)
 
 
 def tell(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
-    """Submit a command and print what came of it, or end with the reason."""
+    """Submit a command and print its result, or end with the reason."""
 
     async def ask(client: ControlClient) -> CommandAnswer:
         return await client.command(command)

@@ -309,7 +309,7 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
-    """A directory that knows its farm, and nothing else: identity, generation and storage are made at the start."""
+    """Make a directory that only names its farm: identity, generation and storage are made at the start."""
     try:
         make_state_directory(state_dir)
         if any(state_dir.iterdir()):
@@ -323,7 +323,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """The state of a farm that no node can join any more, as the first state of a new one."""
+    """Make the state of a farm that no node can join any more the first state of a new one."""
     with failures(RecoveryError):
         plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
         trio.run(carry_out, plan)

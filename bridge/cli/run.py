@@ -1,7 +1,7 @@
-"""`garlicfarm run`: one node, until it is told to stop.
+"""`garlicfarm run`: one node, until a signal stops it.
 
-However it ends, the last line says why: what an operator can do something about in its own words, anything else as what
-it is, a fault of the program, with the traceback above.
+At each end the last line has the reason: a text for the operator if there is a remedy. Any other end is a fault of the
+program, with the traceback above.
 """
 
 import logging
@@ -129,7 +129,7 @@ def run(
     except* REASONS as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
-        interrupted = True  # Before the node could listen to signals.
+        interrupted = True  # Before the node could receive signals.
     except* Exception as group:
         LOG.critical("a fault of the program", exc_info=group)
         ends.extend(

@@ -102,7 +102,7 @@ def gossip(
 
 
 def _require_writable(plot: Path) -> None:
-    """Find out before the run, which may take hours, whether the chart can be written; what is there stays."""
+    """Find out before the run, which may take hours, if the chart can be written; an existing file stays."""
     target = plot.resolve()
     is_new = not target.exists()
     try:

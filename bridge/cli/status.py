@@ -161,7 +161,7 @@ def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
 
 
 async def _round_trips(client: ControlClient) -> RoundTripsOutput:
-    """Every node is asked by gossip what it measures; names come from the asked one."""
+    """Query every node by gossip for its round trips; the names come from this node."""
     answer = await client.query(QueryRequest(ROUND_TRIPS_QUERY, "", QUERY_TIMEOUT_MS))
     names = {member.node_id: member.name for member in (await client.view()).members}
     rows = []

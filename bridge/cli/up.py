@@ -1,9 +1,9 @@
-"""`garlicfarm up`: a farm of several nodes on this machine, to look at, to break and to test against.
+"""`garlicfarm up`: a farm of several nodes on this machine, for a first look, for experiments and for tests.
 
-    prepare files ─▶ start N processes of `garlicfarm run` ─▶ show them until told to stop ─▶ stop every one of them
+    prepare files ─▶ start N processes of `garlicfarm run` ─▶ show them until a stop ─▶ stop every one of them
 
 In a terminal the farm is shown live; otherwise each event of each node is one line. With --exit-when-published the
-command is a test by itself: it ends with 0 as soon as a structure on disk verifies and names every healthy destination.
+command is a test: it ends with 0 as soon as a structure on disk verifies and names every healthy destination.
 """
 
 import math
@@ -38,7 +38,7 @@ NOTICE = "Demonstration: throwaway destinations, loopback only. Nothing here lea
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for."""
+    """The options of the command."""
 
     servers: int
     directory: Path
@@ -46,11 +46,11 @@ class Options:
     exit_when_published: bool
     timeout_seconds: float
     program: str
-    """How the user's shell calls this program."""
+    """The command that starts this program in the user's shell."""
 
 
 class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault of the program
-    """The farm did not do what was asked: the reason, in words."""
+    """The farm failed: the reason, as text."""
 
 
 @click.command()
@@ -114,7 +114,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
-            # Said before the live view too: it stands on the terminal again when the view ends.
+            # Before the live view too: it is on the terminal again when the view ends.
             _print_introduction(farm, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)
@@ -136,7 +136,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
 
 
 async def _show_live(farm_scope: trio.CancelScope, watch: LocalWatch) -> None:
-    """The live view; leaving it by its own key ends the farm."""
+    """Show the live view; its own key to leave it ends the farm."""
     await show_local_farm(watch.picture, watch.events)
     farm_scope.cancel()
 
@@ -162,10 +162,9 @@ async def _until_published(
 
 
 async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...], options: Options) -> None:
-    """Return when every node has ended in order, by `garlicfarm leave` or a signal; `Failed` if one did otherwise.
+    """Return when every node has ended normally, by `garlicfarm leave` or a signal; raise `Failed` otherwise.
 
-    A node that was started again by hand, as the screen advises, is part of the farm: while one runs there is
-    something to show.
+    A node that the user started again, as the screen advises, is part of the farm: the view continues while one runs.
     """
     started = trio.current_time()
     for child in children:
@@ -211,7 +210,7 @@ def _print_introduction(farm: LocalFarm, options: Options) -> None:
 
 
 def _program() -> str:
-    """How the user's shell calls this program."""
+    """Return the command that starts this program in the user's shell."""
     installed = Path(sys.executable).with_name("garlicfarm")
     on_path = shutil.which("garlicfarm") == str(installed)
     return os.path.relpath(installed) if installed.exists() and not on_path else "garlicfarm"

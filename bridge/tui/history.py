@@ -1,11 +1,11 @@
-"""What the live view remembers: figures of the last minutes, each member's states, and the last take-over.
+"""Data of the live view: figures of the last minutes, each member's states, and the last take-over.
 
     FarmView, once a second ─▶ per member: round trip, lag, processor, memory, states with their times
-    TraceEvent              ─▶ the last thousand, of all nodes that are watched ─▶ the last take-over
-    LogEntryView            ─▶ the last entries, in words
+    TraceEvent              ─▶ the last thousand, of all watched nodes ─▶ the last take-over
+    LogEntryView            ─▶ the last entries, as text
 
-A view says how things are, so the view of a minute ago is gone with it. The figures are few enough to be kept by who
-looks, and a node need not keep them for those who do not.
+A view has only the present values. The figures are few enough for the viewer to keep, and the nodes need not store
+them.
 """
 
 from collections import deque
@@ -30,20 +30,20 @@ ENTRIES: Final = 200
 
 @dataclass(slots=True)
 class MemberHistory:
-    """One member's figures, the oldest first; None where a figure was not known."""
+    """One member's figures, the oldest first; None for an unknown figure."""
 
     rtt_ms: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     lag: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     figures: dict[str, deque[float | None]] = field(
         default_factory=lambda: {each.name: deque(maxlen=SAMPLES) for each in SHOWN}
     )
-    """Of its reports, by name."""
+    """Figures of its reports, by name."""
     states: deque[tuple[int, MemberStatus]] = field(default_factory=lambda: deque(maxlen=STATES))
 
 
 @dataclass(frozen=True, slots=True)
 class EntryLine:
-    """An entry of the log in words."""
+    """An entry of the log as text."""
 
     index: int
     term: int
@@ -53,7 +53,7 @@ class EntryLine:
 
 
 class History:
-    """Everything that is remembered."""
+    """All stored data."""
 
     def __init__(self) -> None:
         self.entries: deque[EntryLine] = deque(maxlen=ENTRIES)
@@ -64,7 +64,7 @@ class History:
         self._taken_at_ms = 0
 
     def take(self, view: FarmView) -> None:
-        """Remember a view; one that comes less than a second after the last one adds no figure."""
+        """Store a view; within a second after the last one its figures are not added."""
         self._note_states(view)
         if 0 <= view.taken_at_ms - self._taken_at_ms < LEAST_INTERVAL_MS:
             return
@@ -85,7 +85,7 @@ class History:
         self.events.extend(events)
 
     def read(self, entries: Iterable[LogEntryView], names: Names) -> None:
-        """Remember entries; those that do not follow the last one begin anew."""
+        """Store entries; entries that do not follow the last one replace all."""
         for entry in entries:
             if self.entries and entry.index != self.entries[-1].index + 1:
                 self.entries.clear()
@@ -103,7 +103,7 @@ class History:
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:
-    """The newest values as a line of blocks; a blank where a value is not known.
+    """Return the newest values as a line of blocks; a blank for an unknown value.
 
     They reach from 0 to `full`, or to the highest of them.
     """
@@ -117,7 +117,7 @@ def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = Tru
 def graph(
     values: Sequence[float | None], width: int, height: int, *, unicode: bool = True, full: float | None = None
 ) -> list[str]:
-    """The newest values as `height` lines of blocks, the upper ones first; scaled as `sparkline`."""
+    """Return the newest values as `height` lines of blocks, the upper ones first; scaled as in `sparkline`."""
     blocks = f" {_BLOCKS}" if unicode else f" {_ASCII_BLOCKS}"
     shown = list(values)[-width:] if width > 0 else []
     highest = full or max((value for value in shown if value is not None), default=0.0)

@@ -1,10 +1,10 @@
-"""Bytes from a terminal as keys: letters as they are, others by name.
+"""Bytes from a terminal as keys: letters unchanged, others by name.
 
     "q" "/" "ü"        printable characters
     "up" "down" "left" "right" "home" "end" "page-up" "page-down" "delete" "enter" "tab" "backspace" "escape" "ctrl-c"
 
-A terminal sends arrows as ESC and some characters, all in one write. So an ESC that ends what was read at once is the
-key itself, and no time is measured. Sequences that are not known are skipped whole: their letters are no keys.
+A terminal sends arrows as ESC and some characters, all in one write. So an ESC at the end of the read bytes is the key
+itself, and no time is measured. Unknown sequences are skipped whole: their letters are not keys.
 """
 
 import re
@@ -44,7 +44,7 @@ _CONTROLS: Final = {
 
 
 def keys_in(data: bytes) -> Iterator[str]:
-    """The keys that were pressed, in order."""
+    """Yield the pressed keys, in order."""
     text = data.decode(errors="ignore")
     at = 0
     while at < len(text):

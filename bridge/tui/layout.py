@@ -1,10 +1,10 @@
 """Lines that fit: columns of chosen widths, and the division of a screen's height among its sections.
 
-Everything that is drawn is a list of `Text` lines, each cut to the width, and never more of them than the height. A
-renderable that wraps or grows by one line scrolls an alternate screen and the picture jumps; here nothing can wrap.
+The screen is a list of `Text` lines, each cut to the width, and never more of them than the height. A renderable that
+wraps or grows by one line scrolls an alternate screen and the picture jumps; here nothing can wrap.
 
-    share(height, wants)      each section gets its minimum, in the order of its importance, then what it wants
-    rows(lines, limit)        a section that got less than it wanted says how much it leaves out; what is chosen stays
+    share(height, wants)      each section gets its minimum, in the order of its importance, then its wanted lines
+    rows(lines, limit)        a section with fewer lines shows the number of omitted ones; the chosen line stays
     widened(columns, width)   names get the room that no other column needs
 """
 
@@ -41,7 +41,7 @@ MONOCHROME = Palette()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, its width, and on which side its text lies."""
+    """A column: its heading, its width, and the side of its text."""
 
     heading: str
     width: int
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """How many lines a section needs to say anything, and how many it could use."""
+    """Lines of a section: the useful minimum, and the maximum."""
 
     least: int
     most: int
@@ -58,18 +58,18 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """How wide each line is, and in which styles it is written."""
+    """The width of each line, and the styles."""
 
     width: int
     palette: Palette
 
     @property
     def is_wide(self) -> bool:
-        """Whether there is room for texts in full."""
+        """True if there is room for texts in full."""
         return self.width >= WIDE
 
     def line(self, *parts: Part) -> Text:
-        """Texts behind one another, cut to the width."""
+        """Return texts one after another, cut to the width."""
         text = _text()
         for part in parts:
             said, style = _split(part)
@@ -78,7 +78,7 @@ class Canvas:
         return text
 
     def row(self, columns: Sequence[Column], parts: Sequence[Part]) -> Text:
-        """One row of a table; the last column takes what is left of the width."""
+        """Return one row of a table; the last column takes the rest of the width."""
         text = _text()
         for column, part in zip(columns, parts, strict=True):
             last = column is columns[-1]
@@ -92,7 +92,7 @@ class Canvas:
         return text
 
     def heading(self, columns: Sequence[Column], style: str) -> Text:
-        """The headings of a table."""
+        """Return the headings of a table."""
         return self.row(columns, [(column.heading, style) for column in columns])
 
 
@@ -122,7 +122,7 @@ def _fitted(part: Part, width: int, *, right: bool) -> Text:
 
 
 def share(height: int, wants: Sequence[Want]) -> list[int]:
-    """Lines for each section: minimums first, in order; then what they want, in order."""
+    """Return the lines for each section: minimums first, in order; then the wanted lines, in order."""
     shares = [0] * len(wants)
     left = max(0, height)
     for number, want in enumerate(wants):
@@ -136,7 +136,7 @@ def share(height: int, wants: Sequence[Want]) -> list[int]:
 
 
 def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]:
-    """At most `limit` lines, line `keep` among them; if that leaves any out, a line says how many."""
+    """Return at most `limit` lines, line `keep` among them; a line has the number of omitted ones."""
     if len(lines) <= limit:
         return lines
     if limit <= 0:
@@ -151,26 +151,26 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
 
 
 def _hidden(said: str, style: str, lines: Sequence[Text]) -> Text:
-    """No wider than the lines that it stands for."""
+    """Return a text that is not wider than the lines that it replaces."""
     text = _text(said, style)
     text.truncate(max(line.cell_len for line in lines), overflow="ellipsis")
     return text
 
 
 def marked(line: Text) -> Text:
-    """The chosen line: reversed as a whole. Reversed colors would be patches of which some cannot be read."""
+    """Return the chosen line: reversed as a whole. With reversed colors some patches would be unreadable."""
     return _text(line.plain, "reverse")
 
 
 def widened(columns: Sequence[Column], width: int, wanted: int) -> list[Column]:
-    """The columns, of which the first grows up to `wanted` cells, as far as a line of `width` has room left."""
+    """Return the columns; the first one grows up to `wanted` cells if a line of `width` has room."""
     first, *others = columns
     needed = sum(column.width + GAP for column in columns) - GAP
     return [replace(first, width=max(first.width, min(wanted, first.width + width - needed))), *others]
 
 
 def shortened(said: str, cells: int) -> str:
-    """A name or another text from outside, of at most so many cells."""
+    """Return a name or another text from outside, cut to so many cells."""
     text = _text(printable(said))
     text.truncate(cells, overflow="ellipsis")
     return text.plain

@@ -1,14 +1,14 @@
 """The panes of the live view as lines: pure, of exactly the given size, so that nothing ever scrolls or wraps.
 
     header     the verdict first, then the node and Raft                        3 lines
-    body       farm: alarms, members, what is published, take-over, events      what is left
+    body       farm: alarms, members, publications, take-over, events          the rest
                detail of a member │ events │ log │ publishing and weights │ help
     footer     a question or a notice, whole; the filter while it is typed; or
                the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
-From 150 columns on the farm's pane has two columns: members and what is published on the left, with graphs of the
-members where lines are left, the last take-over and events on the right. Below, they stand one above the other, and
-the less important ones give way first.
+From 150 columns on the farm's pane has two columns: members and publications on the left, with graphs of the members if
+lines are left, the last take-over and events on the right. Below that width they are stacked, and the less important
+ones give way first.
 """
 
 import textwrap
@@ -104,12 +104,12 @@ HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything that can be drawn. `local`: the processes of a local farm, where `up` shows them."""
+    """All data that can be drawn. `local`: the processes of a local farm, for `up`."""
 
     farm: FarmView | None
     history: History
     reason: str = ""
-    """Why there is no view, or why there is none after `farm`."""
+    """The reason why there is no view, or no view after `farm`."""
     local: LocalFarmView | None = None
 
     @property
@@ -119,7 +119,7 @@ class Seen:
 
 
 def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool = True, unicode: bool = True) -> Group:
-    """The whole screen."""
+    """Return the whole screen."""
     canvas = Canvas(max(width, LEAST_WIDTH), COLORS if color else MONOCHROME)
     height = max(height, LEAST_HEIGHT)
     lines = _header(seen, canvas)
@@ -134,7 +134,7 @@ def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool =
 
 
 def scroll_limit(state: ViewState, seen: Seen, width: int, height: int) -> int:
-    """How many lines a text can be moved until its last one stands last on a screen of this size."""
+    """Return the number of lines that a text can be moved until its last line is at the bottom of this screen."""
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
     fixed, moving = _text_lines(state, seen, canvas)
     footer = [*_start_again(seen, canvas), *_footer(state, canvas)]
@@ -178,7 +178,7 @@ def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
 
 
 def _question_lines(question: Question, answer: str, canvas: Canvas) -> list[Text]:
-    """The whole question, and the keys that answer it: an operator must not confirm a text that is cut."""
+    """Return the whole question, and the keys that answer it: an operator must not confirm a truncated text."""
     palette = canvas.palette
     style = f"reverse {palette.title}"
     lines = [canvas.line((f" {each} ", style)) for each in _wrapped(question.text, canvas)]
@@ -195,12 +195,12 @@ def _question_lines(question: Question, answer: str, canvas: Canvas) -> list[Tex
 
 
 def _wrapped(text: str, canvas: Canvas) -> list[str]:
-    """The text in as many lines as it takes, with a blank at both ends."""
+    """Return the text in as many lines as it takes, with a blank at both ends."""
     return textwrap.wrap(printable(text), max(LEAST_WIDTH, canvas.width) - 2) or [""]
 
 
 def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
-    """Of a local farm: what to try, and the command that starts the killed node, or the first."""
+    """Return an experiment for a local farm: the command that starts the killed node, or the first."""
     farm = seen.local
     if farm is None:
         return []
@@ -223,7 +223,7 @@ def _body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: b
 
 
 def _text_lines(state: ViewState, seen: Seen, canvas: Canvas) -> tuple[list[Text], list[Text]]:
-    """Of a pane that is read as a text: the lines that stay, and those that keys move."""
+    """Return the fixed and the moving lines of a pane that is read as a text."""
     match state.pane:
         case Pane.FARM | Pane.DETAIL:
             return [], []
@@ -241,7 +241,7 @@ def _text_lines(state: ViewState, seen: Seen, canvas: Canvas) -> tuple[list[Text
 
 
 def _help_lines(canvas: Canvas) -> list[Text]:
-    """The keys, and what they do in as many lines as that takes."""
+    """Return the keys and their effects, in as many lines as they take."""
     columns = [Column("", HELP_CELLS), Column("", canvas.width)]
     lines = []
     for keys, text in HELP:
@@ -272,7 +272,7 @@ def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unico
 
 
 def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    """Round trip and processor of as many members as there is room for, each with its scale; else no line."""
+    """Return round trip and processor of as many members as there is room for, each with its scale; else no line."""
     members = [] if seen.farm is None else [each for each in shown_members(state, seen.farm) if not each.evicted]
     count = min(len(members), (room - 1) // (1 + GRAPH_LINES))
     if count < 1:
@@ -295,11 +295,11 @@ def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode:
 
 
 def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list[Text]:
-    """Two columns of lines as one."""
+    """Return two columns of lines as one."""
     blank = Text("", end="")
     joined = []
     for at in range(max(len(lefts), len(rights))):
-        # A style of the whole line, as the chosen one has, ends with it: the gutter is no part of it.
+        # The style of a whole line, such as the chosen one, ends with it: the gutter does not have it.
         line = Text("", no_wrap=True, overflow="ellipsis", end="").append_text(lefts[at] if at < len(lefts) else blank)
         line.pad_right(max(0, left.width - line.cell_len))
         line.append(_GUTTER, left.palette.dim)
@@ -334,7 +334,7 @@ def _right(seen: Seen, canvas: Canvas) -> list[ScreenSection]:
 
 
 def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> list[Text]:
-    """Sections above one another: each gets a few lines, then what it wants, in their order."""
+    """Return sections above one another: each gets a few lines, then its wanted lines, in their order."""
     wants = []
     for section in sections:
         titles = 0 if section.title is None else 1
@@ -408,14 +408,14 @@ def _of(history: History, member: MemberView) -> MemberHistory:
 
 
 def _order(column: Sort, state: ViewState) -> str:
-    """The mark of the column by which members are sorted: the least first, or last."""
+    """Return the mark of the sorted column: the lowest value first, or last."""
     if column is not state.sort:
         return ""
     return " v" if state.descending else " ^"
 
 
 def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
-    """One line a step: seconds since the first one, what, and who."""
+    """Return one line for each step: seconds since the first one, and the text."""
     if not steps:
         return ScreenSection(None, [])
     first_ms, palette = steps[0].time_ms, canvas.palette
@@ -428,9 +428,9 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
 
 
 def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
-    """Events, the newest first. Before the trace has come, the view has some of them.
+    """Return events, the newest first. Before the trace arrives, the view has some of them.
 
-    `whole`: in as many lines as that takes; otherwise each in one.
+    `whole`: in as many lines as they take; otherwise each in one.
     """
     story = EventStory()
     told = [
@@ -455,7 +455,7 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
 
 
 def _entry_lines(entries: Sequence[EntryLine], wanted: str, canvas: Canvas) -> list[Text]:
-    """The newest entry first."""
+    """Return the newest entry first."""
     columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("TYPE", 15)]
     columns.append(Column("ENTRY", canvas.width))
     dim = canvas.palette.dim
@@ -539,7 +539,7 @@ def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, s
     if report is None:
         return [("report", "none")]
     health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
-    # A file stands for the router in a demonstration.
+    # A file replaces the router in a demonstration.
     router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
     clock = ", clock off" if report.clock_off else ""
     age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"

@@ -4,9 +4,9 @@
     redraw once a second, at a key, at a change of the window's size, and never otherwise
     keys ──▶ press(key): True ends it
 
-The picture has exactly the size of the screen, so that each frame overwrites the last one without clearing it first:
-that is what keeps it from flickering. Keys are read without echo; the terminal's settings are put back whatever ends
-the screen. Without a terminal to read keys from, Ctrl-C ends it.
+The picture has exactly the size of the screen, so that each frame overwrites the last one without clearing it first.
+This prevents flicker. Keys are read without echo; the terminal's settings are restored at any end of the screen.
+Without a terminal to read keys from, Ctrl-C ends it.
 """
 
 import os
@@ -31,7 +31,7 @@ KEYS_READ_BYTES = 1024
 
 @contextmanager
 def _silent_keys(descriptor: int) -> Iterator[None]:
-    """Keys one by one and without echo."""
+    """Read keys one by one and without echo."""
     before = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor, termios.TCSANOW)
@@ -41,7 +41,7 @@ def _silent_keys(descriptor: int) -> Iterator[None]:
 
 
 async def show(picture: Picture, press: Press, console: Console, refresh_s: float = REFRESH_S) -> None:
-    """Show `picture` until `press` says that it is enough."""
+    """Show `picture` until `press` returns True."""
     descriptor = sys.stdin.fileno()
     wake = _Wake()
     if not os.isatty(descriptor):
@@ -56,7 +56,7 @@ async def show(picture: Picture, press: Press, console: Console, refresh_s: floa
 
 
 class _Wake:
-    """Something has changed that should be drawn now."""
+    """Wakes the drawing task after a change."""
 
     def __init__(self) -> None:
         self.event = trio.Event()

@@ -1,7 +1,7 @@
 """The sections of the live view: each turns its part of a FarmView into lines.
 
-Color only repeats what a word already says (`alive`, `dead`, `leader`, `healthy`), so that the view reads the same on
-a monochrome terminal, with NO_COLOR, and for eyes that do not tell red from green.
+Color only repeats a word (`alive`, `dead`, `leader`, `healthy`). So the view reads the same on a monochrome terminal,
+with NO_COLOR, and for eyes that do not distinguish red from green.
 """
 
 import textwrap
@@ -36,11 +36,11 @@ from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shorte
 
 TWO_ALARMS = 4
 SMALL_FARM = 5
-"""So many members stay in sight before publishing and events get more than their least."""
+"""Number of members that stay in sight before publishing and events get more than their least."""
 PUBLISHER_AND_ENTRY = 4
-"""Who publishes, the headings, one entry, and how many more there are."""
+"""Publisher, headings, one entry, and the number of further ones."""
 NAME_CELLS = 20
-"""What a name may take of a line of 80; the same part of a wider one."""
+"""Cells of a name in a line of 80; the same part of a wider one."""
 TITLE = (" garlic farm ", "reverse bold")
 CHOSEN, NOT_CHOSEN = "▸ ", "  "
 """Before the name of a member: the line is reversed as well, which not every terminal shows."""
@@ -53,20 +53,20 @@ class ScreenSection:
     title: Text | None
     lines: list[Text]
     counted: bool = True
-    """Whether to say how many lines had to be left out."""
+    """True to show the number of omitted lines."""
     chosen: int = 0
     """The line that stays in sight."""
     least: int = 3
-    """With how many lines it says something."""
+    """Smallest number of useful lines."""
 
 
 def role_style(role: RaftRole, palette: Palette) -> str:
-    """How a role looks."""
+    """Return the style of a role."""
     return {RaftRole.LEADER: palette.accent, RaftRole.CANDIDATE: palette.doubtful}.get(role, "")
 
 
 def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
-    """How the farm is."""
+    """Return the line of the verdict."""
     palette = canvas.palette
     style = {Severity.OK: palette.good, Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}
     mark = {Severity.OK: " ", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[verdict.severity]
@@ -74,7 +74,7 @@ def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
 
 
 def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
-    """Three lines: the verdict, which node of which farm this is, and how Raft stands."""
+    """Return three lines: the verdict, the node with its farm, and the state of Raft."""
     node, farm, palette = view.node, view.farm, canvas.palette
     counted = counted_members(view)
     alive = sum(member.status is MemberStatus.ALIVE for member in counted)
@@ -91,12 +91,12 @@ def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
 
 
 def _in_line(name: str, canvas: Canvas) -> str:
-    """A name that leaves room for what stands behind it in its line."""
+    """Return a name that leaves room for the next texts in its line."""
     return shortened(name, max(NAME_CELLS, canvas.width // 4))
 
 
 def raft_line(view: FarmView, canvas: Canvas) -> Text:
-    """Who leads, and how far the log has come."""
+    """Return the leader, and the progress of the log."""
     raft, palette = view.raft, canvas.palette
     if raft.role is RaftRole.NONE:
         waits = f"not created: {view.node.phase.value}, {view.farm.expect} nodes create this farm"
@@ -104,7 +104,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
     leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:
         leader = (f"{_in_line(server_label(raft.leader_id, raft.leader_name), canvas)} leads", palette.accent)
-    # Without a leader no time is agreed: the node's own reckoning would look like one.
+    # Without a leader no time is agreed: the node's own estimate would look like one.
     log_time_ms = None if raft.leader_id is None else raft.log_time_ms
     return canvas.line(
         ("RAFT ", palette.title),
@@ -115,7 +115,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
 
 
 def status_part(member: MemberView, palette: Palette) -> Part:
-    """What gossip knows of a member."""
+    """Return the status of a member in gossip."""
     match member.status:
         case MemberStatus.ALIVE:
             style = palette.good
@@ -127,7 +127,7 @@ def status_part(member: MemberView, palette: Palette) -> Part:
 
 
 def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
-    """A member's Raft id, and what it is in the group."""
+    """Return a member's Raft id, and its role in the group."""
     if member.evicted:
         return "evicted", palette.bad
     if member.raft_id is None:
@@ -141,7 +141,7 @@ def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
 
 
 def lag_part(follower: FollowerView | None, palette: Palette) -> Part:
-    """How many entries a follower lacks."""
+    """Return the number of entries that a follower lacks."""
     if follower is None:
         return "-", palette.dim
     if follower.last_contact_ms is None or follower.lag_entries is None:
@@ -150,7 +150,7 @@ def lag_part(follower: FollowerView | None, palette: Palette) -> Part:
 
 
 def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
-    """Three lines: the verdict, what this is, and how Raft stands."""
+    """Return three lines: the verdict, the local farm, and the state of Raft."""
     palette = canvas.palette
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
@@ -169,9 +169,9 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
 def processes_section(
     farm: LocalFarmView, canvas: Canvas, order: Sequence[str] = (), chosen: str | None = None
 ) -> ScreenSection:
-    """Every process of a local farm, with what its own node says and what the best view says about it.
+    """Return every process of a local farm, with the data of its own node and of the best view.
 
-    `order`: the names of members as they are sorted; those that it lacks stand behind the others.
+    `order` has the names of members as they are sorted; other names come last.
     """
     columns = [
         Column("  NODE", 20 if canvas.is_wide else 10),
@@ -209,7 +209,7 @@ def processes_section(
 
 
 def table_of_members(heading: Text, lines: list[Text], chosen: int) -> ScreenSection:
-    """The table of members or processes: of a small farm it is whole before other sections get more."""
+    """Return the table of members or processes: in a small farm it is whole before other sections get more."""
     return ScreenSection(heading, lines, chosen=chosen, least=min(max(len(lines), 1), SMALL_FARM))
 
 
@@ -229,13 +229,13 @@ def _process_parts(
 
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:
-    """A process that ended: how, and what the others say, in place of figures that it no longer has."""
+    """Return an ended process: its end, and the status by the others, instead of figures."""
     status = "" if member is None else f"; other nodes report it {member.status.value}"
     return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{status}", palette.bad)]
 
 
 def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
-    """What is published, by whom and why, and the entries with their costs."""
+    """Return the publications: publisher, reason, and the entries with their costs."""
     palette = canvas.palette
     healths = [health_text(one.faults, healthy=one.healthy) for each in view.publishing for one in each.entries]
     columns = [
@@ -254,7 +254,7 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
         if each.entries:
             lines.append(canvas.heading(columns, palette.dim))
             now_s = _now_s(each, view)
-            # What needs a look comes first: a short screen leaves out the last ones.
+            # Unhealthy entries come first: a short screen leaves out the last ones.
             ordered = sorted(each.entries, key=lambda entry: entry.healthy)
             lines.extend(canvas.row(columns, _entry_parts(entry, now_s, canvas)) for entry in ordered)
     if not lines:
@@ -267,7 +267,7 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
 
 
 def _now_s(publishing: PublishingView, view: FarmView) -> int:
-    """Now by the clock in which the entries end: log time where it is known."""
+    """Return the present second by the clock of the entries: log time if it is known."""
     if publishing.seconds_to_expiry is not None and publishing.entries:
         return min(entry.end_s for entry in publishing.entries) - publishing.seconds_to_expiry
     return (view.taken_at_ms if view.raft.log_time_ms is None else view.raft.log_time_ms) // 1000
@@ -302,13 +302,13 @@ def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]
 
 
 def weights_section(weights: WeightsView, canvas: Canvas) -> ScreenSection:
-    """Exclusions, and factors with their age, in one line; the pane of publishing has one line for each."""
+    """Return exclusions, and factors with their age, in one line; the pane of publishing has one line for each."""
     parts = [(f" {text}", style) for text, style in _weights(weights, canvas)]
     return ScreenSection(None, [canvas.line(("WEIGHTS", canvas.palette.title), *parts)] if parts else [])
 
 
 def weights_lines(weights: WeightsView, canvas: Canvas) -> list[Text]:
-    """The same, one below the other."""
+    """Return the weights, one line for each."""
     lines = [
         canvas.line(f"  {text}" if not style else (f"  {text}", style)) for text, style in _weights(weights, canvas)
     ]
@@ -330,7 +330,7 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
 
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> ScreenSection:
-    """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight."""
+    """Return alarms with their texts and actions. One line each if it fits, so that several stay in sight."""
     lines = []
     for each in alarms:
         style = canvas.palette.bad if each.severity is Severity.CRITICAL else canvas.palette.doubtful

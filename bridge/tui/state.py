@@ -1,4 +1,4 @@
-"""What an operator has chosen in the live view, and what a key changes: pure, so that a test types as an operator does.
+"""The choices of an operator in the live view, and the effect of a key: pure, so that a test can type like an operator.
 
     update(state, key, farm) ─▶ state, and an order if a question was answered with yes
 
@@ -9,7 +9,7 @@
       └ V: a question; the name of the member, typed in full, carries it out; Esc takes it back
 
 An action is never carried out by one key: a question that names the member comes first. An eviction cannot be undone,
-so a slip of two keys must not be enough. What an order does to the farm is no matter of this module.
+so a slip of two keys must not be enough. This module does not carry out orders.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from bridge.api.words import by_name
 
 
 class Pane(Enum):
-    """What is shown."""
+    """The shown pane."""
 
     FARM = "farm"
     DETAIL = "detail"
@@ -33,7 +33,7 @@ class Pane(Enum):
 
 
 class Sort(Enum):
-    """By which column members are sorted."""
+    """The column that sorts the members."""
 
     NAME = "name"
     STATUS = "status"
@@ -82,7 +82,7 @@ Order: TypeAlias = Transfer | Exclude | Evict | Leave | Quit
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an order would do, and the order."""
+    """The effect of an order, and the order."""
 
     text: str
     order: Order
@@ -92,7 +92,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What is chosen. `editing` is the filter while it is typed; `offset` counts lines back from the newest."""
+    """The choices of an operator.
+
+    `editing` is the filter while it is typed; `offset` counts lines back from the newest.
+    """
 
     pane: Pane = Pane.FARM
     selected: str | None = None
@@ -104,11 +107,11 @@ class ViewState:
     offset: int = 0
     question: Question | None = None
     answer: str = ""
-    """The characters of the name that a question requires, as far as they are typed."""
+    """The typed part of the name that a question requires."""
     notice: str = ""
-    """What became of the last order, or why there was none."""
+    """The result of the last order, or the reason why there was none."""
     quit_question: str = ""
-    """What to ask before the view ends; empty: it ends at once."""
+    """The question before the view ends; empty: it ends immediately."""
 
 
 PANE_KEYS: Final = {
@@ -127,7 +130,7 @@ _MOVES: Final = {"up": -1, "k": -1, "down": 1, "j": 1, "page-up": -PAGE_LINES, "
 
 
 def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState, Order | None]:
-    """The state after a key, and the order that it gives."""
+    """Return the state after a key, and the order that it gives."""
     if key in ("ctrl-c", "ctrl-d"):
         return state, Quit()
     if state.question is not None:
@@ -143,7 +146,7 @@ def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState
 
 
 def _answer(state: ViewState, question: Question, key: str) -> tuple[ViewState, Order | None]:
-    """The state after a key that answers a question, and the order if the answer carries it out."""
+    """Return the state after a key that answers a question, and the order if the answer carries it out."""
     ended = replace(state, question=None, answer="")
     refused = replace(ended, notice="Nothing was done.")
     if not question.name:
@@ -214,7 +217,7 @@ def _turned(state: ViewState, by: int) -> ViewState:
 def _moved(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
     by = _MOVES.get(key, 0)
     if state.pane in _SCROLLING:
-        # The newest stands last in the log and first elsewhere: down always means further down the screen.
+        # The newest is last in the log and first elsewhere: down always means further down the screen.
         offset = 0 if key == "home" else 10**6 if key == "end" else max(0, state.offset + by)
         return replace(state, offset=offset)
     members = shown_members(state, farm)
@@ -278,7 +281,7 @@ _QUESTIONS: Final[dict[str, Callable[[FarmView, MemberView], Question | str]]] =
 
 
 def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
-    """The members that the filter lets through, as they are sorted."""
+    """Return the members that pass the filter, sorted."""
     if farm is None:
         return []
     wanted = (state.filter if state.editing is None else state.editing).lower()
@@ -300,7 +303,7 @@ def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
 
 
 def selected_member(state: ViewState, farm: FarmView | None) -> MemberView | None:
-    """The chosen member; the first one while none is."""
+    """Return the chosen member; the first one without a choice."""
     members = shown_members(state, farm)
     found = next((each for each in members if each.node_id == state.selected), None)
     return found or (members[0] if members else None)

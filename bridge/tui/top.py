@@ -1,16 +1,16 @@
-"""The live view at work: it asks the nodes, hears keys, carries out orders, and draws (`top`, and `up`).
+"""The tasks of the live view: query the nodes, read keys, carry out orders, and draw (`top`, and `up`).
 
-    ask the node that answered last ── no answer ──▶ ask the others in turn ── none answers ──▶ show why
-    while it does not lead: how far the others are, from the leader, if that is one of the nodes
+    query the node that answered last ── no answer ──▶ query the others ── none answers ──▶ show the reason
+    while it does not lead: the lag of the others, from the leader, if that is one of the nodes
     events of that node, by long polls ──▶ history ◀── a view each second
     entries of the log, while they are shown
-    keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ what became of them, in the footer
+    keys ──▶ `state.update` ──▶ state, orders ──▶ the node ──▶ their results, in the footer
 
-Each is a task of its own: a node that is slow to answer never freezes the screen, and a key is drawn at once.
+Each of these is a separate task: a slow node never freezes the screen, and a key is drawn immediately.
 
-The screen shows the farm, not one process: a node that died must not take the view of the others with it. While another
-node is shown than the one that was meant, an alarm line says so. There is no changing back as long as that one answers:
-a node that comes and goes would make the picture jump.
+The screen shows the farm, not one process: the view of the other nodes must survive the death of the queried one. While
+another node than the chosen one is shown, an alarm line reports it. The view does not switch back while that node
+answers: a node with repeated failures would make the picture jump.
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
@@ -39,12 +39,12 @@ from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer,
 ASK_EVERY_S = 1.0
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
-"""Not an alarm of a node: the view's own, that it asks another one."""
+"""An alarm of the view, not of a node: it queries another node."""
 
 
 @dataclass(slots=True)
 class Following:
-    """The node that is asked, and its last view; `reason`: why there is no view, or why there is none after it."""
+    """The queried node, and its last view; `reason`: why there is no view, or no later one."""
 
     view: FarmView | None = None
     reason: str = "querying a node …"
@@ -53,14 +53,14 @@ class Following:
 
 @dataclass(slots=True)
 class LiveView:
-    """What is on the screen, and what an operator has chosen."""
+    """The content of the screen, and the operator's choices."""
 
     following: Following = field(default_factory=Following)
     state: ViewState = field(default_factory=ViewState)
     history: History = field(default_factory=History)
     local: LocalFarmView | None = None
     followers: tuple[FollowerView, ...] = ()
-    """As the leader knows them, while another node is followed."""
+    """The followers as the leader knows them, while the view shows another node."""
     orders: list[Order] = field(default_factory=list)
     """Given, and not carried out yet."""
     ordered: trio.Event = field(default_factory=trio.Event)
@@ -68,16 +68,16 @@ class LiveView:
     """Seconds to wait for an answer of a node."""
 
     def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
-        """The screen now."""
+        """Return the screen now."""
         seen = Seen(self.following.view, self.history, self.following.reason, self.local)
         if self.state.offset:
-            # A key that moves further down than the text reaches is not remembered: the next one up moves it.
+            # A key that moves further down than the text reaches is dropped: the next one up moves the text.
             deepest = scroll_limit(self.state, seen, width, height)
             self.state = replace(self.state, offset=min(self.state.offset, deepest))
         return draw(self.state, seen, width, height, color=color, unicode=unicode)
 
     def press(self, key: str) -> bool:
-        """Take a key; True if the view is to end."""
+        """Process a key; return True if the view will end."""
         self.state, order = update(self.state, key, self.following.view)
         if isinstance(order, Quit):
             return True
@@ -87,7 +87,7 @@ class LiveView:
         return False
 
     def take(self, view: FarmView) -> None:
-        """A view has come; only the leader's has followers of its own."""
+        """Store a new view; only the leader's has followers."""
         if not view.raft.followers:
             view = msgspec.structs.replace(view, raft=msgspec.structs.replace(view.raft, followers=self.followers))
         self.following.view = view
@@ -97,9 +97,9 @@ class LiveView:
 async def show_farm(
     nodes: Callable[[], Sequence[NodeAddress]], timeout_s: float, console: Console | None = None
 ) -> None:
-    """The farm as the first of `nodes` that answers sees it, until the operator quits.
+    """Show the farm as the first of `nodes` that answers sees it, until the operator quits.
 
-    `nodes` are asked for at each change; a `ControlError` says that there is none.
+    `nodes` is called at each change; it raises `ControlError` if there is no node.
     """
     live = LiveView(timeout_s=timeout_s)
     async with trio.open_nursery() as nursery:
@@ -110,7 +110,7 @@ async def show_farm(
 
 
 async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
-    """Keep view, events and log fresh until cancelled; nothing is drawn."""
+    """Keep view, events and log fresh until cancelled, without drawing."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_asking, nodes, live)
         nursery.start_soon(keep_asking_leader, nodes, live)
@@ -121,7 +121,7 @@ async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVi
 async def show_local_farm(
     picture: Callable[[], LocalFarmView], events: AsyncIterable[TraceEvent], console: Console | None = None
 ) -> None:
-    """All processes of a local farm, until the operator quits; the view of the leader counts."""
+    """Show all processes of a local farm, until the operator quits; the view of the leader counts."""
     live = LiveView(state=ViewState(quit_question="Stop the whole farm?"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, picture, live)
@@ -156,13 +156,13 @@ async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> 
 
 
 async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
-    """Keep the view fresh, from whichever node answers."""
+    """Keep the view fresh, from any node that answers."""
     while True:
         reason, following = "", live.following
         try:
             known = nodes()
         except ControlError as error:
-            # The node that was followed is named, not the places where another one could be.
+            # The error names the followed node, not the places where another one could be.
             known, reason = ((), str(error)) if following.address is None else ((following.address,), "")
         for address in sorted(known, key=lambda each: each != following.address):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
@@ -176,7 +176,7 @@ async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """How it ended that a node was asked."""
+    """The end of the queries to a node."""
 
     reason: str
     answered: bool
@@ -184,7 +184,10 @@ class _Lost:
 
 
 async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_not: str) -> _Lost:
-    """Show what one node sees until it does not answer. `why_not`: the reason of the node that was asked before it."""
+    """Show the view of one node until it does not answer.
+
+    `why_not`: the reason of the node that was queried before it.
+    """
     answered = False
     async with ControlClient(address, live.timeout_s) as client:
         while True:
@@ -199,13 +202,13 @@ async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_n
 
 
 def _noted(view: FarmView, why_not: str) -> FarmView:
-    """The view of a node that stands in for the one that was meant."""
+    """Return the view of a node that replaces the chosen one."""
     note = AlarmView(CHANGED_OVER, f"this is what {view.node.name} sees", why_not or "the node that was meant is back")
     return msgspec.structs.replace(view, alarms=by_gravity((note, *view.alarms)))
 
 
 async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
-    """While a node is followed that does not lead: keep what the leader alone knows, if it is one of `nodes`."""
+    """While the followed node does not lead, keep the followers of the leader, if it is one of `nodes`."""
     while True:
         with suppress(ControlError):
             for address in nodes():
@@ -215,10 +218,10 @@ async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: L
 
 
 async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
-    """Until this node is not the leader of the farm that is shown, or does not answer."""
+    """Keep the followers until this node no longer leads the shown farm, or does not answer."""
     try:
         async with ControlClient(address, live.timeout_s) as client:
-            # Nodes that do not lead are asked often and in vain: this answer is a short one.
+            # Nodes that do not lead are often queried in vain: this answer is a short one.
             said = await client.cluster()
             while (shown := live.following.view) is not None and address != live.following.address:
                 if said.raft_id is None or (said.cluster_id, said.raft_id) != (
@@ -235,7 +238,7 @@ async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
 
 
 async def _follow_events(live: LiveView) -> None:
-    """The trace of the node that is followed; from its start again when that changes."""
+    """Follow the trace of the followed node; from its start again when the node changes."""
     while True:
         address = live.following.address
         if address is not None:
@@ -257,7 +260,7 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
 
 
 async def _read_log(live: LiveView) -> None:
-    """The newest entries, while they are shown: each is asked for once."""
+    """Read the newest entries, each once, while the pane is shown."""
     while True:
         view, address = live.following.view, live.following.address
         if live.state.pane is Pane.LOG and view is not None and address is not None:
@@ -275,7 +278,7 @@ async def _read_log(live: LiveView) -> None:
 
 
 async def _carry_out(live: LiveView) -> None:
-    """Have the node do what was ordered, one after the other, and tell what became of it."""
+    """Have the node carry out the orders in order, and show their results."""
     while True:
         await live.ordered.wait()
         live.ordered = trio.Event()
@@ -294,7 +297,7 @@ async def _carry_out(live: LiveView) -> None:
 
 
 def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
-    """What carries an order out, and says what was done."""
+    """Return the function that carries an order out and returns its result."""
 
     async def ask(client: ControlClient) -> str:
         match order:

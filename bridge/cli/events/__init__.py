@@ -1,1 +1,1 @@
-"""Commands about what happens on nodes: events, live and past, and a bundle of all that they tell."""
+"""Commands about events on nodes: live and past ones, and a bundle for fault analysis."""

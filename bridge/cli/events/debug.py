@@ -1,15 +1,15 @@
-"""`garlicfarm debug`: one file with all that is needed to look for a fault in a farm, and without a secret.
+"""`garlicfarm debug`: one file with the data for fault analysis of a farm, without secrets.
 
-    the asked node ──POST /v1/debug──▶ settings, versions, profile, stacks, memory
+    the first node ──POST /v1/debug──▶ settings, versions, profile, stacks, memory
     each node      ──GET────────────▶ view, cluster, identities, events, metrics        ──▶ NAME.tar.gz, mode 0600
-    members that no address is known of, nodes that do not answer ──▶ summary.json says which, and why
+    members without a known address, nodes that do not answer ──▶ summary.json lists them, with the reasons
 
-Which nodes: those that `--node` names, as often as it is given; the first is the asked one. Otherwise the node that
-other commands ask, and those whose state directories lie beside its own. What a node refuses or does not answer is in
-the summary, and the rest is written all the same: a bundle is asked for when something does not work.
+The nodes are those of `--node`, which may be repeated; the first one is profiled. Otherwise it is the node that other
+commands query, and the nodes whose state directories have the same parent. The summary lists requests that a node
+refuses or does not answer, and the rest is written anyway: users need a bundle when something does not work.
 
-No key, no token and no entry of the log is in it. What is in it are names, addresses of nodes and of destinations, and
-what alarms and events say. Its size is bounded by that of each document and of all together.
+The file contains neither keys nor tokens nor entries of the log. It contains names, addresses of nodes and of
+destinations, and the texts of alarms and events. The size of each document and of all together is bounded.
 """
 
 import gzip
@@ -52,18 +52,18 @@ _NOT_ASKED = ", and was not queried: give its address with --node as well"
 
 @dataclass(slots=True)
 class _DebugBundle:
-    """What was found so far: files by their names, and what is told about them."""
+    """The collected data: files by their names, and their description."""
 
     directory: str
     files: dict[str, bytes] = field(default_factory=dict)
     answered: list[DebugAnswered] = field(default_factory=list)
     silent: list[DebugSilent] = field(default_factory=list)
     members: dict[str, str] = field(default_factory=dict)
-    """The status of each member that a node told of."""
+    """The status of each member in the view of a node."""
     size: int = 0
 
     def add(self, name: str, content: bytes) -> bool:
-        """Whether there was room for the file."""
+        """Add the file; return True if there was room for it."""
         if self.size + len(content) > BUNDLE_MOST_BYTES:
             return False
         self.files[name] = content
@@ -93,7 +93,7 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
     path = output or Path(f"{name}.tar.gz")
     with failures(ControlError):
         addresses = (find_named_nodes(nodes) or find_nodes())[:NODES_MOST]
-    # Before a node is watched for seconds: a file that cannot be written is told at once.
+    # Before the profile, which takes seconds: an error about the file is reported immediately.
     with failures(OSError):
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     try:
@@ -152,7 +152,7 @@ async def _ask(bundle: _DebugBundle, address: NodeAddress, seconds: int | None) 
 
 
 def _place(bundle: _DebugBundle, view: FarmView) -> str:
-    """A folder for a node: nodes of one name, of two farms, have one each."""
+    """Return a folder name for a node: nodes of one name, of two farms, have separate folders."""
     taken = {name.split("/")[0] for name in bundle.files}
     safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in view.node.name).lstrip(".") or "node"
     return safe if safe not in taken else f"{safe}-{view.node.node_id}"
@@ -183,7 +183,7 @@ async def _metrics(client: ControlClient) -> bytes:
 
 
 async def _events(client: ControlClient) -> bytes:
-    """All that the node still has, one event on each line."""
+    """Return all events that the node still has, one on each line."""
     lines, page = list[bytes](), EventPage(1, 0)
     while True:
         page = await client.events(page.next_cursor, EVENTS_PAGE)
@@ -207,7 +207,7 @@ async def _debug(bundle: _DebugBundle, client: ControlClient, seconds: int, plac
 
 
 def _folded(answer: DebugAnswer) -> bytes:
-    """The profile as programs that draw flame graphs read it: `outer;inner count` on each line."""
+    """Return the profile as programs that draw flame graphs read it: `outer;inner count` on each line."""
     lines = [f"{';'.join(each.frames)} {each.samples}\n" for each in answer.profile.stacks]
     return "".join(lines).encode()
 

@@ -1,8 +1,8 @@
-"""`garlicfarm event`, `query` and `events`: small messages to all nodes by gossip, and what has happened on a node.
+"""`garlicfarm event`, `query` and `events`: small messages to all nodes by gossip, and the events on a node.
 
-event NAME [PAYLOAD]   every node that runs notes it in its trace
-query NAME [PAYLOAD]   every node that knows an answer gives it; all know one to `ping` and to `version`
-events                 the trace of one node: user events and queries among all else, with --follow as they happen
+event NAME [PAYLOAD]   every node that runs notes it in its trace query NAME [PAYLOAD]   every node that knows an answer
+gives it; all know one to `ping` and to `version` events                 the trace of one node: user events and queries
+among all else, with --follow as they happen
 """
 
 import sys
@@ -101,7 +101,7 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:
-    """The last events of these kinds, of all that the node still has."""
+    """Return the last events of these kinds, from all that the node still has."""
     found: list[TraceEvent] = []
     cursor, lost = 1, 0
     while True:

@@ -1,12 +1,12 @@
-"""`garlicfarm monitor`: what happens on all nodes, as one story, live.
+"""`garlicfarm monitor`: the events on all nodes, as one story, live.
 
     node-1 ── events, by long polls ─┐
     node-2 ──────────────────────────┼─▶ each fact once (`bridge.api.events`) ─▶ a line
     node-3 ──────────────────────────┘
 
-Which nodes: those that `--node` names, as often as it is given. Otherwise the node that is meant, and those whose state
-directories lie beside its own. A node that does not answer is told once, and once more when it is back. With `--json`
-nothing is joined: each line is one event of one node.
+The nodes are those of `--node`, which may be repeated. Otherwise it is the default node, and the nodes whose state
+directories have the same parent. Two lines report a node that stops answering, and its return. With `--json` the events
+are not joined: each line is one event of one node.
 """
 
 import sys
@@ -60,7 +60,7 @@ class _Printer:
         self._story = EventStory()
 
     def began(self, known: Collection[str]) -> None:
-        """One node more is watched, which has had events of these kinds; a kind that none had may be a typing error."""
+        """Note one more node, which has had events of these kinds; a kind without events may be a typing error."""
         self._known.update(known)
         self._unheard -= 1
         missing = [each for each in self._kinds if each not in self._known]
@@ -69,7 +69,7 @@ class _Printer:
             echo(f"Nothing of the kind {', '.join(missing)} yet; the nodes have had: {there}.", err=True)
 
     def tell(self, events: Sequence[TraceEvent]) -> None:
-        """Of those that are wanted."""
+        """Print the events of the wanted kinds."""
         for event in events:
             if self._kinds and event.kind not in self._kinds:
                 continue
@@ -80,7 +80,7 @@ class _Printer:
         sys.stdout.flush()
 
     def say(self, text: str) -> None:
-        """Something about a node that is watched."""
+        """Print a text about a watched node."""
         echo(f"{clock_text(int(time.time() * 1000))} {text}", err=self._as_json)
 
 
@@ -109,7 +109,7 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
                     has_begun = True
                     printer.began(())
                 is_silent, cursor = True, None
-                last = max(last, 1_000)  # what it says when it is back is all news
+                last = max(last, 1_000)  # all its events after its return are new
                 await trio.sleep(ASK_AGAIN_S)
                 continue
             if is_silent:
@@ -119,7 +119,7 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
 
 
 async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[int, set[str]]:
-    """Tell the last events that there are; returns where to go on, and the kinds of all of them."""
+    """Print the last present events; return the next position, and the kinds of all events."""
     cursor, recent, known = 1, list[TraceEvent](), set[str]()
     while True:
         page = await client.events(cursor, 1_000)

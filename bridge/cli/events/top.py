@@ -1,6 +1,6 @@
 """`garlicfarm top`: the farm live in the terminal, as one node sees it.
 
-    find the nodes ──▶ `bridge.tui.top`: ask one of them, draw, handle keys   until q or Ctrl-C
+    find the nodes ──▶ `bridge.tui.top`: query one of them, draw, handle keys   until q or Ctrl-C
 
 A module of its own: the live view needs rich, which takes longer to import than `garlicfarm status` takes to run.
 """

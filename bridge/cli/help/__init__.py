@@ -1,1 +1,1 @@
-"""What the command line tells about itself: its documents, and to a shell what can come next."""
+"""Help of the command line: its documents, and completion in a shell."""

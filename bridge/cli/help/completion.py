@@ -1,11 +1,11 @@
-"""`garlicfarm completion`, and what a shell offers while a command is typed.
+"""`garlicfarm completion`, and the suggestions of a shell while the user types a command.
 
     garlicfarm completion bash | zsh | fish     the script that the shell reads at its start; click makes it
-    members, servers, leaves, masters           asked of the node that the command would ask
+    members, servers, leaves, masters           from the node that the command would query
     topics of `garlicfarm help`                 from the documents
 
-Each press of the key runs `garlicfarm` once, so a question to a node has half a second. A node that does not answer, or
-that this user may not ask, offers nothing: an error would be printed into the line that is being typed.
+Each press of the key runs `garlicfarm` once, so a request to a node has half a second. If a node does not answer, or
+refuses this user, there are no suggestions: an error would be printed into the line that the user types.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_GARLICFARM_COMPLETE"
 ANSWER_TIMEOUT_S = 0.5
 Offered = Iterable[tuple[str, str]]
-"""Words, each with what a shell that has room for it shows beside the word."""
+"""Words, each with a description for shells that show one."""
 
 
 @click.command()
@@ -43,21 +43,21 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def completion_script(command: click.Command, shell: str) -> str:
-    """Click's script for one of SHELLS."""
+    """Return click's script for one of SHELLS."""
     made = get_completion_class(shell)
     if made is None:
         raise LookupError(f"click completes nothing in {shell}")
-    # It warns on stderr where no bash is installed, or an old one: that is the business of the machine that uses it.
+    # It warns on stderr without bash, or with an old one: that concerns the machine that uses the script.
     with redirect_stderr(StringIO()):
         script = made(command, {}, "garlicfarm", VARIABLE).source()
-    # Click's script for fish would end what it shows beside a word at the first comma in it.
+    # Click's script for fish would end the description of a word at its first comma.
     return script.replace('string split "," $completion', 'string split --max 1 "," $completion')
 
 
 def _from_view(
     offered: Callable[[FarmView], Offered],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """What the node's view offers; nothing if no node answers in time."""
+    """Return a completion with suggestions from the node's view; empty if no node answers in time."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del parameter

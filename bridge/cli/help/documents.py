@@ -3,11 +3,11 @@
     garlicfarm help                         every topic with its task, in the order of docs/README.md
     garlicfarm help servers                 one document
     garlicfarm help upgrade 'made before'   a section of it, by words of its heading
-    garlicfarm help node evict              a command, where no document has that name
+    garlicfarm help node evict              a command, if no document has that name
 
-The documents stand once in the repository, in docs/. A checkout is read there; the wheel carries them inside of the
+The documents are stored once in the repository, in docs/. A checkout is read there; the wheel has them inside the
 package, where `setup.py` puts them. Messages name a document by this command, because an operator who installed a
-package has no docs/ to look into. Nothing is paged: a terminal scrolls, and a pipe wants the whole.
+package does not have docs/. The output is not paged: a terminal scrolls, and a pipe needs the whole text.
 """
 
 import re
@@ -43,7 +43,7 @@ class Topic:
 
 
 def documents_directory() -> Path:
-    """Where the documents lie; ends the command if this installation has none."""
+    """Return the directory of the documents; end the command if this installation lacks them."""
     found = next((each for each in (PACKAGED, CHECKOUT) if (each / "README.md").is_file()), None)
     if found is None:
         fail(
@@ -54,7 +54,7 @@ def documents_directory() -> Path:
 
 
 def topics(directory: Path) -> list[Topic]:
-    """Every document, in the order of the index. Two documents of one file name are named with their folder."""
+    """Return every document, in the order of the index. Two documents of one file name are named with their folder."""
     index = (directory / "README.md").read_text(encoding="utf-8")
     head, *parts = re.split(r"^## (.+)$", index, flags=re.MULTILINE)
     found = [(place, "", "") for place in dict.fromkeys(_INTRODUCED.findall(head))]
@@ -68,13 +68,13 @@ def topics(directory: Path) -> list[Topic]:
 
 
 def find_topic(known: list[Topic], asked: str) -> Topic | None:
-    """The topic of that name; a path such as `docs/how-to/servers.md` names its document as well."""
+    """Return the topic of that name; a path such as `docs/how-to/servers.md` also names its document."""
     place = asked.removeprefix("docs/").removesuffix(".md")
     return next((each for each in known if place in {each.name, each.place}), None)
 
 
 def find_section(text: str, asked: str) -> str | None:
-    """Return the section with this heading, or else the first whose heading has the words; its subsections as well."""
+    """Return the section with this heading, or else the first with these words in its heading; with its subsections."""
     exactly = _first_section(text, lambda heading: heading.strip("`") == asked.casefold())
     return exactly or _first_section(text, lambda heading: asked.casefold() in heading)
 
@@ -95,7 +95,7 @@ def _first_section(text: str, is_wanted: Callable[[str], bool]) -> str | None:
 
 
 def readable(text: str, topic: Topic, known: list[Topic]) -> str:
-    """The document without links: one that leads to another document names its topic instead."""
+    """Return the document without links: a link to another document becomes the name of its topic."""
     names = {each.place: each.name for each in known}
     folder = topic.place.rpartition("/")[0]
 
@@ -159,7 +159,7 @@ def _headings(text: str) -> Iterator[str]:
 
 
 def _command_help(root: click.Context, path: list[str], known: list[Topic]) -> str:
-    """The help of the command that the words name, or the end of this one with what may have been meant."""
+    """Return the help of the command that the words name, or end this command with similar names."""
     context = root
     for name in path:
         group = context.command

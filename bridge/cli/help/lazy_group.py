@@ -1,4 +1,4 @@
-"""Groups of commands that know of each command only a name, where it lives and one line.
+"""Groups of commands that store only the name, the place and one line of each command.
 
 The module of a command is imported when the command runs or prints its help. So `--help` and shell completion are quick
 on an edge box, and no command loads what only another one needs. Other packages add commands by entry points; the
@@ -22,7 +22,7 @@ _LINE = 100
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """Where a command lives (`module:attribute`) and what the overview says about it."""
+    """The place of a command (`module:attribute`) and its line in the overview."""
 
     target: str
     summary: str
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
         return {**self._own_commands, **found}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of a newcomer's way."""
+        """Return the names, in the order of use by a newcomer."""
         del ctx
         return list(self.lazy_commands)
 
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named, or the ones that its name resembles: click suggests options only."""
+        """Return the named command, or suggest commands with similar names: click suggests options only."""
         name = args[0]
         if name in self._own_commands or name.startswith("-") or name in self.lazy_commands:
             return super().resolve_command(ctx, args)

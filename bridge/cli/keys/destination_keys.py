@@ -1,4 +1,4 @@
-"""`garlicfarm keys new-destination`, `import-destination` and `offline`: the farm's identity, and what signs for it.
+"""`garlicfarm keys new-destination`, `import-destination` and `offline`: the farm's identity, and its signing keys.
 
     on a machine that is offline                                      on each node
     keys new-destination master.key

@@ -63,7 +63,7 @@ class InOrder(click.Group):
     """Shows its commands in the order of their use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As they are defined."""
+        """Return the names in the order of their definition."""
         del ctx
         return list(self.commands)
 
@@ -333,7 +333,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     """
 
     def say(line: str) -> None:
-        # With --json, standard output is the document and nothing else.
+        # With --json, standard output is only the document.
         echo(line, err=as_json)
 
     async def all_steps(client: ControlClient) -> RotationOutput:

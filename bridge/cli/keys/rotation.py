@@ -3,10 +3,10 @@
     install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
 
 Each step waits until every member that runs has confirmed it, and that it is stored: a member that could not store the
-new key would come back with the old one after a restart, and be refused once that is removed. Wherever a rotation ends,
-the farm goes on: until the last step the old key opens, so that no member is cut off. The same command continues
-where it ended. The ages of the keys show the next step: a key that is newer than the sealing key is used next, and an
-older one that still opens is removed.
+new key would return with the old one after a restart, and be refused after its removal. The farm continues after an
+interruption of any step: until the last step the old key opens, so that no member is isolated. The same command
+continues where it ended. The ages of the keys show the next step: a key newer than the sealing key is used next, and an
+older installed one is removed.
 """
 
 from collections.abc import Callable
@@ -24,27 +24,27 @@ _AGAIN = "run `garlicfarm keys rotate` again: it continues from here"
 
 
 class KeyClient(Protocol):
-    """What a rotation asks of a node: a part of `ControlClient`."""
+    """The methods of `ControlClient` for a rotation."""
 
     async def keys(self) -> KeysAnswer:
-        """The ring, and which members have it."""
+        """Return the ring, and the members that have it."""
 
     async def install_key(self) -> str:
-        """Have a new key opened everywhere; its id."""
+        """Make all members open a new key; return its id."""
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Have all members seal with an installed key."""
+        """Make all members seal with an installed key."""
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Have a key refused everywhere."""
+        """Make all members refuse a key."""
 
 
 class RotationError(Exception):
-    """The rotation stopped; the text says where, why, and what to do."""
+    """The rotation stopped; the text has the step, the reason and the remedy."""
 
 
 class Rotation:
-    """One rotation. `say` is given a line at each step, and while one waits."""
+    """One rotation. `say` gets a line at each step, and while a step waits."""
 
     def __init__(self, client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class Rotation:
         self._force = force
 
     async def run(self, before: KeysAnswer) -> RotationOutput:
-        """All steps. RotationError or ControlError says where it stopped."""
+        """Run all steps. The text of a RotationError or ControlError names the step at which it stopped."""
         self._check_absent(before)
         key = await self._begun(before)
         if before.primary != key:
@@ -77,7 +77,7 @@ class Rotation:
             )
 
     async def _begun(self, before: KeysAnswer) -> str:
-        """The key to rotate to: what an interrupted rotation left, otherwise a new one."""
+        """Return the key to rotate to: the key of an interrupted rotation, otherwise a new one."""
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
         if newest is not None and newest.since > before.epoch:
@@ -103,7 +103,7 @@ class Rotation:
         return older
 
     async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
-        """Ask until no member is behind; a step that cannot be confirmed in time ends the rotation, unless forced."""
+        """Query until all members have confirmed the step; after the timeout end the rotation, unless forced."""
         deadline = trio.current_time() + self._timeout_s
         told: tuple[str, ...] = ()
         while True:
@@ -139,7 +139,7 @@ class Rotation:
 
 
 async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
-    """Rotate; an answer that did not come ends it like a refusal, with what to do next."""
+    """Rotate; a missing response ends it like a refusal, with the remedy."""
     before = await client.keys()
     try:
         return await Rotation(client, say, timeout_s, force=force).run(before)

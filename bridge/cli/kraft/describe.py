@@ -1,11 +1,11 @@
 """`garlicfarm kraft describe`: a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
 
-    --status        who leads, how far the followers are behind, who votes
-    --replication   a row for each replica: the leader, the followers, the observers; where the terminal is too narrow
+    --status        the leader, the lag of the followers, the voters
+    --replication   a row for each replica: the leader, the followers, the observers; if the terminal is too narrow
                     for Kafka's table, a line for each field, unless --wide
 
-The figures are computed as Kafka's tool does it. *Lag in time* of a follower is from when it last had all of the
-leader's log until now, so it is 0 for one that has all, and -1 where the leader does not know.
+The figures are computed as in Kafka's tool. *Lag in time* of a follower is the time since it last had all of the
+leader's log. It is 0 for a follower that has all of it, and -1 if the leader does not know.
 """
 
 import json
@@ -71,9 +71,9 @@ def _status(state: "protocol.QuorumDescription") -> Sequence[tuple[str, str]]:
 
 
 def _max_lag(state: "protocol.QuorumDescription") -> tuple[int, int]:
-    """Of the voter that is furthest behind: how many records, and for how many milliseconds."""
+    """Return the lag of the slowest voter in records and in milliseconds."""
     leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
-    # A leader that has been removed leads until that is committed, and is no voter.
+    # A removed leader leads until its removal is committed, and is not a voter.
     if leader is None or not state.voters:
         return 0, -1
     last = min(state.voters, key=lambda each: each.log_end_offset)
@@ -89,7 +89,7 @@ def _behind_ms(leader: "protocol.QuorumReplica", replica: "protocol.QuorumReplic
 
 
 def _named(state: "protocol.QuorumDescription", replicas: "Iterable[protocol.QuorumReplica]") -> str:
-    """A list as Kafka's tool prints it."""
+    """Return a list as Kafka's tool prints it."""
     return f"[{', '.join(_name(state, each) for each in replicas)}]"
 
 

@@ -1,7 +1,7 @@
 """`garlicfarm kraft`: the group of commands around a quorum that speaks KRaft.
 
-Each command is loaded when it is called, as those of `garlicfarm` are: a server has no use for the modules of the
-others, and a small machine has little memory for them.
+As in `garlicfarm`, a command is loaded when it is called: a server does not need the modules of the others, and a small
+machine has little memory for them.
 """
 
 import click

@@ -1,14 +1,14 @@
 """`garlicfarm kraft log`: the records of a quorum's log, or of a farm's, from its servers or from a directory.
 
     --bootstrap-controller ──▶ the leader ────────── Fetch ─┐
-    --bootstrap-server ─────▶ a farm's listener ── Fetch ─┼▶ offset, epoch, time, what it is, key and value
+    --bootstrap-server ─────▶ a farm's listener ── Fetch ─┼▶ offset, epoch, time, kind, key and value
     --directory ────────────▶ one server's files ───────────┘
 
-The quorum may be of Kafka's controllers. Their records are metadata in a form of Kafka's own, and are printed as bytes.
-Records of the protocol's own are named: a new leader, the version, the voters.
+The quorum may be of Kafka's controllers. Their records are metadata in Kafka's own form, and are printed as bytes.
+Control records of the protocol are named: a new leader, the version, the voters.
 
-Servers give what is committed. A directory has what one server has stored; the newest of it may not be committed, which
-is said.
+Servers return committed records. A directory has the records that one server has stored; the newest of them may not be
+committed, and the output states this.
 """
 
 import sys
@@ -36,7 +36,7 @@ CONTROL_NAMES = {
     1_000: "NewProducerId",
     1_100: "FarmInternal",
 }
-"""Of each type of control record that a log has; the last two are our own, the last in a farm's log."""
+"""Name of each type of control record in a log; the last two are our own, the last one in a farm's log."""
 DATA = "Data"
 _NO_TIME = "-"
 STORED = "These are the records that one server has stored: the newest need not be committed."
@@ -103,7 +103,7 @@ class Printer:
         self._as_json = as_json
 
     def take(self, item: "protocol.LogRecord | protocol.LogStart") -> bool:
-        """Print it; whether that was the last one wanted."""
+        """Print it; return True if it was the last wanted one."""
         if not self.count and not self._as_json and isinstance(item, protocol.LogRecord):
             echo(_HEAD, bold=True)
         _print(item, as_json=self._as_json)

@@ -2,11 +2,11 @@
 
     current-leader ─▶ kafka_raft_current_leader      the KIP's name after `kafka_raft_`, with `_` for `-`
 
-A metric of which the KIP has an average and a maximum is two. `current-state` is an enumeration there; here it is a
-gauge of 1 at the label of the state that is, and 0 at the others. Latencies are in milliseconds, as in Kafka.
+A metric with an average and a maximum in the KIP becomes two. `current-state` is an enumeration there; here it is a
+gauge of 1 at the label of the present state, and 0 at the others. Latencies are in milliseconds, as in Kafka.
 
-`GET /metrics` is all that the endpoint answers, one request on a connection. It tells figures and no secrets, to
-any client that reaches the address.
+The endpoint answers only `GET /metrics`, one request on a connection. It returns figures, and no secrets, to any client
+that reaches the address.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ TEXTS: Final = {
     "append_records_rate": "Records that this server has appended, a second; of a leader",
     "poll_idle_ratio_avg": "The idle share of this process's time",
 }
-"""Averages, maxima and rates are of the last 30 to 60 seconds; not a number: there was nothing to measure."""
+"""Averages, maxima and rates cover the last 30 to 60 seconds; not a number: nothing was measured."""
 _CONNECTIONS: Final = 8
 _HEAD_BYTES: Final = 16 * 1024
 _REQUEST_S: Final = 10.0
@@ -47,7 +47,7 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def exposition(figures: "protocol.QuorumFigures") -> bytes:
-    """The metrics as Prometheus' text."""
+    """Return the metrics as Prometheus' text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(figures))
     return generate_latest(registry)
@@ -58,7 +58,7 @@ class _Figures(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Each in the order of the KIP."""
+        """Yield each metric in the order of the KIP."""
         for name, text in TEXTS.items():
             if name == STATE:
                 states = GaugeMetricFamily(PREFIX + name, text, labels=("state",))
@@ -77,7 +77,7 @@ async def serve_metrics(
     *,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer until cancelled; starts with the port. Raises `OSError` if it cannot listen."""
+    """Answer until cancelled; report the port when started. Raise `OSError` if it cannot listen."""
     places = trio.CapacityLimiter(_CONNECTIONS)
 
     async def answer(stream: trio.SocketStream) -> None:

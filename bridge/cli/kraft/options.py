@@ -1,8 +1,8 @@
-"""What the commands of `garlicfarm kraft` share: files of settings, which quorum is asked, and the extra they need.
+"""Common parts of the commands of `garlicfarm kraft`: files of settings, the choice of the quorum, and the extra.
 
-    --bootstrap-controller HOST:PORT,… ──▶ QuorumClient ──▶ whichever servers there are: the leader is found from any
+    --bootstrap-controller HOST:PORT,… ──▶ QuorumClient ──▶ some of the servers: the leader is found from any
 
-The words are those of Kafka's tools. What decodes Kafka's messages is an extra, so nothing of it is imported before a
+The words are those of Kafka's tools. The decoder of Kafka's messages is an extra, so it is not imported before a
 command runs.
 """
 
@@ -50,7 +50,7 @@ set_option = click.option(
 
 @contextmanager
 def needs_kafka() -> Iterator[None]:
-    """What is imported here may need the extra; without it, the command ends with how to get it."""
+    """End the command with an instruction if an import in the block lacks the extra."""
     try:
         yield
     except ImportError as error:
@@ -60,7 +60,7 @@ def needs_kafka() -> Iterator[None]:
 
 
 def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
-    """The settings of a file with those of --set in their place, or the end of the command with the reason."""
+    """Return the settings of a file with the values of --set, or end the command with the reason."""
     with failures(protocol.SettingsError):
         try:
             settings = protocol.parse_properties(file.read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def read_settings(file: Path, changes: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """How a command reaches a quorum."""
+    """The servers of a quorum, and the security to reach them."""
 
     servers: str
     brokers: bool
@@ -79,7 +79,7 @@ class Quorum:
     patience_s: float
 
     def ask(self, question: Question[T]) -> T:
-        """What the quorum answers, or the end of the command with the reason."""
+        """Return the response of the quorum, or end the command with the reason."""
         with (
             interruptible(),
             needs_kafka(),
@@ -100,7 +100,7 @@ class Quorum:
 
 
 def was_given(name: str) -> bool:
-    """Whether an option stands on the command line of the command that runs."""
+    """Return True if the command line of the running command has this option."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -133,7 +133,7 @@ _OPTIONS = (
 
 
 def quorum_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options by which a command finds its quorum; the command gets a `Quorum` for them."""
+    """Add the options that find the quorum; the command gets a `Quorum` for them."""
 
     @wraps(command)
     def with_quorum(

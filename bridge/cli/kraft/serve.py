@@ -1,10 +1,10 @@
 """`garlicfarm kraft serve`: one server of a KRaft quorum, until a signal stops it.
 
     settings ─▶ open_voter ─▶ one listener: replicas, tools, consumers, producers     [--metrics ─▶ Prometheus]
-    SIGTERM ─▶ a leader resigns, so that another one leads at once ─▶ closed ─▶ exit code 0
+    SIGTERM ─▶ a leader resigns, so that another one leads soon ─▶ closed ─▶ exit code 0
 
-A second signal ends it without waiting. A listener that is not on loopback and lets anyone in needs --allow-network:
-who reaches it reads the log, writes to it and takes part in elections.
+A second signal ends it without waiting. A listener without authentication that is not on loopback needs
+--allow-network: any program that reaches it reads the log, writes to it and takes part in elections.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from consensus.protocols import kraft as protocol
 
 MIB = 1024 * 1024
 RESIGN_S = 3.0
-"""For another voter to take over, before a leader that stops is gone."""
+"""Seconds for another voter to take over before a stopping leader ends."""
 _NETWORK = (
     "{} is not on loopback, and the listener does not authenticate clients: any program that reaches it can read the"
     " log, write to it, and take part in elections."
@@ -40,7 +40,7 @@ _NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class VoterArguments:
-    """What the user asked for."""
+    """The checked options of the command."""
 
     settings: "protocol.VoterSettings"
     options: "protocol.VoterOptions"
@@ -56,7 +56,7 @@ def _asked(
     kafka_metadata: bool,
     allow_network: bool,
 ) -> VoterArguments:
-    """The settings checked, or the end of the command with the reason."""
+    """Return the settings checked, or end the command with the reason."""
     secured, others = protocol.split_settings(read_settings(config, changes))
     settings = protocol.voter_settings(others)
     users = protocol.read_directory(settings).read_users()
@@ -103,7 +103,7 @@ class VoterReporter(Lines):
         self._voters: tuple[KraftVoterView, ...] | None = None
 
     def notice(self, notice: Notice) -> None:
-        """Something that the server tells."""
+        """Report an event of the server."""
         match notice:
             case RoleChanged(role, epoch, leader):
                 leader_id = leader.id if isinstance(leader, ReplicaKey) else None
@@ -120,13 +120,13 @@ class VoterReporter(Lines):
                 assert_never(notice)
 
     def address_refused(self, refused: "protocol.AddressRefused") -> None:
-        """The quorum does not record where this server says that it is."""
+        """Report that the quorum does not record the address of this server."""
         use = f"The other servers use {refused.recorded}" if refused.recorded else "This server does not become a voter"
         text = f"{refused.address} is not recorded as this server's address: {refused.reason}. {use}"
         self.report("address-refused", f"{text}. Correct advertised.listeners", alarm=True, address=refused.address)
 
     def voters(self, servers: Sequence[Server]) -> None:
-        """These vote now; said once."""
+        """Report the voters, if they have changed."""
         voters = tuple(map(_view, servers))
         if voters == self._voters:
             return
@@ -137,7 +137,7 @@ class VoterReporter(Lines):
         self.report("voters", text, voters=voters)
 
     def serving(self, voter: "protocol.KraftVoter", metrics_port: int | None) -> None:
-        """The server is open."""
+        """Report that the server is open."""
         described = voter.server.describe()
         address = f"{voter.listener.options.host or '*'}:{voter.listener.port}"
         metrics = "" if metrics_port is None else f"; metrics on port {metrics_port}"
@@ -231,7 +231,7 @@ async def _start_metrics(
 ) -> int | None:
     if where is None:
         return None
-    # A server without metrics needs none of it, and one that runs imports it in a thread.
+    # A server without metrics does not need this module, and a running one imports it in a thread.
     module = await trio.to_thread.run_sync(import_module, "bridge.cli.kraft.metrics")
     try:
         return int(await nursery.start(module.serve_metrics, *where, voter.figures))

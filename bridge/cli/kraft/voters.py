@@ -1,10 +1,10 @@
-"""`garlicfarm kraft add-voter` and `remove-voter`: change who votes, by AddRaftVoter and RemoveRaftVoter (KIP-853).
+"""`garlicfarm kraft add-voter` and `remove-voter`: change the voters, by AddRaftVoter and RemoveRaftVoter (KIP-853).
 
-    describe ─▶ is it so already? ─▶ done     else ask the leader, which answers when the change is committed
-                                              no answer in time ─▶ describe: did it come nevertheless?
+    describe ─▶ is it so already? ─▶ done     else request it from the leader, which answers after the commitment
+                                              no answer in time ─▶ describe: is it committed nevertheless?
 
-A change that is repeated does no harm: what is so already is said, with exit code 0. A voter that was removed goes on
-as an observer, so a server that is neither is one that the quorum does not know, and cannot be removed.
+A repeated change does no harm: the command reports an existing state, with exit code 0. A removed voter continues as an
+observer. So the quorum does not know a server that is neither, and cannot remove it.
 """
 
 from collections.abc import Sequence
@@ -121,14 +121,14 @@ async def _remove(
 def _named(
     replicas: "Sequence[protocol.QuorumReplica]", node_id: int, directory_id: UUID | None
 ) -> "protocol.QuorumReplica | None":
-    """The replica of this id, and of this directory if one is given; None: there is none."""
+    """Return the replica of this id, and of this directory if one is given; None if it does not exist."""
     return next(
         (each for each in replicas if each.node_id == node_id and directory_id in (None, each.directory_id)), None
     )
 
 
 def _unknown(state: "protocol.QuorumDescription", voter_id: int) -> str:
-    """Why there is nothing to remove, and what to do."""
+    """Return the reason why the voter cannot be removed, and the remedy."""
     other = _named(state.voters, voter_id, None)
     if other is not None:
         return (
@@ -145,7 +145,7 @@ def _unknown(state: "protocol.QuorumDescription", voter_id: int) -> str:
 async def _committed(
     client: "protocol.QuorumClient", answer: "protocol.ChangeAnswer", key: tuple[int, UUID], *, is_voter: bool
 ) -> KraftChangeOutput:
-    """The voters once the change is among them, or the end of the command with what the leader said."""
+    """Return the voters after the change, or end the command with the leader's text."""
     if answer.error_code not in (kafka.ErrorCode.NONE, kafka.ErrorCode.REQUEST_TIMED_OUT):
         fail(f"the quorum refuses: {answer.text or answer.name}")
     for _ in range(_LOOKS):

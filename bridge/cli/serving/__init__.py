@@ -1,1 +1,1 @@
-"""What keeps a command running and lets it end: standard streams that never stop it, and an end in time."""
+"""Parts that keep a command running and bound its end: standard streams that never stop it, and a deadline."""

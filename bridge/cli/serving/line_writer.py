@@ -1,14 +1,14 @@
-"""Lines for one standard stream, written by a thread of their own: no reader of a log can stop a node.
+"""Lines for one standard stream, written by a separate thread: no reader of a log can stop a node.
 
     write(line) ──▶ queue of at most `WAITING_BYTES` ──▶ thread ──▶ stream
-                └── full: dropped and counted; the next line that is written tells how many
+                └── full: dropped and counted; the next written line has the number
 
 A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process that writes to it. In the event loop that
-would stop the whole node until the reader goes on. A nonblocking descriptor is no way out: other processes share it.
+would stop the whole node until the reader continues. A nonblocking descriptor does not help: other processes share it.
 
 The thread writes to the descriptor, not to Python's stream, whose lock would be held while it blocks: the interpreter
 takes that lock when it ends. A stream without a descriptor (a test's) is written as such. An error of the stream drops
-its lines: a log that cannot be written is no reason for a node to end.
+its lines: a log that cannot be written must not end a node.
 """
 
 import os
@@ -21,11 +21,11 @@ from typing import Final, TextIO
 
 WAITING_BYTES: Final = 1024 * 1024
 CLOSE_SECONDS: Final = 1.0
-"""How long the end of a process waits for a reader of its last lines."""
+"""Seconds for which the end of a process waits for a reader of its last lines."""
 
 
 def lost_lines(count: int) -> str:
-    """Return the line that is written in place of `count` dropped ones."""
+    """Return the line that replaces `count` dropped ones."""
     return f"{count} lines were left out here, because the output was not read in time"
 
 
@@ -35,7 +35,7 @@ class LineWriter:
     def __init__(
         self, stream: TextIO | None, lost: Callable[[int], str] = lost_lines, waiting_bytes: int = WAITING_BYTES
     ) -> None:
-        """`stream` is None if the process was started without it: then each line is dropped."""
+        """Open the writer; without a `stream` (the process was started without it) each line is dropped."""
         self._stream = stream
         self.lost = lost
         self._waiting_bytes = waiting_bytes
@@ -45,10 +45,10 @@ class LineWriter:
         self._is_writing = False
         self._thread: Thread | None = None
         self.dropped = 0
-        """Lines that were dropped and not told of yet."""
+        """Number of dropped lines that are not reported yet."""
 
     def write(self, line: str) -> None:
-        """Have a line written; never waits."""
+        """Queue a line; never wait."""
         if self._stream is None:
             return
         data = (line + "\n").encode(self._stream.encoding or "utf-8", self._stream.errors or "replace")
@@ -64,7 +64,7 @@ class LineWriter:
             self._changed.notify_all()
 
     def close(self, within_s: float = CLOSE_SECONDS) -> bool:
-        """Return True if all lines are written, which this waits for; False after `within_s` without a reader."""
+        """Wait until all lines are written, and return True; return False after `within_s` without a reader."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._lines and not self._is_writing, within_s)
 

@@ -2,9 +2,9 @@
 
     run_server ──▶ trio.run(serve) ──▶ the end of the command: its reasons, Ctrl-C, or exit code 0
                        └── on_signals: SIGINT, SIGTERM and SIGHUP stop the server
-    Lines      ──▶ one line for each event, in words or as JSON
+    Lines      ──▶ one line for each event, as text or as JSON
 
-`garlicfarm run` has a log in place of these lines, and a node ends in other ways, so it shares only the deadline.
+`garlicfarm run` has a log instead of these lines, and a node ends in other ways, so it shares only the deadline.
 """
 
 import signal
@@ -29,13 +29,13 @@ class Lines:
     """Prints the events of a server, a line for each."""
 
     def __init__(self, output: Callable[..., Struct], server_id: object, *, as_json: bool) -> None:
-        """`output` makes the JSON: its first arguments are the event, the id, the time and the text."""
+        """Set the constructor of the JSON: its first arguments are the event, the id, the time and the text."""
         self._output = output
         self._server_id = server_id
         self._as_json = as_json
 
     def report(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
-        """Print a line in words or as JSON."""
+        """Print a line as text or as JSON."""
         if self._as_json:
             print_json_line(self._output(event, self._server_id, time.time_ns() // 1_000_000, text, **facts))
         else:
@@ -51,7 +51,7 @@ class Lines:
 
 
 def check_network(warning: str, remedy: str, *, allow_network: bool) -> None:
-    """Refuse a server that others can reach without authentication, or print the warning if that is allowed."""
+    """Refuse a server that others can reach without authentication; print only a warning if the network is allowed."""
     if not allow_network:
         fail(f"{warning}\n{remedy}")
     echo(f"Warning: {warning}", err=True)
@@ -71,7 +71,7 @@ def run_server(serve: Callable[[StopDeadline], Awaitable[None]], *errors: type[E
     except* known as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
-        interrupted = True  # Before the server could listen to signals.
+        interrupted = True  # Before the server could receive signals.
     if ends:
         fail("; ".join(dict.fromkeys(ends)))
     if interrupted:

@@ -1,8 +1,8 @@
-"""The three standard streams, however this process was started: full, closed, or with a reader that is gone.
+"""The three standard streams, for any start of this process: full, closed, or without a reader.
 
     stdin   closed ──▶ empty
     stdout  closed ──▶ nothing is written; cannot be written (full disk, reader gone) ──▶ OSError that names the stream
-    stderr  closed, or cannot be written ──▶ what is written is lost: there is no other place to report it
+    stderr  closed, or cannot be written ──▶ the text is lost: it cannot be reported elsewhere
 
 A closed descriptor is opened on `/dev/null` first. Otherwise the next socket or file of the process gets its number,
 and receives what was printed. Python keeps buffered output after a failed write and writes it once more at its exit,
@@ -27,13 +27,13 @@ class StandardOutput(io.FileIO):
     """A descriptor whose first failed write is reported with the name of the stream, and no later one."""
 
     def __init__(self, descriptor: int, stream_name: str | None) -> None:
-        """`stream_name` is for the error; None: no error is raised."""
+        """Set the name of the stream for the error; None: an error is not raised."""
         super().__init__(descriptor, "wb", closefd=False)
         self._stream_name = stream_name
         self._is_lost = False
 
     def write(self, data: "Buffer", /) -> int:
-        """Write some of the data; returns how many bytes. Raises `OSError` once."""
+        """Write some of the data; return the number of bytes. Raise `OSError` once."""
         size_bytes = memoryview(data).nbytes
         while not self._is_lost:
             try:
@@ -52,7 +52,7 @@ class StandardOutput(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Replace the streams of this process as described above; those that a test has put in their place are kept."""
+    """Replace the streams of this process as described above; keep streams that a test has replaced."""
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         _open_if_closed(descriptor)
     if sys.stdin is None:
@@ -69,7 +69,7 @@ def _open_if_closed(descriptor: int) -> None:
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-        # The lowest free number: those below it are open by now.
+        # The lowest free number: the lower ones are open already.
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - the standard library's own signature
 
 

@@ -1,12 +1,12 @@
-"""The end of a process that was told to stop, even if a part of it does not end.
+"""The end of a stopping process, even if a part of it does not end.
 
-    the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, one second for notes)     they say what hangs
-    StopDeadline                                                                             whatever else hangs
+    the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, one second for notes)     they report the hanging part
+    StopDeadline                                                                            any other hanging part
 
 A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
-dead file server. Each part could leave its threads behind when it is cancelled, but then a write that is merely slow
-could end after a later one. So parts wait, and the process as a whole does not: a thread, which needs neither the event
-loop nor the disk, ends it after a deadline, with a line that says so and exit code 1.
+dead file server. Each part could abandon its threads when it is cancelled, but then a write that is merely slow could
+end after a later one. So parts wait, and the process as a whole does not: a thread ends it after a deadline, with a
+line about it and exit code 1. The thread needs neither the event loop nor the disk.
 """
 
 import os
@@ -22,7 +22,7 @@ from bridge.cli.failure import REFUSED
 from consensus.storage import PROCESS_STOP_SECONDS
 
 CLOSE_SECONDS: Final = PROCESS_STOP_SECONDS
-"""For closing what is open: longer than a server waits for its disk, so that the server can say it."""
+"""Seconds to close all parts: longer than a server waits for its disk, so that the server can report it."""
 TEXT: Final = (
     "this process did not end within {:.0f} s of the stop, and is killed now: a disk, a name server or another part"
     " of the system does not respond. Acknowledged entries are durable. Check the disk of the state directory, then"
@@ -34,7 +34,7 @@ class StopDeadline:
     """A deadline for the end of this process; none until `within` is called."""
 
     def __init__(self, say: Callable[[str], object], end: Callable[[int], object] = os._exit) -> None:
-        """`say` gets the reason and must return within a bounded time, even if the output is not read."""
+        """Set the function that reports the reason; it must return soon, even if the output is not read."""
         self._say = say
         self._end = end
         self._changed = Condition()
@@ -43,7 +43,10 @@ class StopDeadline:
         self._thread: Thread | None = None
 
     def within(self, seconds: float | None) -> None:
-        """The process ends within so many seconds from now, the earliest of several counts; None: it goes on."""
+        """End the process within so many seconds from now; of several deadlines the earliest counts.
+
+        None removes it.
+        """
         with self._changed:
             if seconds is None:
                 self._at_s = inf
@@ -55,7 +58,7 @@ class StopDeadline:
             self._changed.notify_all()
 
     async def within_when_cancelled(self) -> None:
-        """Set the deadline when this task is cancelled: with the nursery of what is to be closed, for any reason."""
+        """Set the deadline when this task is cancelled: with its nursery, for any reason."""
         try:
             await trio.sleep_forever()
         finally:

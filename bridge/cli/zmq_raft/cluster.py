@@ -1,6 +1,6 @@
 """`garlicfarm zmq-raft status|update|log|follow|config`: a cluster that speaks ØMQ Raft, seen and used by its client.
 
-    --seed URL, --seed URL ──▶ zmq_raft.connect ──▶ whichever peers there are: the leader is found from any of them
+    --seed URL, --seed URL ──▶ zmq_raft.connect ──▶ any of the peers: the leader is found from any of them
 
 The cluster may be one of `zmq-raft serve`, the client endpoint of a farm's node, or one of the npm package zmq-raft.
 pyzmq is an extra, so nothing of the client is imported before a command runs.
@@ -41,7 +41,7 @@ NO_LEADER = "The peers do not report a leader: an election runs, or a majority c
 NO_SEED = f"give the address of a peer of the cluster: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
 PATIENCE_S = 10.0
 STATUS_PATIENCE_S = 2.0
-"""How long `status` waits for the members, and then for each of them, unless it is told otherwise."""
+"""Default seconds for which `status` waits for the members, and then for each of them."""
 
 T = TypeVar("T")
 Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
@@ -49,7 +49,7 @@ Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How a command reaches a cluster."""
+    """The peers of a cluster, and the keys to reach them."""
 
     seeds: tuple[str, ...]
     ident: str
@@ -58,7 +58,7 @@ class Cluster:
     """For CURVE: the peers' public key, and our own pair."""
 
     def ask(self, question: Question[T]) -> T:
-        """What the client finds out, or the end of the command with the reason."""
+        """Return the result of the client, or end the command with the reason."""
         if not self.seeds:
             fail(NO_SEED)
         with interruptible(), needs_pyzmq():
@@ -98,7 +98,7 @@ _OPTIONS = (
 
 
 def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENCE_S) -> Callable[..., None]:
-    """The options by which a command finds its cluster; the command gets a `Cluster` for them."""
+    """Add the options that find the cluster; the command gets a `Cluster` for them."""
 
     @wraps(command)
     def with_cluster(
@@ -264,7 +264,7 @@ async def _update_all(
     parallel: int,
     tell: Callable[[int, bytes], None],
 ) -> list[str]:
-    """Commit all of them until one fails, and finish those under way; returns why."""
+    """Commit all of them until one fails, and finish the others in flight; return the reasons."""
     reasons: list[str] = []
     send, receive = trio.open_memory_channel[bytes](0)
     feeding = trio.CancelScope()
@@ -296,7 +296,7 @@ async def _update_all(
 
 
 async def _updates(given: tuple[bytes, ...]) -> AsyncGenerator[bytes, None]:
-    """What was given, or the lines of stdin; a thread waits for them, so that answers are read meanwhile."""
+    """Yield the given updates, or the lines of stdin; a thread waits for the lines, so that answers are read too."""
     for each in given:
         yield each
     # A longer line is refused by its first part.
@@ -388,7 +388,7 @@ def _print_item(item: "protocol.LogItem", *, as_json: bool) -> None:
 
 
 def _plain(data: bytes) -> bytes:
-    """What a configuration or a checkpoint says, as JSON."""
+    """Return the content of a configuration or a checkpoint as JSON."""
     return msgspec.json.encode(msgspec.msgpack.decode(data))
 
 

@@ -1,4 +1,4 @@
-"""What the commands of `garlicfarm zmq-raft` share: ident and peers, and the end of a command that lacks pyzmq."""
+"""Common parts of the commands of `garlicfarm zmq-raft`: ident and peers, and the end of a command without pyzmq."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ _IDENT_BYTES_MAX = 4_096
 
 
 def _ident(_context: click.Context, _option: click.Parameter, given: str) -> str:
-    """The ident, or the first line of the file or of standard input that it names."""
+    """Return the ident, or the first line of the file or of standard input that it names."""
     if not given.startswith("@"):
         return given
     try:
@@ -39,7 +39,7 @@ ident_option = click.option(
 
 @contextmanager
 def needs_pyzmq() -> Iterator[None]:
-    """What is imported here may need the extra; without it, the command ends with how to get it."""
+    """End the command with an instruction if an import in the block lacks the extra."""
     try:
         yield
     except ImportError as error:
@@ -49,7 +49,7 @@ def needs_pyzmq() -> Iterator[None]:
 
 
 def parse_peer(text: str) -> protocol.Peer:
-    """A peer as `ID=URL`, or the end of the command."""
+    """Return a peer from `ID=URL`, or end the command."""
     peer_id, equals, url = text.partition("=")
     if not equals or not peer_id or not url.startswith("tcp://"):
         fail(f"{text!r} does not name a peer: write ID=tcp://IP:PORT")

@@ -1,7 +1,7 @@
-"""`garlicfarm zmq-raft serve`: one peer of a cluster that speaks ØMQ Raft, until it is told to stop.
+"""`garlicfarm zmq-raft serve`: one peer of a cluster that speaks ØMQ Raft, until a signal stops it.
 
-The protocol has no authentication: who reaches a peer and knows the ident reads the log, writes to it and takes part
-in elections. So a URL that is not on loopback needs --allow-network.
+The protocol has no authentication. Any program that reaches a peer and has the ident reads the log, writes to it and
+takes part in elections. So a URL that is not on loopback needs --allow-network.
 """
 
 import re
@@ -36,7 +36,7 @@ _NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class PeerArguments:
-    """What the user asked for."""
+    """The options of the command."""
 
     peer_id: str
     peers: tuple[str, ...]
@@ -52,7 +52,7 @@ class PeerArguments:
     allow_network: bool
 
     def options(self) -> "protocol.PeerOptions":
-        """The same for the peer, or the end of the command with the reason."""
+        """Return the checked options for the peer, or end the command with the reason."""
         peers = tuple(map(parse_peer, self.peers))
         self._check_network(peers)
         command = shlex.split(self.compact_command or "")
@@ -89,7 +89,7 @@ class PeerReporter(Lines):
         self._peer_id = peer_id
 
     def notice(self, notice: "protocol.PeerNotice") -> None:
-        """Something that the peer tells."""
+        """Report an event of the peer."""
         match notice:
             case RoleChanged(role, term, leader):
                 self.report("role", self._role_text(notice), role=role.value, term=term, leader=_text(leader))
@@ -111,7 +111,7 @@ class PeerReporter(Lines):
                 assert_never(notice)
 
     def serving(self, peer: "protocol.ZmqRaftPeer") -> None:
-        """The peer is open."""
+        """Report that the peer is open."""
         described = peer.server.describe()
         covered = 0 if described.raft.snapshot is None else described.raft.snapshot.last.index
         entries = described.raft.last.index - covered
@@ -219,7 +219,7 @@ async def _serve(options: "protocol.PeerOptions", reporter: PeerReporter, deadli
 
 
 def _is_loopback(url: str) -> bool:
-    """Whether only this machine reaches the URL, or the end of the command for what is no URL; `*` is any address."""
+    """Return True if only this machine reaches the URL; `*` is any address. End the command if it is not a URL."""
     found = _HOST.fullmatch(url)
     try:
         return found is not None and found[1] != "*" and ip_address(found[1]).is_loopback

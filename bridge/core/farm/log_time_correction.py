@@ -110,5 +110,5 @@ def _moved_back(state: FarmState, back_ms: int) -> FarmState:
         return value - back_ms if number.kind is NumberKind.LOG_TIME else value
 
     moved: FarmState = with_numbers(state, earlier)
-    # # Earlier versions did not move the times of Kafka's clients, so these never expired.
+    # Earlier versions did not move the times of Kafka's clients, so these never expired.
     return moved if state.level >= BOUNDS_LEVEL else replace(moved, kafka=state.kafka)

@@ -260,7 +260,7 @@ class Farm:
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
     ) -> None:
-        # # The period in it is only an initial value: clock entries change it, on all servers at the same index.
+        # The period in it is only an initial value: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
         admitted = of_founders(founders)
         clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
@@ -276,7 +276,7 @@ class Farm:
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
         self.reqids = Reqids.load(reqids)
         self.tuning = replace(self.tuning, period_ms=period_ms)
-        # # A snapshot from before the first admission does not contain the founders.
+        # A snapshot from before the first admission does not contain the founders.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
     def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
@@ -495,7 +495,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         # It votes until the leader has removed it; while its vote is needed, log time needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
-    # # Log time is behind the true time by at most one period, because it advances only once a period.
+    # Log time is behind the true time by at most one period, because it advances only once a period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
     offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
@@ -507,7 +507,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     if len(servers) > SERVERS_MAX:
         others = [each for each in servers if each != report.server_id]
         if state.level >= BOUNDS_LEVEL:
-            # # A leader can admit more servers than there are places; only few of them become voters.
+            # A leader can admit more servers than there are places; only few of them become voters.
             others = [each for each in others if not clocks.is_voter(each)] or others
         del servers[min(others, key=lambda each: (servers[each].heard_ms, each))]
     changes: list[Change] = []

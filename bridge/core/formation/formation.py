@@ -256,7 +256,7 @@ class Formation:
             return None
         foundings = self._foundings_seen()
         if foundings:
-            # # A founder that knows its own cluster only from observers waits until a founder confirms it.
+            # A founder that knows its own cluster only from observers waits until a founder confirms it.
             to_join = next((each for each in foundings if self._trusts(each)), None)
             if to_join is not None:
                 return replace(self._durable, known=to_join, endorsed=None, revoked=())

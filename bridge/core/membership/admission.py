@@ -293,7 +293,7 @@ def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # # An evicted identity without a row could return; a retired one belongs to a node with a new identity.
+    # An evicted identity without a row could return; a retired one belongs to a node with a new identity.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 
@@ -387,7 +387,7 @@ def _recorded(
     if before is None:
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
-        # # The first entry is kept: its author was admitted before, so the chain from any identity to a founder is not
-        # a # circle.
+        # The first entry is kept: its author was admitted before, so a chain from an identity to a founder is free of
+        # circles.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

@@ -118,7 +118,7 @@ class AuthorNumbers:
         rise = number - self.highest
         if rise < 0:
             return replace(self, seen=self.seen | 1 << (-rise - 1))
-        # # A rise beyond the window leaves it empty; the shift itself must not grow with the number.
+        # A rise beyond the window leaves it empty; the shift itself must not grow with the number.
         seen = (self.seen << 1 | 1) << (rise - 1) if rise <= NUMBERS_WINDOW else 0
         return replace(self, highest=number, seen=seen & ((1 << NUMBERS_WINDOW) - 1))
 

@@ -90,7 +90,7 @@ class ConnectionMembership:
     ) -> Sequence[Consequence]:
         newer = info.incarnation > known.info.incarnation
         if known.equivocates and info.incarnation.generation > known.info.incarnation.generation:
-            # # Signed by the member: it has started again, and its earlier signatures do not count for this run.
+            # Signed by the member: it has started again, and its earlier signatures do not count for this run.
             known.equivocates = False
             changes = self._receive_known(known, info, now, first_hand=first_hand, leaving=leaving)
             return (*changes, self._equivocation())

@@ -74,7 +74,7 @@ def score(report: Report) -> int:
 
 
 def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
-    # # All leaves of a server without leaves are healthy: it can publish.
+    # All leaves of a server without leaves are healthy: it can publish.
     return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
 
 

@@ -80,7 +80,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    # # The entries that admitted them are signed for the old cluster and do not prove anything in the new one.
+    # The entries that admitted them are signed for the old cluster and do not prove anything in the new one.
     survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
     out = [replace(each, entry=b"") for each in out]
     return replace(
