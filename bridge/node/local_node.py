@@ -168,7 +168,7 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
         )
     if isinstance(configuration.router, FileRouterSettings):
         configuration.router.directory.mkdir(parents=True, exist_ok=True)
-    # Before another node discovers this process: if a copy was first, the original could be taken for the copy.
+    # Before other nodes discover this process: if a copy announced itself, the original could take itself for the copy.
     check_place(state_dir / RAFT_DIRECTORY)
     identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))

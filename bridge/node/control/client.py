@@ -127,7 +127,10 @@ class ControlClient:
         return await self.call(routes.CLUSTER)
 
     async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
-        """Return committed entries from `first` on; with `linearizable` all that were acknowledged before."""
+        """Return committed entries from `first` on.
+
+        With `linearizable` they include all entries acknowledged before the request.
+        """
         query = _paged(first, limit, wait_ms) | ({"linearizable": 1} if linearizable else {})
         return await self.call(routes.LOG, query=query)
 

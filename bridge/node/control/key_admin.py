@@ -4,9 +4,9 @@
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
                      operator distributes a changed file; the refusal lists the steps
 
-Gossip's key manager asks running members for confirmation of each step. Here names replace ids, and members that do not
-run count as well. A node that is down has its previous keys; if these are removed, no member understands it after its
-return. So a removal waits for such nodes, unless it is forced.
+Gossip's key manager requires running members to confirm each step. Here names replace ids, and stopped members count as
+well. A stopped node has its previous keys; if these are removed, no member understands it after its return. So a
+removal waits for such nodes, unless it is forced.
 """
 
 from abc import ABC, abstractmethod

@@ -7,9 +7,9 @@
     event: takeOver         the steps of the last take-over, when they change (`bridge.api.take_over`)
     event: lost             the number of events that the trace dropped before this client read them
 
-The format is that of the WHATWG's HTML standard, 9.2. After a lost connection a client continues with `from`, one above
-the last `id` that it received. The content equals that of `/v1/view` and `/v1/events`, with each event as text in
-addition to its data. So a client without streaming uses those routes.
+The format is defined in the WHATWG's HTML standard, 9.2. After a lost connection a client continues with `from`, one
+above the last `id` that it received. The content is the same as in `/v1/view` and `/v1/events`, with each event as text
+in addition to its data. So a client without streaming uses those routes.
 
 A module of its own: it has a state for each client, and the routes do not.
 """

@@ -12,8 +12,8 @@ missing router or a full disk. In a farm without a quorum, restarting every node
 make alone. So /healthz fails only if this process alone is at fault: its loops do not run, or it does not apply
 committed entries.
 
-The view of a farm costs a fraction of a millisecond, that of ten thousand members much more. The pause after a check
-grows with its duration, so that checks take at most a hundredth of a processor.
+The view of a usual farm costs a fraction of a millisecond. The view of ten thousand members costs much more. The pause
+after a check grows with its duration, so that checks take at most a hundredth of a processor.
 """
 
 from collections.abc import Callable

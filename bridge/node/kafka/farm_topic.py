@@ -4,10 +4,10 @@
     leader, epoch     this node, its term           controller       the leader of the farm
     log start         the end of compaction         brokers          this node and the present `kafka.peers`
 
-A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each is the leader
-of its own prefix. A consumer stays where it connected, and can continue at another node, where the same entries have
-the same offsets. The prefix ends at the applied index, not at the commit index. Only after application the log time of
-an entry, and its status as a copy, are known.
+A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each leads its own
+prefix. A consumer stays at its node, and can continue at another one, because the same entries have the same offsets.
+The prefix ends at the applied index, not at the commit index. Only after application the log time of an entry, and its
+status as a copy, are known.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
 records. Without them the high watermark is after the last record, not after later offsets. A reader that stops at the

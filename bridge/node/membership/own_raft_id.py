@@ -31,7 +31,7 @@ from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
 RETRY_S = 5.0
-"""Seconds, as long as a call may take on a LAN: false notices must not keep the node busy with calls."""
+"""Seconds; the longest time of a call on a LAN. False notices must not keep the node busy with calls."""
 PAUSE_LIMIT_S = 600.0
 ANNOUNCERS_MAX = 64
 """Limit for calls in one round, chosen at random among the members that announce an id."""

@@ -249,7 +249,7 @@ def _make(plan: RecoveryPlan, state: bytes) -> None:
 def _exchange(plan: RecoveryPlan, state: bytes) -> None:
     """Replace the old storage by the new cluster's, step by step.
 
-    A crash between two steps leaves `formation.recovering.json`, with which a node refuses to start: the log could
+    A crash between two steps leaves `formation.recovering.json`. A node refuses to start with it, because the log could
     belong to either cluster. `recover` may be called again at any point. Until the last step `formation.json` is the
     old one. So the next call finds the old log, even in `raft.of-…`, and starts from scratch. If the new founding were
     written earlier, that call would interpret the old log by it, and confuse servers.

@@ -1,8 +1,8 @@
 """The writer of a farm's log into a directory, as a node would leave it: for load tests and demonstrations.
 
 The bytes come from the planner of a running server (`consensus.storage.planner`). So readers and verifiers of a real
-log can read this one, and there is no second description of the format. Entries become durable in groups of thousands
-with one sync each.
+log can read this one, and a second description of the format is not needed. Entries become durable in groups of
+thousands with one sync each.
 """
 
 from collections.abc import Sequence

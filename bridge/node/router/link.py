@@ -2,7 +2,8 @@
 
 I2CP and I2PControl carry passwords, and show which destinations belong to whom. So plain TCP goes to loopback and
 private addresses only, and a plain I2PControl (its password controls the router) to loopback only. A router signs its
-certificate itself. A file pins it; on this machine, where an attacker cannot intercept, it is not checked.
+certificate itself. A file pins it. On this machine it is not checked, because an attacker cannot intercept the
+connection.
 """
 
 import ssl

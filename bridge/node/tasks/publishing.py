@@ -6,8 +6,8 @@
 One plan at a time is active, from its proposal until the router has it. With a slow router a node must not fill the log
 with plans. For the same reason failed plans are repeated with growing pauses.
 
-An accepted plan that is lost (the process died before it signed) does not reach the router. The publisher therefore
-compares its last hand-over in this run with the last accepted plan, and plans again if they differ.
+A lost accepted plan (the process died before it signed) does not reach the router. The publisher therefore compares its
+last hand-over in this run with the last accepted plan, and plans again if they differ.
 """
 
 import math

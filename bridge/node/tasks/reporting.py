@@ -1,9 +1,9 @@
 """A member's task to report: its application entry once a period, on a change, and after a leader is found.
 
-Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. A report
-that is not committed within a period is outdated; the next one replaces it. Publishing tasks use this node's status
-from uncommitted reports too, if they must act alone. A leaving node reports last that it does not publish and has no
-leaves. So another node publishes, and structures drop its leaves, before its absence is detected.
+Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. An
+uncommitted report is outdated after a period; the next one replaces it. Publishing tasks use this node's status from
+uncommitted reports too, if they must act alone. A leaving node reports last that it does not publish and has no leaves.
+So another node publishes, and structures drop its leaves, before its absence is detected.
 
 *Content of a report:*
 
@@ -12,8 +12,8 @@ leaves. So another node publishes, and structures drop its leaves, before its ab
     sent once         the last published structure, after each publication; the node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
-Figures such as load change continuously and wait for the next report. Content that is sent once is repeated until such
-a report is committed. In every report it would dominate the log: a structure is larger than the other content.
+Figures such as load change continuously and wait for the next report. The content to send once is repeated until a
+report with it is committed. In every report it would dominate the log: a structure is larger than the other content.
 """
 
 import math
