@@ -3,9 +3,9 @@
     master key file (offline)                    signing key file (one per node)
     destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry
 
-A holder of the master's private key can publish as the farm for ever. So this key stays off the nodes: each node
-has its own transient key, which the master signed for 30 days. A thief of a node can use its key only until
-then. A farm without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
+A holder of the master's private key can publish as the farm permanently. So this key stays off the nodes: each node has
+its own transient key, which the master signed for 30 days. A thief of a node can use its key only until then. A farm
+without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
 
 The keys of a demonstration carry a mark, which every structure signed with them repeats as an option, so that a router
 on the real network can refuse it.
@@ -48,7 +48,7 @@ _SIGNATURE_BYTES: Final = 64
 
 
 class DestinationKeyError(ValueError):
-    """The text is no key file of a destination. The message never contains key material."""
+    """The text is not a key file of a destination. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,11 +60,11 @@ class MasterKey:
     demo: bool = False
 
     def __repr__(self) -> str:
-        """Names the destination only."""
+        """Name the destination only."""
         return f"MasterKey({self.destination.address}, demo={self.demo})"
 
     def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
-        """Make a transient key for one node and sign it; runs where the master key is."""
+        """Make a transient key for one node and sign it; for the machine with the master key."""
         expires_s = now_s + life_s
         if life_s <= 0 or not 0 <= expires_s < 1 << 32:
             raise DestinationKeyError(f"a transient key cannot end at second {expires_s}, {life_s} s from now")
@@ -74,7 +74,7 @@ class MasterKey:
         return SigningKey(self.destination, transient, offline, self.demo)
 
     def as_signing_key(self) -> "SigningKey":
-        """The master key used as a node's signing key, for farms that cannot keep it elsewhere."""
+        """Return the master key as a node's signing key, for farms that cannot keep it elsewhere."""
         return SigningKey(self.destination, self.private_key, None, self.demo)
 
 
@@ -88,21 +88,21 @@ class SigningKey:
     demo: bool = False
 
     def __repr__(self) -> str:
-        """Names the destination and the end of the key only."""
+        """Name the destination and the end of the key only."""
         return f"SigningKey({self.destination.address}, expires_s={self.expires_s}, demo={self.demo})"
 
     @property
     def expires_s(self) -> int | None:
-        """When it ends; None for a master key."""
+        """Second at which it ends; None for a master key."""
         return None if self.offline is None else self.offline.expires_s
 
     @property
     def can_sign_until_s(self) -> int:
-        """When it ends, as `MetaStatus` reports it; the greatest possible second if never."""
+        """Second at which it ends, as `MetaStatus` reports it; the greatest possible second if it does not end."""
         return (1 << 32) - 1 if self.offline is None else self.offline.expires_s
 
     def publication(self, published_s: int, entries: Sequence[LeafEntry]) -> bytes:
-        """The signed structure of an accepted publication, for the router."""
+        """Return the signed structure of an accepted publication, for the router."""
         leases = tuple(
             MetaLease(destination_from_base64(entry.destination).hash, entry.cost, entry.end_s) for entry in entries
         )
@@ -145,7 +145,7 @@ class _DestinationFile(Struct, forbid_unknown_fields=True):
     offline: _Offline | None = None
 
     def __repr__(self) -> str:
-        """Names the kind only: the repr of a Struct would show the key."""
+        """Name the kind only: the repr of a Struct would show the key."""
         return f"_DestinationFile({self.kind})"
 
 
@@ -174,7 +174,7 @@ def parse_signing_key(text: str) -> SigningKey:
 
 
 def master_key_text(key: MasterKey) -> str:
-    """The text of a master key file."""
+    """Return the text of a master key file."""
     return (
         f"# The master key of {key.destination.address}. A holder of this file can act as that destination"
         " permanently.\n# Keep it off the nodes and back it up: nothing can replace it.\n"
@@ -183,7 +183,7 @@ def master_key_text(key: MasterKey) -> str:
 
 
 def signing_key_text(key: SigningKey) -> str:
-    """The text of one node's signing key file."""
+    """Return the text of one node's signing key file."""
     if key.offline is None:
         return master_key_text(MasterKey(key.destination, key.private_key, key.demo))
     end = datetime.fromtimestamp(key.offline.expires_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,7 +1,7 @@
 """Takes the fields of an I2P structure off the front of untrusted bytes.
 
-Each field has a name, so that the error for missing bytes says where. Nothing is copied before it is known to be there.
-The only error is `I2pError`, which a decoder turns into its own.
+Each field has a name, so that the error for missing bytes shows the place. Bytes are copied only after the check of
+their length. The only error is `I2pError`, which a decoder turns into its own.
 """
 
 from bridge.wire.i2p.structures import Destination, I2pError, read_destination, read_mapping
@@ -16,11 +16,11 @@ class FieldReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing is left."""
+        """True if no bytes are left."""
         return self._offset == len(self._data)
 
     def take(self, size: int, what: str) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         end = self._offset + size
         if end > len(self._data):
             raise I2pError(f"the bytes end within {what}")
@@ -29,19 +29,19 @@ class FieldReader:
         return taken
 
     def number(self, size: int, what: str) -> int:
-        """The next `size` bytes as an unsigned number."""
+        """Return the next `size` bytes as an unsigned number."""
         return int.from_bytes(self.take(size, what), "big")
 
     def destination(self) -> Destination:
-        """The destination that is next."""
+        """Return the next destination."""
         destination, self._offset = read_destination(self._data, self._offset)
         return destination
 
     def mapping(self) -> dict[str, str]:
-        """The Mapping that is next."""
+        """Return the next Mapping."""
         mapping, self._offset = read_mapping(self._data, self._offset)
         return mapping
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Return all remaining bytes."""
         return self.take(len(self._data) - self._offset, "the rest")

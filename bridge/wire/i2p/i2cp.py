@@ -81,7 +81,7 @@ class FrameReader:
         self._held += data
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame; None until more arrives."""
+        """Return the next whole frame; None until more bytes arrive."""
         if len(self._held) < HEADER_BYTES:
             return None
         size = int.from_bytes(self._held[:4], "big")
@@ -96,7 +96,7 @@ class FrameReader:
 
 
 def encode(message: ClientMessage) -> bytes:
-    """The frame that carries a client's message."""
+    """Return the frame that carries a client's message."""
     try:
         kind, body = _encode(message)
     except OverflowError:
@@ -107,7 +107,7 @@ def encode(message: ClientMessage) -> bytes:
 
 
 def framed(kind: int, body: bytes) -> bytes:
-    """A body with its length and type."""
+    """Return a body with its length and type."""
     if len(body) > FRAME_LIMIT_BYTES:
         raise I2cpError(f"a message of {len(body)} bytes is larger than a message may be")
     return len(body).to_bytes(4, "big") + bytes([kind]) + body
@@ -134,7 +134,7 @@ def _encode(message: ClientMessage) -> tuple[int, bytes]:
 
 
 def decode(frame: Frame) -> RouterMessage:
-    """The router's message in a frame; raises `I2cpError` only."""
+    """Return the router's message in a frame; raise `I2cpError` only."""
     try:
         return _decode(frame, FieldReader(frame.body))
     except I2pError as error:
@@ -163,7 +163,7 @@ def _decode(frame: Frame, reader: FieldReader) -> RouterMessage:
 
 
 def text_field(text: str) -> bytes:
-    """A text behind its length."""
+    """Return a text after its length."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -174,7 +174,7 @@ def text_field(text: str) -> bytes:
 
 
 def read_text(reader: FieldReader, what: str) -> str:
-    """The text that is next."""
+    """Return the next text."""
     data = reader.take(reader.number(1, f"the length of {what}"), what)
     try:
         return data.decode()

@@ -3,9 +3,9 @@
     client ─▶ router                                  router ─▶ client
     GetDate 32            version, credentials        SetDate 33               the router's clock and version
     CreateSession 1       a signed SessionConfig      SessionStatus 20         created, refused, …
-    CreateLeaseSet2 41    the signed structure        RequestVariableLeaseSet 37   asks for a lease set
-    HostLookup 38         a hash, and how long        HostReply 39             its destination, or why not
-    DestroySession 3                                  Disconnect 30            the end, and why (either side's)
+    CreateLeaseSet2 41    the signed structure        RequestVariableLeaseSet 37   requests a lease set
+    HostLookup 38         a hash, and a timeout       HostReply 39             its destination, or the failure
+    DestroySession 3                                  Disconnect 30            the end, and the reason (either side)
 
 A node sends and receives no payload. Messages of all other types become `Unhandled`, which names only the type.
 """
@@ -17,11 +17,11 @@ from typing import Final
 from bridge.wire.i2p.i2cp_session import SessionConfig
 
 NO_SESSION: Final = 0xFFFF
-"""The session id of a question that belongs to no session."""
+"""The session id of a request outside of sessions."""
 
 
 class I2cpError(ValueError):
-    """The bytes are no I2CP message of a router, or a message cannot be written."""
+    """The bytes are not an I2CP message of a router, or a message cannot be written."""
 
 
 class Status(IntEnum):
@@ -37,7 +37,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GetDate:
-    """The client's greeting. `options` carry user and password where the router demands them."""
+    """The client's greeting. `options` carry user and password if the router requires them."""
 
     version: str
     options: dict[str, str] | None = field(default=None, repr=False)
@@ -77,8 +77,8 @@ class DestroySession:
 class CreateLeaseSet2:
     """A signed Meta LeaseSet2 for the router to publish.
 
-    `private_key_count`: i2pd reads the number of private keys, none, behind a structure of any kind; a Java router
-    reads nothing there for this kind and drops a session that sends more.
+    `private_key_count`: i2pd reads the number of private keys, 0, after a structure of any kind. A Java router does not
+    read it for this kind, and drops a session that sends more.
     """
 
     session_id: int
@@ -88,7 +88,7 @@ class CreateLeaseSet2:
 
 @dataclass(frozen=True, slots=True)
 class RequestVariableLeaseSet:
-    """The router has tunnels for the session and asks for a lease set; it ends sessions that do not answer."""
+    """The router has tunnels for the session and requests a lease set; it ends sessions that do not answer."""
 
     session_id: int
     tunnels: int
@@ -96,7 +96,7 @@ class RequestVariableLeaseSet:
 
 @dataclass(frozen=True, slots=True)
 class HostLookup:
-    """Ask for the destination with this hash. The router searches the network for at most `timeout_ms`."""
+    """Request the destination with this hash. The router searches the network for at most `timeout_ms`."""
 
     session_id: int
     request_id: int

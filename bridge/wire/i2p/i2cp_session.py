@@ -9,8 +9,8 @@ contents of an offline block, and the router verifies the destination's signatur
     i2cp.leaseSetTransientPublicKey  signature type, colon, base64
     i2cp.leaseSetOfflineSignature    base64
 
-The date prevents replays: a router accepts one within 30 s of its own clock (newer Java routers within 3 min). So it is
-made from the router's clock, which its first answer contains.
+The date prevents replays: a router accepts a date within 30 s of its clock (newer Java routers within 3 min). So the
+client uses the router's clock, which its first answer contains.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class SessionConfig:
 
 
 def signed_session(key: SigningKey, created_ms: int, options: Mapping[str, str]) -> SessionConfig:
-    """The configuration of a session for the key's destination, signed."""
+    """Return the configuration of a session for the key's destination, signed."""
     complete = dict(options)
     if key.offline is not None:
         complete[OFFLINE_EXPIRATION] = str(key.offline.expires_s)

@@ -3,9 +3,9 @@
     Authenticate {API, Password} ─▶ Token            RouterInfo {Token, keys} ─▶ figures
     GetRate {Token, Stat, Period} ─▶ Result          NetworkSetting {Token, keys: null} ─▶ settings
 
-A router answers the keys that it knows and ignores the others. So one request asks for all of them, and a key that is
-missing in the answer becomes None. Older routers send numbers as texts. docs/reference/application-json.md says what a
-key means and which kind of router has it.
+A router answers the keys that it knows and ignores the others. So one request has all of them, and a key that is
+missing in the answer becomes None. Older routers send numbers as texts. docs/reference/application-json.md has the
+meaning of each key, and the kinds of routers that have it.
 
 `I2PControlError` is the only error of the decoder.
 """
@@ -59,7 +59,7 @@ _NET_ERRORS: Final = {
 
 
 class I2PControlError(ValueError):
-    """The reply is none of I2PControl's, or an error; `code` is the error's number if it has one."""
+    """The reply is not one of I2PControl, or it is an error; `code` is the error's number if it has one."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -94,13 +94,13 @@ _reply = msgspec.json.Decoder(_Reply)
 
 
 def encode_request(number: int, method: str, parameters: Mapping[str, Any]) -> bytes:
-    """The body of a request."""
+    """Return the body of a request."""
     request = {"jsonrpc": "2.0", "id": str(number), "method": method, "params": dict(parameters)}
     return msgspec.json.encode(request)
 
 
 def decode_reply(data: bytes) -> dict[str, Any]:
-    """The result in a reply's body."""
+    """Return the result in a reply's body."""
     if len(data) > REPLY_LIMIT_BYTES:
         raise I2PControlError(f"a reply of more than {REPLY_LIMIT_BYTES} bytes")
     try:
@@ -116,7 +116,7 @@ def decode_reply(data: bytes) -> dict[str, Any]:
 
 
 def token_of(result: Mapping[str, Any]) -> str:
-    """The token in the answer to Authenticate."""
+    """Return the token in the answer to Authenticate."""
     match result.get("Token"):
         case str(token) if 0 < len(token) <= _TOKEN_LIMIT:
             return token

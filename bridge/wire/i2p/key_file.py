@@ -2,13 +2,13 @@
 
     destination │ encryption private key │ signing private key │ [offline section]
 
-The encryption key belongs to no protocol that a farm speaks and is passed over; its length follows from the type in the
-destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section in
-its place (I2P proposal 123): it cannot sign further transient keys, so such a file is refused by name.
+The encryption key belongs to protocols that a farm does not use, so it is skipped; its length follows from the type in
+the destination's certificate. A signing key of zeros means that the file holds a transient key and an offline section
+instead (I2P proposal 123): it cannot sign further transient keys, so such a file is refused by name.
 
-A service that is multihomed already has an address which people know. With its key here the farm takes it over.
+A multihomed service already has an address that people know. With its key here the farm uses this address.
 
-A module of its own: it reads a format of I2P routers, which has nothing in common with the farm's own key files.
+A module of its own: it reads a format of I2P routers, which differs completely from the farm's own key files.
 """
 
 from typing import Final

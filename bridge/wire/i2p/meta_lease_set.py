@@ -1,4 +1,4 @@
-"""Meta LeaseSet2: the one structure that a farm exists to publish (I2P proposal 123; store type 7).
+"""Meta LeaseSet2: the structure that a farm publishes (I2P proposal 123; store type 7).
 
     destination │ published 4 │ expires 2 │ flags 2 │ [offline block] │ Mapping
     │ count 1 │ count times (hash 32, flags 3, cost 1, end 4) │ revocations 1 │ each 32 │ signature
@@ -7,15 +7,14 @@
     flags bit 1: unpublished (no floodfill answers for it)      bit 2: blinded when published      others: zero
 
 Times are seconds; `expires` is an offset from `published`. Lower cost is preferred. The signature covers one byte 0x07
-and then everything before the signature. It is the destination's, or, with an offline block, the transient key's, which
-the destination's key has signed: so the key that *is* the farm's identity never needs to lie on a router.
+and then everything before the signature. The destination's key makes it, or, with an offline block, a transient key
+that the destination's key has signed. So the key of the farm's identity never needs to be on a router.
 
     build ──▶ sign ──▶ encode        decode ──▶ verify ──▶ Verification
                                             └──▶ check_acceptable_to_java_router ──▶ reasons
 
-Decoding and verifying are apart: a structure with a signature type that we cannot check can still be shown. `decode`
-accepts exactly what `encode` can produce again, because a signature that holds over bytes that a router would write
-differently does not hold there.
+Decoding and verifying are separate: a structure with an unknown signature type can still be shown. `decode` accepts
+exactly the bytes that `encode` can produce again: routers encode a structure again before they verify it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -41,7 +40,7 @@ LEASES_LIMIT: Final = 16
 STRUCTURE_LIMIT_BYTES: Final = 65_536
 LEASE_OF_LEASE_SET_2: Final = 3
 DEMO_OPTION: Final = ("garlicfarm.demo", "true")
-"""Marks what a demonstration signed; a router that reaches the network refuses it."""
+"""Mark of a demonstration's structure; a router that reaches the network refuses it."""
 
 OFFLINE_FLAG: Final = 1
 UNPUBLISHED_FLAG: Final = 2
@@ -53,11 +52,11 @@ _JAVA_CLOCK_FUDGE_S: Final = 60
 
 
 class LeaseSetError(ValueError):
-    """The bytes are no Meta LeaseSet2, or the parts given make none that a router would take."""
+    """The bytes are not a Meta LeaseSet2, or the given parts do not form one that a router would accept."""
 
 
 class Verdict(Enum):
-    """What checking the signatures said."""
+    """Result of a check of the signatures."""
 
     HOLDS = "holds"
     BROKEN = "broken"
@@ -66,7 +65,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OfflineSignature:
-    """The destination's word that a transient key may sign for it until `expires_s`."""
+    """The destination's signature that a transient key may sign for it until `expires_s`."""
 
     expires_s: int
     signature_type: int
@@ -81,7 +80,7 @@ class OfflineSignature:
 
 @dataclass(frozen=True, slots=True)
 class MetaLease:
-    """One leaf: which destination's lease set to look up, at what cost, until when."""
+    """One leaf: the destination whose lease set to look up, its cost, its end."""
 
     destination_hash: bytes
     cost: int
@@ -120,17 +119,17 @@ class MetaLeaseSet:
 
     @property
     def is_unpublished(self) -> bool:
-        """Whether it is marked as not for publishing: a floodfill keeps it and does not hand it out."""
+        """True if it is marked as not for publishing: a floodfill keeps it and does not hand it out."""
         return bool(self.flags & UNPUBLISHED_FLAG)
 
     @property
     def is_blinded(self) -> bool:
-        """Whether it is to be blinded and encrypted when it is published."""
+        """True if publication blinds and encrypts it."""
         return bool(self.flags & BLINDED_FLAG)
 
     @property
     def is_demo(self) -> bool:
-        """Whether a demonstration signed it."""
+        """True if a demonstration signed it."""
         key, value = DEMO_OPTION
         return self.options.get(key) == value
 
@@ -147,7 +146,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether every signature in the structure is right."""
+        """True if every signature in the structure is right."""
         return self.verdict is Verdict.HOLDS
 
 
@@ -197,7 +196,7 @@ def sign(unsigned: MetaLeaseSet, private_key: Ed25519PrivateKey) -> MetaLeaseSet
 def verify(structure: MetaLeaseSet) -> Verification:
     """Check the signature and, before it, the destination's signature over a transient key.
 
-    Whether a transient key has expired is not judged here: that needs a clock, and a record of last week still holds.
+    The expiry of a transient key is not checked here: that needs a clock, and a record of last week still holds.
     """
     offline = structure.offline
     if offline is None:
@@ -218,16 +217,16 @@ def verify(structure: MetaLeaseSet) -> Verification:
 
 
 def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
-    """Whether the destination signed the transient key and its expiry."""
+    """Return True if the destination signed the transient key and its expiry."""
     return destination.signature_type in _VERIFIABLE and _is_signed(
         destination.signing_key, offline.signature, offline.signed_part
     )
 
 
 def _is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
-    # A RedDSA signature verifies by the same equation as an Ed25519 one; they differ in how keys and nonces are made.
-    # As in a Java router the equation is the one without the cofactor and S is below the group's order, so both always
-    # judge alike.
+    # A RedDSA signature verifies by the same equation as an Ed25519 one; only keys and nonces are made differently. As
+    # in a Java router the equation does not have the cofactor and S is below the group's order, so both always judge
+    # alike.
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -238,7 +237,7 @@ def _is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
 def check_acceptable_to_java_router(
     structure: MetaLeaseSet, now_s: int, previous: MetaLeaseSet | None = None
 ) -> list[str]:
-    """List why a Java router would refuse to keep or publish the structure; nothing means that it takes it."""
+    """Return the reasons why a Java router would refuse to keep or publish the structure; empty if it accepts it."""
     reasons: list[str] = []
     ends = [lease.ends_s for lease in structure.leases]
     if not 1 <= len(ends) <= LEASES_LIMIT:
@@ -263,7 +262,7 @@ def check_acceptable_to_java_router(
 
 
 def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
-    """What a Java router writes in another way before it verifies, so that no signature over it holds there."""
+    """Return the parts that a Java router rewrites before it verifies: a signature over them does not hold there."""
     texts = [text for pair in structure.options.items() for text in pair]
     found = {
         "it has revocations": bool(structure.revocations),
@@ -274,7 +273,7 @@ def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
 
 
 def encode(structure: MetaLeaseSet) -> bytes:
-    """The bytes of a signed structure."""
+    """Return the bytes of a signed structure."""
     expected_bytes = SIGNATURE_TYPES.get(structure.signature_type, ("", 0, len(structure.signature)))[2]
     if not structure.signature or len(structure.signature) != expected_bytes:
         raise LeaseSetError("the structure is not signed: sign it before it is encoded")
@@ -302,13 +301,13 @@ def _encode_unsigned(structure: MetaLeaseSet) -> bytes:
     except OverflowError:
         raise LeaseSetError("a time, cost or flag of the structure does not fit its field") from None
     except ValueError as error:
-        # I2pError, and `bytes([256])` for a table of too many.
+        # I2pError, and `bytes([256])` for a table that is too long.
         raise LeaseSetError(f"the structure cannot be written: {error}") from None
     return b"".join(parts)
 
 
 def _encode_offline(destination: Destination, offline: OfflineSignature) -> bytes:
-    # Both lengths follow from the types alone: a field of another length would shift all that comes after it.
+    # Both lengths follow from the types alone: a field of another length would shift all later fields.
     _, key_bytes, _ = SIGNATURE_TYPES.get(offline.signature_type, ("", 0, 0))
     _, _, signature_bytes = SIGNATURE_TYPES.get(destination.signature_type, ("", 0, 0))
     if (len(offline.transient_key), len(offline.signature)) != (key_bytes, signature_bytes) or not key_bytes:
@@ -328,7 +327,7 @@ def _encode_lease(lease: MetaLease) -> bytes:
 
 
 def decode(data: bytes) -> MetaLeaseSet:
-    """Parse a structure that must fill `data` exactly; raises `LeaseSetError` only. It is not verified."""
+    """Parse a structure that must fill `data` exactly; raise `LeaseSetError` only. It is not verified."""
     if len(data) > STRUCTURE_LIMIT_BYTES:
         raise LeaseSetError(f"a Meta LeaseSet2 has at most {STRUCTURE_LIMIT_BYTES} bytes, not {len(data)}")
     try:
@@ -359,7 +358,7 @@ def _decode(reader: FieldReader) -> MetaLeaseSet:
         revocations=revocations,
         signature=reader.rest(),
     )
-    # How long a signature of an unknown type is cannot be told, so it takes all that is left.
+    # The length of a signature of an unknown type is unknown, so it gets all remaining bytes.
     _, _, expected_bytes = SIGNATURE_TYPES.get(structure.signature_type, ("", 0, len(structure.signature)))
     if not structure.signature or len(structure.signature) != expected_bytes:
         raise LeaseSetError(f"{len(structure.signature)} bytes remain for a signature of {expected_bytes} bytes")

@@ -1,15 +1,15 @@
 """The I2P structures that a farm handles: destinations, their texts and addresses, mappings, daily routing keys.
 
-A destination is 384 bytes of key fields followed by a certificate; the signing key lies right-justified in the last
-128 of them. An Ed25519 destination is always 391 bytes (I2P common structures):
+A destination is 384 bytes of key fields followed by a certificate; the signing key lies right-justified in the last 128
+of them. An Ed25519 destination is always 391 bytes (I2P common structures):
 
     encryption field 256 │ padding 96 │ signing key 32 │ 05 0004 0007 0000
 
-Names by which it is known:
+Its names:
 
-    hash      SHA-256 of the 391 bytes            what a Meta LeaseSet2 lists
-    base64    with `-~` where others have `+/`    what configuration files and the application JSON carry
-    address   base32(hash) + ".b32.i2p"           what people type
+    hash      SHA-256 of the 391 bytes            in a Meta LeaseSet2
+    base64    with `-~` instead of `+/`           in configuration files and the application JSON
+    address   base32(hash) + ".b32.i2p"           typed by people
 
 Reading is strict: one destination has exactly one text, so texts can be compared. A lenient reader would let two
 spellings of one destination count as two leaves.
@@ -55,12 +55,12 @@ _BASE64 = re.compile(r"[A-Za-z0-9~-]*={0,2}")
 
 
 class I2pError(ValueError):
-    """The bytes or the text are not the I2P structure that they should be."""
+    """The bytes or the text are not the expected I2P structure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A destination as it stands on the wire, with the signing key found in it. Made by `read_destination` only."""
+    """A destination in its form on the wire, with its signing key. Made by `read_destination` only."""
 
     encoded: bytes
     signature_type: int
@@ -97,7 +97,7 @@ def ed25519_destination(signing_key: bytes, padding_seed: bytes) -> Destination:
 
 
 def read_destination(data: bytes, offset: int = 0) -> tuple[Destination, int]:
-    """Read the destination that begins at `offset`; return it and the offset behind it."""
+    """Read the destination that begins at `offset`; return it and the offset after it."""
     certificate_at = offset + _KEY_FIELDS_BYTES
     payload_at = certificate_at + _CERTIFICATE_HEADER_BYTES
     if len(data) < payload_at:
@@ -149,7 +149,7 @@ def destination_from_base64(text: str) -> Destination:
 
 
 def base64_encode(data: bytes) -> str:
-    """Base64 in I2P's alphabet."""
+    """Return base64 in I2P's alphabet."""
     return base64.b64encode(data, altchars=b"-~").decode("ascii")
 
 
@@ -167,7 +167,7 @@ def base64_decode(text: str) -> bytes:
 
 
 def address_of(destination_hash: bytes) -> str:
-    """The `.b32.i2p` address of a destination's hash."""
+    """Return the `.b32.i2p` address of a destination's hash."""
     return base64.b32encode(destination_hash).decode("ascii").rstrip("=").lower() + ".b32.i2p"
 
 
@@ -182,9 +182,9 @@ def encode_mapping(pairs: dict[str, str]) -> bytes:
 
 
 def read_mapping(data: bytes, offset: int = 0) -> tuple[dict[str, str], int]:
-    """Read the Mapping that begins at `offset`; return it and the offset behind it.
+    """Read the Mapping that begins at `offset`; return it and the offset after it.
 
-    Unsorted or repeated keys are refused: routers encode a mapping anew before they verify, so a structure signed over
+    Unsorted or repeated keys are refused: routers encode a mapping again before they verify, so a structure signed over
     another order can never hold.
     """
     if len(data) < offset + 2:

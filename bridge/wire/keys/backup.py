@@ -1,7 +1,7 @@
 """The backup file: a farm's agreed state, from one of its servers.
 
     garlicfarm backup 2 ⏎
-    SHA-256 of everything behind this line, in hexadecimal ⏎
+    SHA-256 of everything after this line, in hexadecimal ⏎
     {"node": …, "founding": F, "index": …, "term": …, "configuration": …, "madeAtMs": …, "cluster": …, "label": …,
      "epoch": …} ⏎
     the state machine's documents (`bridge.wire.log.snapshot`)
@@ -11,9 +11,9 @@ farm key and no signing key, because backups are stored in less protected places
 file that belongs to it.
 
 F is as in a node's formation state, with the promises that certify it. Version 1 named cluster id and founders without
-the promises. Such a backup can be read, but no server can join that farm: its state becomes that of a new cluster.
+the promises. Such a backup can be read, but no server can join that farm: its state becomes the state of a new cluster.
 
-The head is JSON on a line of its own, so that an operator can see what the file is.
+The head is JSON on a separate line, so that an operator can recognize the file.
 """
 
 import base64
@@ -40,7 +40,7 @@ _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class BackupError(ValueError):
-    """These bytes are no backup, or a damaged one."""
+    """These bytes are not a backup, or are a damaged one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class BackupHead:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """Head and state; `image` are the documents that `decode_farm` reads."""
+    """Head and state; `image` holds the documents that `decode_farm` reads."""
 
     head: BackupHead
     image: bytes = field(repr=False)
@@ -87,7 +87,7 @@ class _Head1(_AnyHead, kw_only=True):
 
 
 def encode_backup(backup: Backup) -> bytes:
-    """The bytes of the file; raises `BackupError` for a backup of version 1, and for numbers that nothing reads."""
+    """Return the bytes of the file; raise `BackupError` for a backup of version 1, and for unreadable numbers."""
     head = backup.head
     if head.founding is None:
         raise BackupError(
@@ -114,7 +114,7 @@ def encode_backup(backup: Backup) -> bytes:
 
 
 def decode_backup(data: bytes) -> Backup:
-    """Parse the bytes of a file; raises `BackupError` only."""
+    """Parse the bytes of a file; raise `BackupError` only."""
     if len(data) > BACKUP_LIMIT_BYTES:
         raise BackupError(f"it is larger than {BACKUP_LIMIT_BYTES} bytes")
     if not data.startswith((_MAGIC, _MAGIC_1)):

@@ -2,16 +2,16 @@
 
     key box    ephemeral X25519 public key 32 | ChaCha20-Poly1305(era 4, used at 8, gossip key 32) | tag 16
     key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
-    nonce      zeros: each box has a key of its own
+    nonce      zeros: each box has a separate key
 
 The recipient's X25519 key is its identity key, converted to the other curve (`gossip.wire.box`). A second key pair
 would have to be generated, stored, distributed, and bound to the first by a signature.
 
-The time of use is the author's word alone: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out
-of range. A box that was refused for it would leave its recipient without the farm's key.
+The time of use is chosen by the author: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out of
+range. If the recipient refused the box for it, it would lack the farm's key.
 
 A box does not authenticate its author, since all members know all public keys. In the log the entry does; for a node
-that has no log yet, an `Offer` carries the box with the signature of a member.
+without a log, an `Offer` carries the box with the signature of a member.
 """
 
 import os
@@ -49,16 +49,16 @@ class EraKey:
 
     era: int
     used_at: int
-    """Its time of use, by the clock of the keyring; unchecked when it was read from a box."""
+    """Its time of use, by the clock of the keyring; unchecked if it comes from a box."""
     key: bytes
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Leave the key out."""
         return f"EraKey(era={self.era}, used_at={self.used_at})"
 
 
 def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
-    """The box for the node with this Ed25519 public key; raises KeyBoxError if it cannot be made."""
+    """Return the box for the node with this Ed25519 public key; raise KeyBoxError if it cannot be made."""
     if not 0 < content.era < ERA_LIMIT or not 0 <= content.used_at < _USED_AT_LIMIT or len(content.key) != KEY_BYTES:
         raise KeyBoxError(f"{content} fits no box: eras are 1 to {ERA_LIMIT - 1}, and times of use have 64 bits")
     ephemeral = X25519PrivateKey.generate()
@@ -72,7 +72,7 @@ def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
 
 
 def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
-    """Open a box for this node; raises KeyBoxError only."""
+    """Open a box for this node; raise KeyBoxError only."""
     if len(box) != BOX_BYTES:
         raise KeyBoxError(f"a key box has {BOX_BYTES} bytes, not {len(box)}")
     public, sealed = box[:32], box[32:]
@@ -98,12 +98,12 @@ class Offer:
 
 
 def sign_offer(box: bytes, recipient: bytes, label: bytes, sponsor: Ed25519PrivateKey) -> bytes:
-    """The box with this node's signature that it holds the farm's present key, for the NodeId `recipient`."""
+    """Return the box, signed by this node for the NodeId `recipient`: the node confirms the farm's present key."""
     return box + sponsor.public_key().public_bytes_raw() + sponsor.sign(_OFFER + label + recipient + box)
 
 
 def read_offer(data: bytes, recipient: bytes, label: bytes) -> Offer:
-    """A signed offer for `recipient`; raises KeyBoxError only."""
+    """Return a signed offer for `recipient`; raise KeyBoxError only."""
     if len(data) != OFFER_BYTES:
         raise KeyBoxError(f"an offer has {OFFER_BYTES} bytes, not {len(data)}")
     box, public, signature = data[:BOX_BYTES], data[BOX_BYTES:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:]
@@ -119,5 +119,5 @@ def _derived(shared: bytes, ephemeral: bytes, recipient: bytes, label: bytes) ->
 
 
 def new_key() -> bytes:
-    """A gossip key, at random."""
+    """Return a random gossip key."""
     return os.urandom(KEY_BYTES)

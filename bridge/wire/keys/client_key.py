@@ -1,12 +1,12 @@
-"""The file of a client key, with which a program that is no server signs entries for the farm.
+"""The file of a client key: a program other than a server signs entries for the farm with it.
 
     version = 1
     name = "pipeline"           its name in the farm
-    public_key = "…"            base64; this is what a server admits (`garlicfarm node admit-client`)
-    private_key = "…"           base64 of the Ed25519 seed; the file FILE.pub beside it is the same without this line
+    public_key = "…"            base64; a server admits it (`garlicfarm node admit-client`)
+    private_key = "…"           base64 of the Ed25519 seed; the file FILE.pub is the same without this line
 
-Its scopes say which entries it may write (`bridge.core.membership.client_keys`). It may write none until a server has
-admitted it.
+Its scopes limit the entries that it may write (`bridge.core.membership.client_keys`). It may not write any until a
+server has admitted it.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ _MAKE: Final = "`garlicfarm keys new-client FILE --name N`"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientKeyFile:
-    """The file's content. Secret: its repr names the key and nothing else."""
+    """The file's content. Secret: its repr has only the name."""
 
     name: str
     key: Ed25519PrivateKey
 
     def __repr__(self) -> str:
-        """Names it without the private key."""
+        """Return a text without the private key."""
         return f"ClientKeyFile(name={self.name!r}, public_key={self.public_key!r})"
 
     @property
     def public_key(self) -> str:
-        """In base64."""
+        """The public half in base64."""
         return encode_key(self.key.public_key().public_bytes_raw())
 
 
@@ -43,13 +43,13 @@ class _ClientFile(NamedKeyFile):
 
 
 def new_client_key(name: str) -> ClientKeyFile:
-    """Make a key; raises `KeyTextError` for a name that the farm does not take."""
+    """Make a key; raise `KeyTextError` for a name that the farm does not accept."""
     check_name(name)
     return ClientKeyFile(name, Ed25519PrivateKey.generate())
 
 
 def parse_client_key(text: str) -> ClientKeyFile:
-    """Read a client key file; raises `KeyTextError`."""
+    """Read a client key file; raise `KeyTextError`."""
     with advised(f"Make one with {_MAKE}"):
         file = parse(text, _ClientFile, _WHAT)
         key = Ed25519PrivateKey.from_private_bytes(decode_key(file.private_key, "private_key"))
@@ -59,7 +59,7 @@ def parse_client_key(text: str) -> ClientKeyFile:
 
 
 def parse_public_client_key(text: str) -> tuple[str, str]:
-    """Read the name and the public key (base64) in a `.pub` file; raises `KeyTextError`."""
+    """Read the name and the public key (base64) in a `.pub` file; raise `KeyTextError`."""
     with advised(f"{_MAKE} writes FILE.pub next to FILE"):
         file = parse(text, NamedKeyFile, _PUBLIC)
         decode_key(file.public_key, "public_key")
@@ -68,7 +68,7 @@ def parse_public_client_key(text: str) -> tuple[str, str]:
 
 
 def public_client_key_text(client: ClientKeyFile) -> str:
-    """The text of the `.pub` file."""
+    """Return the text of the `.pub` file."""
     return (
         f"# The public half of the client key {client.name!r} of a Garlic Farm. It is not secret. A server admits it:\n"
         "# garlicfarm node admit-client FILE --scope weights\n"
@@ -79,7 +79,7 @@ def public_client_key_text(client: ClientKeyFile) -> str:
 
 
 def client_key_text(client: ClientKeyFile) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     private_key = encode_key(client.key.private_bytes_raw())
     return (
         f"# The client key {client.name!r} of a Garlic Farm. A holder of this file may submit what its scopes\n"

@@ -1,4 +1,4 @@
-"""CURVE keys of ØMQ: the file that holds one, and Z85, the text in which ØMQ shows keys.
+"""CURVE keys of ØMQ: the file that holds one, and Z85, ØMQ's text form of keys.
 
     version = 1
     name = "reader"
@@ -6,7 +6,7 @@
     secret_key = "…"            Z85
 
 A key pair is one of X25519 (RFC 7748), as CurveZMQ (RFC 26) has it. Z85 (RFC 32) writes 4 bytes as 5 characters, the
-most significant first. It has `#` in it, so a list of keys may have comments only on lines of their own.
+most significant first. It has `#` in it, so a list of keys may have comments only on separate lines.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class CurveKey:
     secret: bytes
 
     def __repr__(self) -> str:
-        """Names it without the secret half."""
+        """Return a text without the secret half."""
         return f"CurveKey(name={self.name!r}, public={to_z85(self.public)!r})"
 
 
@@ -41,13 +41,13 @@ class _CurveFile(NamedKeyFile):
 
 
 def new_curve_key(name: str) -> CurveKey:
-    """Make a key pair; raises `KeyTextError` for what is no name."""
+    """Make a key pair; raise `KeyTextError` for an invalid name."""
     check_name(name)
     return _pair(name, X25519PrivateKey.generate())
 
 
 def curve_key_text(key: CurveKey) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     return (
         f"# The CURVE key {key.name!r} for ØMQ. Keep it secret (mode 0600); the public key may be shown.\n"
         f'version = {VERSION}\nname = "{key.name}"\n'
@@ -56,7 +56,7 @@ def curve_key_text(key: CurveKey) -> str:
 
 
 def parse_curve_key(text: str) -> CurveKey:
-    """Read a key file; raises `KeyTextError`."""
+    """Read a key file; raise `KeyTextError`."""
     with advised("Make one with `garlicfarm keys new-curve FILE --name N`"):
         file = parse(text, _CurveFile, _WHAT)
     found = _pair(file.name, X25519PrivateKey.from_private_bytes(from_z85(file.secret_key) or bytes(KEY_BYTES)))
@@ -65,13 +65,13 @@ def parse_curve_key(text: str) -> CurveKey:
 
 
 def to_z85(data: bytes) -> str:
-    """Z85 of bytes whose number is a multiple of 4."""
+    """Return the Z85 of bytes whose number is a multiple of 4."""
     groups = (int.from_bytes(data[start : start + 4]) for start in range(0, len(data), 4))
     return "".join(_Z85[group // _BASE**power % _BASE] for group in groups for power in range(4, -1, -1))
 
 
 def from_z85(text: str) -> bytes | None:
-    """The 32 bytes of a key; None for a text that is no key."""
+    """Return the 32 bytes of a key; None for a text that is not a key."""
     if len(text) != Z85_CHARACTERS or any(character not in _VALUE_OF for character in text):
         return None
     key = b""

@@ -2,16 +2,16 @@
 
     version = 1
     cluster = "farm"            name of the cluster
-    expect = 3                  how many founders make a farm, no more and no fewer
-    epoch = 1                   when the sealing key was chosen; rises with every rotation
-    era = 0                     how often all keys were replaced at once, to keep an evicted node out
+    expect = 3                  exact number of founders that make a farm
+    epoch = 1                   time of the choice of the sealing key; rises with every rotation
+    era = 0                     number of replacements of all keys, to exclude an evicted node
     label = "0011223344556677"  hash of the first gossip key; stays when keys rotate, so datagrams keep their farm
     gossip_keys = ["…"]         the first seals, all open
-    retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
+    retired_keys = []           open a JoinReq only, so that a joiner learns that its key is out of date
     cluster_id = "0011…"        id of the farm (16 bytes); missing until it is created
 
-A holder of the keys can announce a founding of its own. So a later node needs the cluster id to recognize
-its farm: `garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
+A holder of the keys can announce its own founding. So a later node needs the cluster id to recognize its farm:
+`garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
@@ -45,7 +45,7 @@ _WHAT: Final = "farm key file"
 
 
 class FarmKeyError(ValueError):
-    """The text is no farm key file, or no such key can be made. The message never contains key material."""
+    """The text is not a farm key file, or such a key cannot be made. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DigestCredentials:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FarmKey:
-    """The file's content. Secret: its repr names the farm and nothing else."""
+    """The file's content. Secret: its repr names only the farm."""
 
     cluster: str
     expect: int
@@ -77,7 +77,7 @@ class FarmKey:
     """Node ids of the only nodes that may create the farm, if an operator listed them."""
 
     def __repr__(self) -> str:
-        """Names the farm without its keys."""
+        """Name the farm without its keys."""
         return (
             f"FarmKey(cluster={self.cluster!r}, expect={self.expect}, epoch={self.epoch}, label={self.label.hex()!r}, "
             f"keys={len(self.gossip_keys)}, retired={len(self.retired_keys)})"
@@ -110,7 +110,7 @@ class FarmKey:
         return DigestCredentials(username=f"farm-{derived[:4].hex()}", password=derived[4:].hex())
 
     def following(self, chain: Keyring) -> "FarmKey":
-        """This farm's key file with the present keys of gossip."""
+        """Return this farm's key file with the present keys of gossip."""
         return replace(
             self,
             epoch=chain.used_at,
@@ -139,7 +139,7 @@ class _FarmFile(Struct, forbid_unknown_fields=True):
     founders: Annotated[list[str], Meta(max_length=2 * EXPECT_LIMIT - 1)] = []
 
     def __repr__(self) -> str:
-        """Without the keys: the repr of a Struct shows its fields."""
+        """Leave the keys out: the repr of a Struct shows its fields."""
         return f"_FarmFile({self.cluster!r}, epoch {self.epoch})"
 
 
@@ -171,7 +171,7 @@ def parse_farm_key(text: str) -> FarmKey:
 
 
 def farm_key_text(farm_key: FarmKey) -> str:
-    """The text of the file; raises `FarmKeyError` for an epoch or an era that `parse_farm_key` would refuse."""
+    """Return the text of the file; raise `FarmKeyError` for an epoch or an era that `parse_farm_key` would refuse."""
     if not 0 < farm_key.epoch < CLOCK_LIMIT or not 0 <= farm_key.era < ERA_LIMIT:
         raise FarmKeyError(f"no node reads a farm key file of epoch {farm_key.epoch} and era {farm_key.era}")
     gossip_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.gossip_keys)
@@ -186,7 +186,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         else ""
     )
     listed = ", ".join(f'"{each.hex()}"' for each in sorted(farm_key.founders))
-    # Left out once the farm is created: it has no effect then, and an earlier version does not read it.
+    # Left out once the farm is created: it does not have an effect then, and an earlier version does not read it.
     exists = farm_key.cluster_id is not None
     founders = f"# Only these nodes may create the farm.\nfounders = [{listed}]\n" if listed and not exists else ""
     return (

@@ -1,11 +1,11 @@
-"""What is kept of a Kafka user's password, as the word of a line in `kafka.users`.
+"""The stored form of a Kafka user's password, as a word of a line in `kafka.users`.
 
     SCRAM-SHA-512$4096:SALT$STORED_KEY:SERVER_KEY        the last three in base64
 
-It is the form in which PostgreSQL keeps the credentials of SCRAM (RFC 5803 has the fields). Nothing in it lets a thief
-log in; a password that can be guessed can be guessed with it, which is why new ones are made at random and are long.
+PostgreSQL keeps the credentials of SCRAM in the same form (RFC 5803 has the fields). A thief cannot log in with it. A
+thief can try guesses of the password with it, so new passwords are random and long.
 
-A module of its own, because the command that makes a line and the listener that reads it share it and nothing else.
+A module of its own, because it is the only common part of the command that makes a line and the listener that reads it.
 """
 
 import re
@@ -24,19 +24,19 @@ _FORM: Final = re.compile(rf"(SCRAM-SHA-(?:256|512))\$([1-9][0-9]{{3,6}}):{_BASE
 
 
 def new_password() -> str:
-    """One that cannot be guessed: 32 characters of letters, digits, `-` and `_`."""
+    """Return a password that cannot be guessed: 32 characters of letters, digits, `-` and `_`."""
     return secrets.token_urlsafe(PASSWORD_BYTES)
 
 
 def new_credential(mechanism: Mechanism, password: str) -> str:
-    """The word for a password, with a new salt."""
+    """Return the word for a password, with a new salt."""
     made = scram_credential(mechanism, password, secrets.token_bytes(SALT_BYTES), MIN_ITERATIONS)
     salt, stored, server = (b64encode(part).decode() for part in (made.salt, made.stored_key, made.server_key))
     return f"{mechanism.value}${made.iterations}:{salt}${stored}:{server}"
 
 
 def credential_in(word: str) -> tuple[Mechanism, ScramCredential] | None:
-    """Reverse of `new_credential`; None for a word that is none."""
+    """Return the reverse of `new_credential`; None for any other word."""
     found = _FORM.fullmatch(word)
     if found is None:
         return None

@@ -48,7 +48,10 @@ def parse(text: str, shape: type[Shape], what: str) -> Shape:
 
 
 def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
-    """The reason of msgspec without quotations from the file. Its places (`$.offline`) name our own fields only."""
+    """Return the reason of msgspec without quotations from the file.
+
+    Its places (`$.offline`) name our own fields only.
+    """
     said, at, place = reason.rpartition(" - at ")
     if not at:
         said, place = reason, ""
@@ -59,12 +62,12 @@ def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
 
 
 def encode_key(key: bytes) -> str:
-    """Key bytes as text."""
+    """Return key bytes as text."""
     return base64.b64encode(key).decode("ascii")
 
 
 def decode_key(text: str, what: str, size: int = KEY_BYTES) -> bytes:
-    """Inverse of `encode_key`; the error names the field, not the value."""
+    """Return the inverse of `encode_key`; the error names the field, not the value."""
     try:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

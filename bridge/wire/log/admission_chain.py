@@ -2,12 +2,12 @@
 
     server 7 ──admitted by──▶ identity of server 5 ──admitted by──▶ identity of founder 2, named in the promises
 
-Each link is an admission or an approval as in the log (`bridge.wire.log.proof`), the nearest first. A server
-presents its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id
-to one identity; it says nothing about later decisions of the log.
+Each link is an admission or an approval as in the log (`bridge.wire.log.proof`), the nearest first. A server presents
+its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id to one
+identity; it does not show later decisions of the log.
 
-An identity that is known to be evicted or removed cannot be a link. This refuses no valid chain: a server that knows of
-an eviction has the whole log before it, and needs no chain.
+A known evicted or removed identity cannot be a link. This does not refuse valid chains: a server that knows of an
+eviction has the whole log before it, and does not need a chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from bridge.wire.log.proof import proven
 from consensus.protocols.garlic_farm import ADMISSIONS_MAX
 
 LINKS_MAX = ADMISSIONS_MAX
-"""Limit of links in a handshake. A longer chain is cut and then proves nothing. It grows by a link each time that the
-admitting leader was itself admitted by a server that is no founder. A peer that has the log needs no chain."""
+"""Limit of links in a handshake. A longer chain is cut and then does not prove anything. It grows by a link each time
+that the admitting leader was itself admitted by a server other than a founder. A peer with the log needs no chain."""
 
 _WAY_OUT = (
     f", and a handshake carries {LINKS_MAX} at most. Nodes with the log do not need them: let a founder lead, or a"
@@ -30,7 +30,7 @@ _WAY_OUT = (
 
 
 def chain_of(admitted: Mapping[int, Admitted], server_id: int, cluster_id: bytes) -> tuple[bytes, ...]:
-    """The chain of a server, from the log, nearest first; empty for a founder, or if the log has no admission of it."""
+    """Return the chain of a server, from the log, nearest first; empty for a founder, or without an admission."""
     chain: list[bytes] = []
     at: int | None = server_id
     while at is not None and at in admitted and len(chain) < LINKS_MAX:
@@ -50,10 +50,10 @@ def flaw_of(
     believed: Callable[[bytes], bool],
     is_out: Callable[[bytes], bool],
 ) -> str | None:
-    """The reason why a chain does not prove that Raft id and NodeId of `claimed` belong together; None if it proves it.
+    """Return the reason why a chain does not prove the pair of Raft id and NodeId in `claimed`; None if it proves it.
 
-    `believed` names the identities whose signature ends a chain (founders, or others that are known); signatures of
-    identities for which `is_out` holds do not count.
+    `believed` names the identities whose signature ends a chain (founders, or other known ones). Signatures of
+    identities with `is_out` do not count.
     """
     if not chain:
         return "it does not show an admission"

@@ -9,10 +9,10 @@ an exception would stop the whole farm. For the same reason the result depends o
 agree.
 
 An entry that the farm acts on also carries a proof (`bridge.wire.log.proof`). `EntryReader` gives the record together
-with its verified author; `decode` alone says only what an entry would mean.
+with its verified author; `decode` alone returns only the meaning of an entry.
 
-The keys are the proposal's where it gives them and lowerCamelCase otherwise; `docs/reference/application-json.md`
-has the table.
+The keys are the proposal's if it has them and lowerCamelCase otherwise; `docs/reference/application-json.md` has the
+table.
 """
 
 import re
@@ -49,7 +49,7 @@ VERIFIED_LIMIT: Final = 1024
 """Proofs that a reader caches, some 200 bytes each: more than are in flight between submission and application."""
 SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
-"""How many decoded submissions a reader keeps, and how large one may be: about 4 MiB in all."""
+"""Number of decoded submissions that a reader keeps, and the largest size of one: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
 _NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join(each.member for each in KINDS).encode())
 """A member that names a kind, or an escape that may hide one."""
@@ -62,15 +62,15 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(data: bytes) -> Record:
-    """The record in a committed application entry; `Foreign` with the reason for anything else."""
+    """Return the record in a committed application entry; `Foreign` with the reason for any other bytes."""
     entry = decode_entry(data)
     return to_report(entry) if isinstance(entry, ReportEntry) else entry
 
 
 def decode_entry(data: bytes, check: Callable[[str], object] = checked_destination) -> ReportEntry | Record:
-    """As `decode`, but a report as it is written: a reader of millions of reports makes no record of each.
+    """Decode like `decode`, but keep a report as it is written: a reader of millions of reports does not convert each.
 
-    `check` is asked for each destination in a report; it must refuse the same ones as `checked_destination`.
+    `check` is called for each destination in a report; it must refuse the same ones as `checked_destination`.
     """
     if len(data) > ENTRY_LIMIT_BYTES:
         return Foreign(f"{len(data)} bytes, the limit is {ENTRY_LIMIT_BYTES}")
@@ -90,7 +90,7 @@ def decode_entry(data: bytes, check: Callable[[str], object] = checked_destinati
 
 
 def kinds_named(data: bytes) -> tuple[str, ...]:
-    """The kinds of the farm's entries that an object names, whether it is a well-formed one of them or not."""
+    """Return the kinds of the farm's entries that an object names, even if it is not a well-formed one of them."""
     try:
         members = _skeleton.decode(data)
     except ValueError:
@@ -99,7 +99,7 @@ def kinds_named(data: bytes) -> tuple[str, ...]:
 
 
 def is_plainly_foreign(data: bytes) -> bool:
-    """Whether the bytes show without decoding that an entry is of no kind of the farm's; most entries do."""
+    """Return True if the bytes show without decoding that an entry is not of a kind of the farm; most entries do."""
     return _NAMES_A_KIND.search(data) is None
 
 
@@ -107,10 +107,10 @@ class EntryReader:
     """Reads the entries of one farm's log, with their authors.
 
     A verification takes about 0.1 ms, and an entry is read when it is submitted and again when it is applied. So valid
-    proofs are cached, up to a limit. Invalid ones are not: there is no end of them.
+    proofs are cached, up to a limit. Invalid ones are not: their number is unlimited.
 
-    An entry that was submitted here is read three times: when it is committed, when it is applied, and when its client
-    is answered. `read_submitted` keeps the result for the other two, so that the JSON is parsed once.
+    An entry submitted here is read three times: when it is committed, when it is applied, and for the response to its
+    client. `read_submitted` keeps the result for the other two, so that the JSON is parsed once.
     """
 
     def __init__(self, cluster_id: bytes) -> None:
@@ -119,14 +119,14 @@ class EntryReader:
         self._submitted: OrderedDict[bytes, ProvenRecord] = OrderedDict()
 
     def read(self, data: bytes) -> ProvenRecord:
-        """The record in an application entry, and its author if its proof holds for this farm. Never raises.
+        """Return the record in an application entry, and its author if its proof holds for this farm. Never raise.
 
         The author does not depend on the kind: a version that does not know a kind yet must find the same one.
         """
         return self._submitted.get(data) or self._read(data)
 
     def read_submitted(self, data: bytes) -> ProvenRecord:
-        """Like `read`, for an entry that a client of this server waits for; the newest small ones are kept."""
+        """Read like `read`, for an entry whose client waits at this server; keep the newest small ones."""
         found = self.read(data)
         if len(data) <= SUBMITTED_LIMIT_BYTES:
             self._submitted[data] = found
@@ -168,7 +168,7 @@ def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], obje
 
 
 def _checked(record: Record) -> Record:
-    """Return the record with what its fields alone cannot declare; raises `ValueError`."""
+    """Return the record with the values that its fields alone cannot declare; raise `ValueError`."""
     match record:
         case Force(master) | Publication(master):
             checked_destination(master)
@@ -189,7 +189,10 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
 
 
 def encode(record: EntryRecord, *, config: Mapping[str, Any] | None = None) -> bytes:
-    """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
+    """Return the JSON of a record.
+
+    `config`, for a report, is the sender's allow-listed configuration without secrets.
+    """
     if isinstance(record, Report):
         entry: Struct = from_report(record, config)
     else:

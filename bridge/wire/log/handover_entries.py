@@ -1,11 +1,11 @@
-"""The JSON by which an operator's order to hand leadership over reaches the leader through the log.
+"""The JSON of an operator's order to hand leadership over, which reaches the leader through the log.
 
     {"handover": {"term": 7, "to": 2}}      the leader of term 7 hands over to server 2; without `to`, to the most
                                             caught up voter
 
-The state machine does not know it: for every version it is a foreign entry, so it needs no feature level. A leader acts
-on it when it is committed, if a member of the farm, or a client key with the scope `operator`, has signed it
-(`bridge.node.raft.handover_orders`). The term makes it worthless afterwards: a reader of the log can submit the same
+The state machine does not know it: for every version it is a foreign entry, so it does not need a feature level. A
+leader acts on it when it is committed, if a member of the farm, or a client key with the scope `operator`, has signed
+it (`bridge.node.raft.handover_orders`). The term makes it worthless afterwards: a reader of the log can submit the same
 bytes again, and by then there is another term.
 """
 
@@ -36,12 +36,12 @@ _decoder = msgspec.json.Decoder(_HandoverEntry)
 
 
 def handover_entry(order: Handover) -> bytes:
-    """The entry, without a proof."""
+    """Return the entry, without a proof."""
     return msgspec.json.encode(_HandoverEntry(order))
 
 
 def handover_in(data: bytes) -> Handover | None:
-    """The order that an entry is; None for every other one. Never raises."""
+    """Return the order in an entry; None for other entries. Never raise."""
     if _MARK not in data:
         return None  # which nearly all are
     try:

@@ -4,17 +4,18 @@ An entry that the farm acts on is a JSON object whose last member is
 
     "proof":"PUBLICKEY.NUMBER.SIGNATURE"
 
-with nothing after it but the closing brace. PUBLICKEY (32 bytes, Ed25519) and SIGNATURE (64 bytes) are base64url
-without padding, NUMBER is decimal. The signed bytes are
+with only the closing brace after it. PUBLICKEY (32 bytes, Ed25519) and SIGNATURE (64 bytes) are base64url without
+padding, NUMBER is decimal. The signed bytes are
 
     "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
 
 so they include the key and the number. The author is the NodeId of the key. Each author numbers its entries upwards,
-and the state machine lets each number have effect once (`bridge.core.membership.authors`), so a copied entry has none.
+and the state machine lets each number have effect once (`bridge.core.membership.authors`), so a copied entry does not
+have an effect.
 
 A proof has exactly one spelling. Base64url with unused bits that are not zero, a number with a leading zero, a space
-before the brace, a second member of that name (also an escaped one): each means that there is no proof. Otherwise one
-signed entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
+before the brace, a second member of that name (also an escaped one): each makes the proof invalid. Otherwise one signed
+entry could enter the log in two spellings, and the signed text would depend on a reader's parser.
 
 A key of small order is refused: with it one signature verifies for every text, so any client could write in its name.
 
@@ -62,12 +63,12 @@ class Proof:
 
 
 def ends_like_proof(data: bytes) -> bool:
-    """Whether the last member looks like a proof; otherwise no verification is needed."""
+    """Return True if the last member looks like a proof; otherwise no verification is needed."""
     return _tail(data) is not None
 
 
 def proven(data: bytes, cluster_id: bytes) -> Proof | None:
-    """The proof at the end of an entry; None if there is none that verifies for this farm."""
+    """Return the proof at the end of an entry; None without one that verifies for this farm."""
     tail = _tail(data)
     if tail is None or not _is_object_without_proof(data[: tail[0]] + b"}"):
         return None
@@ -85,10 +86,10 @@ def proven(data: bytes, cluster_id: bytes) -> Proof | None:
 
 
 def sign_entry(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
-    """The entry with a proof by `key` after its last member; no other byte changes.
+    """Return the entry with a proof by `key` after its last member; no other byte changes.
 
-    Raises ValueError for an entry that no farm would read, that has no member or a proof already, and for a number out
-    of range.
+    Raise ValueError for an entry that no farm would read, for an entry without members or with a proof, and for a
+    number out of range.
     """
     if len(cluster_id) != CLUSTER_ID_BYTES:
         raise ValueError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, not {len(cluster_id)}")
@@ -109,13 +110,13 @@ def _signed_bytes(unsigned: bytes, cluster_id: bytes) -> bytes:
 
 
 def _tail(data: bytes) -> tuple[int, bytes, bytes, bytes] | None:
-    """The position of the member, and its three texts."""
+    """Return the position of the member, and its three texts."""
     # These few bytes exclude nearly all entries without a proof; only the rest is searched.
     if not data.endswith(b'"}') or data[_POINT : _POINT + 1] != b"." or len(data) > ENTRY_LIMIT_BYTES:
         return None
     start = max(0, len(data) - _TAIL_LIMIT_BYTES)
     if data.find(_TAIL_BEGIN, start) < 0:
-        return None  # most entries are opaque ones of users, and this costs a fraction of the search below
+        return None  # most entries are opaque data of users, and this costs a fraction of the search below
     found = _TAIL.search(data, start)
     return None if found is None else (found.start(), found[1], found[2], found[3])
 
@@ -131,7 +132,7 @@ def _is_object_without_proof(entry: bytes) -> bool:
 
 
 def _octets(text: bytes, size: int) -> bytes | None:
-    """The bytes of a canonical base64url text without padding."""
+    """Return the bytes of a canonical base64url text without padding."""
     value = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
     return value if len(value) == size and _text(value) == text else None
 

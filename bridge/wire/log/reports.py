@@ -1,4 +1,4 @@
-"""The JSON of a report ⇄ `bridge.core.log.records.Report`: what one server says about itself.
+"""The JSON of a report ⇄ `bridge.core.log.records.Report`: one server's description of itself.
 
 docs/reference/application-json.md has its keys.
 
@@ -41,7 +41,7 @@ _LEAF_TWICE: Final = "a destination appears twice in `destinations`"
 _MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
 
-# The structs' attributes have the names of the records', so that one is made out of the other without a list of them.
+# The structs' attributes have the names of the records' attributes, so that conversion needs no list of them.
 
 
 class MetaPart(Struct, rename="camel", omit_defaults=True):
@@ -95,7 +95,7 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     configured_connections: Count | None = None
     current_connections: Count | None = None
     faults: Raw = ABSENT
-    """A list of words of `LeafFault`, read likewise."""
+    """A list of words of `LeafFault`; older versions do not read it either."""
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):
@@ -133,7 +133,7 @@ def checked_destination(destination: str) -> str:
 
 
 def check_report(entry: ReportEntry, check: Callable[[str], object] = checked_destination) -> None:
-    """What its types do not say: raises `ApplicationError` if a destination occurs twice, or `check` refuses it."""
+    """Check beyond the types: raise `ApplicationError` if a destination occurs twice, or `check` refuses it."""
     masters = [part.destination for part in parts_of(entry)]
     leaves = [leaf.destination for leaf in entry.destinations]
     for named, refusal in ((masters, _MASTER_TWICE), (leaves, _LEAF_TWICE)):
@@ -144,13 +144,13 @@ def check_report(entry: ReportEntry, check: Callable[[str], object] = checked_de
 
 
 def parts_of(entry: ReportEntry) -> Sequence[MetaPart]:
-    """The sender's part in each master that it names."""
+    """Return the sender's part in each master that it names."""
     meta = entry.meta
     return meta if isinstance(meta, list) else () if meta is None else (meta,)
 
 
 def to_report(entry: ReportEntry) -> Report:
-    """A report that was checked, as a record."""
+    """Return a checked report as a record."""
     return Report(
         cluster=entry.cluster,
         date_ms=entry.date,
@@ -195,7 +195,7 @@ def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
 
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
-    """How it is written."""
+    """Return the written form of a report."""
     masters = [MetaPart(**{**asdict(each), "publish_failure": _failure(each)}) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
@@ -225,10 +225,10 @@ _FIGURES: Final = {
 
 
 def within_ranges(report: Report) -> tuple[Report, tuple[str, ...]]:
-    """Return the report without the figures that are outside their ranges, and the names of those.
+    """Return the report without the figures that are outside their ranges, and the names of these figures.
 
     A router may report any number. A number that no server accepts would hold back the whole report, and the node would
-    count as stale. The farm takes such a figure as unknown: its maximum would look like a measured value.
+    count as stale. The farm treats such a figure as unknown: its maximum would look like a measured value.
     """
     dropped: list[str] = []
 

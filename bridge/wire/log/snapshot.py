@@ -1,8 +1,8 @@
 """The farm's state machine as bytes, for a Raft snapshot, and back.
 
 A sequence of MessagePack documents, each after its length (4 bytes, big-endian): first the state, then, a few thousand
-at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, however
-old the farm is. Raft's snapshot has checksums of its own; bytes that do not decode were written by another version.
+at a time, the changes of log time and the indexes of configurations. So encoding one document is always quick, even for
+an old farm. Raft's snapshot has its own checksums; bytes that do not decode were written by another version.
 
 The table of reqids is a member that came with feature level 3. Below that level it is empty, so older servers lose
 nothing by ignoring it; above it they refuse the snapshot for its level. So the format keeps its number.
@@ -19,13 +19,13 @@ from bridge.core.state.farm_state import FarmState
 _LENGTH = struct.Struct(">I")
 _VERSION = 3
 _WITHOUT_AUTHORS = 2
-"""The version of farms whose entries had no proofs: a backup of one can be restored, without client keys."""
+"""The version of farms without proofs in entries: a backup of one can be restored, without client keys."""
 _SLICE = 4096
 _DOCUMENT_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 class FarmSnapshotError(Exception):
-    """The bytes are no snapshot that this version can read; the text says why."""
+    """The bytes are not a snapshot that this version can read; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class FarmSnapshot:
     moment_times_ms: Sequence[int] = field(default_factory=list)
     configuration_indexes: Sequence[int] = field(default_factory=list)
     reqids: bytes = b""
-    """As `bridge.core.state.reqids` dumps them."""
+    """The dump of `bridge.core.state.reqids`."""
 
 
 def encode_farm(snapshot: FarmSnapshot) -> Iterator[bytes]:
-    """The documents, one by one."""
+    """Yield the documents, one by one."""
     yield _document(FarmHead(_VERSION, snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids))
     longest = max(len(snapshot.moment_indexes), len(snapshot.configuration_indexes))
     for start in range(0, longest, _SLICE):
@@ -78,7 +78,7 @@ def encode_farm(snapshot: FarmSnapshot) -> Iterator[bytes]:
 
 
 async def decode_farm(chunks: AsyncIterator[bytes]) -> FarmSnapshot:
-    """Reverse of `encode_farm`, from chunks of any size; raises `FarmSnapshotError`."""
+    """Decode the documents of `encode_farm`, from chunks of any size; raise `FarmSnapshotError`."""
     documents = _Documents()
     async for chunk in chunks:
         documents.feed(chunk)
@@ -86,7 +86,7 @@ async def decode_farm(chunks: AsyncIterator[bytes]) -> FarmSnapshot:
 
 
 def decode_farm_at_once(chunks: Iterable[bytes]) -> FarmSnapshot:
-    """Like `decode_farm`, for a thread of its own."""
+    """Decode like `decode_farm`, for a separate thread."""
     documents = _Documents()
     for chunk in chunks:
         documents.feed(chunk)
@@ -121,7 +121,7 @@ class _Documents:
         self._documents: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
-        """Take more bytes; raises `FarmSnapshotError`."""
+        """Take more bytes; raise `FarmSnapshotError`."""
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -134,7 +134,7 @@ class _Documents:
             self._buffer = self._buffer[end:]
 
     def finish(self) -> FarmSnapshot:
-        """Note the end of the bytes; raises `FarmSnapshotError` if a document is incomplete."""
+        """Note the end of the bytes; raise `FarmSnapshotError` if a document is incomplete."""
         if self._buffer:
             raise FarmSnapshotError("the farm's snapshot ends within a document")
         if not self._documents:

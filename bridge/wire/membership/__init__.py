@@ -1,1 +1,1 @@
-"""What nodes tell each other about themselves, and keep of their formation."""
+"""Nodes' descriptions of themselves, and their durable state of formation."""

@@ -6,8 +6,8 @@
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
 The last two are missing when empty, as in a file of a version that did not endorse. A founding's cluster id follows
-from its promises; it is written for people, and checked. In version 1 a founding had no
-promises and could not be verified: a farm of that version is made anew (`docs/how-to/upgrade.md`).
+from its promises; it is written for people, and checked. In version 1 a founding had no promises and could not be
+verified: a farm of that version is made again (`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
 read strictly: an unknown member, a set out of order, or a founding that contradicts the promise is refused with
@@ -46,11 +46,11 @@ _Founders = Annotated[list[str], msgspec.Meta(min_length=1, max_length=EXPECT_MA
 
 
 class FormationStateError(ValueError):
-    """The bytes are no formation state."""
+    """The bytes are not a formation state."""
 
 
 class MadeBeforeError(FormationStateError):
-    """An earlier version of garlicfarm wrote them; the text says how to upgrade."""
+    """An earlier version of garlicfarm wrote them; the text has the steps to upgrade."""
 
 
 class _StoredPromise(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_formation_state(state: FormationState) -> bytes:
-    """The content of the file, one member on each line; raises `FormationStateError` for what would not be read."""
+    """Return the content of the file, one member on each line; raise `FormationStateError` for an unreadable state."""
     written = _State(
         version=VERSION,
         promise=None if state.promise is None else _written_promise(state.promise),
@@ -111,7 +111,7 @@ def encode_formation_state(state: FormationState) -> bytes:
 
 
 def decode_formation_state(data: bytes) -> FormationState:
-    """Parse the content of the file; raises `FormationStateError` only."""
+    """Parse the content of the file; raise `FormationStateError` only."""
     if len(data) > FORMATION_STATE_LIMIT_BYTES:
         raise FormationStateError(f"the file has {len(data)} bytes, at most {FORMATION_STATE_LIMIT_BYTES} are expected")
     try:
@@ -147,7 +147,7 @@ def _written_promise(promise: Promise) -> _StoredPromise:
 
 
 def written_founding(founding: Founding) -> FoundingJson:
-    """The founding as a Struct for JSON."""
+    """Return the founding as a Struct for JSON."""
     promised = [_Founder(each.node_id.hex(), each.clock_ms, each.nonce.hex()) for each in founding.promised]
     return FoundingJson(founding.cluster_id.hex(), promised)
 
@@ -157,7 +157,7 @@ def _promise(read: _StoredPromise) -> Promise:
 
 
 def read_founding(read: FoundingJson) -> Founding:
-    """The founding from its JSON; raises `FormationStateError` if the cluster id does not match the promises."""
+    """Return the founding from its JSON; raise `FormationStateError` if the cluster id does not match the promises."""
     try:
         founding = Founding(
             tuple(

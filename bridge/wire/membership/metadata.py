@@ -10,10 +10,10 @@ A founding's cluster id and log time are not included: the receiver derives them
 contradict each other.
 
 It is an array, not a map: keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so that a
-later version can add some; the last two may be missing. `endorsement` is the cluster id of the founding of which the
-node has seen all promises. A version without it ignores the element, and never endorses.
+later version can add some; the last two may be missing. `endorsement` is the cluster id of the founding whose promises
+the node has all seen. A version without it ignores the element, and never endorses.
 
-    admissions    NodeId and Raft id (four bytes, big-endian) of servers that were admitted and have not started yet, 12
+    admissions    NodeId and Raft id (four bytes, big-endian) of admitted servers that have not started yet, 12
                   bytes each, in one byte string; sent by the leader
 
 In a farm of nine founders with the longest names the 512 bytes have room for two admissions, in others for four. The
@@ -62,7 +62,7 @@ _BYTES: Final = (bytes,)
 
 
 class MetadataError(ValueError):
-    """The bytes are no metadata of a node, or the values do not fit."""
+    """The bytes are not the metadata of a node, or the values do not fit."""
 
 
 _Name = Annotated[str, Meta(pattern=f"^{NAME}\\Z")]
@@ -77,7 +77,7 @@ _Founders = Annotated[tuple[_NodeId, ...], Meta(min_length=1, max_length=EXPECT_
 
 
 _Endorsement = Annotated[bytes, Meta(max_length=CLUSTER_ID_BYTES)]
-"""Of that length, or empty."""
+"""Empty, or a whole cluster id."""
 
 
 class _Proposal(Struct, array_like=True, tag=0, forbid_unknown_fields=True):
@@ -112,7 +112,7 @@ class _Elements(Struct, array_like=True):
 
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
-    """The bytes that gossip carries."""
+    """Return the bytes that gossip carries."""
     elements = _Elements(
         VERSION,
         metadata.cluster,
@@ -138,7 +138,7 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
 
 
 def fitting_admissions(metadata: NodeMetadata) -> NodeMetadata:
-    """This metadata with as many admissions as fit; everything else always fits."""
+    """Return this metadata with as many admissions as fit; everything else always fits."""
     fitting = replace(metadata, admissions=metadata.admissions[:ADMISSIONS_LIMIT])
     while fitting.admissions:
         try:
@@ -151,7 +151,7 @@ def fitting_admissions(metadata: NodeMetadata) -> NodeMetadata:
 
 
 def decode_metadata(data: bytes) -> NodeMetadata:
-    """Read another node's metadata; raises `MetadataError` only."""
+    """Read another node's metadata; raise `MetadataError` only."""
     if len(data) > METADATA_LIMIT_BYTES:
         raise MetadataError(f"metadata has at most {METADATA_LIMIT_BYTES} bytes, not {len(data)}")
     try:
@@ -193,7 +193,7 @@ def _written(notice: FormationNotice) -> _Notice:
 
 
 _NO_NOTICE: Final = FormationNotice()
-"""One object for all members that have nothing to say about formation."""
+"""One object for all members without a notice of formation."""
 
 
 def _notice(found: _Notice, endorsement: bytes) -> FormationNotice:

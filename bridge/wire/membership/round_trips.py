@@ -2,8 +2,8 @@
 
     3f9a11c0=1 7715371f=12 …          the first 8 digits of a peer's NodeId, and whole milliseconds
 
-An answer to a query has at most 512 bytes, and a node probes 30 peers unless told otherwise. So a peer takes 8 digits.
-In one of a hundred groups of 10,000 members two have the same ones. What does not fit is left out, the slowest first.
+An answer to a query has at most 512 bytes, and by default a node probes 30 peers. So a peer takes 8 digits. In one of a
+hundred groups of 10,000 members two have the same digits. Values that do not fit are left out, the slowest first.
 """
 
 import re
@@ -17,7 +17,7 @@ _PAIR: Final = re.compile(rf"([0-9a-f]{{{DIGITS}}})=([0-9]{{1,7}})")
 
 
 def write_round_trips(found: Iterable[tuple[str, float]]) -> str:
-    """NodeIds in hexadecimal and milliseconds, as an answer."""
+    """Return NodeIds in hexadecimal and milliseconds as an answer."""
     text = ""
     for node_id, rtt_ms in sorted(found, key=lambda pair: pair[1]):
         pair = f"{node_id[:DIGITS]}={round(min(rtt_ms, 10**7 - 1))}"
@@ -28,5 +28,5 @@ def write_round_trips(found: Iterable[tuple[str, float]]) -> str:
 
 
 def read_round_trips(text: str) -> tuple[tuple[str, float], ...]:
-    """Reverse of it; what is no pair is left out."""
+    """Read the pairs of an answer; other text is left out."""
     return tuple((node_id, float(rtt_ms)) for node_id, rtt_ms in _PAIR.findall(text[:ANSWER_LIMIT_BYTES]))
