@@ -29,8 +29,8 @@ class Generated:
     leader_changes: int
 
 
-def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = lambda _: None) -> Generated:
-    """Write the whole log of `model`; call `tell` periodically with the number of entries. Raise FarmLogError."""
+def generate(directory: Path, model: LoadModel, progress: Callable[[int], None] = lambda _: None) -> Generated:
+    """Write the whole log of `model`; call `progress` periodically with the number of entries. Raise FarmLogError."""
     nonce = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
     keys = _keys(model)
     ids = [node_id_of(keys[number]) for number in model.voters]
@@ -50,7 +50,7 @@ def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = la
                         last, proven = entry.value, signed(entry.value, keys[entry.author], writer.cluster_id, number)
                     writer.append(entry.term, proven)
                 if number % TELL_EVERY == 0:
-                    tell(number)
+                    progress(number)
         finally:
             writer.close()
     except StoredFarmError as error:

@@ -134,8 +134,8 @@ class Lake:
         self._current.take(LOG, batch, found)
 
     def _remember(self, rows: pa.Table, named: str) -> None:
-        told = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
-        names = {name: address for name, address in told if name not in self._named}
+        pairs = zip(rows.column(named).to_pylist(), rows.column(ADDRESS).to_pylist(), strict=True)
+        names = {name: address for name, address in pairs if name not in self._named}
         if names:
             remember_names(self._output, names)
             self._named |= names.keys()
@@ -175,9 +175,9 @@ class EventsTable:
             DAY: found.column("log_time").cast(pa.date32()),
             BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),
         }
-        told = pa.table({name: columns[name] for name in EVENTS_SPEC.schema.names})
-        self._notes.begin(batch, _cursors_of(told))
-        self._table.append(EVENTS, batch, told if told.num_rows else None)
+        events = pa.table({name: columns[name] for name in EVENTS_SPEC.schema.names})
+        self._notes.begin(batch, _cursors_of(events))
+        self._table.append(EVENTS, batch, events if events.num_rows else None)
         self._notes.end(batch, {EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep.after_batch([self._table])
 

@@ -74,7 +74,7 @@ class Label:
 
     def line(self) -> str:
         """Return the label as JSON."""
-        told = {
+        fields = {
             "serverId": self.server_id,
             "kind": self.kind.value,
             "signal": self.signal,
@@ -82,7 +82,7 @@ class Label:
             "failsAtMs": self.fails_ms,
             "endsAtMs": self.ends_ms,
         }
-        return json.dumps(told)
+        return json.dumps(fields)
 
     def factor(self, at_ms: int) -> float:
         """Return the factor on the signal at a time between beginning and end."""

@@ -91,18 +91,18 @@ _ALL_KNOWN = Unread()
 class ProblemReports:
     """Reports the problem of each farm once, and once its end."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._known: Mapping[str, str] = {}
 
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
         """Report changes: the farms with a problem now, and farms without a known state."""
         for name in problems.keys() - self._known.keys():
-            self._tell(f"{name} is not read, and the other farms are: {problems[name]}")
+            self._notify(f"{name} is not read, and the other farms are: {problems[name]}")
         # After a restart of the query, or an edit of the file, a farm must reply before it counts as read.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
         for name in self._known.keys() - problems.keys() - kept.keys():
-            self._tell(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
+            self._notify(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
         self._known = {**problems, **kept}
 
 
@@ -139,7 +139,7 @@ class RunSettings:
     """True to watch the servers (`pipeline/watch`)."""
     keep_ms: int | None = None
     """The length of kept history, in log time; None keeps all."""
-    tell: Callable[[str], None] = _report_nothing
+    notify: Callable[[str], None] = _report_nothing
     """A callback for messages to the operator during the run."""
     metrics: RunMetrics | None = None
     """The counters of batches."""
@@ -151,7 +151,7 @@ class RunSettings:
     def patience(self, give_up_s: float | None) -> Patience:
         """Return the reaction to lost starts of Spark's Python processes."""
         count = _count_nothing if self.metrics is None else self.metrics.start_lost
-        return Patience(tell=self.tell, count=count, give_up_s=give_up_s)
+        return Patience(notify=self.notify, count=count, give_up_s=give_up_s)
 
     @property
     def is_part(self) -> bool:
@@ -404,7 +404,7 @@ def _follow(
     check: Callable[[], None] = _check_nothing,
 ) -> None:
     """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
-    side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.tell)
+    side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.notify)
     with deferred() as interrupt:
         try:
             while side_by_side.step():
@@ -419,7 +419,7 @@ def _follow(
                 check()
                 interrupt.check()
         except KeyboardInterrupt:
-            settings.tell("ending: the running batches are cancelled, and the next run repeats them")
+            settings.notify("ending: the running batches are cancelled, and the next run repeats them")
             raise
         finally:
             side_by_side.stop()
@@ -452,7 +452,7 @@ def _entries_per_s(progress: Any) -> float:
     start, end = (json.loads(source[name] or "null") or {} for name in ("startOffset", "endOffset"))
     if "farms" not in end:
         return float(progress["processedRowsPerSecond"] or 0.0)
-    begins = {cluster: told["next"] for cluster, told in end.get("begins", {}).items()} | start.get("farms", {})
+    begins = {cluster: begin["next"] for cluster, begin in end.get("begins", {}).items()} | start.get("farms", {})
     entries: int = sum(following - begins.get(cluster, following) for cluster, following in end["farms"].items())
     return entries * 1000 / max(1, int(progress["batchDuration"]))
 

@@ -64,8 +64,8 @@ class AlertStore:
         self._table = Table(output, ALERTS_SPEC)
         self._upkeep = Upkeep(None)
         self._batch = self._table.committed(_QUERY)
-        told = self._table.rows().to_pylist()
-        self.alerts = tuple(Alert(**{**row, "delivered": tuple(row["delivered"] or ())}) for row in told)
+        rows = self._table.rows().to_pylist()
+        self.alerts = tuple(Alert(**{**row, "delivered": tuple(row["delivered"] or ())}) for row in rows)
         self._stored = self.alerts
 
     def keep(self, alerts: Sequence[Alert]) -> None:
@@ -91,7 +91,7 @@ class Alerting:
         output: Path,
         channels: Sequence[Channel],
         keep_firing_ms: int,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         metrics: RunMetrics | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -99,7 +99,7 @@ class Alerting:
         self._store = AlertStore(output)
         self._silences = Silences(output)
         self._sql = _LOOK_SQL.replace("$keep_ms", str(keep_firing_ms))
-        self._tell = tell
+        self._notify = notify
         self._metrics = metrics
         self._clock = clock
         self._changed = threading.Condition()
@@ -148,7 +148,7 @@ class Alerting:
             self._has_begun, self._is_nudged, self._is_last = True, True, True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._is_last, seconds):
-                self._tell("some alerts are not delivered: the next run delivers them")
+                self._notify("some alerts are not delivered: the next run delivers them")
 
     def _done(self, outcome: Delivery) -> None:
         with self._changed:
@@ -226,9 +226,9 @@ class Alerting:
 
     def _report_backlog(self, held_back: frozenset[str]) -> None:
         for farm in sorted(held_back - self._held_back):
-            self._tell(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
+            self._notify(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
         for farm in sorted(self._held_back - held_back):
-            self._tell(f"alerts of farm {farm} are not held back any more")
+            self._notify(f"alerts of farm {farm} are not held back any more")
         self._held_back = held_back
         if self._metrics is not None:
             self._metrics.alerts_held_back(len(held_back))
@@ -240,7 +240,7 @@ class Alerting:
         except SilencesError as error:
             problem = f"new silences are ignored: {error}"
         if problem and problem != self._silences_problem:
-            self._tell(problem)
+            self._notify(problem)
         self._silences_problem = problem
         return self._active
 
@@ -255,7 +255,7 @@ class Alerting:
                     continue
                 if word == RESOLVED and self._rounds[key] >= ENDED_ROUNDS:
                     continue
-                if any(name == key[0] and told.startswith(alert.id) for name, told in self._on_the_way):
+                if any(name == key[0] and sent.startswith(alert.id) for name, sent in self._on_the_way):
                     # The messages about one outage must arrive in order.
                     continue
                 if receiver.offer(message(alert, word), key[1]):
@@ -276,27 +276,27 @@ class Alerting:
             self._again_s[key] = time.monotonic() + AGAIN_SECONDS
             self._rounds[key] += 1
             if outcome.receiver not in self._failing:
-                self._tell(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
+                self._notify(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
             self._failing.add(outcome.receiver)
         else:
             self._again_s.pop(key, None)
             self._rounds.pop(key, None)
             if outcome.receiver in self._failing:
-                self._tell(f"alerts are delivered again: {shown}")
+                self._notify(f"alerts are delivered again: {shown}")
             self._failing.discard(outcome.receiver)
         if self._metrics is not None:
             self._metrics.alert_tried(is_delivered=not outcome.error)
 
     def _report_once(self, problem: str) -> None:
         if problem != self._problem:
-            self._tell(problem)
+            self._notify(problem)
         self._problem = problem
 
 
 def _with_delivered(alert: Alert, delivered: set[tuple[str, str]]) -> Alert:
-    for receiver, told in sorted(delivered):
-        if told.startswith(alert.id):
-            alert = alert.with_delivered(receiver, told.rpartition("-")[2])
+    for receiver, delivered_id in sorted(delivered):
+        if delivered_id.startswith(alert.id):
+            alert = alert.with_delivered(receiver, delivered_id.rpartition("-")[2])
     return alert
 
 

@@ -102,8 +102,8 @@ class Webhook:
             answer.read(ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException, ValueError) as error:
             is_late = expired.is_set() or isinstance(error, TimeoutError)
-            told = f"no answer within {self.timeout_s:g} s" if is_late else _words(error)
-            raise DeliveryError(told) from error
+            reason = f"no answer within {self.timeout_s:g} s" if is_late else _words(error)
+            raise DeliveryError(reason) from error
         finally:
             deadline.cancel()
             connection.close()

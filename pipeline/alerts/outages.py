@@ -79,14 +79,14 @@ class Alert:
 
     def due(self, receiver: str) -> str | None:
         """Return the due message to this receiver: `unhealthy`, `silent`, `resolved`, or None."""
-        told = {each.partition(" ")[2] for each in self.delivered if each.partition(" ")[0] == receiver}
+        sent = {each.partition(" ")[2] for each in self.delivered if each.partition(" ")[0] == receiver}
         if self.status == RESOLVED:
-            return RESOLVED if told and RESOLVED not in told else None
-        if self.held_back is not None or SILENT in told:
+            return RESOLVED if sent and RESOLVED not in sent else None
+        if self.held_back is not None or SILENT in sent:
             return None
         if self.was_silent:
             return SILENT
-        return None if UNHEALTHY in told else UNHEALTHY
+        return None if UNHEALTHY in sent else UNHEALTHY
 
     def with_delivered(self, receiver: str, word: str) -> "Alert":
         """Return the alert with this message delivered."""

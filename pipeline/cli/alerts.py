@@ -192,8 +192,8 @@ def _a_webhook_in_a_file(_: click.Context, __: click.Parameter, value: Path | No
         with value.open("rb") as file:
             return webhook_of(file.read(URL_MAX_BYTES).decode("utf-8", "replace").strip())
     except (OSError, ValueError) as error:
-        told = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise click.BadParameter(f"{value}: {told}.") from error
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise click.BadParameter(f"{value}: {reason}.") from error
 
 
 def _a_program(_: click.Context, __: click.Parameter, value: Path | None) -> Command | None:

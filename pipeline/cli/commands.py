@@ -195,19 +195,21 @@ def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPla
     with reported_errors(line, endless=not options.once), ExitStack() as held:
         source = {"start": options.start, **place.options(), "maxEntriesPerBatch": str(options.entries_per_batch)}
         for package in place.packages():
-            line.tell(f"Spark takes {package} from its cache, or from Maven's repository if this is the first time")
-        reaches = place.reaches(options.client_key, line.tell) if options.submits else None
+            line.print_line(
+                f"Spark takes {package} from its cache, or from Maven's repository if this is the first time"
+            )
+        reaches = place.reaches(options.client_key, line.print_line) if options.submits else None
         held.enter_context(alone_in(options.output))
         prepare(options.output)
         metrics = None
         if options.metrics_at is not None:
-            metrics = held.enter_context(serving_metrics(*options.metrics_at, line.tell))
+            metrics = held.enter_context(serving_metrics(*options.metrics_at, line.print_line))
         alerting = None
         if alerts is not None:
-            told = Alerting(options.output, alerts.channels, alerts.keep_firing_ms, line.tell, metrics)
-            alerting = held.enter_context(told.running())
+            made = Alerting(options.output, alerts.channels, alerts.keep_firing_ms, line.print_line, metrics)
+            alerting = held.enter_context(made.running())
         session = held.enter_context(opened(spark, place))
-        feedback = None if reaches is None else FarmsFeedback(session, reaches, line.tell)
+        feedback = None if reaches is None else FarmsFeedback(session, reaches, line.print_line)
         settings = RunSettings(
             options.output,
             source,
@@ -218,7 +220,7 @@ def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPla
             traces_of(source, options.trace_files) if options.with_events else None,
             options.watches,
             None if options.keep_days is None else int(options.keep_days * DAY_MS),
-            line.tell,
+            line.print_line,
             metrics,
             alerting=alerting,
         )
@@ -290,7 +292,9 @@ def backfill(
         claim_range(output, first, last)
         prepare(output, part=True)
         session = held.enter_context(spark())
-        run_once(session, RunSettings(output, source, window, progress=line, tell=line.tell, derived=with_derived))
+        run_once(
+            session, RunSettings(output, source, window, progress=line, notify=line.print_line, derived=with_derived)
+        )
     echo(f"Entries {first} to {last} are in {output}.")
 
 

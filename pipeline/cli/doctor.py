@@ -135,8 +135,10 @@ def _java(environment: dict[str, str]) -> Iterator[Finding]:
     else:
         version = next((line for line in ended.stderr.splitlines() if "version" in line), "")
         if ended.returncode or not version:
-            told = (ended.stderr.strip().splitlines() or ["nothing"])[0]
-            yield Finding("Java", "problem", f"found by {java.found}, does not run: {told}", "set JAVA_HOME to another")
+            output = (ended.stderr.strip().splitlines() or ["nothing"])[0]
+            yield Finding(
+                "Java", "problem", f"found by {java.found}, does not run: {output}", "set JAVA_HOME to another"
+            )
         else:
             yield Finding("Java", "ok", f"found by {java.found}: {version}")
 

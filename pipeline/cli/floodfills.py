@@ -74,7 +74,7 @@ def router_hashes(place: Path) -> list[str]:
     """Return the hashes in hexadecimal, each once. Raise FarmLogError for an invalid line, or without any hash."""
     if place.is_dir():
         names = (file.name for file in place.rglob(f"{_PREFIX}*{_SUFFIX}"))
-        told = [(name, name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names]
+        texts = [(name, name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names]
     else:
         try:
             lines = place.read_text(encoding="utf-8").splitlines()
@@ -82,8 +82,8 @@ def router_hashes(place: Path) -> list[str]:
             raise FarmLogError(
                 f"{place} is not text: give a file with one router's hash on each line, or a netDb"
             ) from error
-        told = [(f"line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    hashes = sorted({_hexadecimal(text, f"{place}, {where}") for where, text in told})
+        texts = [(f"line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    hashes = sorted({_hexadecimal(text, f"{place}, {where}") for where, text in texts})
     if not hashes:
         what = f"no file {_PREFIX}HASH{_SUFFIX}" if place.is_dir() else "no line"
         raise FarmLogError(f"{place} does not contain a router's hash: it has {what}")

@@ -68,7 +68,7 @@ def an_address(_: click.Context, __: click.Parameter, value: str | None) -> tupl
 
 
 @contextmanager
-def serving_metrics(host: str, port: int, tell: Callable[[str], None]) -> Iterator[RunMetrics]:
+def serving_metrics(host: str, port: int, notify: Callable[[str], None]) -> Iterator[RunMetrics]:
     """Serve the metrics of a run until its end; raise ClickException if the address is unavailable."""
     metrics = RunMetrics()
     with ExitStack() as held:
@@ -78,7 +78,7 @@ def serving_metrics(host: str, port: int, tell: Callable[[str], None]) -> Iterat
             raise click.ClickException(
                 f"cannot listen for metrics on {host}:{port}: {error.strerror or error}. Choose another --metrics"
             ) from error
-        tell(f"Metrics: http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
+        notify(f"Metrics: http://{f'[{host}]' if ':' in host else host}:{port}/metrics")
         yield metrics
 
 
@@ -101,14 +101,14 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
     return tuple(found)
 
 
-def output_option(told: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def output_option(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the option `--output` of commands about a run's directory."""
     return click.option(
         "--output",
         default="farm-tables",
         show_default=True,
         type=click.Path(path_type=Path, file_okay=False),
-        help=told,
+        help=meaning,
     )
 
 
@@ -185,7 +185,7 @@ class StatusLine:
             overwrite_line("")
             self._written = 0
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent text on a separate line."""
         self.clear()
         echo(text, err=True)

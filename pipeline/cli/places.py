@@ -29,7 +29,7 @@ from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
 from pipeline.source.stored_log import StoredLog
 
 CONTROL_SOCKET = "control.sock"
-Tell: TypeAlias = Callable[[str], None]
+Notify: TypeAlias = Callable[[str], None]
 
 
 class _Place:
@@ -67,7 +67,7 @@ class Nodes(_Place):
         found = FarmLog(*self._reached()).statuses()
         _refuse_outside(first, last, first_without_gap(found), max(status.commit_index for status in found))
 
-    def reaches(self, client_key: Path | None, _tell: Tell) -> Reaches:
+    def reaches(self, client_key: Path | None, _notify: Notify) -> Reaches:
         """Return the access for submissions. Raise FarmLogError if no node replies."""
         addresses, credentials = self._reached()
         try:
@@ -120,7 +120,7 @@ class Directory(_Place):
         """Raise FarmLogError if the log does not have all entries from `first` to `last`."""
         _refuse_outside(first, last, *StoredLog(self.path, self.committed_through).bounds())
 
-    def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
+    def reaches(self, _client_key: Path | None, _notify: Notify) -> Reaches:
         """Raise FarmLogError, since there is no node for submissions."""
         raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
 
@@ -142,11 +142,11 @@ class Farms(_Place):
             "a part of a log belongs to one farm: name the farm with --node or --directory, not with --farms"
         )
 
-    def reaches(self, client_key: Path | None, tell: Tell) -> Reaches:
+    def reaches(self, client_key: Path | None, notify: Notify) -> Reaches:
         """Return the access for submissions to each farm in the file."""
         if client_key is not None:
             raise FarmLogError(f"--client-key belongs to one farm: set `client_key` of each farm in {self.file}")
-        return FarmsFile(self.file, tell)
+        return FarmsFile(self.file, notify)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Topic:
         """Raise FarmLogError, since a topic has offsets, not indexes."""
         raise FarmLogError("a part of a log is read with --node or --directory, not with --kafka")
 
-    def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
+    def reaches(self, _client_key: Path | None, _notify: Notify) -> Reaches:
         """Raise FarmLogError, since a listener does not accept factors."""
         raise FarmLogError("--submit needs a control endpoint: read with --node, not with --kafka")
 

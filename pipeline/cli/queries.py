@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pipeline.serve.query import Answer
 
 
-_LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {told}" for name, told in ANSWERS.items())
+_LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {subject}" for name, subject in ANSWERS.items())
 _QUERY_HELP = f"""Answer one SELECT over the tables, such as "SELECT * FROM current_routers", or a question by its name:
 
 \b
@@ -97,12 +97,12 @@ def query(
         from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
 
         with asked(output, sql) as answer:
-            _tell(answer, as_json=as_json, as_csv=as_csv)
+            _print_answer(answer, as_json=as_json, as_csv=as_csv)
             if not (answer.has_rows or answer.empty or name is None) and (why := why_empty(name)):
                 echo(f"No rows: {why}", err=True)
 
 
-def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
+def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     for name in answer.empty:
         echo(f"{name} is empty: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
     if as_json:

@@ -149,8 +149,8 @@ def _print(farm: str, past: Past) -> None:
     _print_servers(past)
 
 
-def _figures(courses: Sequence[Course], told: Sequence[tuple[str, Callable[[Course], str]]]) -> list[list[str]]:
-    return [[name, *(value(course) for course in courses)] for name, value in told]
+def _figures(courses: Sequence[Course], figures: Sequence[tuple[str, Callable[[Course], str]]]) -> list[list[str]]:
+    return [[name, *(value(course) for course in courses)] for name, value in figures]
 
 
 def _attribute(name: str) -> Callable[[Course], str]:
@@ -182,7 +182,7 @@ def _print_servers(past: Past) -> None:
 def _document(farm: str, past: Past) -> dict[str, Any]:
     """Return all figures of a farm; times are in milliseconds."""
     names = ("present", "asked")
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "farm": farm,
         "days": round(past.days(), 6),
         "windows": past.windows,
@@ -190,7 +190,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
         "bad_weight_share_without": past.bad_share.mean,
     }
     for name, course in zip(names, past.courses, strict=True):
-        told[name] = {
+        document[name] = {
             "setting": asdict(course.setting),
             "entries": course.entries,
             "factors": course.factors_said,
@@ -200,7 +200,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
             "left_median_ms": _median(course),
             "bad_weight_share": course.bad_share.mean,
         }
-    told["servers"] = [
+    document["servers"] = [
         {
             "server_id": server,
             "windows": past.health[server].windows,
@@ -218,7 +218,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
         }
         for server in _worst_first(past)
     ]
-    return told
+    return document
 
 
 def _worst_first(past: Past) -> list[int]:

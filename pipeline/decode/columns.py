@@ -108,11 +108,11 @@ class _Maker:
 
     def record_batch(self, columns: _Columns) -> pa.RecordBatch:
         """Return the selected rows of these."""
-        told = self._decoded(columns)
+        entries = self._decoded(columns)
         if self._entries is not None or self._servers is not None:
-            columns, told = self._chosen(columns, told)
+            columns, entries = self._chosen(columns, entries)
         return pa.RecordBatch.from_arrays(
-            [self._column(each, columns, told) for each in self._schema], schema=self._schema
+            [self._column(each, columns, entries) for each in self._schema], schema=self._schema
         )
 
     def _decoded(self, columns: _Columns) -> list[Decoded]:
@@ -120,10 +120,10 @@ class _Maker:
             return [_NOT_DECODED] * len(columns.indexes)
         return [decoded(kind, body) for kind, body in zip(columns.kinds, columns.bodies, strict=True)]
 
-    def _chosen(self, columns: _Columns, told: list[Decoded]) -> tuple[_Columns, list[Decoded]]:
+    def _chosen(self, columns: _Columns, entries: list[Decoded]) -> tuple[_Columns, list[Decoded]]:
         places = [
             place
-            for place, each in enumerate(told)
+            for place, each in enumerate(entries)
             if (self._entries is None or each.entry in self._entries)
             and (self._servers is None or _server_of(each.content) in self._servers)
         ]
@@ -134,18 +134,18 @@ class _Maker:
             [columns.times_ms[place] for place in places],
             [columns.bodies[place] for place in places],
         )
-        return chosen, [told[place] for place in places]
+        return chosen, [entries[place] for place in places]
 
-    def _column(self, column: pa.Field, columns: _Columns, told: list[Decoded]) -> pa.Array:
+    def _column(self, column: pa.Field, columns: _Columns, entries: list[Decoded]) -> pa.Array:
         if column.name in _STRUCTS:
-            return _spread(column.type, told, *_STRUCTS[column.name])
-        made = self._plain(column.name, columns, told)
+            return _spread(column.type, entries, *_STRUCTS[column.name])
+        made = self._plain(column.name, columns, entries)
         return made if isinstance(made, pa.Array) else pa.array(made, column.type)
 
-    def _plain(self, name: str, columns: _Columns, told: list[Decoded]) -> Any:  # noqa: PLR0911 - one for each column
+    def _plain(self, name: str, columns: _Columns, entries: list[Decoded]) -> Any:  # noqa: PLR0911 - one for each column
         match name:
             case "farm" | "farm_name":
-                return pa.repeat(pa.scalar(self._farm if name == "farm" else self._name, pa.string()), len(told))
+                return pa.repeat(pa.scalar(self._farm if name == "farm" else self._name, pa.string()), len(entries))
             case "index":
                 return columns.indexes
             case "term":
@@ -155,14 +155,14 @@ class _Maker:
             case "log_time":
                 return _moments(columns.times_ms)
             case "server_id":
-                return [_server_of(each.content) for each in told]
+                return [_server_of(each.content) for each in entries]
             case "body_bytes":
                 return [len(body) for body in columns.bodies]
             case "body":
-                pairs = zip(told, columns.bodies, strict=True)
+                pairs = zip(entries, columns.bodies, strict=True)
                 return [None if each.reason is None else body for each, body in pairs]
             case _:
-                return [getattr(each, name) for each in told]
+                return [getattr(each, name) for each in entries]
 
 
 def _server_of(content: Any) -> int | None:
@@ -173,17 +173,17 @@ def _server_of(content: Any) -> int | None:
 
 
 def _spread(
-    kind: pa.DataType, told: Sequence[Decoded], of: type, values: Callable[[pa.DataType, list[Any]], pa.Array]
+    kind: pa.DataType, entries: Sequence[Decoded], of: type, values: Callable[[pa.DataType, list[Any]], pa.Array]
 ) -> pa.Array:
     """Return the column made from the entries of one kind, with NULL in all other rows."""
-    contents = [each.content for each in told if type(each.content) is of]
+    contents = [each.content for each in entries if type(each.content) is of]
     if not contents:
-        return pa.nulls(len(told), kind)
+        return pa.nulls(len(entries), kind)
     made = values(kind, contents)
-    if len(contents) == len(told):
+    if len(contents) == len(entries):
         return made
     place = iter(range(len(contents)))
-    return made.take(pa.array([next(place) if type(each.content) is of else None for each in told], pa.int32()))
+    return made.take(pa.array([next(place) if type(each.content) is of else None for each in entries], pa.int32()))
 
 
 def _struct(kind: pa.StructType, columns: dict[str, Any]) -> pa.StructArray:

@@ -73,9 +73,9 @@ class OneReach:
 class FarmsFile:
     """The farms of a file, always current. The constructor raises FarmLogError if it is unreadable."""
 
-    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, notify: Callable[[str], None]) -> None:
         self._path = path
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
         self._nodes = nodes_of_farms(path)
         self._changed = _version(path)
@@ -111,14 +111,14 @@ class FarmsFile:
             credentials = load_credentials(nodes.token_file, nodes.certificate)
             key = None if nodes.client_key is None else load_client_key(nodes.client_key)
         except (CredentialError, ClientKeyError) as error:
-            self._tell(f"{name}: no factors are submitted to it: {error}. Then change {self._path}, or touch it")
+            self._notify(f"{name}: no factors are submitted to it: {error}. Then change {self._path}, or touch it")
             return None
         return Reach(NodeSubmission(nodes.addresses, credentials, cluster, key), nodes.options())
 
     def _report_directories(self, known: Mapping[str, FarmNodes | None]) -> None:
         for name, nodes in self._nodes.items():
             if nodes is None and known.get(name, FarmNodes(())) is not None:
-                self._tell(f"{name}: no factors are submitted to it, since a directory can only be read")
+                self._notify(f"{name}: no factors are submitted to it, since a directory can only be read")
 
 
 @dataclass(slots=True)
@@ -136,10 +136,10 @@ class _Farm:
 class FarmsFeedback:
     """The listener to the batches of one run, which gives each farm its own rows."""
 
-    def __init__(self, session: SparkSession, reaches: Reaches, tell: Callable[[str], None]) -> None:
+    def __init__(self, session: SparkSession, reaches: Reaches, notify: Callable[[str], None]) -> None:
         self._session = session
         self._reaches = reaches
-        self._tell = tell
+        self._notify = notify
         self._farms: dict[str, _Farm] = {}
         self._changed = threading.Condition()
         """Guards the attributes below, and `_Farm`'s waiting rows and turn."""
@@ -188,7 +188,7 @@ class FarmsFeedback:
             try:
                 self._look(farm.cluster, farm, rows)
             except Exception as error:  # noqa: BLE001 - the farm's next rows are handled in any case
-                self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
+                self._notify(f"factors not submitted, by a fault of the pipeline: {error!r}")
             with self._changed:
                 if was_slow:
                     self._slow_workers -= 1
@@ -213,14 +213,14 @@ class FarmsFeedback:
         if reach is None:
             return
         if farm.feedback is None:
-            farm.feedback = Feedback(self._session, reach.source, reach.submission, self._telling(name))
+            farm.feedback = Feedback(self._session, reach.source, reach.submission, self._notifying(name))
         elif farm.reach is not reach:
             farm.feedback.reached_by(reach.submission, reach.source)
         farm.reach = reach
         farm.feedback.after_batch(rows)
 
-    def _telling(self, name: str | None) -> Callable[[str], None]:
-        return self._tell if name is None else lambda text: self._tell(f"{name}: {text}")
+    def _notifying(self, name: str | None) -> Callable[[str], None]:
+        return self._notify if name is None else lambda text: self._notify(f"{name}: {text}")
 
 
 def _version(path: Path) -> tuple[int, int]:

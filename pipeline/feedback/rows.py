@@ -17,10 +17,10 @@ def recent(entries: pa.Table) -> list[Row]:
     """Return the weighing's rows from one farm's entries, or from results of `recent_rows`."""
     rows = recent_rows(entries)
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    told = zip(
+    pairs = zip(
         rows.drop_columns(["farm", "farm_name", "log_time", "body_bytes"]).to_pylist(), at_ms.to_pylist(), strict=True
     )
-    return [row for found, log_time_ms in told for row in _rows(found, log_time_ms)]
+    return [row for found, log_time_ms in pairs for row in _rows(found, log_time_ms)]
 
 
 def named(request: str | None) -> str | None:

@@ -154,10 +154,10 @@ class Feedback:
         session: SparkSession,
         source: Mapping[str, str],
         submission: Submission,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._session = session
-        self._tell = tell
+        self._notify = notify
         self.reached_by(submission, source)
         self._warm = False
         self.weighing = Weighing()
@@ -184,10 +184,10 @@ class Feedback:
                 self._propose(self._submission)
         except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
-            self._tell(f"factors not submitted: {reason_of(str(error))}")
+            self._notify(f"factors not submitted: {reason_of(str(error))}")
         except Exception as error:  # noqa: BLE001 - a batch that one entry made fail would fail at each repetition
             self.failed += 1
-            self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
+            self._notify(f"factors not submitted, by a fault of the pipeline: {error!r}")
 
     def _before(self, submission: Submission, first: int) -> list[Row]:
         """Return the rows before the first batch of this run."""
@@ -213,7 +213,7 @@ class Feedback:
         )
         if found.refusal:
             self.refused += 1
-            self._tell(f"{entry}, which the farm did not accept: {found.refusal}")
+            self._notify(f"{entry}, which the farm did not accept: {found.refusal}")
         else:
             self.accepted += 1
-            self._tell(entry)
+            self._notify(entry)

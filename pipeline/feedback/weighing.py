@@ -145,7 +145,7 @@ class Proposal:
 class _Server:
     lag: float = 0.0
     absence: float = 0.0
-    heard_ms: int = 0
+    reported_ms: int = 0
     illness: Mapping[str, float] = field(default_factory=dict)
     """The smoothed illness of each leaf in its last report."""
     request: str | None = None
@@ -289,7 +289,7 @@ class Weighing:
         self._servers[row.server_id] = replace(
             before,
             lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag, self.setting.report_weight),
-            heard_ms=row.log_time_ms,
+            reported_ms=row.log_time_ms,
             illness=illness,
             request=row.request or before.request,
             reported=True,
@@ -305,11 +305,11 @@ class Weighing:
         patience_ms, unproven_ms = self._period_ms * 3 // 2, self._unproven_ms(row.log_time_ms)
         self._clock_ms = row.log_time_ms
         for server_id, server in self._servers.items():
-            heard_ms = server.heard_ms + unproven_ms
+            reported_ms = server.reported_ms + unproven_ms
             # Reports and clock entries have separate paces, so one may miss the other by a moment.
-            present = server.reported or row.log_time_ms - heard_ms <= patience_ms
+            present = server.reported or row.log_time_ms - reported_ms <= patience_ms
             absence = server.absence + self.setting.period_weight * ((0.0 if present else 1.0) - server.absence)
-            self._servers[server_id] = replace(server, absence=absence, heard_ms=heard_ms, reported=False)
+            self._servers[server_id] = replace(server, absence=absence, reported_ms=reported_ms, reported=False)
         self._forget()
 
     def _unproven_ms(self, log_time_ms: int) -> int:
@@ -324,10 +324,12 @@ class Weighing:
     def _forget(self) -> None:
         """Remove servers without a report for an hour; above the limit, the least recent ones too."""
         oldest_ms = self.log_time_ms - SILENT_MS
-        heard = {server_id: server.heard_ms for server_id, server in self._servers.items()}
-        if len(heard) > SERVERS_MAX or min(heard.values(), default=oldest_ms) < oldest_ms:
-            newest = sorted(heard, key=lambda server_id: (heard[server_id], server_id), reverse=True)[:SERVERS_MAX]
-            self._servers = {each: self._servers[each] for each in newest if heard[each] >= oldest_ms}
+        reported = {server_id: server.reported_ms for server_id, server in self._servers.items()}
+        if len(reported) > SERVERS_MAX or min(reported.values(), default=oldest_ms) < oldest_ms:
+            newest = sorted(reported, key=lambda server_id: (reported[server_id], server_id), reverse=True)[
+                :SERVERS_MAX
+            ]
+            self._servers = {each: self._servers[each] for each in newest if reported[each] >= oldest_ms}
 
 
 def _middle(servers: Collection[_Server], setting: Setting) -> float:

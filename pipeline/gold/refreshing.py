@@ -242,16 +242,16 @@ def _is_for_spark(session: SparkSession, portions: Sequence[_Job]) -> bool:
 def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
     """Write files with the rows of all portions; the first file also gets the kept rows of the table."""
     added: list[DataFile] = []
-    told = EARLIER.empty_table()
+    earlier = EARLIER.empty_table()
     for job in portions:
         spec, schema = job.table.spec, job.table.spec.schema
-        with _asked(job) as connection:
+        with _connected(job) as connection:
             if job.gold.compares_uptimes:
-                connection.register("earlier", _earlier_uptimes(connection, job, told))
+                connection.register("earlier", _earlier_uptimes(connection, job, earlier))
             made = connection.execute(job.of_touched()).to_arrow_table().select(schema.names).cast(schema)
         if job.gold.compares_uptimes:
             of_portion = made.select(EARLIER.names).filter(pc.is_valid(made.column("uptime_ms")))
-            told = last_rows(pa.concat_tables([told, of_portion]), ("farm", "server_id"), "window_start")
+            earlier = last_rows(pa.concat_tables([earlier, of_portion]), ("farm", "server_id"), "window_start")
         added += write_files(job.table.root, schema, _sorted(pa.concat_tables([kept, made]), spec))
         kept = schema.empty_table()
     return added
@@ -277,7 +277,7 @@ def without(rows: pa.Table, windows: pa.Table) -> pa.Table:
 
 
 @contextmanager
-def _asked(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
+def _connected(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield DuckDB with the views of the sources, and the views of the table."""
     with opened() as connection:
         connection.register("touched", job.windows)
@@ -333,14 +333,14 @@ def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, 
         raise
 
 
-def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, told: pa.Table) -> pa.Table:
+def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, earlier: pa.Table) -> pa.Table:
     """Return the last uptime before the rows, for servers without an uptime within the reach.
 
-    Earlier portions supply it in `told`, or it is searched backwards, day by day, in the table itself: a server that
+    Earlier portions supply it in `earlier`, or it is searched backwards, day by day, in the table itself: a server that
     returns after a week costs a search of a week. For a table that is made again its present rows are ignored.
     """
     if job.all_history:
-        return told
+        return earlier
     sought = connection.execute(
         "SELECT farm, server_id FROM reports WHERE uptime_ms IS NOT NULL GROUP BY farm, server_id"  # noqa: S608 - own
         f" HAVING min(log_time) >= {literal(job.first)}"
@@ -363,12 +363,12 @@ def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, told: pa.
         connection.unregister("sought")
         found.append(last.cast(EARLIER))
         sought = sought.join(last, ["farm", "server_id"], join_type="left anti").select(sought.column_names)
-    return last_rows(pa.concat_tables([*found, told]), ("farm", "server_id"), "window_start")
+    return last_rows(pa.concat_tables([*found, earlier]), ("farm", "server_id"), "window_start")
 
 
 def _by_spark(session: SparkSession, job: _Job) -> list[DataFile]:
     fit_to_size(session, job.rows)
-    with _asked(job) as connection:
+    with _connected(job) as connection:
         earlier = EARLIER.empty_table()
         if job.gold.compares_uptimes:
             earlier = _earlier_uptimes(connection, job, earlier)

@@ -57,7 +57,7 @@ def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
         return nothing()
     failing = [row for row in rows if _burn(row)[0]]
     shown = rows[: max(BUDGETS_LEAST, min(len(failing), BUDGETS_SHOWN))]
-    told = table(
+    html = table(
         ("what", "its budget", "left", "good in 1 h", "6 h", "30 d"),
         [
             (
@@ -72,7 +72,7 @@ def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
     )
     least = min((row["budget_left"] for row in rows[len(shown) :]), default=1.0)
     rest = "some of the rest are used up too" if least <= 0 else f"the rest: at least {least:.0%} left"
-    return told + cut(len(shown), len(rows), "budgets", f"the worst; {rest}")
+    return html + cut(len(shown), len(rows), "budgets", f"the worst; {rest}")
 
 
 def reliability(ask: Ask, names: Names) -> str:
@@ -82,7 +82,7 @@ def reliability(ask: Ask, names: Names) -> str:
     if rows and not failed:
         return '<p class="none">No watched server failed.</p>'
     shown = failed[:FAILING_SHOWN]
-    told = table(
+    html = table(
         ("server", "down", "now", "failures", "time between failures", "time to repair", "healthy"),
         [
             (
@@ -99,7 +99,7 @@ def reliability(ask: Ask, names: Names) -> str:
         ["" if row["state"] == HEALTHY else "bad" if row["state"] == SILENT else "warn" for row in shown],
     )
     most = span(failed[len(shown)]["down_ms"]) if len(failed) > len(shown) else ""
-    return told + cut(len(shown), len(failed), "servers that failed", f"the longest down; the rest: at most {most}")
+    return html + cut(len(shown), len(failed), "servers that failed", f"the longest down; the rest: at most {most}")
 
 
 def detection(ask: Ask, names: Names) -> str:
@@ -109,7 +109,7 @@ def detection(ask: Ask, names: Names) -> str:
         return ""
     by_kind = {kind: [*same] for kind, same in groupby(rows, key=lambda row: row["kind"])}
     shown = [row for same in by_kind.values() for row in same[:NOTICED_SHOWN]]
-    told = table(
+    html = table(
         ("what", "false alarms", "losses", *(f"{what}: median, 99%, longest" for what in _NOTICED), "suspect for"),
         [
             (
@@ -126,7 +126,7 @@ def detection(ask: Ask, names: Names) -> str:
     )
     return (
         f'<p class="how">{_expected(shown)}</p>'
-        + told
+        + html
         + "".join(
             cut(min(len(same), NOTICED_SHOWN), len(same), f"{kind}s", "with the longest delay of detection")
             for kind, same in by_kind.items()
@@ -141,7 +141,7 @@ def capacity(ask: Ask, names: Names) -> str:
     ordered = sorted(judged, key=lambda each: ["bad", "warn", ""].index(each[0]))
     scarce = sum(1 for kind, _, _ in judged if kind)
     shown = ordered[: max(LIMITS_LEAST, min(scarce, LIMITS_SHOWN))]
-    told = table(
+    html = table(
         ("what", "is full", "of what", "load", "a day", "without the largest router"),
         [
             (
@@ -157,7 +157,7 @@ def capacity(ask: Ask, names: Names) -> str:
         [kind for kind, _, _ in shown],
     )
     rest = f"; {scarce - len(shown):,} of the rest are scarce too" if scarce > len(shown) else ""
-    return told + cut(len(shown), len(rows), "limits", f"the scarcest{rest}")
+    return html + cut(len(shown), len(rows), "limits", f"the scarcest{rest}")
 
 
 def warnings(ask: Ask, names: Names) -> str:
@@ -170,7 +170,7 @@ def warnings(ask: Ask, names: Names) -> str:
         signal, unit = _SIGNALS[row["signal"]]
         return f"{signal} {row['seen']:,.4g}{unit}, usually {row['usual']:,.4g}{unit}"
 
-    told = table(
+    html = table(
         ("server", "departs", "since", "until", "spreads away", "compared with"),
         [
             (
@@ -185,7 +185,7 @@ def warnings(ask: Ask, names: Names) -> str:
         ],
         ["warn" if row["lasting"] else "" for row in rows[:WARNINGS_SHOWN]],
     )
-    return told + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "the continuing first, then the strongest")
+    return html + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "the continuing first, then the strongest")
 
 
 def leader_changes(ask: Ask, names: Names) -> str:
@@ -193,7 +193,7 @@ def leader_changes(ask: Ask, names: Names) -> str:
     rows = [row for row in ask(answer_sql("leaders")) if row["changes"]]
     if not rows:
         return ""
-    told = table(
+    html = table(
         ("day", "changes", "terms", "below a minute", "shortest", "median", "without a leader"),
         [
             (
@@ -208,21 +208,21 @@ def leader_changes(ask: Ask, names: Names) -> str:
             for row in rows[:DAYS_SHOWN]
         ],
     )
-    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
+    return html + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
 
 
 def churn(ask: Ask, names: Names) -> str:
     """Return the days with the most joins and departures of servers."""
     rows = ask(answer_sql("churn"))
     counted = ("joined", "removed", "silent", "returned", "restarted")
-    told = table(
+    html = table(
         ("day", *counted),
         [
             (names.farm(row["farm"]) + f"{row['day'] or 'unknown'}", *(row[each] or None for each in counted))
             for row in rows[:DAYS_SHOWN]
         ],
     )
-    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
+    return html + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
 
 
 def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:
@@ -258,8 +258,8 @@ def _false_alarms(row: dict[str, Any]) -> str | None:
 
 def _seconds(*times_ms: int | None) -> str | None:
     """Return these times as text, if they are known."""
-    told = [f"{each / 1000:,.1f}" for each in times_ms if each is not None]
-    return f"{', '.join(told)} s" if told else None
+    parts = [f"{each / 1000:,.1f}" for each in times_ms if each is not None]
+    return f"{', '.join(parts)} s" if parts else None
 
 
 def _expected(rows: Sequence[dict[str, Any]]) -> str:

@@ -205,13 +205,13 @@ def _pieces(lane: Series, end: datetime) -> Iterator[dict[str, Any]]:
             begins, ends = same[0][0][0], same[-1][1]
             shares = [share for (_, share), _ in same if share is not None]
             lowest, highest = f"{min(shares):.1%}", f"{max(shares):.1%}"
-            told = lowest if lowest == highest else f"{lowest} to {highest}"
+            range_text = lowest if lowest == highest else f"{lowest} to {highest}"
             yield {
                 "lane": lane.name,
                 "begins": _ms(begins),
                 "ends": _ms(ends),
                 "level": level,
-                "said": f"{lane.name}, {begins:%m-%d %H:%M} to {ends:%m-%d %H:%M}: {told}",
+                "said": f"{lane.name}, {begins:%m-%d %H:%M} to {ends:%m-%d %H:%M}: {range_text}",
             }
 
 

@@ -64,7 +64,7 @@ _REMOVALS = """
 
 
 def replayed(
-    output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, tell: Callable[[date], None]
+    output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, progress: Callable[[date], None]
 ) -> dict[str, Past]:
     """Return the past of each farm up to `span_ms` before the end of its tables. Raise QueryError."""
     removals: dict[str, list[Removal]] = {}
@@ -72,7 +72,7 @@ def replayed(
         removals.setdefault(row["farm"], []).append(Removal(row["index"], row["server_id"], row["removed"]))
     pasts: dict[str, Past] = {}
     for found in documents(output, _put_in(_DAYS, span_ms)):
-        tell(found["day"])
+        progress(found["day"])
         with asked(output, _put_in(_OF_A_DAY, span_ms, found["day"])) as answer:
             for row in answer.documents():
                 farm = row["farm"]

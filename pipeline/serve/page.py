@@ -97,6 +97,6 @@ def cut(shown: int, total: int, what: str, which: str) -> str:
     return f'<p class="how">{shown:,} of {total:,} {escape(what)} shown, {escape(which)}.</p>' if total > shown else ""
 
 
-def maybe(value: Any, told: Callable[[Any], str]) -> str | None:
+def maybe(value: Any, text_of: Callable[[Any], str]) -> str | None:
     """Return the text of a value; None for None."""
-    return None if value is None else told(value)
+    return None if value is None else text_of(value)

@@ -192,7 +192,7 @@ def _named(state: State, same: Sequence[Server], name_of: Callable[[Server], str
     if state is State.HEALTHY:
         return ""
     since = [f" for {span(each.age_ms or 0)}" if state is State.SILENT else "" for each in same[:NAMED]]
-    names = ", ".join(name_of(each) + told for each, told in zip(same[:NAMED], since, strict=True))
+    names = ", ".join(name_of(each) + suffix for each, suffix in zip(same[:NAMED], since, strict=True))
     more = f", and {len(same) - NAMED:,} more" if len(same) > NAMED else ""
     return f"<p>{len(same):,} {escape(state.value)}: {escape(printable(names))}{more}</p>"
 
@@ -304,7 +304,7 @@ class _Page:
             Series("to dead", [(row["suspect_at"], _seconds(row["contact_to_dead_ms"])) for row in plotted]),
         ]
         drawn = lines(series, "s", dots=True) if plotted else ""
-        told = table(
+        html = table(
             ("observer", "member", "suspected", "to suspect s", "to dead s", "away s", "outcome"),
             [
                 (
@@ -319,7 +319,7 @@ class _Page:
                 for row in rows
             ],
         )
-        return drawn + told + cut(len(rows), _total(rows), "detections", "the newest")
+        return drawn + html + cut(len(rows), _total(rows), "detections", "the newest")
 
     def leaders(self) -> str:
         """Return the leaders over time."""
@@ -369,7 +369,7 @@ class _Page:
                   FROM destination_health GROUP BY ALL)
                 ORDER BY healthy NULLS LAST, farm, destination, server_id LIMIT {DESTINATIONS_SHOWN}"""  # noqa: S608 - own names
         )
-        told = table(
+        html = table(
             ("destination", "on", "healthy", "breaks", "connections"),
             [
                 (
@@ -383,7 +383,7 @@ class _Page:
             ],
         )
         least = maybe(rows[-1]["healthy"] if rows else None, lambda share: f"{share:.1%}") or "an unknown share"
-        return told + cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
+        return html + cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
 
     def quarantine(self) -> str:
         """Return the refused entries by reason."""

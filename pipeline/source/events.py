@@ -123,8 +123,8 @@ class _TraceReader:
             return trace.end(start.get(trace.name))
 
         # Concurrently: a hanging node takes ten seconds.
-        with ThreadPoolExecutor(min(len(self._traces), ASKED_AT_ONCE)) as asking:
-            found = zip(self._traces, asking.map(end, self._traces), strict=True)
+        with ThreadPoolExecutor(min(len(self._traces), ASKED_AT_ONCE)) as pool:
+            found = zip(self._traces, pool.map(end, self._traces), strict=True)
             return {**start, **{trace.name: where for trace, where in found if where is not None}}
 
     def _between(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:

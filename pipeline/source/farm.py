@@ -150,8 +150,8 @@ class FarmDataSource(DataSource):
                 raise FarmLogError(f"the option {alone[0]!r} belongs to one farm: set it for each farm in {farms}")
             return ManyFarms(Path(farms), page_size)
         if directory:
-            told = self.options.get("committedThrough")
-            through = None if told is None else self._positive("committedThrough", 1)
+            option = self.options.get("committedThrough")
+            through = None if option is None else self._positive("committedThrough", 1)
             return OneFarm(Place(None, DirectoryRanges(Path(directory), through), start))
         return OneFarm(Place(None, NodeRanges(addresses, credentials_of(self.options), page_size), start))
 
@@ -350,7 +350,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             time_ms = held[cluster].place.ranges.time_before(index, known.get(cluster))
             if time_ms is not None:
                 found[cluster] = time_ms
-        also = {name: told for name, told in (("begins", begins), ("times", found)) if told}
+        also = {name: value for name, value in (("begins", begins), ("times", found)) if value}
         return {"farms": {**following, **moved}, **also}
 
     def _ends(self, held: Mapping[str, Held]) -> Mapping[str, int]:
@@ -379,8 +379,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             "waiting": list(unread.waiting),
             "unlisted": list(unread.unlisted),
         }
-        told = {name: each for name, each in named.items() if each}
-        return {"farms": {**self._newest}, **told} if self._newest or told else None
+        reported = {name: each for name, each in named.items() if each}
+        return {"farms": {**self._newest}, **reported} if self._newest or reported else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Plan the end of the run with its first batch."""

@@ -104,16 +104,16 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
     try:
         with path.open("rb") as file:
             content = json.load(file) if path.suffix == ".json" else tomllib.load(file)
-        told = msgspec.convert(content, _File)
+        parsed = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
         raise FarmLogError(
             f"the farms of {path} cannot be read: {error}; each farm is a table [farms.NAME] with nodes or a directory"
         ) from error
     except (OSError, ValueError) as error:
         raise FarmLogError(f"the farms of {path} cannot be read: {error}") from error
-    if not told.farms:
+    if not parsed.farms:
         raise FarmLogError(f"{path} does not name a farm: it needs a table [farms.NAME] for each farm")
-    return told.farms
+    return parsed.farms
 
 
 def nodes_of_farms(path: Path) -> dict[str, FarmNodes | None]:
@@ -157,14 +157,14 @@ class Unread:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _FarmState:
     """The query state of one farm."""
 
-    told: _FarmInFile
+    settings: _FarmInFile
     place: Place
     begun: Held | None = None
     question: "Future[Held] | None" = None
-    asked_s: float = 0.0
+    requested_at_s: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS))
     due_s: float = 0.0
     problem: str = ""
@@ -220,7 +220,7 @@ class ManyFarms:
         self._path = path
         self._page_size = page_size
         self._changed = (0, 0)
-        self._asked: dict[str, _Asked] = {}
+        self._farms: dict[str, _FarmState] = {}
         self._pool: _Pool | None = None
         self._of_file = ""
         self._unlisted: list[str] = []
@@ -231,13 +231,13 @@ class ManyFarms:
     @property
     def problems(self) -> Mapping[str, str]:
         """The problem of each farm, by name, and of the file itself."""
-        found = {name: each.problem for name, each in self._asked.items() if each.problem}
+        found = {name: each.problem for name, each in self._farms.items() if each.problem}
         return {str(self._path): self._of_file, **found} if self._of_file else found
 
     @property
     def unread(self) -> Unread:
         """The farms without a log or a problem: they have not replied yet, or are not listed any more."""
-        waiting = [name for name, each in self._asked.items() if each.begun is None and not each.problem]
+        waiting = [name for name, each in self._farms.items() if each.begun is None and not each.problem]
         return Unread(waiting=tuple(waiting), unlisted=tuple(self._unlisted))
 
     def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
@@ -248,16 +248,16 @@ class ManyFarms:
         self._read_again()
         now_s = time.monotonic()
         pool = self._pool = self._pool or _Pool()
-        for each in self._asked.values():
+        for each in self._farms.values():
             if each.question is None and (each.due_s <= now_s or thorough):
-                each.asked_s = now_s
-                each.question = pool.submit(partial(_ask, each.place, each.begun, following, of_all=thorough))
-        waiting = [each.question for each in self._asked.values() if each.question is not None]
-        is_first = all(each.begun is None for each in self._asked.values())
+                each.requested_at_s = now_s
+                each.question = pool.submit(partial(_poll, each.place, each.begun, following, of_all=thorough))
+        waiting = [each.question for each in self._farms.values() if each.question is not None]
+        is_first = all(each.begun is None for each in self._farms.values())
         patience_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
         wait(waiting, None if thorough else patience_s)
         found: dict[str, Held] = {}
-        for name, each in self._asked.items():
+        for name, each in self._farms.items():
             held = _answer(each)
             if held is not None and held.status.cluster in found:
                 other = found[held.status.cluster].place.name
@@ -268,15 +268,15 @@ class ManyFarms:
 
     def gone(self, clusters: Collection[str]) -> frozenset[str]:
         """Return the clusters that left the file; none while a farm in it has not reported its cluster."""
-        known = {each.begun.status.cluster for each in self._asked.values() if each.begun is not None}
-        is_known = all(each.begun is not None for each in self._asked.values())
+        known = {each.begun.status.cluster for each in self._farms.values() if each.begun is not None}
+        is_known = all(each.begun is not None for each in self._farms.values())
         return frozenset(clusters) - known if is_known else frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters. Raise FarmSilentError when one of them has not replied for long."""
         until_s = time.monotonic() + log_client.SILENCE_SECONDS
         while True:
-            begun_by_now = (each.begun for each in self._asked.values())
+            begun_by_now = (each.begun for each in self._farms.values())
             # If two names are one farm, the first counts.
             found = {each.status.cluster: each.place for each in reversed([*begun_by_now]) if each is not None}
             missing = clusters - found.keys()
@@ -297,24 +297,26 @@ class ManyFarms:
             changed = (now.st_mtime_ns, now.st_size)
             if changed == self._changed:
                 return
-            told = _read_farms(self._path)
-            known = {name: each for name, each in self._asked.items() if told.get(name) == each.told}
+            farms = _read_farms(self._path)
+            known = {name: each for name, each in self._farms.items() if farms.get(name) == each.settings}
             new = {
-                name: _Asked(farm, _place(name, farm, self._path, self._page_size))
-                for name, farm in told.items()
+                name: _FarmState(farm, _place(name, farm, self._path, self._page_size))
+                for name, farm in farms.items()
                 if name not in known
             }
         except (OSError, FarmLogError) as error:
             self._of_file = str(error) if isinstance(error, FarmLogError) else f"{self._path} cannot be read: {error}"
             return
-        lost = [name for name, each in self._asked.items() if name not in told and (each.problem or each.begun is None)]
+        lost = [
+            name for name, each in self._farms.items() if name not in farms and (each.problem or each.begun is None)
+        ]
         unlisted = dict.fromkeys((*self._unlisted, *lost))
-        self._unlisted = [name for name in unlisted if name not in told][-UNLISTED_MAX:]
+        self._unlisted = [name for name in unlisted if name not in farms][-UNLISTED_MAX:]
         self._changed, self._of_file = changed, ""
-        self._asked = {**known, **new}
+        self._farms = {**known, **new}
 
 
-def _ask(place: Place, begun: Held | None, following: Mapping[str, int], *, of_all: bool) -> Held:
+def _poll(place: Place, begun: Held | None, following: Mapping[str, int], *, of_all: bool) -> Held:
     if begun is None:
         return _begun(place, None, following, of_all=of_all)
     return _once_more(begun, following, of_all=of_all)
@@ -360,12 +362,12 @@ def _refuse_compacted(ranges: LogRanges, following: int, found: LogStatus) -> No
         )
 
 
-def _answer(each: _Asked) -> Held | None:
+def _answer(each: _FarmState) -> Held | None:
     """Return the log from a successful reply; None without one."""
     if each.question is None:
         return None
     if not each.question.done():
-        if time.monotonic() - each.asked_s > UNANSWERED_SECONDS:
+        if time.monotonic() - each.requested_at_s > UNANSWERED_SECONDS:
             each.problem = each.problem or "does not answer"
         return None
     question, each.question = each.question, None
@@ -397,7 +399,7 @@ class _Pool:
         with self._lock:
             if self._threads < ASKED_AT_ONCE:
                 self._threads += 1
-                threading.Thread(target=self._run, name="asks-farms", daemon=True).start()
+                threading.Thread(target=self._run, name="polls-farms", daemon=True).start()
         return future
 
     def _run(self) -> None:

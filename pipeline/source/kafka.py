@@ -104,7 +104,7 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
         return str(admin.describeCluster().clusterId().get())
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
-        told = cause.getMessage() or cause.toString()
-        raise FarmLogError(f"no broker at {options.get(SERVERS)} returns the id of its cluster: {told}") from error
+        message = cause.getMessage() or cause.toString()
+        raise FarmLogError(f"no broker at {options.get(SERVERS)} returns the id of its cluster: {message}") from error
     finally:
         admin.close()

@@ -110,7 +110,7 @@ class FarmLog:
         """
         failures = _Failures()
         for address in self.addresses:
-            answer = self._asked(address, cluster)
+            answer = self._status_of(address, cluster)
             if isinstance(answer, LogStatus):
                 return answer
             failures.add(address, answer)
@@ -123,8 +123,8 @@ class FarmLog:
         """
         failures = _Failures()
         found: list[LogStatus] = []
-        with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as asking:
-            answers = asking.map(lambda address: self._asked(address, cluster, patience_s), self.addresses)
+        with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as pool:
+            answers = pool.map(lambda address: self._status_of(address, cluster, patience_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
                 if not isinstance(answer, LogStatus):
                     failures.add(address, answer)
@@ -145,9 +145,9 @@ class FarmLog:
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Yield committed entries with first <= index < end, in order; raise FarmLogError if no node has them."""
-        following, rounds, heard = first, 0, time.monotonic()
+        following, rounds, answered_at_s = first, 0, time.monotonic()
         failures = _Failures()
-        while rounds < ROUNDS and time.monotonic() - heard <= SILENCE_SECONDS:
+        while rounds < ROUNDS and time.monotonic() - answered_at_s <= SILENCE_SECONDS:
             begun, answered = following, False
             for address in self.addresses:
                 try:
@@ -162,11 +162,11 @@ class FarmLog:
                     failures.add(address, error)
                     answered = answered or not _is_unreachable(error)
             if answered or following > begun:
-                rounds, heard = 0 if following > begun else rounds + 1, time.monotonic()
+                rounds, answered_at_s = 0 if following > begun else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
         raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
-    def _asked(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
+    def _status_of(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
         """Return the status of a node of the cluster, or its error."""
         try:
             with Endpoint(address, self.credentials, patience_s) as node:
@@ -199,17 +199,17 @@ class _Failures:
     """The errors of nodes by address."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Exception] = {}
+        self._errors: dict[str, Exception] = {}
 
     def add(self, address: str, error: Exception) -> None:
-        self._told[address] = error
+        self._errors[address] = error
 
     def __str__(self) -> str:
-        return "; ".join(f"{address}: {_words(error)}" for address, error in self._told.items())
+        return "; ".join(f"{address}: {_words(error)}" for address, error in self._errors.items())
 
     def of_all(self, cluster: str | None) -> FarmLogError:
         """Return the error for a failure of all of them."""
-        foreign = [isinstance(error, _ForeignError) for error in self._told.values()]
+        foreign = [isinstance(error, _ForeignError) for error in self._errors.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
         hint = f" To read another farm: {OTHER_CLUSTER}." if any(foreign) else ""

@@ -87,11 +87,11 @@ class NodeRanges:
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
         """Return the status of the first node in the order."""
         looks_around = time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS
-        asked = self._log.statuses(cluster) if of_all else [self._log.status(cluster)]
+        statuses = self._log.statuses(cluster) if of_all else [self._log.status(cluster)]
         if looks_around and not of_all:
-            asked += self._others(asked[0])
-        most = max(asked, key=lambda each: each.commit_index)
-        found = replace(most, first_index=first_without_gap(asked))
+            statuses += self._others(statuses[0])
+        most = max(statuses, key=lambda each: each.commit_index)
+        found = replace(most, first_index=first_without_gap(statuses))
         if of_all or looks_around:
             self._moved_at = time.monotonic()
         if found.commit_index > self._commit_index:

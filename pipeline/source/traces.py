@@ -211,8 +211,8 @@ def _check_order(rows: list[EventRow], following: int) -> None:
 
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
     """Return the row of an event. Raise ValueError, TypeError, KeyError or RecursionError if it is malformed."""
-    time_ms, told_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
-    log_time_ms = _reckoned(time_ms, clock_offset_ms) if told_ms is None else _time_ms(told_ms)
+    time_ms, given_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
+    log_time_ms = _reckoned(time_ms, clock_offset_ms) if given_ms is None else _time_ms(given_ms)
     data = event["data"]
     if not isinstance(data, dict):
         raise TypeError(f"the facts {data!r}"[:_SHOWN])
@@ -247,9 +247,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _cluster(told: Any) -> str:
+def _cluster(farm_view: Any) -> str:
     """Return the cluster id in a node's view, a part of an offset; empty before the farm is created."""
-    found = told.get("clusterId") if isinstance(told, dict) else None
+    found = farm_view.get("clusterId") if isinstance(farm_view, dict) else None
     return found if isinstance(found, str) and found.isascii() and found.isalnum() else ""
 
 

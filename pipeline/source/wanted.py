@@ -86,9 +86,9 @@ class Wanted:
             return False
         return self.times_us.are_open or (time_ms is not None and time_ms * 1000 in self.times_us)
 
-    def narrowed(self, told: Filter) -> "Wanted | None":  # noqa: PLR0911 - one for each filter
+    def narrowed(self, pushed: Filter) -> "Wanted | None":  # noqa: PLR0911 - one for each filter
         """Return the selection with a filter of Spark's; None if the filter is not supported."""
-        match told:
+        match pushed:
             case IsNotNull(attribute=path) if path in _ALWAYS:
                 return self
             case IsNotNull(attribute=("log_time",)):

@@ -45,8 +45,8 @@ def reason_of(text: str) -> str:
     for pattern, advice in _ADVICE:
         # If advice is known, the line that it refers to is more useful than the first line.
         if found := [line.strip() for line in lines if pattern.search(line)]:
-            told = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
-            return f"{told}; {advice}"
+            shown = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
+            return f"{shown}; {advice}"
     return cause
 
 
@@ -54,9 +54,9 @@ def _cause(lines: list[str]) -> str:
     """Return the last line of the last traceback, which names the exception; the first line without a traceback."""
     begun = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if begun is not None:
-        told = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
-        if told is not None:
-            return told[:LINE_LIMIT]
+        exception = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
+        if exception is not None:
+            return exception[:LINE_LIMIT]
     # The bridge to the JVM first names the call; the JVM's own text follows.
     behind_call = lines[0].startswith(_CALL) and lines[1:] and lines[1].startswith(": ")
     return (lines[1].removeprefix(": ") if behind_call else lines[0]).strip()[:LINE_LIMIT]

@@ -25,7 +25,7 @@ GIVE_UP_S = 3_600.0
 class Patience:
     """The reaction of a run to lost starts. `give_up_s`: the time in a row that ends it; None: no time does."""
 
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     count: Callable[[], None]
     give_up_s: float | None = None
     clock: Callable[[], float] = time.monotonic
@@ -60,7 +60,7 @@ class LostStarts:
                 " this machine, then run the same command again: it continues from there",
             ) from failure
         pause_s = self._pauses.next_s()
-        self.patience.tell(
+        self.patience.notify(
             f"{self.name}: a Python process of Spark's took more than ten seconds to start, as on a busy machine;"
             f" begun again from the last batch in {pause_s:.0f} s (lost starts in a row: {self._in_a_row})",
         )

@@ -74,18 +74,18 @@ def open_session(
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
-    told = operator_settings(os.environ, [*_of_submission(), *conf])
+    given = operator_settings(os.environ, [*_of_submission(), *conf])
     if not has_own_settings(os.environ):
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)
     for name, setting in _PYTHONS.items():
-        os.environ.setdefault(name, told.get(setting, sys.executable))
+        os.environ.setdefault(name, given.get(setting, sys.executable))
     java_options = ("-Duser.timezone=UTC", f'"-Djava.io.tmpdir={own}"', f'"-Dgarlicfarm.log={log}"')
-    told |= fetching(told, packages, _repositories(scratch))
+    given |= fetching(given, packages, _repositories(scratch))
     settings = {
         "spark.app.name": "garlicfarm",
         "spark.sql.warehouse.dir": str(own / "warehouse"),
-        **settings_for(told, master, java_options),
+        **settings_for(given, master, java_options),
     }
     if is_local(settings["spark.master"]):
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])

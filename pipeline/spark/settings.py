@@ -54,9 +54,9 @@ def operator_settings(environment: Mapping[str, str], conf: Iterable[tuple[str, 
     home = environment.get("SPARK_HOME")
     if directory is None and home is not None:
         directory = str(Path(home) / "conf")
-    told = {} if directory is None else read_defaults(Path(directory) / DEFAULTS_FILE)
-    told |= _of_arguments(shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "")))
-    return told | dict(conf)
+    given = {} if directory is None else read_defaults(Path(directory) / DEFAULTS_FILE)
+    given |= _of_arguments(shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "")))
+    return given | dict(conf)
 
 
 def read_defaults(file: Path) -> dict[str, str]:
@@ -72,31 +72,31 @@ def read_defaults(file: Path) -> dict[str, str]:
     return {each[1]: each[2] for each in found if each is not None and each[1].startswith(PREFIX)}
 
 
-def settings_for(told: Mapping[str, str], master: str | None, java_options: Iterable[str]) -> dict[str, str]:
-    """Return all settings of a session. `master` and `java_options` are this program's, and precede those of `told`."""
-    chosen = master or told.get("spark.master") or MASTER
+def settings_for(given: Mapping[str, str], master: str | None, java_options: Iterable[str]) -> dict[str, str]:
+    """Return all settings of a session. `master` and `java_options` are this program's and precede those of `given`."""
+    chosen = master or given.get("spark.master") or MASTER
     ours = dict(EVERYWHERE)
     collector = []
     if is_local(chosen):
         ours |= ON_ONE_MACHINE
-        theirs = (told.get(name, "") for name in (JAVA_OPTIONS, "spark.driver.extraJavaOptions"))
+        theirs = (given.get(name, "") for name in (JAVA_OPTIONS, "spark.driver.extraJavaOptions"))
         # A JVM with two collectors among its options does not start.
         collector = [] if any(map(_NAMES_COLLECTOR.search, theirs)) else [_SMALL_COLLECTOR]
-    java = " ".join([*java_options, *collector, told.get(JAVA_OPTIONS, "")]).strip()
-    return {**ours, **told, "spark.master": chosen, JAVA_OPTIONS: java}
+    java = " ".join([*java_options, *collector, given.get(JAVA_OPTIONS, "")]).strip()
+    return {**ours, **given, "spark.master": chosen, JAVA_OPTIONS: java}
 
 
-def fetching(told: Mapping[str, str], packages: Iterable[str], repositories: Path | None) -> dict[str, str]:
+def fetching(given: Mapping[str, str], packages: Iterable[str], repositories: Path | None) -> dict[str, str]:
     """Return the settings for fetching jars by their Maven coordinates, except jars that `spark.jars` names.
 
     `repositories`: the file for Ivy, unless an operator sets one.
     """
-    wanted = [each for each in packages if each.split(":")[1] not in told.get("spark.jars", "")]
+    wanted = [each for each in packages if each.split(":")[1] not in given.get("spark.jars", "")]
     if not wanted:
         return {}
-    names = [each for each in told.get("spark.jars.packages", "").split(",") if each]
+    names = [each for each in given.get("spark.jars.packages", "").split(",") if each]
     found = {"spark.jars.packages": ",".join([*names, *wanted])}
-    if repositories is not None and IVY_SETTINGS not in told:
+    if repositories is not None and IVY_SETTINGS not in given:
         found[IVY_SETTINGS] = str(repositories)
     return found
 
@@ -104,7 +104,7 @@ def fetching(told: Mapping[str, str], packages: Iterable[str], repositories: Pat
 def _of_arguments(arguments: list[str]) -> dict[str, str]:
     """Return the settings in options of spark-submit: `--conf K=V`, `--conf=K=V`, and those with a special name."""
     own = {"--master": "spark.master", "--driver-memory": "spark.driver.memory"}
-    told = {}
+    given = {}
     words = iter(arguments)
     for word in words:
         name, joined, value = word.partition("=")
@@ -113,8 +113,8 @@ def _of_arguments(arguments: list[str]) -> dict[str, str]:
         if not joined:
             value = next(words, "")
         if name in own:
-            told[own[name]] = value
+            given[own[name]] = value
         else:
             key, _, setting = value.partition("=")
-            told[key] = setting
-    return told
+            given[key] = setting
+    return given

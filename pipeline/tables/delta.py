@@ -255,11 +255,11 @@ def _created(root: Path, spec: TableSpec) -> DeltaTable:
 
 
 def _files_of(delta: DeltaTable) -> list[StoredFile]:
-    told = pa.table(delta.get_add_actions(flatten=True))
-    time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in told.column_names), None)
+    actions = pa.table(delta.get_add_actions(flatten=True))
+    time_column = next((each for each in TIME_COLUMNS if f"min.{each}" in actions.column_names), None)
 
     def values(name: str) -> list[Any]:
-        return told.column(name).to_pylist() if name in told.column_names else [None] * told.num_rows
+        return actions.column(name).to_pylist() if name in actions.column_names else [None] * actions.num_rows
 
     columns = (
         values("path"),

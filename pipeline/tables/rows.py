@@ -89,15 +89,15 @@ def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
 
 def last_known(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
     """Return the rows of reports that only a snapshot still holds: they are state, not history."""
-    told = _of_kinds(entries, frozenset({SNAPSHOT}))
-    if not told.num_rows:
+    reports = _of_kinds(entries, frozenset({SNAPSHOT}))
+    if not reports.num_rows:
         return {}
-    return {name: _made(name, told, pseudonyms) for name in ("reports", "destination_reports")}
+    return {name: _made(name, reports, pseudonyms) for name in ("reports", "destination_reports")}
 
 
 def _made(name: str, entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
     struct = _STRUCTS.get(name)
-    told = {} if struct is None else _members(entries, struct)
+    given = {} if struct is None else _members(entries, struct)
     also: tuple[str, ...] = ()
     match name:
         case "destination_reports":
@@ -105,16 +105,16 @@ def _made(name: str, entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
         case "factors":
             return _factors(entries, pseudonyms)
         case "clocks":
-            told["leader_id"] = entries.column("server_id")
+            given["leader_id"] = entries.column("server_id")
         case "publications":
-            told["master"], also = pseudonyms.of(told[ADDRESS]), (ADDRESS,)
+            given["master"], also = pseudonyms.of(given[ADDRESS]), (ADDRESS,)
         case "operator_actions":
-            told |= {"action": entries.column("entry"), "subject": pseudonyms.of(told[ADDRESS])}
+            given |= {"action": entries.column("entry"), "subject": pseudonyms.of(given[ADDRESS])}
         case "quarantine":
-            told["kind"] = entries.column("claimed")
+            given["kind"] = entries.column("claimed")
         case _:
             pass  # its struct has all columns
-    return _table(name, entries, told, *also)
+    return _table(name, entries, given, *also)
 
 
 def _destinations(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
@@ -122,17 +122,17 @@ def _destinations(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
     if isinstance(lists, pa.ChunkedArray):
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], lists.type)
     parents, leaves = pc.list_parent_indices(lists), pc.list_flatten(lists)
-    told = {each.name: pc.struct_field(leaves, [number]) for number, each in enumerate(leaves.type)}
+    given = {each.name: pc.struct_field(leaves, [number]) for number, each in enumerate(leaves.type)}
     of_leaf = entries.select([each for each in entries.column_names if each != "destinations"]).take(parents)
-    return _table("destination_reports", of_leaf, {**told, "destination": pseudonyms.of(told[ADDRESS])}, ADDRESS)
+    return _table("destination_reports", of_leaf, {**given, "destination": pseudonyms.of(given[ADDRESS])}, ADDRESS)
 
 
 def _factors(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
-    told = _members(entries, "factors")
-    pairs = told["factors"].to_pylist()
+    given = _members(entries, "factors")
+    pairs = given["factors"].to_pylist()
     parents = pa.array([place for place, each in enumerate(pairs) for _ in each or ()], pa.int64())
     addresses = pa.array([address for each in pairs for address, _ in each or ()], pa.string())
-    spread = {name: column.take(parents) for name, column in told.items() if name != "factors"}
+    spread = {name: column.take(parents) for name, column in given.items() if name != "factors"}
     factor = pa.array([factor for each in pairs for _, factor in each or ()], pa.float64())
     rows = entries.take(parents)
     return _table("factors", rows, {**spread, "destination": pseudonyms.of(addresses), "factor": factor})
@@ -148,20 +148,20 @@ def _of_kinds(entries: pa.Table, kinds: frozenset[str]) -> pa.Table:
     return entries.filter(pc.is_in(entries.column("entry"), pa.array(sorted(kinds), pa.string())))
 
 
-def _table(name: str, entries: pa.Table, told: dict[str, pa.ChunkedArray | pa.Array], *also: str) -> pa.Table:
-    """Return rows in the order of the table's columns: from `told`, else the entry's own; `also` after them."""
+def _table(name: str, entries: pa.Table, given: dict[str, pa.ChunkedArray | pa.Array], *also: str) -> pa.Table:
+    """Return rows in the order of the table's columns: from `given`, else the entry's own; `also` after them."""
     schema = BASE[name]
     columns: Sequence[tuple[str, pa.ChunkedArray | pa.Array]] = [
-        (each.name, _column(each, entries, told)) for each in schema
+        (each.name, _column(each, entries, given)) for each in schema
     ]
-    columns = [*columns, *((each, told[each]) for each in also)]
+    columns = [*columns, *((each, given[each]) for each in also)]
     return pa.table(dict(columns))
 
 
 def _column(
-    field: pa.Field, entries: pa.Table, told: dict[str, pa.ChunkedArray | pa.Array]
+    field: pa.Field, entries: pa.Table, given: dict[str, pa.ChunkedArray | pa.Array]
 ) -> pa.ChunkedArray | pa.Array:
     if field.name == DAY:
         return entries.column("log_time").cast(pa.date32())
-    found = told[field.name] if field.name in told else entries.column(field.name)
+    found = given[field.name] if field.name in given else entries.column(field.name)
     return found if found.type == field.type else found.cast(field.type)

@@ -103,8 +103,8 @@ class FarmTablesSource(FarmDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
-        told = json.loads(self.options[_PLAN])
-        plan = TaskPlan(salt=self.options[_SALT], **{**told, "period_range_ms": tuple(told["period_range_ms"])})
+        fields = json.loads(self.options[_PLAN])
+        plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
         return _TablesReader(self._farms(), self._wanted(), self._sizes(), plan)
 
 
@@ -126,8 +126,8 @@ class _TablesReader(FarmStreamReader):
 def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPlan) -> DataFrame:
     """Return the tasks' results from a farm's log, as a stream; `source`: options of the source `farm`."""
     session.dataSource.register(FarmTablesSource)
-    told = {name: value for name, value in asdict(plan).items() if name != "salt"}
-    options = {**source, _PLAN: json.dumps(told), _SALT: plan.salt}
+    fields = {name: value for name, value in asdict(plan).items() if name != "salt"}
+    options = {**source, _PLAN: json.dumps(fields), _SALT: plan.salt}
     return session.readStream.format(FarmTablesSource.name()).options(**options).load()
 
 
@@ -136,10 +136,10 @@ def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
     return entries.mapInArrow(partial(work, plan), OUTCOME)
 
 
-def outcome_of(told: pa.Table) -> Outcome:
+def outcome_of(results: pa.Table) -> Outcome:
     """Return the merged results of several tasks."""
     outcome, found = Outcome(), dict[str, list[pa.Table]]()
-    for name, content in zip(told.column("name").to_pylist(), told.column("content").to_pylist(), strict=True):
+    for name, content in zip(results.column("name").to_pylist(), results.column("content").to_pylist(), strict=True):
         if name.startswith(FILES):
             files = outcome.files.setdefault(name.removeprefix(FILES), [])
             files += [DataFile(**each) for each in json.loads(content)]
@@ -184,22 +184,22 @@ class _Worker:
         self._rows: dict[str, list[pa.Table]] = {}
         self._kept = 0
         self._writers: dict[str, PartWriter] = {}
-        self._told: dict[str, list[pa.Table]] = {}
+        self._collected: dict[str, list[pa.Table]] = {}
 
     def take(self, entries: pa.Table) -> None:
         """Process some thousand entries."""
         found = base_rows(entries, self._pseudonyms)
         snapshot = last_known(entries, self._pseudonyms)
         for name, current in FROM_BASE.items():
-            told = [tables[name] for tables in (found, snapshot) if name in tables]
-            if told:
-                self._tell(LAST + current, last_rows(pa.concat_tables(told), KEYS[current], ORDER[current]))
-        self._tell(FARMS, farm_rows(entries, self._plan.period_range_ms))
-        self._tell(WINDOWS, window_rows(entries, self._plan.window_ms))
+            parts = [tables[name] for tables in (found, snapshot) if name in tables]
+            if parts:
+                self._collect(LAST + current, last_rows(pa.concat_tables(parts), KEYS[current], ORDER[current]))
+        self._collect(FARMS, farm_rows(entries, self._plan.period_range_ms))
+        self._collect(WINDOWS, window_rows(entries, self._plan.window_ms))
         if self._plan.watch:
-            self._tell(SEEN, seen_rows(entries))
+            self._collect(SEEN, seen_rows(entries))
         if self._plan.feedback:
-            self._tell(RECENT, recent_rows(entries))
+            self._collect(RECENT, recent_rows(entries))
         for name, rows in found.items():
             self._rows.setdefault(name, []).append(rows.select(BASE[name].names))
             self._kept += rows.num_rows
@@ -214,12 +214,12 @@ class _Worker:
                 yield FILES + name, json.dumps([asdict(each) for each in writer.close()]).encode()
         for name, tables in self._rows.items():
             yield ROWS + name, _packed(pa.concat_tables(tables))
-        for name, tables in self._told.items():
+        for name, tables in self._collected.items():
             yield name, _packed(_made_small(name, pa.concat_tables(tables)))
 
-    def _tell(self, name: str, rows: pa.Table) -> None:
+    def _collect(self, name: str, rows: pa.Table) -> None:
         if rows.num_rows:
-            self._told.setdefault(name, []).append(rows)
+            self._collected.setdefault(name, []).append(rows)
 
     def _flush(self) -> None:
         for name, tables in self._rows.items():
@@ -246,14 +246,14 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
     )
     clocks = entries.filter(pc.equal(entries.column("entry"), "clock"))
     leaders, periods = dict[str, int | None](), dict[str, int]()
-    told = zip(
+    clock_rows = zip(
         clocks.column("farm").to_pylist(),
         clocks.column("server_id").to_pylist(),
         pc.struct_field(clocks.column("clock"), "period_ms").to_pylist(),
         strict=True,
     )
     least_ms, most_ms = period_range_ms
-    for farm, leader, period_ms in told:
+    for farm, leader, period_ms in clock_rows:
         leaders[farm] = leader
         # The farm accepts no other period from a clock entry either; an entry without a period does not change it.
         if period_ms is not None and least_ms <= period_ms <= most_ms:
@@ -286,20 +286,20 @@ def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
 def seen_rows(entries: pa.Table) -> pa.Table:
     """Return the rows for the watch: reports, and clock entries for the reporting period; those with a log time."""
     wanted = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
-    told = entries.filter(wanted)
-    request = told.column("request")
+    rows = entries.filter(wanted)
+    request = rows.column("request")
     named = pc.if_else(pc.less_equal(pc.utf8_length(request), REQUEST_MAX), request, "")
-    report, members = told.column("report"), [each.name for each in entries.schema.field("report").type]
+    report, members = rows.column("report"), [each.name for each in entries.schema.field("report").type]
     return pa.table(
         {
-            "farm": told.column("farm"),
-            "index": told.column("index"),
-            "at_ms": told.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
-            "entry": told.column("entry"),
-            "server_id": told.column("server_id"),
+            "farm": rows.column("farm"),
+            "index": rows.column("index"),
+            "at_ms": rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
+            "entry": rows.column("entry"),
+            "server_id": rows.column("server_id"),
             "request": pc.fill_null(named, ""),
             **{name: pc.struct_field(report, [members.index(name)]) for name in _SEEN_OF_REPORT},
-            "period_ms": pc.struct_field(told.column("clock"), "period_ms"),
+            "period_ms": pc.struct_field(rows.column("clock"), "period_ms"),
         }
     )
 

@@ -14,7 +14,7 @@ FULL, CUT = "no space left on device", "cancelled"
 
 
 def patient(count: Callable[[], None] = lambda: None) -> LostStarts:
-    return LostStarts("tables", Patience(tell=lambda _: None, count=count))
+    return LostStarts("tables", Patience(notify=lambda _: None, count=count))
 
 
 class Work:

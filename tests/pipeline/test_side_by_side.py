@@ -58,7 +58,7 @@ class Told:
         kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
         self.side_by_side = SideBySide(
             kept,
-            Patience(tell=self.heard.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
+            Patience(notify=self.heard.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
         )
 
     def _count(self) -> None:
@@ -123,7 +123,7 @@ def test_a_start_that_fails_before_there_is_a_query_counts_as_well() -> None:
         return outcome
 
     now_s = iter((0.0, 0.0, 0.0, PAUSE_LONGEST_S))
-    patience = Patience(tell=heard.append, count=lambda: None, clock=lambda: next(now_s))
+    patience = Patience(notify=heard.append, count=lambda: None, clock=lambda: next(now_s))
     side_by_side = SideBySide([Kept("it", begin)], patience)
     side_by_side.step()
     side_by_side.step()
