@@ -127,7 +127,7 @@ async def keep_silent(frames: FrameStream) -> None:
         (hang_up, "hung up"),
         (announce_much, "a frame of 2147483647 bytes"),
         (answer_another, "response 99 to request 1"),
-        (keep_silent, "answered nothing within 100 ms"),
+        (keep_silent, "did not reply within 100 ms"),
     ],
     ids=["error", "end", "giant-length", "another-answer", "silence"],
 )
