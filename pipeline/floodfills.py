@@ -9,11 +9,11 @@ I2P's network database keeps the LeaseSet of a destination at the floodfills clo
 The router's hash is used unchanged; only the destination's key rotates, at midnight UTC.
 
 The plain join compares every pair: 2,000 destinations on 3 days and 20,000 routers are 120 million distances of 256
-bits. But routers sorted by hash have those with a common prefix next to each other, and a router that shares a longer
-prefix is closer than any that shares a shorter one. So a binary search in the sorted hashes finds, for each key, the
-longest prefix that at least `count` routers share. Only those few are compared, over all 256 bits. This is exact: it
-omits only routers that are further away than `count` others. Prefixes are searched up to 64 bits; if more routers than
-`count` share even those, all of them are compared.
+bits. But sorted by hash, routers with a common prefix are next to each other. A router that shares a longer prefix is
+closer than any that shares a shorter one. So a binary search in the sorted hashes finds, for each key, the longest
+prefix that at least `count` routers share. Only those few are compared, over all 256 bits. This is exact: it omits only
+routers that are further away than `count` others. Prefixes are searched up to 64 bits; if more routers than `count`
+share even those, all of them are compared.
 
 In Spark the destinations are spread over `partitions` rows, each with its destinations and all routers, and numpy
 computes each row in one pass; 20,000 routers are 640 kB.

@@ -5,7 +5,7 @@
     <output>/current_…               the newest known state (`pipeline/tables/current.py`)
     <output>/events                  the nodes' traces
 
-All are Delta tables, so Spark, DuckDB, Polars and Trino read them, each batch is in each of them once, and earlier
+All are Delta tables, so Spark, DuckDB, Polars and Trino read them. Each batch is in each table once, and earlier
 content can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each changed
 table. The current state, for which a user may be waiting, is committed first, and the state of the watch last.
 

@@ -31,7 +31,7 @@ from gossip.core.user_events import UserEvents
 _VERDICT_BYTES: Final = 48
 _PAIR: Final = 2
 _MISFITS_LIMIT: Final = 8
-"""The limit of skipped updates, too large for the rest of a datagram. After it the datagram counts as full."""
+"""The limit of skipped updates, too large for the remaining space. Above it the datagram counts as full."""
 
 
 def update_bytes(update: Update) -> int:

@@ -6,11 +6,12 @@
                                                                   └──▶ JoinRedirect    try those, up to a limit
                                                                   └──▶ JoinNak, no reply    the next seed, later
 
-It has three sources of addresses: seeds from an operator (kept and retried without end, since a whole site may return
-after hours), hints from broadcasts (dropped after a few failures, as are former addresses of a seed's name), and its
-own directory. A node with fewer peers than its capacity looks for more, which makes a small group a full mesh and
-repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return
-to it in step. When a search finds only members at capacity (one vacancy is left over), its pace drops the same way.
+It has three sources of addresses. Seeds from an operator are kept and retried without end, since a whole site may
+return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's name.
+The third source is its own directory. A node with fewer peers than its capacity looks for more, which makes a small
+group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same
+seed must not return to it in step. When a search finds only members at capacity (one vacancy is left over), its pace
+drops the same way.
 
 *The receiver* answers a JoinReq:
 
@@ -26,15 +27,15 @@ Splitting lets a full overlay take a joiner: the number of peers of each member 
 two. It happens only for a source with two vacancies, so each split uses up two and the number of splits is finite.
 Capacities of 2 can only form rings, perhaps several; from 3 on the overlay is connected.
 
-The receiver does not accept a source as a peer yet if it has recorded the source as dead, with a later generation, or
-at another address with the same incarnation: that would break the precedence rule. It sends its record to the source,
+The receiver does not accept a source yet that it has recorded as dead, with a later generation, or at another address
+with the same incarnation. Acceptance would break the precedence rule. The receiver sends its record to the source,
 which refutes it and joins again.
 
 *Rewiring* repairs an overlay after a partition. While a group is split, each half fills the links that it lost among
 its own members. When the halves discover each other again, every node may be at capacity. Updates then cross only by
 occasional probes of the directory, not by links, and the next failure could separate the halves permanently. So a node
-at capacity that sees a dead member revive drops two links, with a probability that makes about two nodes of the group
-do so per revived member:
+at capacity may drop two links when a dead member revives. The probability makes about two nodes of the group do so per
+revived member:
 
     Y1 - X - Y2   and   Z - W      become      Y1 - Y2   and   Z - X - W
 

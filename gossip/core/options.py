@@ -17,7 +17,7 @@ observations. A member then costs the same in a group of one thousand and of a h
                          was not named for as long is removed; updates add no member. Twice that age and the
                          length of a suspicion are less than 30 periods: no directory lists a dead member for longer
     updates              ride on probes only
-    local health         falls when all helpers fail to respond: single helpers die as often as targets
+    local health         falls when all helpers fail to respond: single helpers are as likely to die as targets
 
 Lifeguard's parts are options as well. Each is measured alone (docs/reference/gossip-experiments.md), and an operator
 can switch one off, for the whole group:

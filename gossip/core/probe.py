@@ -25,9 +25,9 @@ so that the group does not fall into step.
 A helper passes a ping on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give it to
 one other peer instead. It relays with a ttl one lower, as the RFC requires; a ttl above `RELAY_TTL_MAX` counts as that.
 It records (source, target, seq) -> previous hop for one period; a matching ack goes back there, with any ttl. A helper
-that pinged the target itself without receiving an ack reports that with a nack. The requester can then conclude that
-its own link works, and does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send
-the same nack after relaying the ping without success. A repeated key is dropped, which also ends loops; the table is
+that pinged the target itself without receiving an ack reports that with a nack. This shows the requester that its own
+link works, and it does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send the
+same nack after relaying the ping without success. A repeated key is dropped, which also ends loops; the table is
 bounded.
 
 *Reconnect.* Members that are dead or have left are pinged occasionally:

@@ -3,7 +3,7 @@
     send ──▶ [query] ──gossiped as a user message──▶ received ──answer──▶ QueryReply straight to the origin, in time
 
 Each member replies once, and a query accepts as many replies as the directory has places. The queries open on either
-side are bounded: a further query of this node ends immediately, a further query of others replaces the oldest.
+side are bounded: a further query of this node ends immediately, a further query of another node replaces the oldest.
 
 A reply goes to the address in the query. So replies have a rate, and if no member has proved to receive at an address,
 its replies have a much lower one. A query in the name of a third party then cannot flood it, and does not take

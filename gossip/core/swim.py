@@ -180,7 +180,7 @@ class Swim:
                 assert_never(event)
 
     def _give_back(self, late_ms: int) -> None:
-        """Return the time of a standstill to all members, after a deadline that was served far too late.
+        """Return the time of a standstill to all members, after a deadline served far too late.
 
         The node got no processor, or the machine was suspended. Refutations and acks may then be unread in the queue,
         after the current event. A node that acts on the clock alone would declare healthy members dead. So all members

@@ -102,7 +102,7 @@ class Suspicion:
         return True
 
     def postpone(self, duration_ms: int) -> None:
-        """Exclude a period without reception, in which no refutation could have arrived."""
+        """Exclude a period without reception: no refutation could have arrived then."""
         self._started_at += duration_ms
         self.deadline = self._deadline()
 

@@ -162,7 +162,7 @@ class Group:
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """The key with which this node signs. Secret."""
+        """The key for this node's signatures. Secret."""
         return self.identity.key
 
     @property
@@ -392,7 +392,7 @@ def open_group(
     network: Network | None = None,
     **settings: Any,
 ) -> AbstractAsyncContextManager[Group]:
-    """Open a membership of a group that lasts as long as the block.
+    """Open a membership of a group, for the duration of the block.
 
     `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, set
     `insecure`. `settings` are the further fields of `GroupSettings`. Errors: `ConfigError`, `StateError`.

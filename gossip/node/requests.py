@@ -6,9 +6,10 @@ seeds are a bounded set. User events and queries are a bounded queue with a rate
 determine the number of replies, which must not use up the application's own share. A call beyond its rate or length is
 refused immediately: after a silent drop the application would assume a loss in the network.
 
-The replies to a query come through a channel. It holds as many as fit if the application does not read; the rest is
-counted, without waiting. The core reports the end of a query. A stopped core (halted by an identity conflict, or
-blocked until a generation is on the disk) never does, so a query still open a moment after its deadline is closed here.
+The replies to a query come through a channel. If the application does not read, the channel fills; further replies are
+counted, without waiting. The core reports the end of a query. A stopped core never does: it is halted by an identity
+conflict, or blocked until a generation is on the disk. So a query still open a moment after its deadline is closed
+here.
 """
 
 from collections import deque
@@ -44,7 +45,7 @@ REQUESTS_PER_SECOND: Final = 20.0
 REQUESTS_BURST: Final = 40.0
 ANSWERS_LIMIT: Final = 1024
 GRACE_S: Final = 0.5
-"""The time after its deadline in which the core may still end a query: replies may be in flight."""
+"""The time left to the core to end a query after its deadline: replies may be in flight."""
 
 Request = UserEventRequested | QueryRequested | AnswerGiven
 

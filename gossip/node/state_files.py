@@ -349,8 +349,8 @@ def _damaged(path: Path) -> StateError:
 class KeyringKeeper:
     """Stores the current keyring, in a separate task, and retries until it succeeds.
 
-    One task writes, and only the newest keyring: two writers could leave the older one in the file, and with it a node
-    that is refused after a restart. No other task waits for the disk, so a node with a hanging disk continues with its
+    One task writes, and only the newest keyring: two writers could leave the older one in the file, and the group would
+    then refuse the restarted node. No other task waits for the disk, so a node with a hanging disk continues with its
     new keys.
     """
 

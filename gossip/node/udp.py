@@ -50,7 +50,7 @@ class DatagramSocket(Protocol):
         """Return the next waiting datagram or None; a longer one than allowed has one byte more than the limit."""
 
     def overflowed(self) -> int:
-        """Return the number of datagrams lost by the full queue since the bind; 0 if that is not counted."""
+        """Return the number of datagrams lost by the full queue since the bind; 0 if not counted."""
 
     def close(self) -> None:
         """Close it; closing twice is allowed."""

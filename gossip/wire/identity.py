@@ -1,7 +1,7 @@
 """Ed25519 signatures over nodes' own descriptions.
 
 A node's identity is an Ed25519 key; its `NodeId` is the first 8 bytes of the key's SHA-256. The credential of a
-`NodeInfo` is the public key and a signature over all other fields, so every receiver can verify the info after any
+`NodeInfo` is the public key and a signature over all other fields. So every receiver can verify the info after any
 number of hops. The farm's key alone does not suffice: a stolen key file would otherwise allow anyone to impersonate
 every node.
 
@@ -80,7 +80,7 @@ class SignatureUse(Enum):
 
 
 class ForgedError(Exception):
-    """A message without the signature of the node in whose name it was sent."""
+    """A message without the signature of its named sender."""
 
 
 def node_id_of(public_key: bytes) -> NodeId:

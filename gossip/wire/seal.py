@@ -159,7 +159,7 @@ class _Salt:
 
 
 class Opened(NamedTuple):
-    """A datagram's plain text, and the id of its key if that is retired, or outdated (it opens, but is not primary)."""
+    """A datagram's plain text, and the id of its key if retired, or outdated (it opens, but is not primary)."""
 
     plain: bytes
     retired_key_id: bytes = b""

@@ -6,8 +6,8 @@
                                         └ held back while it is silenced or its server was removed
 
 A farm's server has one firing alert at most. It is compared with the server's current state, not with each change. So a
-repeated batch, a restarted run and a backlog of days add nothing, and a receiver that was down gets the missed messages
-later, as far as they still apply. A server that flaps stays in one outage, which counts its failures.
+repeated batch, a restarted run and a backlog of days add nothing. After an outage a receiver gets the missed messages
+that still apply. A server that flaps stays in one outage, which counts its failures.
 
 A message's id is made of the farm, the server and the moment at which the outage began, all from the log. The same
 message always has the same id, also when a killed run sends it again: a receiver drops repeated messages. Its form is

@@ -20,8 +20,8 @@ is removed, and its factor fades.
 
 The factor is relative to the middle, because clients must go somewhere: if all servers of a farm are strained, higher
 costs of all entries would change nothing. A server's report affects its own leaves only. It can only make another
-server's leaf cheaper by naming it, as with the publisher's own cost, and a server counts once in the middle, regardless
-of the number of its leaves.
+server's leaf cheaper by naming it, as with the publisher's own cost. A server counts once in the middle, regardless of
+the number of its leaves.
 
 The load of a destination (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
 already. If it were counted here again, later and for longer, the feedback loop would oscillate: clients keep the
@@ -30,10 +30,10 @@ lag; the smoothing, the publisher's damping and the pause between two entries da
 
 *Time of a proposal.* The publisher moves a factor by a tenth per entry and drops it within ten minutes
 (docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries in the log. A proposal is
-due when an entry would change some leaf's factor by more than 5 %, but not sooner
-than ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room
-for 1,024 factors; if there are more leaves, those with the smallest changes get none. Figures come from reports and
-clock entries only: an entry of the pipeline is a target, and must not count as a measurement.
+due when an entry would change some leaf's factor by more than 5 %. It is not sooner than ten reporting periods after
+the last entry: five minutes with the usual 30 s, and never longer. The farm has room for 1,024 factors; if there are
+more leaves, those with the smallest changes get none. Figures come from reports and clock entries only: an entry of the
+pipeline is a target, and must not count as a measurement.
 
 The result depends only on the entries and their log time, in order. After a restart that reads the recent past again,
 the result is the same except for the first periods; without that past nothing is proposed for three periods.

@@ -5,7 +5,7 @@
 
 A batch touches the windows of its rows, and the farm's newest window before it: whether the last reporting period of
 that window was complete is known only from the next one. The table `gold_windows` keeps both until all derived tables
-have them, so a run that is killed in between does not lose a window, and batches may be combined.
+have them. So a killed run does not lose a window, and batches may be combined.
 
 A derived table has its batches in its commits. They are made under a name that carries the width of windows and a
 checksum of the SQL. With another width, or another version's text, the table has no batch yet, and is made again from

@@ -2,9 +2,9 @@
 
 Each table is a view over its current Parquet files, from its log.
 
-A query cannot change anything. The connection is in memory, may open only the files of the tables, excluding their
-neighbors (`names.sqlite`, the salt of the pseudonyms), has locked settings, and accepts one SELECT statement. DuckDB's
-own settings enforce all this, since SQL is too large a language to search it for forbidden words. Only the kind of the
+A query cannot change anything. The connection is in memory, has locked settings, and accepts one SELECT statement. It
+may open only the files of the tables, not their neighbors (`names.sqlite`, the salt of the pseudonyms). DuckDB's own
+settings enforce all this, since SQL is too large a language to search it for forbidden words. Only the kind of the
 statement is checked here, since EXPLAIN ANALYZE executes its statement.
 
 Rows are passed on as they are found: an answer may be larger than the memory. DuckDB's own memory, for sorting or

@@ -29,8 +29,8 @@ Options; exactly one of `node`, `directory` and `farms` is required:
     since, until         only log time from a moment on, and before a moment (2026-01-31T12:00:00Z)
     pushFilters          true: a batch read applies Spark's filters (see below)
 
-Spark passes filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default, and ends
-a read by a source with this ability if it is off. So a batch read applies them only with the option `pushFilters`.
+Spark passes filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default. If it is
+off, Spark ends a read by a source with this ability. So a batch read applies them only with the option `pushFilters`.
 Spark cannot pass columns, nor filters to streams: the options select there.
 """
 

@@ -2,7 +2,7 @@
 
     topic farm-log ─▶ Spark's connector ─▶ offset, value, timestamp, headers ─▶ decoded as for the source `farm`
 
-A record holds the bytes of an application entry, its offset is the index less one, its timestamp is log time, and a
+A record holds the bytes of an application entry. Its offset is the index less one, its timestamp is log time, and a
 header has the term (docs/reference/kafka.md). So the rows are those of the source `farm`, without the entries that the
 topic hides from clients: configurations, entries without content, copies of entries, and records of Kafka's own
 clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not include it.

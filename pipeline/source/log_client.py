@@ -7,7 +7,7 @@ picklable values, and keeps one connection while it reads one range.
     statuses(cluster)  the same of every node that answers
     range(first, end)  the entries between, from any node that has them
 
-*Failover.* A node may stop in the middle of a range, lag behind the node that announced its end, have compacted more
+*Failover.* A node may stop in the middle of a range, or lag the node that announced its end. It may have compacted more
 than another, or belong to another farm. In each case reading continues at the next address with the missing entry: an
 index holds the same entry at every node. A range fails only when all nodes failed several times, with the reply of
 each. For unresponsive nodes, as during a restart of the farm, that takes longer than for nodes that reply.

@@ -6,9 +6,9 @@
 A clock entry may change the farm's reporting period, and with it the time until a server counts as silent. So silences
 by the old period are recorded before the new one applies, and the result of a log does not depend on its batches.
 
-The state is written last. A batch that is repeated after a crash begins with the state before it, produces the same
-rows, and finds the written ones by their query and batch (`pipeline/tables/delta.py`). State that does not end at the
-beginning of the batch is from before a run without a watch: the watch then starts from scratch.
+The state is written last. A repeated batch after a crash begins with the state before it and produces the same rows. It
+finds the written ones by their query and batch (`pipeline/tables/delta.py`). State that does not end at the beginning
+of the batch is from before a run without a watch: the watch then starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping
