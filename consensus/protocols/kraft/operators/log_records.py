@@ -1,10 +1,10 @@
-"""Records of a quorum's log as its readers get them, out of the record batches of a Fetch, or of a server's directory.
+"""Records of a quorum's log for its readers, from the record batches of a Fetch or from a server's directory.
 
     Fetch ─▶ batches ─▶ `committed_records`: from a position on, below the high watermark
     DIR/__cluster_metadata-0/storage ─▶ entries ─▶ batches ─▶ `stored_records`
 
-A directory is read without a lock and without a change, of a server that has stopped or of one that runs. What is on
-disk need not be committed: the newest records of a server may be replaced by those of the next leader.
+A directory is read without a lock and without a change, of a stopped or a running server. Records on disk need not be
+committed: the next leader may replace the newest ones.
 """
 
 import struct
@@ -35,18 +35,18 @@ from consensus.storage.verification import verify_storage
 
 _CHUNK_ENTRIES: Final = 1_024
 _LEVEL: Final = struct.Struct(">2xh")
-"""Of a KRaftVersion record, after the record's own version."""
+"""Level in a KRaftVersion record, after the record's own version."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record. `control_type` is None for one that is not the protocol's own."""
+    """A record. `control_type` is None for a record that does not belong to the protocol."""
 
     offset: int
     epoch: int
     timestamp_ms: int
     control_type: int | None
-    """-1: its key does not say it."""
+    """-1: its key does not contain the type."""
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -54,14 +54,14 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """What was asked for is compacted: the log goes on here, and a snapshot stands for what was before."""
+    """The requested records are compacted: the log begins here, and a snapshot replaces the earlier part."""
 
     offset: int
 
 
 @dataclass(slots=True)
 class ReadPosition:
-    """From where the log is read on; `epoch` is that of the record before, or None if it is not known."""
+    """Offset of the next read; `epoch` is that of the previous record, or None if it is not known."""
 
     offset: int
     epoch: int | None
@@ -69,7 +69,7 @@ class ReadPosition:
 
 
 def log_start(part: clients.FetchResponsePartition, at: ReadPosition) -> list[LogRecord | LogStart]:
-    """If the place that was asked for is compacted: where the log goes on; moves `at` there."""
+    """Return the start of the log if the requested offset is compacted; move `at` there."""
     if part.snapshot_id.end_offset >= 0:
         at.offset, at.epoch = part.snapshot_id.end_offset, part.snapshot_id.epoch
     elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > at.offset:
@@ -80,7 +80,7 @@ def log_start(part: clients.FetchResponsePartition, at: ReadPosition) -> list[Lo
 
 
 def committed_records(data: bytes, at: ReadPosition) -> list[LogRecord | LogStart]:
-    """Those from `at` on that are below its watermark; moves it behind them. Raises `KafkaWireError`."""
+    """Return the records from `at` on below its watermark; move it after them. Raises `KafkaWireError`."""
     found: list[LogRecord | LogStart] = []
     for record in _records(data):
         if at.offset <= record.offset < at.watermark:
@@ -90,9 +90,9 @@ def committed_records(data: bytes, at: ReadPosition) -> list[LogRecord | LogStar
 
 
 def stored_records(directory: Path, first: int) -> Iterator[LogRecord | LogStart]:
-    """All that the directory of a server has from offset `first` on, up to where its log ends or is damaged.
+    """Yield all records in a server's directory from offset `first` on, up to the end of the log or the first damage.
 
-    Raises `QuorumDirectoryError` if it is none, and `StorageError` if its log cannot be read.
+    Raises `QuorumDirectoryError` for other directories, and `StorageError` if its log cannot be read.
     """
     log = open_stored_log(storage_in(directory))
     offset, end = max(first, log.start.index), log.end() - 1
@@ -108,7 +108,7 @@ def stored_records(directory: Path, first: int) -> Iterator[LogRecord | LogStart
 
 
 def stored_fault(directory: Path) -> str | None:
-    """Why a server would not start with a directory that no process has open; None: it would.
+    """Return the reason why a server would not start with an unused directory; None: it would.
 
     Raises as `stored_records` does.
     """
@@ -125,7 +125,7 @@ def _records(data: bytes) -> Iterator[LogRecord]:
 
 
 def control_text(record: LogRecord) -> str | None:
-    """What a control record says, for people; None: it is one that is not understood here."""
+    """Return the contents of a control record as text; None if it is not understood here."""
     found, value = control_type_of(record.key), record.value or b""
     if found is None or record.control_type is None:
         return None

@@ -1,22 +1,20 @@
-"""A quorum seen from outside: who leads, how its replicas stand, what its log says; and its voters changed.
+"""An outside client of a quorum: its leader, its replicas, its log; and changes of its voters.
 
-    controllers: any that answers ── DescribeCluster ─▶ the leader ── DescribeQuorum, Add-, RemoveRaftVoter, Fetch
-    brokers:     any that answers ── Metadata ─▶ the leader of the log's topic ── ListOffsets, Fetch
+    controllers: any that replies ── DescribeCluster ─▶ the leader ── DescribeQuorum, Add-, RemoveRaftVoter, Fetch
+    brokers:     any that replies ── Metadata ─▶ the leader of the log's topic ── ListOffsets, Fetch
 
-The quorum may be of our servers, of Kafka's controllers, or of both. Only the leader knows the replicas, and the server
-that is asked first may name one that has just died, so each question begins anew from the next server, until one is
-answered or the patience is over.
+The quorum may have our servers, Kafka's controllers, or both. Only the leader knows the replicas, and the first server
+may name a dead leader. So each query starts over at the next server, until one replies or the time is over.
 
-*Reading the log* is a Fetch by replica -1. A server of ours takes it for a consumer's and answers from below the high
-watermark. A JVM controller has no consumers; it answers every Fetch as that of a replica, and keeps no state for the id
--1. So it wants an epoch with the offset, and gives records that are not committed yet. The epoch of the newest record
-is right for any offset from the log's start on; what lies beyond the high watermark is left out here.
+*Reading the log* is a Fetch by replica -1. Our server treats it as a consumer's and replies from below the high
+watermark. A JVM controller treats every Fetch as a replica's, and keeps no state for the id -1. So it needs an epoch
+with the offset, and returns uncommitted records. The epoch of the newest record is right for any offset in the log;
+records beyond the high watermark are omitted here.
 
-*Brokers* are servers that clients connect to. Those of a farm serve its log as a topic, each what it has applied, also
-while no server leads; what the topic is called Metadata tells. Brokers of Kafka's do not serve the log of Kafka's
-quorum: where topics can be made (CreateTopics), or there are several, none is it. A leader of a farm that is not among
-the brokers cannot be asked. Then the server that was asked first tells what it knows, as to Kafka's own tool
-(`quorum_view`).
+*Brokers* are servers for clients. Brokers of a farm serve its log as a topic, each up to its applied index, even
+without a leader; Metadata contains the topic's name. Brokers of Kafka do not serve the log of Kafka's quorum: a server
+with CreateTopics or with several topics does not have it. If the leader of a farm is not among the brokers, the first
+server reports its own view, as to Kafka's own tool (`quorum_view`).
 """
 
 import math
@@ -56,7 +54,7 @@ _FETCHES_OF_ONE_LEADER: Final = 30
 """Without anything new; then the leader is looked for again."""
 _FETCH_BYTES: Final = 1024 * 1024
 _CREATE_TOPICS: Final = 19
-"""An API of every broker of Kafka's, and of no server that serves a log as its one topic."""
+"""An API of every Kafka broker, but not of a server with a log as its only topic."""
 _LATEST: Final = -1
 """The time of ListOffsets that means the high watermark."""
 _TRANSIENT: Final = (
@@ -72,11 +70,11 @@ T = TypeVar("T")
 
 
 class QuorumClientError(Exception):
-    """The quorum does not answer, or refuses; the text says what and why."""
+    """The quorum does not reply, or refuses; the text contains the reason."""
 
 
 class _AskAgainError(Exception):
-    """This server does not lead now, or cannot answer now; the text says why."""
+    """This server does not lead now, or cannot reply now; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class QuorumReplica:
 
     node_id: int
     directory_id: UUID
-    """Zero: the quorum's voters never change, and have none."""
+    """Zero: the quorum's voters never change, and do not have one."""
     log_end_offset: int
     last_fetch_ms: int
     last_caught_up_ms: int
@@ -102,12 +100,12 @@ class QuorumDescription:
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
     listeners: Mapping[int, tuple[Endpoint, ...]]
-    """Of each voter, if the server tells it (DescribeQuorum 2)."""
+    """Listeners of each voter, if the server sends them (DescribeQuorum 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeAnswer:
-    """What the leader says to a change of the voters; error code 0: it is committed."""
+    """The leader's reply to a change of the voters; error code 0: it is committed."""
 
     error_code: int
     text: str
@@ -126,11 +124,11 @@ class _Topic:
     topic_id: UUID
     epoch: int
     is_replicated_by_fetch: bool
-    """Whether its leader answers the Fetch of a replica, which says the epoch of the record before."""
+    """True if its leader treats a Fetch as a replica's, which needs the epoch of the previous record."""
 
 
 class QuorumClient:
-    """Asks a quorum. With `brokers` the addresses are of servers that clients connect to, not of controllers."""
+    """A client of a quorum. With `brokers` the addresses are of servers for clients, not of controllers."""
 
     def __init__(
         self,
@@ -146,13 +144,13 @@ class QuorumClient:
         self._patience_s = patience_s
 
     async def describe(self) -> QuorumDescription:
-        """How the quorum stands. Raises `QuorumClientError`."""
+        """Return the state of the quorum. Raises `QuorumClientError`."""
         return await self._ask_leader(self._describe)
 
     async def add_voter(
         self, cluster_id: str, voter_id: int, directory_id: UUID, listeners: Sequence[Endpoint], timeout_ms: int
     ) -> ChangeAnswer:
-        """Have an observer made a voter, and wait until that is committed. Raises `QuorumClientError`."""
+        """Make an observer a voter, and wait until the change is committed. Raises `QuorumClientError`."""
         request = admin.AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=timeout_ms,
@@ -165,16 +163,16 @@ class QuorumClient:
         return await self._change(request, timeout_ms)
 
     async def remove_voter(self, cluster_id: str, voter_id: int, directory_id: UUID, timeout_ms: int) -> ChangeAnswer:
-        """Have a voter made an observer, and wait until that is committed. Raises `QuorumClientError`."""
+        """Make a voter an observer, and wait until the change is committed. Raises `QuorumClientError`."""
         request = admin.RemoveRaftVoterRequest(
             cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
         )
         return await self._change(request, timeout_ms)
 
     async def records(self, first: int, *, follow: bool = False) -> AsyncGenerator[LogRecord | LogStart, None]:
-        """Committed records from offset `first` on, up to the high watermark of now, or for ever with `follow`.
+        """Yield committed records from offset `first` on, up to the present high watermark, or forever with `follow`.
 
-        Goes on over changes of the leader. Raises `QuorumClientError`.
+        Continues over changes of the leader. Raises `QuorumClientError`.
         """
         at = ReadPosition(first, 0 if first == 0 else None)
         end = math.inf if follow else await self._end()
@@ -187,11 +185,11 @@ class QuorumClient:
             for each in found:
                 yield each
             if not found and at.watermark != at.offset:
-                # There is more that is not committed, or this place is beyond the end: the answer came at once.
+                # There are uncommitted records, or this offset is beyond the end: the reply was immediate.
                 await trio.sleep(_AGAIN_S)
 
     async def _end(self) -> int:
-        """The high watermark now."""
+        """Return the present high watermark."""
         if self._endpoint_type == _BROKERS:
             return await self._ask_topic(self._latest_offset)
         return (await self.describe()).high_watermark
@@ -205,7 +203,7 @@ class QuorumClient:
         return await self._ask_any(lambda host, port: self._from_topic(host, port, question))
 
     async def _ask_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
-        """The answer of the first server that has one, until the patience is over."""
+        """Return the reply of the first server that has one, within the time limit."""
         reason = "no server was named"
         deadline_s = trio.current_time() + self._patience_s
         while True:
@@ -224,7 +222,7 @@ class QuorumClient:
         port: int,
         question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]],
     ) -> T:
-        """Ask the leader that this server names."""
+        """Query the leader that this server names."""
         first = await connect(host, port, self._options)
         try:
             request = admin.DescribeClusterRequest(
@@ -244,7 +242,7 @@ class QuorumClient:
         return await self._at(leader.host, leader.port, lambda second: question(second, cluster))
 
     async def _from_topic(self, host: str, port: int, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
-        """Ask the server that leads the log's topic, as this one tells it."""
+        """Query the leader of the log's topic, as named by this server."""
         first = await connect(host, port, self._options)
         try:
             if first.version_of(ApiKey.METADATA) is None:
@@ -377,7 +375,7 @@ class QuorumClient:
 def _log_in(
     connection: KafkaConnection, topics: Sequence[clients.MetadataResponseTopic]
 ) -> clients.MetadataResponseTopic:
-    """The topic that is a log by itself; raises `QuorumClientError` if none is."""
+    """Return the topic of a log; raises `QuorumClientError` if there is none."""
     found = [topic for topic in topics if topic.name == TOPIC_NAME] or topics
     if _CREATE_TOPICS in connection.versions or len(found) != 1 or len(found[0].partitions) != 1:
         count = "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
@@ -389,7 +387,7 @@ def _log_in(
 
 
 def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> None:
-    """Raise what an answer means that gives no records."""
+    """Raise the error of a reply without records."""
     if error_code in _TRANSIENT:
         raise _AskAgainError(f"{connection.peer}: {error_name(error_code)}")
     if error_code not in (ErrorCode.NONE, *taken):

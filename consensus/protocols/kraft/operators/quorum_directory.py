@@ -1,20 +1,19 @@
-"""The directory of a KRaft server: whose it is, who voted first, and what Kafka's operators look for in it.
+"""The directory of a KRaft server: its owner, the first voters, and Kafka's files for operators.
 
     log.dirs/meta.properties                    version, cluster.id, node.id, directory.id       as Kafka writes it
-             initial-controllers                the first voters, where the log is to name them  made by `format`
-             scram-users                        what is kept of the passwords of users           made by `format`
+             initial-controllers                the first voters, if the log will name them      made by `format`
+             scram-users                        credentials derived from users' passwords        made by `format`
              __cluster_metadata-0/quorum-state  leader, epoch and vote, one line of JSON         as Kafka writes it
              __cluster_metadata-0/storage/      the log, snapshots, term and vote                our own form
 
-*What is authoritative.* Term and vote are in the storage, which syncs them before a vote is answered, in one write with
-whatever else is due. `quorum-state` repeats them, after each change, for those who read it as with Kafka. A second
-authority would cost a second sync for each vote and could contradict the first. At the start the two are compared: if
-the file knows a later epoch, the storage is an older copy of itself, and with it one vote could be given twice, so the
-server does not start.
+*Authority.* Term and vote are in the storage, which syncs them before the reply to a vote. `quorum-state` repeats them
+after each change, for readers of Kafka's file. A second authority would cost a second sync for each vote and could
+contradict the first. A start compares the two: if the file has a later epoch, the storage is an older copy. With it the
+server could vote twice, so it does not start.
 
-*The first voters.* A directory formatted with initial controllers begins with an empty log. The one that is elected
-first among them writes them to the log. Kafka begins with a snapshot that has them; but a snapshot at offset 0 is no
-place in our log, and the leader's own records say the same.
+*The first voters.* A directory formatted with initial controllers begins with an empty log, and their first leader
+writes them to the log. Kafka begins with a snapshot that has them; but a snapshot at offset 0 is not a place in our
+log, and the leader's own records have the same contents.
 """
 
 import json
@@ -50,7 +49,7 @@ _MAX_STATE_BYTES: Final = 64 * 1024
 
 
 class QuorumDirectoryError(Exception):
-    """The directory cannot be used; the text says why and what to do."""
+    """The directory cannot be used; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +61,25 @@ class InitialVoter:
     port: int
 
     def __str__(self) -> str:
-        """As on the command line."""
+        """Return the form used on the command line."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.key.id}@{host}:{self.port}:{uuid_text(self.key.directory)}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """What `quorum-state` tells; -1: no leader known, no vote given."""
+    """The contents of `quorum-state`; -1: unknown leader, or no vote."""
 
     leader_id: int
     leader_epoch: int
     voted: ReplicaKey | None
     voters: tuple[int, ...] | None = None
-    """Where they never change (data version 0); None where the log names them (data version 1)."""
+    """Voters that never change (data version 0); None if the log names them (data version 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumDirectory:
-    """A directory that was formatted."""
+    """A formatted directory."""
 
     path: Path
     cluster_id: str
@@ -90,7 +89,7 @@ class QuorumDirectory:
 
     @property
     def storage(self) -> Path:
-        """Where the log is."""
+        """Return the path of the log."""
         return self.path / _LOG / _STORAGE
 
     def write_state(self, state: QuorumState) -> None:
@@ -98,7 +97,7 @@ class QuorumDirectory:
         replace_file(self.path / _LOG / STATE_FILE, encode_state(state))
 
     def read_state(self) -> QuorumState | None:
-        """What `quorum-state` tells; None: there is none yet. Raises `QuorumDirectoryError`."""
+        """Return the contents of `quorum-state`; None: there is none yet. Raises `QuorumDirectoryError`."""
         file = self.path / _LOG / STATE_FILE
         try:
             if not file.exists():
@@ -111,7 +110,7 @@ class QuorumDirectory:
             ) from error
 
     def read_users(self) -> ScramUsers | None:
-        """Who may log in by SCRAM; None: it was formatted without users. Raises `QuorumDirectoryError`."""
+        """Return the users of SCRAM; None: it was formatted without users. Raises `QuorumDirectoryError`."""
         file = self.path / USERS_FILE
         try:
             return decode_users(file.read_bytes()) if file.exists() else None
@@ -130,7 +129,7 @@ class QuorumDirectory:
 
 
 def parse_initial_voters(text: str) -> tuple[InitialVoter, ...]:
-    """`id@host:port:directory,…`; raises `SettingsError`."""
+    """Parse `id@host:port:directory,…`; raises `SettingsError`."""
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, rest = part.partition("@")
@@ -160,8 +159,8 @@ def format_directory(
 ) -> QuorumDirectory:
     """Make the directory of a server, as `kafka-storage format` does; raises `QuorumDirectoryError`.
 
-    With static voters neither `standalone` nor `initial` is given. Without them: `standalone` creates a quorum of this
-    server alone, `initial` one of several, and with none of the two the server joins a quorum that there is.
+    With static voters, `standalone` and `initial` are not allowed. Without them: `standalone` creates a quorum of this
+    server alone, `initial` one of several, and otherwise the server joins an existing quorum.
     """
     _check_cluster_id(cluster_id)
     if settings.voters and (standalone or initial):
@@ -187,7 +186,7 @@ def format_directory(
 
 
 def read_directory(settings: VoterSettings) -> QuorumDirectory:
-    """The directory as it was formatted; raises `QuorumDirectoryError` if it is not this server's."""
+    """Return the formatted directory; raises `QuorumDirectoryError` if it does not belong to this server."""
     file = settings.log_dir / META_FILE
     try:
         if not file.exists():
@@ -212,7 +211,7 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
 
 
 def storage_in(path: Path) -> Path:
-    """Where the log is in a directory whose settings are not at hand; raises `QuorumDirectoryError` if it has none."""
+    """Return the path of the log in a directory without settings; raises `QuorumDirectoryError` if it has none."""
     storage = path / _LOG / _STORAGE
     if storage.is_dir():
         return storage
@@ -226,7 +225,7 @@ def storage_in(path: Path) -> Path:
 
 
 def new_uuid() -> UUID:
-    """A random UUID that no command line takes for an option: its text does not begin with a dash."""
+    """Return a random UUID that no command line mistakes for an option: its text does not begin with a dash."""
     while True:
         uuid = uuid4()
         if not uuid_text(uuid).startswith("-"):
@@ -234,7 +233,7 @@ def new_uuid() -> UUID:
 
 
 def encode_state(state: QuorumState) -> bytes:
-    """The line of `quorum-state`, with Kafka's order of the members; raises `KafkaWireError` as `decode_state` does."""
+    """Return the line of `quorum-state`, in Kafka's order; raises `KafkaWireError` as `decode_state` does."""
     _check_numbers(state.leader_epoch, state.leader_id, -1 if state.voted is None else state.voted.id)
     voted_id = -1 if state.voted is None else state.voted.id
     if state.voters is not None:
@@ -282,7 +281,7 @@ def _check_numbers(epoch: int, leader_id: int, voted_id: int) -> None:
 
 
 def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> bytes:
-    """One JSON object: by user and mechanism, what is kept of the password."""
+    """Return a JSON object of the derived credentials, by user and mechanism."""
     return json.dumps(
         {
             user: {

@@ -1,23 +1,22 @@
-"""TLS and SASL of a KRaft server and of its tools, under the names that Kafka has for them.
+"""TLS and SASL of a KRaft server and of its tools, under Kafka's names.
 
     listener.security.protocol.map ─▶ PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL of the listener
       SSL    ssl.keystore.type=PEM     ssl.keystore.location      certificate, chain and key in one file
              ssl.truststore.type=PEM   ssl.truststore.location    the authorities of the other servers and of clients
              ssl.client.auth           none, or required
       SASL   sasl.enabled.mechanisms                SCRAM-SHA-256, SCRAM-SHA-512
-             sasl.mechanism.controller.protocol     the one by which this server logs in at the others
+             sasl.mechanism.controller.protocol     this server's mechanism for its login at the others
              sasl.jaas.config                       … and its user name and password
 
-As in Kafka, a name may begin with `listener.name.` and the listener, in lower case, and that of `sasl.jaas.config` may
-go on with a mechanism. A tool has `security.protocol` and `sasl.mechanism` instead.
+As in Kafka, a name may begin with `listener.name.` and the listener, in lower case, and `sasl.jaas.config` may follow a
+mechanism. A tool has `security.protocol` and `sasl.mechanism` instead.
 
-*No silent settings.* One that has no effect with the chosen protocol is refused by its name: a file that names a
-keystore for a listener without TLS is not what its author believes. Stores are PEM files, and Kafka's default is
-another, so the type must be said: the same file then means the same to Kafka. TLS is 1.3 and host names are always
-checked, so the settings for these do not exist.
+*Ineffective settings* under the chosen protocol are refused by name: a file with a keystore for a listener without TLS
+is a mistake. Stores are PEM files, unlike Kafka's default, so the type is required: the same file then has the same
+meaning in Kafka. TLS is 1.3 and host names are always checked, so the settings for these do not exist.
 
-*Users.* Kafka keeps the users of SCRAM in its metadata, of which this server understands nothing. They are in a file of
-the directory, made by `format --add-scram` (`quorum_directory`).
+*Users.* Kafka keeps the users of SCRAM in its metadata, which this server does not interpret. Here they are in a file
+of the directory, made by `format --add-scram` (`quorum_directory`).
 """
 
 import re
@@ -59,20 +58,20 @@ _OPTION: Final = re.compile(r"([A-Za-z.]+)=\"([^\"]*)\"")
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
-    """What a server asks of those who connect, and how it connects to others."""
+    """A server's requirements for its clients, and its own login at others."""
 
     listener: ListenerSecurity
     client: ClientSecurity
 
     @property
     def authenticates(self) -> bool:
-        """Whether a stranger that reaches the listener is refused."""
+        """Return True if the listener refuses unauthenticated clients."""
         tls = self.listener.tls
         return self.listener.credentials is not None or (tls is not None and bool(tls.verify_mode))
 
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The settings of TLS and SASL, and the others."""
+    """Return the settings of TLS and SASL, and the others."""
     ours = {name: text for name, text in settings.items() if name.startswith(("ssl.", "sasl.", "listener.name."))}
     if PROTOCOL_MAP in settings:
         ours[PROTOCOL_MAP] = settings[PROTOCOL_MAP]
@@ -80,7 +79,7 @@ def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[st
 
 
 def server_security(settings: Mapping[str, str], listener: str, users: UserSource | None) -> ServerSecurity:
-    """Of the listener with this name; `users` may log in where its protocol has SASL.
+    """Return the security of the listener with this name; `users` may log in if its protocol has SASL.
 
     Raises `SettingsError`, and `CertificateError` for a file that cannot be used.
     """
@@ -106,7 +105,7 @@ def server_security(settings: Mapping[str, str], listener: str, users: UserSourc
 
 
 def tool_security(settings: Mapping[str, str]) -> ClientSecurity:
-    """Of a tool, whose file has `security.protocol`. Raises `SettingsError`, and `CertificateError` for a file."""
+    """Return the security of a tool, from `security.protocol`. Raises `SettingsError` and `CertificateError`."""
     own = dict(settings)
     protocol = _one_of(own, "security.protocol", _PROTOCOLS, "PLAINTEXT")
     own.pop("security.protocol", None)
@@ -127,9 +126,9 @@ def tool_security(settings: Mapping[str, str]) -> ClientSecurity:
 
 
 def scram_users(added: Iterable[str]) -> dict[str, dict[Mechanism, ScramCredential]]:
-    """Users as `kafka-storage format --add-scram` has them: `SCRAM-SHA-512=[name=…,password=…,iterations=…]`.
+    """Parse users in the form of `kafka-storage format --add-scram`: `SCRAM-SHA-512=[name=…,password=…,iterations=…]`.
 
-    What is kept of a password does not tell it. Raises `SettingsError`, whose text does not have the password either.
+    The credentials do not reveal the password. Raises `SettingsError`, whose text does not contain the password.
     """
     users: dict[str, dict[Mechanism, ScramCredential]] = {}
     for number, text in enumerate(added, 1):
@@ -164,7 +163,7 @@ def _protocol_of(text: str, listener: str) -> str:
 
 
 def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
-    """The same settings without the prefixes that say of which listener they are."""
+    """Return the settings without the prefixes that name their listener."""
     prefix, own = f"listener.name.{listener.lower()}.", dict[str, str]()
     for name, text in settings.items():
         bare = name.removeprefix(prefix)

@@ -1,14 +1,15 @@
-"""The settings of a KRaft voter or observer, under the names that Kafka has for them.
+"""The settings of a KRaft voter or observer, under Kafka's names.
 
     controller.properties ──▶ parse_properties ──▶ {name: text} ──▶ voter_settings ──▶ VoterSettings
 
-A setting that Kafka has and that means nothing here is refused with its name, not ignored: an operator who copies a
-file from Kafka learns which lines have no effect. Where a default differs from Kafka's, the field says why.
+A Kafka setting without effect here is refused by name, not ignored: an operator who copies a file from Kafka learns
+which lines have no effect. If a default differs from Kafka's, the field has the reason.
 
-*Times.* Kafka has one timeout for a follower that hears nothing of its leader (`fetch.timeout`), one for a candidate
-that gets no majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`). The core
-draws all three waits from one range (`core_options`): from the shorter of the first two, up to the fetch timeout or
-election timeout and pause together, whichever is longer. With the defaults of both that is 1,000 to 2,000 ms.
+*Times.* Kafka has one timeout for a follower without contact to its leader (`fetch.timeout`), one for a candidate
+without a majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`). The core
+draws all three waits from one range (`core_options`). It begins at the shorter of the two timeouts. It ends at the
+longer of the fetch timeout and the sum of election timeout and pause. With the defaults of both that is 1,000 to 2,000
+ms.
 """
 
 import re
@@ -29,12 +30,12 @@ _ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be; the text names it and says what to put there."""
+    """An invalid setting; the text contains its name and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticVoter:
-    """One of `controller.quorum.voters`: its id and where its listener is."""
+    """A voter in `controller.quorum.voters`: its id and the address of its listener."""
 
     node_id: int
     host: str
@@ -43,7 +44,7 @@ class StaticVoter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One of `listeners`, or where the other servers find it."""
+    """A listener in `listeners`, or its address for the other servers."""
 
     name: str
     host: str
@@ -77,18 +78,18 @@ class VoterSettings:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the voters are in the log (KIP-853)."""
+        """Return True if the voters are in the log (KIP-853)."""
         return not self.voters
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """What the other servers are told of each listener, in order; the first is the quorum's."""
+        """Return the announced address of each listener, in order; the first is the quorum's."""
         told = {endpoint.name: endpoint for endpoint in self.advertised_listeners}
         return tuple(told.get(endpoint.name, endpoint) for endpoint in self.listeners)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The lines of a properties file: `name=value`, comments by # or !. Raises `SettingsError`."""
+    """Parse a properties file: `name=value`, comments by # or !. Raises `SettingsError`."""
     settings: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -104,7 +105,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
-    """The settings of one server; raises `SettingsError`."""
+    """Return the settings of one server; raises `SettingsError`."""
     unknown = sorted(settings.keys() - _READERS.keys())
     if unknown:
         them = f"{unknown[0]} is not a setting of this server: remove it"
@@ -124,7 +125,7 @@ def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
 
 
 def check_settings(settings: VoterSettings) -> VoterSettings:
-    """The same settings, if they can be together; raises `SettingsError`."""
+    """Return the settings if they are consistent; raises `SettingsError`."""
     if bool(settings.voters) == bool(settings.bootstrap_servers):
         raise SettingsError(
             f"give either {VOTERS}, for voters that never change, or {BOOTSTRAP_SERVERS}, for voters that the log names"
@@ -146,7 +147,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
 
 
 def _name_of(field: str) -> str:
-    """What Kafka calls a field of `VoterSettings`."""
+    """Return Kafka's name of a field of `VoterSettings`."""
     return next(name for name, (known, _) in _READERS.items() if known == field)
 
 
@@ -166,7 +167,7 @@ def _check_listeners(settings: VoterSettings) -> None:
 
 
 def core_options(settings: VoterSettings) -> Options:
-    """The core's times and sizes. Any batch of Kafka's fits one answer, so that no batch is split between two."""
+    """Return the core's times and sizes. Any batch of Kafka fits one reply, so that no batch is split."""
     shortest_ms = min(settings.election_timeout_ms, settings.fetch_timeout_ms)
     longest_ms = max(settings.fetch_timeout_ms, settings.election_timeout_ms + settings.election_backoff_max_ms)
     return Options(
@@ -186,9 +187,9 @@ def core_options(settings: VoterSettings) -> Options:
 _SHORTEST_TIMEOUT_MS: Final = 50
 BATCH_RECORDS: Final = 16_384
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Of a batch as entries: what one answer to a Fetch has room for, of ours and of Kafka's controllers."""
+"""Size limit of a batch as entries: the room in one reply to a Fetch, of ours and of Kafka's controllers."""
 FETCH_BYTES: Final = 9 * 1024 * 1024
-"""The most that one fetch asks for."""
+"""Size limit of one fetch."""
 
 
 def _integer(name: str, text: str) -> int:
@@ -223,7 +224,7 @@ def address(name: str, text: str) -> tuple[str, int]:
 
 
 def static_voters(name: str, text: str) -> tuple[StaticVoter, ...]:
-    """`id@host:port,…`; raises `SettingsError`."""
+    """Parse `id@host:port,…`; raises `SettingsError`."""
     voters = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         node_id, at, where = part.partition("@")
@@ -238,7 +239,7 @@ def _addresses(name: str, text: str) -> tuple[tuple[str, int], ...]:
 
 
 def endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
-    """`NAME://host:port,…`; raises `SettingsError` that names the setting."""
+    """Parse `NAME://host:port,…`; raises `SettingsError` that names the setting."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         listener, separator, where = part.partition("://")
@@ -269,4 +270,4 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "metadata.log.max.snapshot.interval.ms": ("snapshot_interval_ms", _integer),
     "metadata.max.retention.bytes": ("retention_bytes", _integer),
 }
-"""Of each setting the field, and what reads its text."""
+"""Field and parser of each setting."""

@@ -1,20 +1,20 @@
-"""What Kafka's tools ask of a quorum's servers: how it stands, and to change its voters (KIP-595, KIP-853).
+"""Requests of Kafka's tools to a quorum's servers: its state, and changes of its voters (KIP-595, KIP-853).
 
-    DescribeCluster 60      any server: the voters, and which one leads
-    DescribeQuorum 55       the leader: each replica's end offset, and when it was last heard
+    DescribeCluster 60      any server: the voters and the leader
+    DescribeQuorum 55       the leader: each replica's end offset and last contact
     AddRaftVoter 80         the leader: ApiVersions and identity of the new voter ─▶ it catches up ─▶ the voters' record
     RemoveRaftVoter 81      the leader: the voters' record without it
-    UpdateRaftVoter 82      the leader: the same voter at other addresses, tried likewise; static voters stay
-    62, 63, 70              what brokers and controllers of Kafka tell the active controller: NOT_CONTROLLER
+    UpdateRaftVoter 82      the leader: the same voter at other addresses, also tried first; static voters stay
+    62, 63, 70              reports of brokers and controllers of Kafka to the active controller: NOT_CONTROLLER
 
-*An address is tried before it is recorded*: connected to, and asked for the voter that it is said to be
-(`identification`). A wrong address in the record could be corrected by a leader only, and because of it there may be no
-leader any more. The refusal goes back to the voter, which reports it.
+*An address is tried before it is recorded*: the leader connects and checks that the expected voter replies
+(`identification`). Only a leader could correct a wrong address in the record, and because of it there may be no leader
+any more. The refusal goes back to the voter, which reports it.
 
-The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the
-list. A server of ours keeps no metadata of Kafka's: a controller that wants to register is told that this is not the
-active one. It asks again at once, twenty times a second and more, and writes a line for each; so the answer takes a
-while (`registration_pause_s`). Each caller has a connection of its own for this.
+The tools query any server for the cluster and then the leader that it names, so this must be the leader, and be in the
+list. Our server does not keep Kafka's metadata: a controller that tries to register gets NOT_CONTROLLER. It retries
+twenty times a second and more, and writes a line for each; so the reply is delayed (`registration_pause_s`). Each
+caller has a separate connection for this.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -43,7 +43,7 @@ KRAFT_VERSION: Final = "kraft.version"
 UNREACHABLE: Final = "cannot be reached"
 """In the text of a refusal to add a voter: it may be added when it is."""
 _ENDPOINT_TYPES: Final = frozenset({1, 2})
-"""Of DescribeCluster: brokers and controllers. A server is a controller, and a broker for the clients of the log."""
+"""Endpoint types of DescribeCluster: brokers and controllers. A server is both: a broker for log clients."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,14 +54,14 @@ _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.MORE_THAN_ONE_SERVER: ErrorCode.INVALID_REQUEST,
     ChangeRefusal.NO_LEARNERS: ErrorCode.INVALID_REQUEST,
 }
-"""All others may go away by themselves: REQUEST_TIMED_OUT, after which Kafka's clients ask again."""
+"""All other refusals may be temporary: REQUEST_TIMED_OUT, after which Kafka's clients retry."""
 
 _Progress = tuple[int | None, int | None, int | None]
 """The end of the log of a replica, and its ages in `ReplicaView`."""
 _UNKNOWN: Final[_Progress] = (None, None, None)
 
 Outcome = tuple[ErrorCode, str | None]
-"""An error code, and the reason in words if the response has room for it."""
+"""An error code, and the reason as text if the response has room for it."""
 
 
 class AdminService:
@@ -258,7 +258,7 @@ class AdminService:
             return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is not an address"
         refusal = await self.refusal_of_place(replica(voter.server_id), place)
         if refusal is not None:
-            # REQUEST_TIMED_OUT says that the change may still come, and the response has no text.
+            # REQUEST_TIMED_OUT means that the change may still come, and the response cannot carry a text.
             is_late = refusal[0] == ErrorCode.REQUEST_TIMED_OUT
             return (ErrorCode.NETWORK_EXCEPTION, refusal[1]) if is_late else refusal
         voters = self._server.describe().raft.configuration.voters
@@ -318,7 +318,7 @@ def _progress(follower: FollowerProgress) -> _Progress:
 
 
 def _objection(voters: tuple[Server, ...]) -> Outcome | None:
-    """Why the other servers could not read the voters' record, at which they would stop for good; None: they can."""
+    """Return the reason why other servers would stop permanently at the voters' record; None: they can read it."""
     try:
         voters_of(0, voters_value(Configuration(voters)))
     except KafkaWireError as error:

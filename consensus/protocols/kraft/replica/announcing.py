@@ -1,19 +1,19 @@
-"""A voter of a dynamic quorum has the leader record where it is; an observer with auto join asks to become a voter.
+"""A voter of a dynamic quorum records its address through the leader; an observer with auto join becomes a voter.
 
     each 5 s:   the record has our address                    nothing
                 the record has another one      follower ──▶ UpdateRaftVoter to the leader, which tries the address
                                                 leader   ──▶ tries the address itself, then appends the voters' record
                 we do not vote, with auto join           ──▶ AddRaftVoter
 
-*A refused address* is reported once for each reason (`AddressRefused`), by the server whose settings are wrong. Without
+*A refused address* is reported once for each reason (`AddressRefused`), by the server with the wrong settings. Without
 that, it would be noticed only when the record is needed.
 
-*A leader's own address* is tried by the leader, because no request of Kafka's has another server try it. From here a
-loopback address always works, so it is refused if another voter is not on loopback.
+*A leader's own address* is tried by the leader, because Kafka does not have a request for a test by another server.
+From here a loopback address always works, so it is refused if another voter is not on loopback.
 
-*A removed voter stays removed.* With auto join it would be back five seconds after `remove-voter` has said that it is
-gone. So a server that was a voter since its start, by a committed record, does not join by itself until it is started
-again; an operator may still add it (KAFKA-19850).
+*A removed voter stays removed.* With auto join it would return five seconds after `remove-voter`. So a server that was
+a voter since its start, by a committed record, does not join automatically until it is started again; an operator may
+still add it (KAFKA-19850).
 """
 
 from collections.abc import Callable
@@ -91,7 +91,7 @@ class Announcing:
         self._wanted = server_of(names.local(), settings.advertised)
         self._reported: AddressRefused | None = None
         self._named_by: Index | None = None
-        """Where the log ended when a configuration with this server was first seen."""
+        """End of the log when a configuration with this server was first seen."""
         self._has_voted = False
 
     async def run(self) -> None:
@@ -139,7 +139,7 @@ class Announcing:
             self._report(AddressRefused(self._wanted.endpoint, found.endpoint, reason))
 
     async def _objection(self, configuration: Configuration) -> str | None:
-        """Why the leader does not record its own address."""
+        """Return the reason why the leader does not record its own address."""
         place = host_port(self._wanted.endpoint)
         if place is None:
             return "it is not an address"
@@ -151,7 +151,7 @@ class Announcing:
         return None if refusal is None else refusal[1]
 
     def _reason(self, code: int, leader: object) -> str | None:
-        """Why a leader does not record the address; None if it does, or may yet."""
+        """Return the reason why a leader does not record the address; None if it does, or may yet."""
         if code in _LATER:
             return None
         known = next((text for each, text in _REASONS.items() if each == code), None)
@@ -200,7 +200,7 @@ class Announcing:
     async def _ask(
         self, raft: RaftDescription, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
     ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
-        """The leader's answer; None: there is no leader, or none came. The leader connects twice as long as we wait."""
+        """Return the leader's reply; None without a leader or a reply. The leader connects twice as long as we wait."""
         if raft.leader is None:
             return None
         leader = replica(raft.leader)

@@ -1,15 +1,15 @@
-"""Finds out if the server at an address is the voter that it is taken for.
+"""Checks that the server at an address is the expected voter.
 
     connect ─▶ ApiVersions ─▶ Vote with pre_vote, for this voter's id and directory, in the present epoch
                                  ├─ INVALID_VOTER_KEY, INCONSISTENT_CLUSTER_ID   another server: ANOTHER
-                                 └─ any other answer                             it compared the key: SAME
+                                 └─ any other reply                              it compared the key: SAME
 
-No request of Kafka's asks a server for its name. But a server refuses a Vote that is for another voter than itself
-(KIP-853), and a pre-vote changes nothing where it is not refused (KIP-996). Servers without version 2 of Vote have no
-pre-vote, and an ordinary vote would not be harmless: they stay UNKNOWN.
+Kafka does not have a request for a server's name. But a server refuses a Vote for another voter (KIP-853), and a
+pre-vote that is not refused changes nothing (KIP-996). Servers without version 2 of Vote do not support pre-vote, and
+an ordinary vote would have effects: they stay UNKNOWN.
 
-An address that is only connected to is not tried. A listener of another server, or of another cluster on the same
-machine, would be recorded as the voter's, and two living servers of three could then elect no leader.
+A connection alone is not a sufficient test. A listener of another server, or of another cluster on the same machine,
+would be recorded as the voter's, and two live servers of three could then elect no leader.
 """
 
 from enum import Enum, auto
@@ -31,13 +31,13 @@ class VoterMatch(Enum):
     SAME = auto()
     ANOTHER = auto()
     UNKNOWN = auto()
-    """The server has no request that would show it, or does not serve it to us."""
+    """The server does not support a request that would show it, or does not serve it to us."""
 
 
 async def identify(
     connection: KafkaConnection, voter: ReplicaKey, names: Names, epoch: Term, cluster_id: str | None, timeout_s: float
 ) -> VoterMatch:
-    """Ask the server on a connection that does not run yet. Raises `KafkaConnectionError` if it does not answer."""
+    """Query the server on a connection that does not run yet. Raises `KafkaConnectionError` without a reply."""
     version = connection.version_of(ApiKey.VOTE)
     if version is None or version < FIRST_PRE_VOTE_VERSION:
         return VoterMatch.UNKNOWN

@@ -1,21 +1,21 @@
-"""The records that a snapshot of a voter's log has: all of them, or of Kafka's metadata those that count.
+"""The records in a snapshot of a voter's log: all of them, or the effective ones of Kafka's metadata.
 
-*Any log* (`KeptRecords`). What records say is the application's, so none can be left out.
+*Any log* (`KeptRecords`). Only the application can interpret its records, so none can be omitted.
 
-*The metadata of Kafka's controllers* (`KeptMetadata`), where voters of ours stand beside Kafka's. A controller ends at
-a snapshot that has the marks of a transaction, which its own log has from the first batch on. So these are understood:
+*The metadata of Kafka's controllers* (`KeptMetadata`), for our voters in a quorum with Kafka's. A controller ends at a
+snapshot with the marks of a transaction, which its own log has from the first batch on. So these are interpreted:
 
-    BeginTransaction   what follows is in doubt: there is no snapshot until the transaction ends (`is_settled`)
-    EndTransaction     it counts
-    AbortTransaction   it does not, and is left out
-    NoOp               left out as well: an idle controller writes two each second
+    BeginTransaction   the following records are undecided: no snapshot until the transaction ends (`is_settled`)
+    EndTransaction     they are effective
+    AbortTransaction   they are omitted
+    NoOp               also omitted: an idle controller writes two each second
 
-Everything else is kept as it is and in order, so a controller that reads the snapshot does what it would have done with
-the log. Kafka's own snapshots are shorter: of what is overwritten they have the newest only.
+All other records are kept unchanged and in order, so a controller reads the snapshot like the log. Kafka's own
+snapshots are shorter: of overwritten records they have the newest only.
 
-*What clients may write there* (`metadata_objection`). Every controller reads every record, also one that only stands
-by, and ends for good at the first that it cannot read. What its reader demands of any record is checked before one is
-taken: no key, no headers, a value that begins as metadata does, and one time for all records of a batch.
+*Clients' records there* (`metadata_objection`). Every controller reads every record, even a standby, and ends
+permanently at the first unreadable one. So the reader's requirements are checked before a record is accepted: no key,
+no headers, a value that begins as metadata does, and one time for all records of a batch.
 
     value = 1 │ type │ version of the type │ …       numbers are varints without zigzag
 """
@@ -40,14 +40,14 @@ _NOT_IN_A_SNAPSHOT: Final = frozenset({_NO_OP, _BEGIN, _END, _ABORT})
 
 
 def metadata_type(value: bytes | None) -> int | None:
-    """The type of a record of Kafka's metadata; None if the value is none."""
+    """Return the type of a record of Kafka's metadata; None for any other value."""
     if value is None or len(value) < _SHORTEST_FRAME or value[0] != _FRAME_VERSION or value[1] >= _ONE_BYTE:
         return None
     return value[1]
 
 
 def metadata_objection(batch: RecordBatch) -> str | None:
-    """Why Kafka's controllers would end by these records, as far as it can be told; None: they would not."""
+    """Return the known reason why Kafka's controllers would end by these records; None: they would not."""
     if batch.producer_id >= 0:
         return "the producer is idempotent, and its id would be a record that Kafka's controllers end at"
     if len({record.timestamp_ms for record in batch.records}) > 1:
@@ -60,22 +60,22 @@ def metadata_objection(batch: RecordBatch) -> str | None:
 
 
 class KeptRecords:
-    """The records of a log, up to a number of bytes. One that has more gives them back, and keeps no others."""
+    """The records of a log, up to a number of bytes. Beyond the limit all are dropped, and no others are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self.size_bytes = 0
         self.is_whole = True
-        """Whether all are here."""
+        """True if all records are here."""
         self._max_bytes = max_bytes
         self._entries: list[Entry] = []
 
     def keep(self, entry: Entry) -> None:
-        """A record is committed."""
+        """Keep a committed record."""
         self._add(entry)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that came counts."""
+        """Return True if all records are effective."""
         return True
 
     @property
@@ -84,7 +84,7 @@ class KeptRecords:
         return tuple(self._entries)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Drop all records."""
         self._entries, self.size_bytes, self.is_whole = [], 0, True
 
     def _add(self, entry: Entry) -> None:
@@ -97,12 +97,12 @@ class KeptRecords:
 
 
 class KeptMetadata(KeptRecords):
-    """Those of the metadata of Kafka's controllers."""
+    """The records of the metadata of Kafka's controllers."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes)
         self._begun: int | None = None
-        """How many records were kept when the open transaction began."""
+        """Number of kept records at the start of the open transaction."""
 
     def keep(self, entry: Entry) -> None:
         """See `KeptRecords.keep`."""
@@ -133,14 +133,14 @@ class KeptMetadata(KeptRecords):
         del self._entries[count:]
 
     def _end_batch(self) -> None:
-        """What stood behind the newest record is left out: whatever comes next is of another batch."""
+        """End the batch at the newest record, since later records of it are omitted."""
         if self._entries and self._entries[-1].data[0] & GOES_ON:
             newest = self._entries[-1]
             self._entries[-1] = Entry(newest.term, newest.kind, bytes([newest.data[0] & ~GOES_ON]) + newest.data[1:])
 
 
 def kept_records(max_bytes: int, *, metadata: bool) -> KeptRecords:
-    """Of a log with Kafka's metadata, or of any other."""
+    """Return the records of a log with Kafka's metadata, or of any other."""
     return KeptMetadata(max_bytes) if metadata else KeptRecords(max_bytes)
 
 

@@ -1,17 +1,17 @@
-"""The log of a quorum as a topic of one partition: clients read what is committed, and the leader takes their records.
+"""The log of a quorum as a topic of one partition: clients read committed records, and the leader accepts new ones.
 
     read ─▶ committed entries of this server ─▶ whole record batches
     append ─▶ was this batch written? ─▶ submit ─▶ committed ─▶ its offset
-                 └─ yes: the offset that it got then
+                 └─ yes: its first offset
 
-*Once.* A producer's batches come one after the other: the next is looked at when the one before it is applied, or its
-fate is known, also if the client of that one has stopped waiting: else a batch that comes again after its time is over
-would be written twice. The answer to a batch does not wait until it is applied. The table that is asked is the state
-machine's.
-A producer belongs to the user who asked for its id; another one's batches are refused. An id that was asked for through
-another server has no user in the log, and belongs to the first that writes under it at this leader.
-It is complete for older terms only when this leader has committed an entry of its own, so the first batch in each term
-waits for that. Then a batch is new, known, or out of order, and nothing between.
+*Idempotence.* A producer's batches come one after the other: the next is checked when the previous one is applied, or
+its outcome is known, even if the previous client no longer waits. Otherwise a batch repeated after its timeout would be
+written twice. The reply to a batch does not wait for its application. The table of producers is the state machine's.
+
+A producer belongs to the user who requested its id; batches of others are refused. An id requested through another
+server does not have a user in the log, and belongs to its first writer at this leader. The table is complete only when
+this leader has committed an entry of its term, so the first batch in each term waits for that. Then a batch is new,
+known, or out of order.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class LogTopic:
         takes_records: bool = True,
         is_metadata: bool = False,
     ) -> None:
-        """With `is_metadata` it takes only what Kafka's controllers can read (`kept_records`)."""
+        """Make the topic; with `is_metadata` it accepts only records for Kafka's controllers (`kept_records`)."""
         self._server = server
         self._machine = machine
         self._names = names
@@ -165,7 +165,7 @@ class LogTopic:
         lock = self._producing.get(batch.producer_id)
         if lock is None:
             lock = self._producing[batch.producer_id] = trio.Lock()
-            lock.acquire_nowait()  # a lone producer need not wait for a turn of the event loop
+            lock.acquire_nowait()  # a single producer need not wait for a turn of the event loop
         else:
             await lock.acquire()
         try:
@@ -180,7 +180,7 @@ class LogTopic:
                 del self._producing[batch.producer_id]
 
     async def ask_leader(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """What the leader answers, for a server that does not lead. Raises `KafkaConnectionError`."""
+        """Return the leader's reply, for a server that does not lead. Raises `KafkaConnectionError`."""
         leader = self._server.role.leader
         where = self._names.endpoint(leader) if isinstance(leader, ReplicaKey) else None
         if where is None:
@@ -204,7 +204,7 @@ class LogTopic:
         return ProducerId(answer, 0)
 
     def groups(self) -> GroupOffsets | None:
-        """None: a quorum's log keeps no offsets of groups."""
+        """Return None: a quorum's log does not keep offsets of groups."""
         return None
 
     def _check(self, offset: int) -> None:
@@ -213,7 +213,7 @@ class LogTopic:
             raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
 
     async def _be_ready(self) -> None:
-        """Wait until the table of producers has all that is committed, by earlier leaders too."""
+        """Wait until the table of producers has all committed records, including those by earlier leaders."""
         await self._server.wait_applied(self._server.commit_index)
         term = self._server.role.term
         if term == self._ready_term:
@@ -237,7 +237,7 @@ class LogTopic:
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 
     def _known(self, batch: RecordBatch) -> Produced | None:
-        """What was answered to this batch before; None: it is the next one. Raises `ProduceRefusedError`."""
+        """Return the earlier reply to this batch; None: it is the next one. Raises `ProduceRefusedError`."""
         producer = self._machine.producers.get(batch.producer_id)
         if producer is None:
             raise ProduceRefusedError(

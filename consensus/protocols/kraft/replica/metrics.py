@@ -1,21 +1,21 @@
-"""The thirteen metrics of KIP-595, measured in the server that they are about.
+"""The thirteen metrics of KIP-595, measured in their own server.
 
     ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
-    trio's loop ──▶ PollIdle                                         how long it waits for sockets, timers and the disk
-    describe() ──▶ leader, epoch, vote, log, watermark, state        as they are when they are asked for
+    trio's loop ──▶ PollIdle                                         time of waiting for sockets, timers and the disk
+    describe() ──▶ leader, epoch, vote, log, watermark, state        their values at the time of the request
 
-*Commit latency* is of a leader: from the step in which it appends records, to the step in which the high watermark
-passes them. Records that were appended together count once. Kafka divides this time by their number; an operator who
-asks how long a producer waits would be misled by that.
+*Commit latency* is measured by a leader: from the step that appends records, to the step in which the high watermark
+passes them. Records of one append count once. Kafka divides this time by their number, which is misleading for an
+operator who wants the waiting time of a producer.
 
 *Election latency* is from the step in which a voter becomes a candidate to the one in which it knows a leader or leads,
 over all rounds of voting between. A pre-vote is part of it.
 
-*Poll idle ratio* is Kafka's for the thread that runs Raft. Here all runs in one event loop, so it is the part of the
-time in which that loop had nothing to do. Near 0, this process is the bottleneck.
+*Poll idle ratio* is Kafka's for the thread that runs Raft. Here all runs in one event loop, so it is the idle part of
+that loop's time. Near 0, this process is the bottleneck.
 
-*Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure is of the
-last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are no peak. Without a
+*Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure covers the
+last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are not a peak. Without a
 sample, an average and a maximum are not numbers, as in Kafka.
 """
 
@@ -85,31 +85,31 @@ class RecentValues:
         self._samples = deque([_Sample(clock())], maxlen=SAMPLES)
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Add a value."""
         sample = self._current()
         sample.count += 1
         sample.total += value
         sample.highest = max(sample.highest, value)
 
     def average(self) -> float:
-        """Of the values."""
+        """Return the average of the values."""
         self._current()
         count = sum(sample.count for sample in self._samples)
         return self.total() / count if count else math.nan
 
     def highest(self) -> float:
-        """Of the values."""
+        """Return the highest of the values."""
         self._current()
         found = max(sample.highest for sample in self._samples)
         return found if math.isfinite(found) else math.nan
 
     def total(self) -> float:
-        """Of the values."""
+        """Return the sum of the values."""
         self._current()
         return sum(sample.total for sample in self._samples)
 
     def rate(self) -> float:
-        """The sum of the values for each second."""
+        """Return the sum of the values for each second."""
         total = self.total()
         # As if the window had a full sample from before, until it has one.
         missing_s = SAMPLE_S if len(self._samples) < SAMPLES else 0.0
@@ -127,7 +127,7 @@ class RecentValues:
 
 @dataclass(slots=True)
 class QuorumMeasurements:
-    """What is measured as it happens, of one server."""
+    """Figures of one server, measured as events happen."""
 
     clock: Callable[[], float] = trio.current_time
     commits: RecentValues = field(init=False)
@@ -137,14 +137,14 @@ class QuorumMeasurements:
     _role: Role = Role.FOLLOWER
     _candidate_since_s: float | None = None
     _uncommitted: deque[tuple[Index, float]] = field(default_factory=deque)
-    """Of each append the index of its last entry, and when it happened."""
+    """Index of the last entry of each append, and its time."""
 
     def __post_init__(self) -> None:
         """Begin all windows now."""
         self.commits, self.elections, self.fetched, self.appended = (RecentValues(self.clock) for _ in range(4))
 
     def take(self, effects: Sequence[Effect]) -> None:
-        """A step of the core had these effects."""
+        """Record the effects of a step of the core."""
         for effect in effects:
             if isinstance(effect, RoleChanged):
                 self._role_changed(effect)
@@ -194,7 +194,7 @@ class PollIdle(trio.abc.Instrument):
         self._waiting_since_s: float | None = None
 
     def before_io_wait(self, timeout: float) -> None:
-        """The loop has done what there was to do."""
+        """Note the start of waiting: the loop has completed its work."""
         del timeout
         self._waiting_since_s = self._clock()
 
@@ -215,7 +215,7 @@ class PollIdle(trio.abc.Instrument):
         self._idle_s, self._noted_s = 0.0, self._turned_s
 
     def average(self) -> float:
-        """From 0 to 1."""
+        """Return the ratio, from 0 to 1."""
         self._note()
         spent_s = self._spent.total()
         return self._idle.total() / spent_s if spent_s else math.nan
@@ -224,7 +224,7 @@ class PollIdle(trio.abc.Instrument):
 def figures_of(
     raft: RaftDescription, high_watermark: int, names: QuorumNames, measured: QuorumMeasurements, idle: PollIdle
 ) -> QuorumFigures:
-    """All metrics of a server, now."""
+    """Return the present metrics of a server."""
     own = raft.server_id
     voters = [key for key in raft.configuration.voter_ids if isinstance(key, ReplicaKey)]
     return QuorumFigures(

@@ -6,18 +6,18 @@
                                             QuorumNames ◀────────┤
                        listener ─▶ QuorumService, AdminService ◀─┘
 
-*Order.* The storage is read before anything is listened on, so that no request waits for it; another server finds the
-port closed and comes again.
+*Order.* The storage is read before the listener opens, so that no request waits for it; another server finds the port
+closed and retries.
 
-*Who votes.* With `controller.quorum.voters` they are told, and the log says nothing of them (kraft.version 0). Else the
-log names them; a new quorum begins with the controllers that the directory was formatted with, and a server that was
-formatted without any learns the voters of the quorum by DescribeQuorum from the bootstrap servers. It is an observer
-then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so. A server
-whose log names voters does not wait for that: if all servers start at once there is no leader that could answer. But if
-it does not vote, those voters may be gone. So it asks the bootstrap servers in turns with them who leads.
+*Voters.* With `controller.quorum.voters` they are fixed and absent from the log (kraft.version 0). Otherwise the log
+names them. A new quorum begins with the controllers of the formatted directory. A server formatted without any learns
+the voters by DescribeQuorum from the bootstrap servers, and is an observer until a leader makes it a voter, or joins
+with `controller.quorum.auto.join.enable`. A server whose log names voters does not wait for that: if all servers start
+together, no leader could reply. If it does not vote, those voters may be gone, so it queries the bootstrap servers in
+turns with them for the leader.
 
-*quorum-state* is written after each change by a task of its own, behind the storage. It may be late by one change: it
-is a copy (`quorum_directory`).
+*quorum-state* is written after each change by a separate task, after the storage. It may be late by one change: it is a
+copy (`quorum_directory`).
 """
 
 import errno
@@ -87,27 +87,27 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class VoterError(Exception):
-    """The voter cannot be opened; the text says why and what to do."""
+    """The voter cannot be opened; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoterOptions:
-    """What does not stand in a properties file."""
+    """Options that are not in a properties file."""
 
     client_security: ClientSecurity = field(default_factory=ClientSecurity)
     listener_security: ListenerSecurity = field(default_factory=ListenerSecurity)
     takes_records: bool = True
-    """Whether clients may produce to the log."""
+    """True if clients may produce to the log."""
     max_state_bytes: int = 64 * 1024 * 1024
-    """Of records in a snapshot; a log with more is not compacted (`state_machine`)."""
+    """Size limit of the records in a snapshot; a log with more is not compacted (`state_machine`)."""
     is_metadata: bool = False
-    """Whether the log is the metadata of Kafka's controllers, which stand beside this server (`kept_records`)."""
+    """True if the log is the metadata of Kafka's controllers in the same quorum (`kept_records`)."""
     topic: Topic = field(default_factory=Topic)
-    """What the other servers call the log: all but Kafka's test programs have one name for it."""
+    """Name of the log for the other servers: only Kafka's test programs use a different one."""
     address_refused: Callable[[AddressRefused], None] = lambda _refused: None
     """Called when the leader, which may be this server, does not record the address that this server advertises."""
     services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
-    """What else the listener serves, such as the consumers' Fetch."""
+    """Further services of the listener, such as the consumers' Fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,15 @@ class KraftVoter:
     idle: PollIdle
 
     def figures(self) -> QuorumFigures:
-        """The metrics of KIP-595, now."""
+        """Return the present metrics of KIP-595."""
         raft = self.server.describe().raft
         return figures_of(raft, self.server.commit_index, self.names, self.measurements, self.idle)
 
     async def resign(self) -> None:
-        """If this server leads, let another voter lead: EndQuorumEpoch, as soon as that voter has the whole log.
+        """Let another voter lead, if this server leads: EndQuorumEpoch, when that voter has the whole log.
 
-        Returns when another leads, or after the longest election timeout. What is committed is safe without this; the
-        others would find out only when they have heard nothing for their fetch timeout.
+        Returns when another server leads, or after the longest election timeout. Committed entries are safe without
+        this; the others would notice only after their fetch timeout.
         """
         if self.server.role.role is Role.LEADER:
             with suppress(ServerBusyError, ServerStoppedError):
@@ -142,7 +142,7 @@ class KraftVoter:
 
     @property
     def counters(self) -> Mapping[TransportEvent, int]:
-        """What was dropped, repeated or refused since the start, by reason."""
+        """Return the dropped, repeated and refused messages since the start, by reason."""
         return self.transport.counters.copy()
 
 
@@ -164,10 +164,10 @@ async def open_voter(
     options: VoterOptions | None = None,
     observe: Callable[[Notice], None] = _ignore,
 ) -> AsyncIterator[KraftVoter]:
-    """Run a server while the block lasts. `observe` hears of roles, voters and alarms, and returns at once.
+    """Run a server for the block. `observe` gets roles, voters and alarms, and must return immediately.
 
-    Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with what to do. An error of
-    the disk leaves the block as itself.
+    Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with the remedy. An error of
+    the disk leaves the block unwrapped.
     """
     options = options or VoterOptions()
     directory = await trio.to_thread.run_sync(read_directory, check_settings(settings))
@@ -217,7 +217,7 @@ class _VoterParts:
             request_timeout_ms=settings.request_timeout_ms,
             connect_timeout_ms=settings.request_timeout_ms,
         )
-        # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
+        # The directory's id is part of the key if the log names the voters: a lost disk makes another voter.
         self.own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
         self._first_voters = _first_voters(settings, directory)
         self.names = QuorumNames(self.own, settings.advertised, self._first_voters, options.topic)
@@ -225,10 +225,10 @@ class _VoterParts:
         self.machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
 
     def _transport(self) -> KraftTransport:
-        """An observer asks the bootstrap servers as well.
+        """Return the transport; an observer queries the bootstrap servers as well.
 
-        A voter knows the others from the log. Those that are not where it says are looked for where messages say, and
-        among the bootstrap servers.
+        A voter knows the others from the log. A voter that is not at its recorded address is tried at addresses from
+        messages and among the bootstrap servers.
         """
         names, settings = self.names, self._settings
 
@@ -339,7 +339,7 @@ class _VoterParts:
 async def _listening(
     services: tuple[Service, ...], settings: VoterSettings, options: VoterOptions
 ) -> AsyncIterator[KafkaListener]:
-    """The first listener of the settings, open. Raises `VoterError` if it cannot be."""
+    """Open the first listener of the settings. Raises `VoterError` if it cannot be opened."""
     first = settings.listeners[0]
     listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
     async with AsyncExitStack() as opened:
@@ -388,7 +388,7 @@ def _server_options(settings: VoterSettings) -> ServerOptions:
 
 
 def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRecords:
-    """What a leader appends by itself: with the time, and where the log names the voters, with the level of that."""
+    """Return the own entries of a leader: with the time, and with the level of voters in the log, if they are there."""
 
     def head() -> bytes:
         return leader_head(unix_ms())
@@ -400,7 +400,7 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
 
 
 def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
-    """Return the voters for a log that names none, from the settings or the directory; none: they are learned."""
+    """Return the voters for a log without any, from the settings or the directory; empty: they are learned."""
     if settings.voters:
         return Configuration(
             tuple(
@@ -412,12 +412,12 @@ def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Config
 
 
 def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
-    """A voter as every server was formatted with it. Its own `advertised.listeners` are announced, and tried before."""
+    """Return a voter of the formatted directories. Its own `advertised.listeners` are announced, and tried before."""
     return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
 
 
 def _described(state: QuorumDescription) -> tuple[Server, ...]:
-    """The voters of a quorum, as its leader describes them; none whose listeners it does not tell."""
+    """Return the voters of a quorum, from its leader's description, except voters without listeners in it."""
     return tuple(
         server_of(ReplicaKey(each.node_id, each.directory_id.bytes if each.directory_id.int else b""), listeners)
         for each in state.voters
@@ -428,10 +428,10 @@ def _described(state: QuorumDescription) -> tuple[Server, ...]:
 async def _write_states(
     server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, notices: _Notices
 ) -> None:
-    """Repeat in `quorum-state` what the storage has, after each change.
+    """Repeat the storage's state in `quorum-state`, after each change.
 
-    Never before the storage has it: a server that ended in between would take its storage for an older copy. A full
-    disk is waited for, as the storage does, since this file is for people. Raises `VoterError`.
+    Never before the storage has it: a server that ended in between would mistake its storage for an older copy. A full
+    disk is waited out, as in the storage, since this file is for people. Raises `VoterError`.
     """
     written: QuorumState | None = None
     while True:

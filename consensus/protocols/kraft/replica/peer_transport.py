@@ -1,37 +1,27 @@
-"""A replica's `Transport`: connections to the other replicas, over which it votes, announces itself and fetches.
+"""A replica's `Transport`: connections to the other replicas, for votes, announcements and fetches.
 
     send ─▶ Fetch, FetchSnapshot ──────────────▶ connection "replication" ─┐
          ─▶ Vote, Begin-, EndQuorumEpoch ──────▶ connection "elections" ───┴─▶ peer's listener
     deliver_reply ◀── mapping ◀── response, in the order of the requests of its connection
 
-*Two connections to a peer.* A server answers the requests of one connection in order, and a Fetch is parked at the
-leader until there is something new, up to its `max_wait_ms`; a chunk of a snapshot may take a while to be sent. A vote
-behind it would wait as long. The JVM has one connection and one request under way, and so a voter that cannot reach
-the third server waits for the parked Fetch before the old leader hears of the election. A second connection costs a
-socket, and only where there are elections: both are opened when they are first used, since a follower never fetches
-from another follower and a leader never fetches. Raft takes messages in any order.
+*Two connections to a peer.* A server replies to one connection in order, and parks a Fetch up to `max_wait_ms`. A later
+vote would wait as long. Each connection is opened at its first use.
 
-*Large answers.* Bytes of an answer are reported to the core as they come (`answer_arriving`). A sign of life, a fetch
-of size 0, takes the other connection, because the first one is busy with the large answer. A peer without the feature
-`FETCH_SIZES`, such as Kafka's controllers, gets no sign of life, and each fetch asks it for the most that fits.
+*Large replies.* Bytes of a reply are reported to the core as they arrive (`answer_arriving`). A sign of life, a fetch
+of size 0, takes the other connection. A peer without the feature `FETCH_SIZES`, such as Kafka's controllers, gets no
+sign of life, and each fetch requests the largest size.
 
-*When a peer cannot be reached*, it is tried again when there is something to send, 20 ms after the first failure, twice
-as long after each further one, up to 1,000 ms, with some chance in it. Meanwhile the newest request of each kind waits,
-and is dropped when it is as old as an answer may be: the core repeats what still counts. A request that gets no answer
-in time ends its connection, since all later answers would stand behind it.
+*An unreachable peer* is tried again, with a request to send, 20 ms after the first failure and twice as long after each
+further one, up to 1,000 ms, with a random part. The newest request of each kind waits until its reply would be too old.
+A request without a timely reply ends its connection, since all later replies would wait for it.
 
-*Pre-vote* has no form before version 2 of Vote. What the peer has is known when it is connected to, and told to the
-core, which counts a pre-vote of such a peer as granted (KIP-996). So a server of before can be outvoted, never waited
-for. A pre-vote that waits for the connection is dropped then.
+*Pre-vote* does not exist before version 2 of Vote. After connecting, the core gets the peer's version, and counts a
+pre-vote of such a peer as granted (KIP-996). A pre-vote that waits for the connection is dropped then.
 
-*Where a peer is.* The configuration says it, and may be wrong: a typing error in one server's settings, recorded by a
-leader that then died, must not keep the others from electing the next one. So where a peer cannot be reached, or
-another server answers, the other places are tried in turn (`elsewhere`). A place counts when the server there has
-proven that it is this peer (`identification`), and is tried first until the configuration has another address.
-
-An answer whose error says nothing about Raft is counted and dropped, and the core repeats its request. An answer may
-name where the leader can be reached (`learned`). If the address of a peer changes, its connections end at the next
-request.
+*Addresses.* The recorded address may be wrong: a typing error, recorded by a leader that then died, must not prevent an
+election. So an unreachable or misidentified peer is tried at other places in turn (`elsewhere`). A place counts when
+its server has proven to be this peer (`identification`), until the configuration has another address. A reply may
+contain the leader's address (`learned`). A reply with an error outside Raft is counted and dropped.
 """
 
 import math
@@ -75,12 +65,12 @@ from consensus.server.interfaces import Receiver
 _REPORT_S: Final = 0.02
 """Between two reports that an answer arrives; the shortest election timeout is 50 ms."""
 _JITTER: Final = 0.2
-"""The part of a pause that is left to chance: peers that lost a server do not all come back in one moment."""
+"""Random part of a pause, so that peers that lost a server do not all return in one moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryTimes:
-    """Kafka's `controller.quorum.retry.backoff.ms`, and to what it grows."""
+    """Kafka's `controller.quorum.retry.backoff.ms`, and its upper limit."""
 
     first_ms: int = 20
     max_ms: int = 1_000
@@ -114,14 +104,14 @@ class TransportEvent(CountedReason):
 
 
 class Purpose(Enum):
-    """What a connection is for."""
+    """Purpose of a connection."""
 
     REPLICATION = "replication"
     ELECTIONS = "elections"
 
 
 def purpose_of(request: core.Request) -> Purpose:
-    """Which connection a request takes."""
+    """Return the connection for a request."""
     is_fetch = isinstance(request, core.FetchSnapshot) or (
         isinstance(request, core.Fetch) and not request.is_sign_of_life
     )
@@ -129,7 +119,7 @@ def purpose_of(request: core.Request) -> Purpose:
 
 
 def has_no_form(request: core.Request, vote_version: int | None) -> bool:
-    """Whether a request is a pre-vote, and the peer's Vote has none."""
+    """Return True if a request is a pre-vote, and the peer's Vote does not support it."""
     is_pre_vote = isinstance(request, core.RequestVote) and request.pre_vote
     return is_pre_vote and vote_version is not None and vote_version < FIRST_PRE_VOTE_VERSION
 
@@ -153,26 +143,26 @@ class _Lane:
         self._recorded: Place | None = None
         """The peer's address in the configuration when the connection was opened."""
         self._is_peer = True
-        """Whether the connection is to the peer, not to a bootstrap server in its place."""
+        """True if the connection is to the peer, not to a bootstrap server instead."""
         self._queued: dict[type[core.Request], _QueuedRequest] = {}
         self._wanted = trio.Event()
         self._backoff = transport.backoff()
         self._reported_s = -math.inf
         self._tries = 0
         self._failures = 0
-        """Places that were tried in vain since the last answer."""
+        """Number of failed places since the last reply."""
         self._has_answered = False
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits to be sent or answered."""
+        """Return True if no request waits to be sent or for its reply."""
         return not self._queued and (self._connection is None or not self._connection.waiting)
 
     def send(self, request: core.Request) -> None:
-        """Send at once, or when the peer can be reached."""
+        """Send immediately, or when the peer can be reached."""
         connection, names = self._connection, self._transport.names
         if connection is not None and not (self._is_peer and names.endpoint(self._peer) == self._recorded):
-            # A bootstrap server has said what it knows: the next one may know more.
+            # A bootstrap server has reported its view: the next one may have a newer one.
             connection.close("the peer is elsewhere")
             connection = None
         if connection is not None and connection.ended is None:
@@ -208,7 +198,7 @@ class _Lane:
                     self._wanted.set()
 
     def _substitute(self) -> Place | None:
-        """A bootstrap server to ask in the place of the peer, if there are any: every other time, or always."""
+        """Return a bootstrap server to query instead of the peer, if there are any: every other time, or always."""
         others = self._transport.bootstrap()
         self._tries += 1
         if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):
@@ -216,14 +206,14 @@ class _Lane:
         return None
 
     def _places(self) -> tuple[Place, ...]:
-        """Where the peer may be: first where it was found, if the configuration has said nothing new since."""
+        """Return the possible places of the peer: first the proven one, if the configuration has not changed since."""
         recorded, found = self._transport.found.get(self._peer, (None, None))
         first = (found,) if recorded == self._recorded else ()
         places = (*first, self._recorded, *self._transport.elsewhere(self._peer))
         return tuple(dict.fromkeys(place for place in places if place is not None))
 
     async def _reach(self, places: tuple[Place, ...]) -> KafkaConnection | None:
-        """A connection to the peer at the place whose turn it is; None if the peer is not there."""
+        """Return a connection to the peer at its next place; None if the peer is not there."""
         place = places[self._failures % len(places)]
         connection = await self._connect(place)
         if connection is None or len(places) == 1 or self._transport.found.get(self._peer) == (self._recorded, place):
@@ -331,7 +321,7 @@ class _Lane:
 
 
 def _redirection(reply: core.Reply) -> core.Reply:
-    """What the answer of a bootstrap server, in the place of a peer, is worth: it tells who leads."""
+    """Return the reply of a bootstrap server, queried instead of a peer, as a redirect to the leader."""
     if not isinstance(reply, core.FetchReply):
         return reply
     error = reply.error or core.RefusalReason.NOT_LEADER
@@ -347,10 +337,10 @@ def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
 
 
 class KraftTransport:
-    """The way from one replica to the others. `names` says where they are.
+    """The way from one replica to the others. `names` has their addresses.
 
-    `bootstrap` gives servers that may know who leads, for a replica that does not vote: the voters that it knows may be
-    gone. They are asked in turns with the peer that a Fetch is for. `elsewhere` gives other places where a peer may be.
+    `bootstrap` returns servers that may know the leader, for a replica that does not vote: its known voters may be
+    gone. They are queried in turns with the target of a Fetch. `elsewhere` returns other possible addresses of a peer.
     """
 
     def __init__(
@@ -372,12 +362,12 @@ class KraftTransport:
         self.bootstrap = bootstrap
         self.elsewhere = elsewhere
         self.found: dict[ReplicaKey, tuple[Place | None, Place]] = {}
-        """Of peers that have proven who they are: the address in the configuration then, and where they were."""
+        """Peers with a proven identity: their address in the configuration at that time, and the proven one."""
         self.random = random or Random()
         self.counters: Counter[TransportEvent] = Counter()
-        """Connections, and what was not sent or not answered, by reason."""
+        """Connections, and messages without transmission or reply, by reason."""
         self.last_error: str | None = None
-        """The newest answer that was no use, for people."""
+        """The newest useless reply, as text."""
         self._retry = retry or RetryTimes()
         self._lanes: dict[tuple[ReplicaKey, Purpose], _Lane] = {}
         self._running: tuple[trio.Nursery, Receiver] | None = None

@@ -1,16 +1,16 @@
-"""Which replica an id means, and where it is: what the configuration in force says, and what messages have told.
+"""Replicas by id, and their addresses: from the configuration in force and from messages.
 
-A voter is found where the configuration says. An observer is in no configuration; only a leader that has been asked to
-make it a voter connects to it, and then its address is among the newcomers. A voter that is removed is still known, and
-last where it was: a leader that removes itself leads until that is committed, so the others must fetch it from there.
+A voter's address comes from the configuration. An observer is not in it; only a leader that is making it a voter
+connects to it, and then its address is among the newcomers. A removed voter stays known at its last address: a leader
+that removes itself leads until that is committed, so the others must fetch it from there.
 
-An address in a message is a claim of the sender, so it moves no voter whose address the configuration has. It counts
-for the others: a server that was away while the voters changed is told of a leader that its log does not name yet, and
-could follow it no other way. Such a leader is known by its id alone. The last `TOLD_MAX` addresses are remembered.
+An address in a message is a claim of the sender, so it does not replace a voter's configured address. It counts for
+others: a server that was away during a change of the voters may learn the leader only this way. Such a leader is known
+by its id alone. The last `TOLD_MAX` addresses are stored.
 
-The configuration may be wrong, and only a leader can correct it. So the addresses in messages are kept for every voter,
-the newest `TOLD_EACH` of each, as places to try if the voter is not where the configuration says (`elsewhere`). A
-server found there must prove that it is this voter (`identification`).
+The configuration may be wrong, and only a leader can correct it. So the newest `TOLD_EACH` addresses in messages are
+kept for every voter, to be tried if the configured one fails (`elsewhere`). A server found there must prove that it is
+this voter (`identification`).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ TOLD_EACH: Final = 3
 
 
 def host_port(endpoint: str) -> tuple[str, int] | None:
-    """The address in a configuration; None: there is none."""
+    """Return the address in a configuration, or None."""
     try:
         return endpoint_of(endpoint)
     except KafkaWireError:
@@ -35,7 +35,7 @@ def host_port(endpoint: str) -> tuple[str, int] | None:
 
 
 def server_of(key: ReplicaKey, endpoints: tuple[Endpoint, ...]) -> Server:
-    """A voter with its listeners, the first of which is the quorum's."""
+    """Return a voter with its listeners; the first is the quorum's."""
     listeners = tuple((endpoint.name, endpoint_text(endpoint.host, endpoint.port)) for endpoint in endpoints)
     return Server(key, listeners[0][1], listeners)
 
@@ -62,7 +62,7 @@ class QuorumNames:
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
-        """These are in force now."""
+        """Set the servers in force."""
         before = {voter: (key, self.endpoint(key)) for voter, key in self._voters.items()}
         self._voters = {replica(server.server_id).id: replica(server.server_id) for server in configuration.voters}
         found = {replica(each.server_id): host_port(each.endpoint) for each in (*newcomers, *configuration.voters)}
@@ -73,7 +73,7 @@ class QuorumNames:
             del self._former[next(iter(self._former))]
 
     def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
-        """A message has told where these are."""
+        """Store the addresses from a message."""
         for node, where in endpoints.items():
             before = self._announced.pop(node, ())
             self._announced[node] = (where, *(each for each in before if each != where))[:TOLD_EACH]
@@ -82,7 +82,7 @@ class QuorumNames:
 
     @property
     def votes(self) -> bool:
-        """Whether this server is among the voters that are in force."""
+        """Return True if this server is a voter in force."""
         return self._voters.get(self._own.id) == self._own
 
     def topic(self) -> Topic:
@@ -113,7 +113,7 @@ class QuorumNames:
         return told[0] if told else (where if replica == former else None)
 
     def elsewhere(self, replica: ReplicaKey) -> tuple[tuple[str, int], ...]:
-        """Where a voter may be, if it is not at its `endpoint`: none of it is proven."""
+        """Return unproven addresses of a voter, to try if it is not at its `endpoint`."""
         return self._announced.get(replica.id, ())
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:

@@ -1,30 +1,27 @@
-"""What the replicas of a quorum ask a server: Vote, Begin/EndQuorumEpoch, Fetch and FetchSnapshot, handed to the core.
+"""Requests of replicas to a server: Vote, Begin/EndQuorumEpoch, Fetch and FetchSnapshot, passed to the core.
 
     listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ Receiver.ask ─▶ QuorumReplies
                                └─ consumers ──────▶ the clients' service
 
-Kafka has one Fetch for replicas and consumers; only the replica's id tells them apart. A replica reads to the end of
-the leader's log, and says what it holds; a consumer reads below the high watermark. So each service keeps its own
-Fetch, with the versions that it serves, and `FetchDispatch` makes one of both.
+Kafka has one Fetch for replicas and consumers; only the replica's id distinguishes them. A replica reads to the end of
+the leader's log, and reports its position; a consumer reads below the high watermark. So each service has its own
+Fetch, and `FetchDispatch` combines them.
 
-*The cluster id.* A request may have none: a replica that starts does not know it, and Vote had none once. One that
-contradicts ours is refused with INCONSISTENT_CLUSTER_ID, by the core, since what follows depends on roles: only the
-leader refuses a Fetch so, a server that does not lead says who does, and none ends by what it hears from a server that
-is not an elected leader. Otherwise one server with wrong settings could stop a healthy quorum.
+*The cluster id* may be absent. The core refuses a contradicting one with INCONSISTENT_CLUSTER_ID: only the leader
+refuses a Fetch this way, and no server ends because of a server that is not an elected leader. Otherwise one
+misconfigured server could stop a healthy quorum.
 
-*Who may ask.* A listener for replicas is protected by TLS or SASL; `may_join` says which of the authenticated are
-replicas. The others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`. The id of a replica is not bound
-to its principal, as in Kafka: a replica of the quorum can speak as another.
+*Authorization.* TLS or SASL protects a listener for replicas; `may_join` selects the replicas among the authenticated
+clients. Others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`. The id of a replica is not bound to
+its principal, as in Kafka.
 
-*Whole batches* (`FETCH_SIZES`). A fetch may ask for less than one batch has. The core cuts between entries, and part of
-a batch would be another batch to the replica. So the core is asked for more until the answer has a whole one. A server
-tells by a feature in ApiVersions that it does so, and that it takes signs of life: others are asked for all that fits.
+*Whole batches* (`FETCH_SIZES`). If a fetch requests less than one batch, the core is queried for more until the reply
+has a whole one. A feature in ApiVersions announces this, and the support of signs of life. A busy core replies
+BROKER_NOT_AVAILABLE, after which Kafka's replicas retry.
 
-A core that is busy answers BROKER_NOT_AVAILABLE, after which Kafka's replicas ask again.
-
-*What an answer says beside the reply* (`QuorumReplies`, `AnsweringLeader`; neither waits for anything). The records of
-an answer are encoded once for all followers: mostly each gets the same. The high watermark of a new leader is not told
-before it has committed what it began its epoch with: until then it may lie below what followers were told before.
+*Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. The high
+watermark of a new leader is omitted before it has committed its first entries: until then it may lie below values that
+followers already have.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,13 +54,13 @@ from consensus.server.interfaces import Receiver, next_call
 WriteEntries = Callable[[Index, tuple[Entry, ...]], bytes]
 """Record batches of entries, the first of which has this index (`entries.batches_for_replicas`)."""
 Learned = Callable[[Mapping[int, tuple[str, int]]], None]
-"""Told where replicas can be reached, by id, as a message of the quorum says it."""
+"""Receives addresses of replicas, by id, from a message of the quorum."""
 
 FETCH_SIZES: Final = "garlicfarm.fetch.version"
-"""The feature of a server that answers a Fetch by its size: with one batch at least, or with nothing for size 0."""
+"""The feature of a server that obeys the size of a Fetch: at least one batch, or an empty reply for size 0."""
 _FETCH_GROWTH: Final = 4
 _FIRST_FETCH_VERSION_OF_REPLICAS: Final = 12
-"""From here on Fetch says the epoch at the log's end, and the answer where logs part (KIP-595)."""
+"""From here on Fetch contains the epoch at the log's end, and the reply the place of divergence (KIP-595)."""
 
 
 def _any_caller(_caller: Caller) -> bool:
@@ -71,7 +68,7 @@ def _any_caller(_caller: Caller) -> bool:
 
 
 def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
-    """Addresses are known otherwise."""
+    """Ignore addresses: they are known otherwise."""
 
 
 def _ends_batch(_entry: Entry) -> bool:
@@ -79,14 +76,14 @@ def _ends_batch(_entry: Entry) -> bool:
 
 
 class AnsweringLeader:
-    """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
+    """The server's data for replies. A new leader's high watermark counts once it has committed its first entries."""
 
     def __init__(self, soft_state: Callable[[], SoftState]) -> None:
         self._soft_state = soft_state
         self._began = LogId(0, -1)
 
     def now(self) -> Answering:
-        """At this moment."""
+        """Return the present data."""
         raft = self._soft_state()
         if raft.role is Role.LEADER and raft.term != self._began.term:
             self._began = LogId(raft.last.index, raft.term)
@@ -97,14 +94,14 @@ class QuorumReplies:
     """The core's replies as responses, with the records of their entries."""
 
     def __init__(self, names: Names, write_entries: WriteEntries, answering: Callable[[], Answering]) -> None:
-        """`answering` tells what the server knows when an answer leaves; it is asked for each."""
+        """Make it; `answering` returns the server's data, for each reply when it leaves."""
         self._names = names
         self._write_entries = write_entries
         self._answering = answering
         self._written: tuple[Index, tuple[Entry, ...], bytes] = 0, (), b""
 
     def response(self, asked: core.Request, reply: core.Reply) -> QuorumResponse:
-        """The response to `asked`; raises `KafkaWireError` for a reply that KRaft has no message for."""
+        """Return the response to `asked`; raises `KafkaWireError` for a reply without a message in KRaft."""
         records = b""
         if isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and reply.entries:
             records = self._records(asked.position.index + 1, reply.entries)
@@ -141,7 +138,7 @@ class QuorumService:
         self._ends_batch = ends_batch
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """The five of the quorum."""
+        """Return the five APIs of the quorum."""
         fetch = ServedApi(_FIRST_FETCH_VERSION_OF_REPLICAS, VERSIONS[ApiKey.FETCH][1], self.answer)
         others = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.FETCH_SNAPSHOT)
         apis: dict[int, ServedApi] = {key: ServedApi(*VERSIONS[key], self.answer) for key in others}
@@ -149,11 +146,11 @@ class QuorumService:
         return apis
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Of fetches; the level of `kraft.version` is for the one to tell who knows the log."""
+        """Return the feature of fetches; the owner of the log reports the level of `kraft.version`."""
         return {FETCH_SIZES: (1, 1, None)}
 
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:
-        """Ask the server. Raises `ServerStoppedError`."""
+        """Query the server. Raises `ServerStoppedError`."""
         if not self._may_join(caller):
             return refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         asked = request_from_wire(request, next_call(), self._names)
@@ -174,7 +171,7 @@ class QuorumService:
         return self._replies.response(asked, reply)
 
     def _is_part(self, entries: tuple[Entry, ...]) -> bool:
-        """Whether these are entries of one batch, whose end is not among them."""
+        """Return True if these are entries of one batch without its end."""
         return bool(entries) and not any(map(self._ends_batch, reversed(entries)))
 
     async def _ask(self, asked: core.Request) -> core.Reply:
@@ -198,15 +195,15 @@ class QuorumService:
 
 
 class FetchDispatch:
-    """Two services as one, where both have Fetch: the replicas' and the consumers'."""
+    """Combines two services that both have Fetch: the replicas' and the consumers'."""
 
     def __init__(self, replicas: Service, consumers: Service) -> None:
-        """Raises `ValueError` when asked for `apis` if another API is in both."""
+        """Combine them; `apis` raises `ValueError` if another API is in both."""
         self._replicas = replicas
         self._consumers = consumers
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Of both."""
+        """Return the APIs of both."""
         ours, theirs = self._replicas.apis(), self._consumers.apis()
         twice = ours.keys() & theirs.keys() - {ApiKey.FETCH}
         if twice:
@@ -217,12 +214,12 @@ class FetchDispatch:
         return both
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Of both."""
+        """Return the features of both."""
         return {**self._replicas.features(), **self._consumers.features()}
 
 
 def fetch_dispatch(replicas: ServedApi, consumers: ServedApi) -> ServedApi:
-    """One Fetch of two."""
+    """Combine two Fetches."""
 
     async def answer(request: clients.FetchRequest, caller: Caller) -> Any:
         chosen = replicas if is_of_replica(request) else consumers
@@ -235,12 +232,12 @@ def fetch_dispatch(replicas: ServedApi, consumers: ServedApi) -> ServedApi:
 
 
 def is_of_replica(request: clients.FetchRequest) -> bool:
-    """Whether a replica asks; consumers say -1. The id has moved into a structure in version 15."""
+    """Return True for a replica's request; consumers have -1. The id has moved into a structure in version 15."""
     return max(request.replica_state.replica_id, request.replica_id) >= 0
 
 
 def sender_of(asked: core.Request) -> ServerId:
-    """The replica that a request names as its sender."""
+    """Return the replica that a request names as its sender."""
     match asked:
         case core.RequestVote():
             return asked.candidate

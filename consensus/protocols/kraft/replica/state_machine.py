@@ -1,27 +1,24 @@
-"""The state behind a voter's log: the records themselves, opaque, and which producers have written them.
+"""The state of a voter's log: the opaque records themselves, and their producers.
 
     committed entries ─▶ records kept, in order           ─┐
                       ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
                       ─▶ the next producer id             ─┘
 
-*Records.* What they say is the application's; Kafka's controllers understand their own (`kept_records`). So nothing can
-be left out of a snapshot: it has all records again, and a reader that applies them in order comes to the same state.
-They are kept in memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of
-it any more, and the memory is given back. Nor is there one within a batch: its records would be two batches to a server
-that begins from it.
+*Records.* Only the application can interpret them; Kafka's controllers know their own (`kept_records`). So a snapshot
+has all records again. They are kept in memory up to `max_bytes`. A log with more is never compacted from here on, and
+the memory is released. There is no snapshot within a batch: its records would be two batches to a server that begins
+from it.
 
-*Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
-part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
-wrote nothing for `PRODUCER_EXPIRY_MS` of the log's time is forgotten. If there are too many, the user with the most
-loses the one silent longest, so a user that asks for ids without end takes no place of another.
-The log's time is the latest timestamp of a control record or of a record with a producer, so each server forgets the
-same ones.
+*Producers.* A client without a reply repeats its batch, maybe to another leader, so the written batches of each
+producer are replicated state. The last `BATCHES` batches are kept, as in Kafka. A producer expires after
+`PRODUCER_EXPIRY_MS` of the log's time without a write. If there are too many, the user with the most loses the least
+recent one, so a user cannot displace another's. The log's time is the latest timestamp of a control record or of a
+record with a producer, so each server drops the same ones.
 
-*Producer ids* are given by entries: the id is the index of the entry that asked for it, which no other entry has. The
-entry has a hash of the user (`owner_of`), to whom the producer belongs. Entries of earlier versions have none, so old
-logs give the same table: all of their producers are one user's. A
-control record of a type that Kafka does not have, so that consumers skip it; the table goes into the snapshot as
-another, and only if it has anything: a JVM controller reads no record that it does not know.
+*Producer ids.* The id is the index of the entry that requested it, which makes it unique. The entry has a hash of the
+user (`owner_of`), who owns the producer. Entries of earlier versions have none: all of their producers belong to one
+user. It is a control record of a type unknown to Kafka, so that consumers skip it. The table goes into the snapshot as
+another one, only if it is not empty: a JVM controller cannot read unknown records.
 """
 
 import hashlib
@@ -55,12 +52,12 @@ MAX_PRODUCERS: Final = 10_000
 _OWNER_DIGITS: Final = 32
 _OWNER_PURPOSE: Final = b"quorum producer\x00"
 NEW_PRODUCER: Final = 1_000
-"""The type of the control record that asks for a producer id."""
+"""The type of the control record that requests a producer id."""
 PRODUCER_TABLE: Final = 1_001
 """The type of the control record of a snapshot that has the producers."""
 _WRITTEN_ENTRIES: Final = 1_024
 _TABLE_ROWS: Final = 512
-"""Rows of the table that are encoded or decoded before others get the event loop."""
+"""Rows of the table that are encoded or decoded before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +71,17 @@ class WrittenBatch:
 
 @dataclass(slots=True)
 class Producer:
-    """What one producer has written last."""
+    """The last writes of one producer."""
 
     epoch: int
     seen_ms: int
     batches: list[WrittenBatch] = field(default_factory=list)
     owner: str = ""
-    """Its user, by `owner_of`; empty if its id was asked for without a login, or through another server."""
+    """Its user, by `owner_of`; empty if its id was requested without a login, or through another server."""
 
 
 def owner_of(principal: str | None) -> str:
-    """A user as the log names it: of one length, and not readable in a log that many read. Empty for none."""
+    """Return the user's name in the log: of one length, and unreadable for readers of the log. Empty for None."""
     return "" if principal is None else hashlib.sha256(_OWNER_PURPOSE + principal.encode()).hexdigest()[:_OWNER_DIGITS]
 
 
@@ -95,11 +92,11 @@ class QuorumLog:
     """The state machine (`consensus.server.interfaces.StateMachine`)."""
 
     def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
-        """With `metadata` the records are those of Kafka's controllers (`kept_records`)."""
+        """Make it; with `metadata` for the records of Kafka's controllers (`kept_records`)."""
         self.producers: OrderedDict[int, Producer] = OrderedDict()
-        """By producer id, the one silent longest first. A plain dict would look for the first behind many gaps."""
+        """Producers by id, the least recent first. A plain dict would search for the first after many gaps."""
         self._producers_of: Counter[str] = Counter()
-        """How many producers each owner has."""
+        """Number of producers of each owner."""
         self._kept = kept_records(max_bytes, metadata=metadata)
         self._applied: Index = 0
         self._is_within_batch = False
@@ -108,12 +105,12 @@ class QuorumLog:
 
     @property
     def kept_bytes(self) -> int:
-        """Of records in memory."""
+        """Return the size of the records in memory."""
         return self._kept.size_bytes
 
     @property
     def records(self) -> tuple[Entry, ...]:
-        """What a snapshot has of the log."""
+        """Return the records of the log for a snapshot."""
         return self._kept.entries
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
@@ -124,7 +121,7 @@ class QuorumLog:
         self._is_within_batch = goes_on(entries[-1])
 
     def snapshot_index(self) -> Index:
-        """Of which entry a snapshot would be: the newest; 0: now there can be none."""
+        """Return the index of a possible snapshot: the newest entry; 0: none is possible now."""
         is_settled = self._kept.is_whole and self._kept.is_settled and not self._is_within_batch
         return self._applied if is_settled else 0
 
@@ -163,7 +160,7 @@ class QuorumLog:
                 self._note(index, Producer(0, 0, owner=owner), head.timestamp_ms)
 
     def _wrote(self, index: Index, head: EntryHead) -> None:
-        """A record of a producer is committed: it opens a batch, or goes on with the one that is open."""
+        """Record a committed record of a producer: it opens a batch, or continues the open one."""
         producer = self.producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
             producer = Producer(head.producer_epoch, 0, owner="" if producer is None else producer.owner)
@@ -204,7 +201,7 @@ class QuorumLog:
         return next(iter(self.producers.values())).seen_ms + PRODUCER_EXPIRY_MS <= self._clock_ms
 
     def _rows(self) -> list[_Row]:
-        """The table of producers at this moment."""
+        """Return the present table of producers."""
         return [(number, each.epoch, each.seen_ms, each.owner, each.batches) for number, each in self.producers.items()]
 
     async def _read_table(self, value: bytes) -> None:
@@ -222,7 +219,7 @@ class QuorumLog:
 
     @staticmethod
     def _written(rows: list[_Row], clock_ms: int, entries: tuple[Entry, ...]) -> Iterator[bytes]:
-        """A snapshot, in parts of which each takes little time."""
+        """Yield a snapshot, in parts that each take little time."""
         if rows:
             parts: list[str] = []
             for start in range(0, len(rows), _TABLE_ROWS):
@@ -243,7 +240,7 @@ class QuorumLog:
 
 
 def _written_row(row: _Row) -> tuple[object, ...]:
-    """As in a snapshot; a row without an owner is as earlier versions write and read it."""
+    """Return the form in a snapshot; a row without an owner has the form of earlier versions."""
     number, epoch, seen_ms, owner, batches = row
     return (number, epoch, seen_ms, [*map(_fields, batches)], *([owner] if owner else []))
 

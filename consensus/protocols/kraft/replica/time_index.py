@@ -1,12 +1,12 @@
-"""Where in a log the records of a time are: the latest time of each block of committed records.
+"""The places of records by time: the latest time of each block of committed records.
 
     first(time) ──▶ skip blocks whose latest time is earlier ──▶ read one block ──▶ offset
     latest()    ──▶ the latest of the blocks' latest times   ──▶ offset
 
-Records may have any timestamps, so nothing can be bisected, and a log that is read from its start for each request
-stops being one at a million records: a client asks as often as it likes. A block is read once, when a request first
-needs it, and then only if a record of the wanted time must be in it. What is committed does not change. The log's start
-rises, so the first block is read whenever its latest record counts.
+Records may have any timestamps, so bisection is impossible, and reading the log from its start for each request is too
+slow for a million records: clients may query often. A block is read once, when a request first needs it, and only if a
+record of the wanted time must be in it. Committed records do not change. The log's start rises, so the first block is
+read whenever its latest record counts.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,15 +32,15 @@ class TimeIndex:
         read: Callable[[Index, int, int], Awaitable[tuple[Entry, ...]]],
         committed: Callable[[], tuple[int, int]],
     ) -> None:
-        """`read(first index, entries, bytes)` reads the log; `committed` returns its first offset and its end."""
+        """Make it; `read(first index, entries, bytes)` reads the log; `committed` returns first offset and end."""
         self._read = read
         self._committed = committed
         self._latest: dict[int, Place | None] = {}
-        """By block: its latest record, the first of several, when the block was read; None: it has none."""
+        """Latest record of each read block, the first of several; None: the block is empty."""
         self._one_reader = trio.Lock()
 
     async def first(self, timestamp_ms: int) -> Place | None:
-        """The first record of this time or a later one; None if there is none."""
+        """Return the first record of this time or a later one, or None."""
         async with self._one_reader:
             start, end = self._range()
             for block in range(start // BLOCK_RECORDS, _blocks(end)):
@@ -54,7 +54,7 @@ class TimeIndex:
         return None
 
     async def latest(self) -> Place | None:
-        """The record of the latest time, the first of several; None if there is none."""
+        """Return the record of the latest time, the first of several, or None."""
         async with self._one_reader:
             start, end = self._range()
             found: Place | None = None
@@ -73,7 +73,7 @@ class TimeIndex:
         return start, end
 
     async def _places(self, block: int, start: int, end: int) -> list[Place]:
-        """The records of a block that are in the log."""
+        """Return the records of a block in the log."""
         block_end = (block + 1) * BLOCK_RECORDS
         at, last = max(start, block * BLOCK_RECORDS), min(end, block_end)
         places: list[Place] = []
@@ -92,7 +92,7 @@ class TimeIndex:
 
 
 def _blocks(end: int) -> int:
-    """How many blocks the offsets before `end` are in."""
+    """Return the number of blocks for the offsets before `end`."""
     return -(-end // BLOCK_RECORDS)
 
 

@@ -1,4 +1,4 @@
-"""Kafka's control records: the two that the core understands, and those that a snapshot begins and ends with.
+"""Kafka's control records: the two that the core interprets, and those at the beginning and end of a snapshot.
 
     type                key: version 2 │ type 2           value: a version 2, then                    tagged fields last
     2 LeaderChange      a new leader's first record       leader 4 │ voters │ voters that granted     id 4 │ tags
@@ -10,14 +10,14 @@
     voter    = id 4 │ directory id 16 │ endpoints │ least and greatest kraft.version 2, 2 │ tags │ tags
     endpoint = name │ host │ port 2 │ tags           arrays and texts begin with length + 1, a varint without zigzag
 
-*LeaderChange is written in version 0 only.* A controller on the JVM ends at any other, also one that only stands by.
-Version 0 has no directory ids, so a no-op of this protocol names replicas by id alone (`ReplicaKey` without a
-directory), also in the leader's own log: entries must not differ between replicas. One that says more, such as tagged
-fields of a later Kafka, stays opaque: nothing in the core rests on what a no-op says.
+*LeaderChange is written in version 0 only.* A JVM controller ends at any other, even a standby. Version 0 does not have
+directory ids, so a no-op names replicas by id alone (`ReplicaKey` without a directory), also in the leader's own log:
+entries must not differ between replicas. A record with more, such as tagged fields of a later Kafka, stays opaque: the
+core does not depend on a no-op's contents.
 
-*Voters* are understood or refused, since what the core does not know it would not obey. What a configuration has no
-room for are the versions that each voter supports. All servers so far support 0 and 1; others are told beside the
-configuration (`voters_of`), as one pair of numbers for all voters or as one for each.
+*Voters* are interpreted or refused, since the core could not follow an unknown configuration. A configuration does not
+have room for the supported versions of each voter. All servers so far support 0 and 1; other versions are stored with
+the configuration (`voters_of`), as one pair of numbers for all voters or one for each.
 """
 
 import struct
@@ -53,12 +53,12 @@ _Element = TypeVar("_Element")
 
 
 def control_key(control_type: int) -> bytes:
-    """The key of a control record."""
+    """Return the key of a control record."""
     return _KEY.pack(0, control_type)
 
 
 def control_type_of(key: bytes | None) -> tuple[int, int] | None:
-    """Type and version that a control record's key says; None if it says none."""
+    """Return type and version in a control record's key; None if it has none."""
     if key is None or len(key) != _KEY.size:
         return None
     version, control_type = _KEY.unpack(key)
@@ -66,22 +66,22 @@ def control_type_of(key: bytes | None) -> tuple[int, int] | None:
 
 
 def by_id_alone(server_id: ServerId) -> ServerId:
-    """How a no-op names a replica."""
+    """Return a replica's name in a no-op."""
     return ReplicaKey(server_id.id) if isinstance(server_id, ReplicaKey) else server_id
 
 
 def snapshot_header(last_contained_ms: int) -> bytes:
-    """The value of a SnapshotHeader record."""
+    """Return the value of a SnapshotHeader record."""
     return _HEADER.pack(0, last_contained_ms, 0)
 
 
 def snapshot_footer() -> bytes:
-    """The value of a SnapshotFooter record."""
+    """Return the value of a SnapshotFooter record."""
     return _FOOTER
 
 
 def leader_change_value(no_op: NoOp) -> bytes:
-    """The value of the LeaderChange record of a no-op; raises `KafkaWireError` for what it cannot say."""
+    """Return the value of the LeaderChange record of a no-op; raises `KafkaWireError` if it cannot be expressed."""
     leader = _NO_LEADER if no_op.leader is None else _bare_id(no_op.leader)
     voters = [_ID.pack(_bare_id(each)) + _NO_TAGS for each in no_op.voters]
     granted = [_ID.pack(_bare_id(each)) + _NO_TAGS for each in no_op.granted_by]
@@ -89,7 +89,7 @@ def leader_change_value(no_op: NoOp) -> bytes:
 
 
 def no_op_of(value: bytes) -> NoOp | None:
-    """The no-op that a LeaderChange of version 0 says; None if it says something else than a no-op can."""
+    """Return the no-op in a LeaderChange of version 0; None for other contents."""
     reader = _ValueReader(value)
     try:
         version, leader = reader.take(_LEADER_CHANGE)
@@ -104,9 +104,9 @@ def no_op_of(value: bytes) -> NoOp | None:
 
 
 def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
-    """The value of the Voters record of a configuration, with the versions that its voters support, if not the usual.
+    """Return the value of the Voters record of a configuration, with unusual versions of its voters, if any.
 
-    Raises `KafkaWireError` for what it cannot say.
+    Raises `KafkaWireError` if it cannot be expressed.
     """
     if configuration.old_voters or configuration.learners:
         raise KafkaWireError("Kafka's log cannot contain joint configurations or learners")
@@ -124,7 +124,7 @@ def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
 
 
 def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
-    """The configuration of a Voters record, and the versions that its voters support, if not the usual ones.
+    """Return the configuration of a Voters record, and the supported versions of its voters, if unusual.
 
     Raises `KafkaWireError`.
     """
@@ -145,7 +145,7 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
 
 
 def endpoint_text(host: str, port: int) -> str:
-    """An address as a configuration has it."""
+    """Return an address in the form of a configuration."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -233,18 +233,18 @@ def _length(count: int) -> bytes:
 
 
 class _ValueReader:
-    """Goes along the value of a control record; raises `KafkaWireError` where it is none."""
+    """Reads the value of a control record; raises `KafkaWireError` for an invalid one."""
 
     def __init__(self, value: bytes) -> None:
         self._value = value
         self._at = 0
 
     def take(self, fields: struct.Struct) -> tuple[int, ...]:
-        """Some integers."""
+        """Return some integers."""
         return fields.unpack(self.take_bytes(fields.size))
 
     def take_bytes(self, count: int) -> bytes:
-        """So many bytes."""
+        """Return `count` bytes."""
         taken = self._value[self._at : self._at + count]
         if len(taken) != count:
             raise KafkaWireError("a control record is cut off")
@@ -252,14 +252,14 @@ class _ValueReader:
         return taken
 
     def array(self, element: Callable[[], _Element], limit: int = DEFAULT_LIMITS.max_voters) -> tuple[_Element, ...]:
-        """As many elements as the array says."""
+        """Return the elements of an array."""
         count = self._length()
         if count > limit:
             raise KafkaWireError(f"a control record has {count} elements, of {limit} at most")
         return tuple([element() for _ in range(count)])
 
     def text(self) -> str:
-        """A text."""
+        """Return a text."""
         length = self._length()
         if length > DEFAULT_LIMITS.max_text_bytes:
             raise KafkaWireError(f"a text in a control record has {length} bytes")
@@ -269,18 +269,18 @@ class _ValueReader:
             raise KafkaWireError("a control record contains invalid text") from error
 
     def no_tags(self) -> None:
-        """No tagged fields; raises `KafkaWireError` if there are."""
+        """Raise `KafkaWireError` if there are tagged fields."""
         if self.take_bytes(1) != _NO_TAGS:
             raise KafkaWireError("a control record has fields of a later version of Kafka, not understood here")
 
     def end(self) -> None:
-        """No tagged fields, and nothing behind them."""
+        """Raise `KafkaWireError` if tagged fields or other bytes follow."""
         self.no_tags()
         if self._at != len(self._value):
             raise KafkaWireError("bytes trail a control record")
 
     def _length(self) -> int:
-        """Of an array or a text; null counts as empty nowhere, so it is refused. One form: no zeros in front."""
+        """Return the length of an array or a text; null is refused. One form: no leading zeros."""
         number, shift = 0, 0
         while True:
             (byte,) = self.take_bytes(1)

@@ -1,4 +1,4 @@
-"""Entries of the core as Kafka's record batches, and back; and what the data of an entry begin with.
+"""Entries of the core as Kafka's record batches, and back; and the head of an entry's data.
 
     core                         record batch
     COMMAND                      a record of a batch of data
@@ -9,28 +9,23 @@
     index                        offset + 1
 
 Data of a COMMAND and of a CONTROL are a head and the record's tail (`record_batches`), so key, value and headers are
-never decoded on their way. The head says what stands outside the tail, once for each record:
+never decoded on their way. The head has the fields outside the tail, once for each record:
 
     flags 1 │ timestamp in ms 8 │ producer id 8 │ producer epoch 2 │ sequence 4     the last three with flag 0x02
 
-    flags   0x01 the batch goes on behind this record      0x04 the batch is transactional
+    flags   0x01 the batch continues after this record      0x04 the batch is transactional
 
-All integers are big-endian. The first record of a batch has the batch's base sequence, each further one the next.
-No-ops and configurations have the same head where the core keeps one for the protocol (`no_op_head`,
-`configuration_head`); in that of a configuration the versions follow that its voters support (`voters_of`), if told.
+All integers are big-endian. The first record of a batch has its base sequence, each further one the next. No-ops and
+configurations have the same head (`no_op_head`, `configuration_head`); a configuration's also has unusual versions of
+its voters (`voters_of`).
 
-*Batches.* Where one ends is part of the log: an idempotent producer's batch is repeated whole, and each replica must
-come to the same table of producers. So the mark at each record says it, `batches_of` writes the batches that were read,
-and `entries_of` reads entries that are equal, byte for byte, to those of the leader. What a replica may not see of a
-batch is how it was compressed and whether its timestamps are the time of appending: batches are written uncompressed,
-each record with its own timestamp.
+*Batches.* The end of a batch is part of the log: a producer repeats whole batches, and each replica must derive the
+same table of producers. So each record has the mark, and `entries_of` restores the leader's entries byte for byte.
+Batches are written uncompressed, each record with its own timestamp. A replica gets whole batches
+(`batches_for_replicas`); a partial one would be a separate batch to it.
 
-A replica is sent whole batches (`batches_for_replicas`): the answer leaves what does not fit whole to the next. Part of
-a batch that has no room in any answer would be a batch of its own to the replica that reads it.
-
-*Trust.* `fetched_entries` reads what a leader sends, and raises `KafkaWireError` and nothing else: offsets follow the
-position without a gap, epochs do not fall, each record is one. Kafka's leaders answer with whole batches, so the first
-may begin before the position, and the last may be cut off: the one part is skipped, the other ignored.
+*Trust.* `fetched_entries` reads a leader's batches, and raises `KafkaWireError` and nothing else: offsets are without a
+gap, epochs do not fall, each record is valid. A first batch may begin before the position, and the last may be cut off.
 """
 
 import struct
@@ -84,7 +79,7 @@ _NO_PRODUCER: Final = (-1, -1, -1)
 
 @dataclass(frozen=True, slots=True)
 class EntryHead:
-    """What an entry's data begin with. Without a producer the last three are -1."""
+    """The head of an entry's data. Without a producer the last three are -1."""
 
     goes_on: bool
     timestamp_ms: int
@@ -94,7 +89,7 @@ class EntryHead:
 
 
 def entry_head(data: bytes) -> EntryHead | None:
-    """The head of a command's or control record's data; None if they are too short to have one."""
+    """Return the head of a command's or control record's data; None if they are too short to have one."""
     if len(data) < _HEAD_BYTES:
         return None
     flags, timestamp_ms = _HEAD.unpack_from(data)
@@ -106,33 +101,33 @@ def entry_head(data: bytes) -> EntryHead | None:
 
 
 def entry_tail(data: bytes) -> bytes:
-    """What follows the head of a command's or control record's data: key, value and headers of the record."""
+    """Return key, value and headers: the rest of a command's or control record's data after its head."""
     return data[_LONG_HEAD_BYTES if data[:1] and data[0] & _HAS_PRODUCER else _HEAD_BYTES :]
 
 
 def leader_head(timestamp_ms: int) -> bytes:
-    """The head of what a leader appends by itself: a batch of one record."""
+    """Return the head of a leader's own entry: a batch of one record."""
     return _HEAD.pack(0, timestamp_ms)
 
 
 def goes_on(entry: Entry) -> bool:
-    """Whether the batch of this entry goes on behind it."""
+    """Return True if the batch of this entry continues after it."""
     head = _head_of(entry)
     return bool(head) and bool(head[0] & GOES_ON)
 
 
 def next_sequence(sequence: int, count: int = 1) -> int:
-    """The sequence `count` records later; numbers of 31 bits come round."""
+    """Return the sequence `count` records later; numbers of 31 bits wrap."""
     return (sequence + count) % _SEQUENCES
 
 
 def control_data(control_type: int, value: bytes, timestamp_ms: int) -> bytes:
-    """The data of a control record that stands alone in its batch."""
+    """Return the data of a control record that is alone in its batch."""
     return leader_head(timestamp_ms) + encode_tail(control_key(control_type), value)
 
 
 def control_value(data: bytes, control_type: int) -> bytes | None:
-    """The value of a control record that `control_data` made; None: it is another."""
+    """Return the value of a control record that `control_data` made; None for others."""
     tail, prefix = entry_tail(data), encode_tail(control_key(control_type), b"")[:-2]
     if data[:1] != b"\x00" or not tail.startswith(prefix):
         return None
@@ -144,7 +139,7 @@ def control_value(data: bytes, control_type: int) -> bytes | None:
 
 
 def data_of(batch: RecordBatch) -> tuple[bytes, ...]:
-    """A client's batch as commands, one for each record."""
+    """Return a client's batch as commands, one for each record."""
     last = len(batch.records) - 1
     flags = _TRANSACTIONAL if batch.is_transactional else 0
     heads = _heads(
@@ -159,7 +154,7 @@ def data_of(batch: RecordBatch) -> tuple[bytes, ...]:
 
 
 def batches_of(first: Index, entries: Sequence[Entry], limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """Record batches of entries, the first of which has this index. Raises `KafkaWireError` for what none can say."""
+    """Return record batches of entries from index `first` on. Raises `KafkaWireError` for unsupported entries."""
     batches: list[bytes] = []
     at = 0
     while at < len(entries):
@@ -179,7 +174,7 @@ def batches_of(first: Index, entries: Sequence[Entry], limits: Limits = DEFAULT_
 
 
 def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
-    """The same without a batch that is cut off at the end, unless that is all there is."""
+    """Return record batches without an incomplete last one, unless it is the only one."""
     end = len(entries)
     while end and goes_on(entries[end - 1]):
         end -= 1
@@ -187,14 +182,14 @@ def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
 
 
 def entries_of(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
-    """The entries of record batches behind a position; raises `KafkaWireError`."""
+    """Return the entries of record batches after a position; raises `KafkaWireError`."""
     return tuple(chain.from_iterable(entries_by_batch(data, position, limits)))
 
 
 def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
-    """The same of an answer to a Fetch. What lies behind the batch with which it is enough is fetched again.
+    """Return the entries in the reply to a Fetch. Batches beyond the limits are fetched again.
 
-    A few bytes of compressed batches can be any number of entries.
+    A few bytes of compressed batches can contain any number of entries.
     """
     entries: list[Entry] = []
     size_bytes = 0
@@ -207,7 +202,7 @@ def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMIT
 
 
 def entries_by_batch(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> Iterator[list[Entry]]:
-    """`entries_of`, one batch at a time: who reads many can let others run between two."""
+    """Yield the result of `entries_of`, one batch at a time: other tasks can run between two."""
     expected, epoch, is_first = position.index, position.term, True
     for at, head in batch_heads(data, limits):
         if head.base_offset > expected or head.last_offset < expected or not (is_first or head.base_offset == expected):
@@ -222,7 +217,7 @@ def entries_by_batch(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMI
 
 
 def _entries_in(head: BatchHead, tails: list[tuple[int, bytes]], skipped: int) -> list[Entry]:
-    """The entries of one batch, without those that are skipped at its beginning."""
+    """Return the entries of one batch, without `skipped` ones at its beginning."""
     flags = _TRANSACTIONAL if head.is_transactional else 0
     producer = head.producer_id, head.producer_epoch, head.base_sequence
     term, last = head.leader_epoch, head.count - 1
@@ -239,7 +234,7 @@ def _entries_in(head: BatchHead, tails: list[tuple[int, bytes]], skipped: int) -
 
 
 def _heads(flags: int, timestamps: list[int], producer: tuple[int, int, int], places: range, last: int) -> list[bytes]:
-    """The heads of the records at these places of a batch, which ends at `last`."""
+    """Return the heads of the records at these places of a batch, which ends at `last`."""
     producer_id, producer_epoch, base = producer
     flags |= 0 if producer == _NO_PRODUCER else _HAS_PRODUCER
     try:
@@ -272,7 +267,7 @@ def _control_entry(term: int, head: bytes, tail: bytes) -> Entry:
 
 
 def _head_of(entry: Entry) -> bytes:
-    """The head of an entry of any kind; raises `KafkaWireError`."""
+    """Return the head of an entry of any kind; raises `KafkaWireError`."""
     try:
         match entry.kind:
             case EntryKind.NO_OP:
@@ -303,9 +298,9 @@ def _record_data(entry: Entry) -> bytes:
 def _next_batch(
     entries: Sequence[Entry], at: int, limits: Limits
 ) -> tuple[int, list[tuple[int, bytes]], int, tuple[int, int, int]]:
-    """Where the batch that begins at an entry ends; the records in it; its flags, and its producer with base sequence.
+    """Return the end of the batch that begins at an entry; its records; its flags, and its producer with base sequence.
 
-    It ends where the mark says so, and before an entry that cannot be in it whatever the mark says.
+    It ends at the mark, or before an entry that cannot be in it.
     """
     first, tails, size_bytes = entries[at], list[tuple[int, bytes]](), 0
     term, is_command, unpack = first.term, first.kind is COMMAND, _HEAD.unpack_from
@@ -338,7 +333,7 @@ def _batch_fields(head: bytes) -> tuple[int, tuple[int, int, int]]:
 
 
 def _continues(data: bytes, producer: tuple[int, int, int], place: int) -> bool:
-    """Whether this is the producer's record at that place of the batch."""
+    """Return True if this is the producer's record at that place of the batch."""
     producer_id, producer_epoch, base = producer
     sequence = base if base < 0 else next_sequence(base, place)
     return data[_HEAD_BYTES:_LONG_HEAD_BYTES] == _PRODUCER.pack(producer_id, producer_epoch, sequence)

@@ -1,4 +1,4 @@
-"""The core's messages as KRaft's members say them, and back.
+"""Maps the core's messages to those of KRaft, and back.
 
     core                          wire
     term                          LeaderEpoch, CurrentLeaderEpoch, ReplicaEpoch; of a pre-vote the term before
@@ -6,21 +6,20 @@
     ReplicaKey(id, directory)     `replica_names`
     commit                        HighWatermark
     RefusalReason                 an error code: of the partition, or of the whole message for a wrong cluster
-    correlation                   not on the wire: a response comes in order, so the transport knows what it answers
+    correlation                   not on the wire: responses come in order, so the transport matches them
 
-*A request for another replica.* Vote and BeginQuorumEpoch name the voter that they are for. A server that has lost its
-directory has its old address and must not answer in the place of the voter that it was (`INVALID_VOTER_KEY`). This,
-another topic than the log's, and numbers below zero are `RefusedRequest` here: the core never hears of them.
+*A request for another replica.* Vote and BeginQuorumEpoch name their target. A server that lost its directory must not
+reply for its former voter (`INVALID_VOTER_KEY`). This, another topic than the log's, and negative numbers are
+`RefusedRequest` here, and do not reach the core.
 
-*High watermark of a new leader.* A follower on the JVM dies of a high watermark that goes back. A new leader's may,
-until it has committed an entry of its own epoch; till then it says -1, "not known" (`Answering.began`). What counts is
-what the reply says, not what the server knows when the response leaves: that may be a moment, and an epoch, later.
+*High watermark of a new leader.* A JVM follower dies of a decreasing high watermark. A new leader's may decrease until
+it has committed an entry of its epoch; till then it sends -1, "not known" (`Answering.began`). The reply's epoch
+counts, since the server may have a later one when the response leaves.
 
-*Pre-vote* has no form before version 2 of Vote: the transport answers in the peer's place that it is granted, as
-KIP-996 says. The leave to campaign against a living leader (`transfer`) has none either: a voter knows it from
-EndQuorumEpoch.
+*Pre-vote* does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
+The permission to campaign against a live leader (`transfer`) comes by EndQuorumEpoch instead.
 
-Records go through as bytes: what encodes and keeps batches is elsewhere (`entries`).
+Records pass through as bytes; `entries` encodes and keeps batches.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,15 +68,15 @@ QuorumResponse = (
 _Element = TypeVar("_Element")
 _Announced = TypeVar("_Announced", core.BeginQuorumEpochReply, core.EndQuorumEpochReply)
 ReadEntries = Callable[[bytes, LogId], tuple[Entry, ...]]
-"""The entries of record batches behind a position (`entries.fetched_entries`)."""
+"""Decodes the entries of record batches after a position (`entries.fetched_entries`)."""
 
 FIRST_PRE_VOTE_VERSION: Final = 2
-"""Of Vote."""
+"""First version of Vote with pre-vote."""
 _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     {
         RefusalReason.FOREIGN_CLUSTER: ErrorCode.INCONSISTENT_CLUSTER_ID,
-        # KIP-595 has INVALID_REQUEST, at which a controller of Kafka ends: one that led before its restart sends
-        # EndQuorumEpoch of that epoch to voters that no longer follow it.
+        # KIP-595 has INVALID_REQUEST, which ends a controller of Kafka: a former leader sends after its restart
+        # EndQuorumEpoch of its epoch to voters that no longer follow it.
         RefusalReason.ANOTHER_LEADER: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.STALE_TERM: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.NEWER_TERM: ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -125,28 +124,28 @@ class RefusedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What an answer tells of the server besides the reply; it may be of a later term than the reply."""
+    """The server's data in a response, in addition to the reply; it may have a later term than the reply."""
 
     leader: ServerId | None
-    """That the server knows, for replies that do not say it."""
+    """The server's leader, for replies without one."""
     log_start_offset: int = 0
     term: Term | None = None
-    """Of `leader`. None: the reply's."""
+    """Term of `leader`. None: the reply's."""
     began: LogId | None = None
     """An entry of the epoch that this server led last: it knows what is committed from there on. None: all counts."""
 
     def leader_in(self, term: Term) -> ServerId | None:
-        """The leader, if it is that of `term`."""
+        """Return the leader of `term`, if known."""
         return self.leader if self.term in (None, term) else None
 
     def high_watermark(self, term: Term, commit: Index) -> int:
-        """What a leader of this term tells of its commit index: -1 until it has committed an entry of its own epoch."""
+        """Return the commit index that a leader of this term sends: -1 until it has committed an entry of its epoch."""
         began = self.began
         return commit if began is None or (term == began.term and commit >= began.index) else -1
 
 
 def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> QuorumRequest:
-    """A request to `peer`. Raises `KafkaWireError` for one that KRaft has no message for."""
+    """Return the wire form of a request to `peer`. Raises `KafkaWireError` for requests without a message in KRaft."""
     match request:
         case core.RequestVote():
             return _vote_request(request, peer, names)
@@ -163,7 +162,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
 
 
 def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | RefusedRequest:
-    """A peer's request as the core takes it, or the answer to one that it does not get."""
+    """Return the core form of a peer's request, or the response to one that does not reach the core."""
     try:
         match request:
             case quorum.VoteRequest():
@@ -183,14 +182,14 @@ def request_from_wire(request: QuorumRequest, correlation: int, names: Names) ->
 
 
 def refusal(answered: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
-    """The response with an error and nothing else, to a request or in the place of a reply."""
+    """Return the response with an error and nothing else, to a request or instead of a reply."""
     return _REFUSALS[type(answered)](error_code=code)
 
 
 def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records: bytes = b"") -> QuorumResponse:
-    """The answer to a peer; `records` are the batches of a FetchReply's entries.
+    """Return the response to a peer; `records` are the batches of a FetchReply's entries.
 
-    Raises `KafkaWireError` for a reply that KRaft has no message for.
+    Raises `KafkaWireError` for a reply without a message in KRaft.
     """
     if isinstance(
         reply, core.FetchReply | core.FetchSnapshotReply | core.BeginQuorumEpochReply | core.EndQuorumEpochReply
@@ -231,10 +230,10 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
 def reply_from_wire(
     response: QuorumResponse, asked: core.Request, names: Names, read_entries: ReadEntries
 ) -> core.Reply:
-    """A peer's answer to `asked` as the core takes it.
+    """Return the core form of a peer's reply to `asked`.
 
-    Raises `KafkaWireError` if it answers something else, or with an error that says nothing about Raft: the request
-    failed, and is sent again later.
+    Raises `KafkaWireError` for another kind of reply, or for an error outside Raft: the request failed, and is sent
+    again later.
     """
     match response, asked:
         case quorum.VoteResponse(), core.RequestVote():
@@ -252,7 +251,7 @@ def reply_from_wire(
 
 
 def named_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
-    """Where replicas can be reached, as far as a message tells it, by replica id: a leader names itself or is named."""
+    """Return the addresses of replicas in a message, by replica id: a leader names itself or is named."""
     match message:
         case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() if message.leader_endpoints:
             named = [partition.leader_id for topic in message.topics for partition in topic.partitions]
@@ -422,7 +421,7 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
     replica_id = max(request.replica_state.replica_id, request.replica_id)
     newer = partition.current_leader_epoch - partition.last_fetched_epoch
     _check_numbers(replica_id, request.max_wait_ms, partition.fetch_offset, partition.last_fetched_epoch, newer)
-    # The JVM's replicas leave the partition's limit at 0, and mean the one of the request. Both are 0 in signs of life
+    # The JVM's replicas leave the partition's limit at 0, and use the limit of the request. Both are 0 in signs of life
     # (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
     is_sign_of_life = request.max_bytes == partition.partition_max_bytes == 0
@@ -495,7 +494,8 @@ def _fetch_response(
         records=records,
     )
     return clients.FetchResponse(
-        # A server ends by this if the leader says it. Kafka's error has no leader, and its readers look no further.
+        # A server ends at this error from its leader. Kafka's error does not have a leader, and its readers ignore the
+        # rest.
         error_code=code if reply.error is RefusalReason.FOREIGN_CLUSTER else ErrorCode.NONE,
         responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
         node_endpoints=_endpoints(clients.FetchResponseNodeEndpoint, leader, names),
@@ -570,7 +570,7 @@ def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     granted = partition.vote_granted and error is None
-    # Who grants a pre-vote is in the candidate's epoch by then; the core counts the grant for the term after it.
+    # The sender of a granted pre-vote may have the candidate's epoch by then; the core counts it for the term after it.
     term = asked.term if granted and asked.pre_vote else _term(partition.leader_epoch, asked)
     return core.VoteReply(
         term=term, granted=granted, correlation=asked.correlation, pre_vote=asked.pre_vote, error=error
@@ -655,12 +655,12 @@ def _check_numbers(*numbers: int) -> None:
 
 
 def _endpoints(node: Callable[..., _Element], leader: ReplicaKey | None, names: Names) -> tuple[_Element, ...]:
-    """Where the leader is, in a response's own class."""
+    """Return the leader's address, in a response's own class."""
     return tuple(node(node_id=node_id, host=host, port=port) for node_id, host, port in endpoints_of(leader, names))
 
 
 def _listeners(endpoint: Callable[..., _Element], names: Names) -> tuple[_Element, ...]:
-    """Where this server is, in a request's own class."""
+    """Return this server's address, in a request's own class."""
     return tuple(endpoint(name=name, host=host, port=port) for name, host, port in names.listeners())
 
 

@@ -1,16 +1,16 @@
-"""Kafka's snapshot of its log (KIP-630) as the storage's form of one: record batches, from a header to a footer.
+"""Kafka's snapshot of its log (KIP-630) as a form of the storage: record batches, from a header to a footer.
 
     SnapshotHeader, KRaftVersion, Voters   one control batch; the last two if the log names the voters (kraft.version 1)
     record batches                         the bytes of the state machine
     SnapshotFooter                         one control batch
 
-All batches are numbered from 0 on, as if the file were a log. To the state machine they begin at 0 behind the header,
-whatever is in it; the base offset lies outside a batch's checksum. What a batch's epoch is the writer decides: Kafka
-gives all of them that of the snapshot, ours keep their own.
+All batches are numbered from 0 on, as if the file were a log. For the state machine they begin at 0 after the header,
+for any header; the base offset lies outside a batch's checksum. The writer chooses a batch's epoch: Kafka uses that of
+the snapshot for all, ours keep their own.
 
-A snapshot of Kafka's is taken as it is, and the other way round. Which position it is of it does not say, so that comes
-beside it, and so do the voters where they are fixed (kraft.version 0). Everything is decoded once before a snapshot is
-installed, since the state machine cannot refuse it afterwards.
+Snapshots of Kafka and ours are interchangeable. A snapshot does not contain its position, which comes separately, like
+fixed voters (kraft.version 0). Everything is decoded once before a snapshot is installed, since the state machine
+cannot refuse it afterwards.
 """
 
 import struct
@@ -57,7 +57,7 @@ class KafkaSnapshotForm:
     file_format = 3
 
     def __init__(self, unix_ms: Callable[[], int]) -> None:
-        """`unix_ms` tells the time, which a snapshot's header has."""
+        """Make the form; `unix_ms` returns the time for a snapshot's header."""
         self._unix_ms = unix_ms
 
     def writing(self, last: LogId, configuration: Configuration) -> SnapshotWriting:
@@ -70,7 +70,7 @@ class KafkaSnapshotForm:
 
 
 class _Described:
-    """What size and checksum the bytes have so far."""
+    """Size and checksum of the bytes so far."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last
@@ -80,7 +80,7 @@ class _Described:
 
     @property
     def description(self) -> SnapshotDescription:
-        """What the snapshot is, once it ended."""
+        """Return the description of the snapshot, after its end."""
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def _count(self, data: bytes) -> bytes:
@@ -98,14 +98,14 @@ class _KafkaSnapshotWriter(_Described):
         self._records = 0
 
     def begin(self) -> bytes:
-        """The header, and the voters if they have directories: then the log names them."""
+        """Return the header, and the voters if they have directories: then the log names them."""
         records = [(SNAPSHOT_HEADER, snapshot_header(self._time_ms))]
         if any(_has_directory(server_id) for server_id in self._configuration.voter_ids):
             records += [(KRAFT_VERSION, KRAFT_VERSION_1), (VOTERS, voters_value(self._configuration))]
         return self._controls(records)
 
     def blocks(self, data: bytes) -> bytes:
-        """The state machine's batches, numbered behind those before."""
+        """Return the state machine's batches, numbered after the earlier ones."""
         end, numbered = 0, bytearray(data)
         for at, head in batch_heads(data):
             _BASE_OFFSET.pack_into(numbered, at, self._records)
@@ -116,7 +116,7 @@ class _KafkaSnapshotWriter(_Described):
         return self._count(bytes(numbered))
 
     def end(self) -> bytes:
-        """The footer."""
+        """Return the footer."""
         return self._controls([(SNAPSHOT_FOOTER, snapshot_footer())])
 
     def _controls(self, records: list[tuple[int, bytes]]) -> bytes:
@@ -133,7 +133,7 @@ class _KafkaSnapshotReader(_Described):
         self._buffer = bytearray()
         self._records = 0
         self._state = LogId(0, 0)
-        """How many records of the state machine came, and the epoch of the last."""
+        """Number of the state machine's records so far, and the epoch of the last."""
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -165,7 +165,7 @@ class _KafkaSnapshotReader(_Described):
         return size <= len(self._buffer) or size > DEFAULT_LIMITS.max_batch_bytes
 
     def _is_bracket(self, data: bytes, at: int, head: BatchHead) -> bool:
-        """Whether it is the header, which the first batch must be, or the footer; then it is read."""
+        """Return True and read it if it is the header, which the first batch must be, or the footer."""
         if self._ended or head.base_offset != self._records:
             raise KafkaWireError(f"a record batch at offset {head.base_offset} where {self._records} follows")
         self._records += head.count
