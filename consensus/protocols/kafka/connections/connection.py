@@ -1,21 +1,21 @@
-"""A connection to a server that speaks Kafka's protocol, from the client's side.
+"""A connection to a server of Kafka's protocol, from the client's side.
 
     connect ─▶ TCP ─▶ [TLS] ─▶ ApiVersions ─▶ [SaslHandshake, SaslAuthenticate twice] ─▶ KafkaConnection
-    start(message, answered)   sent at once, in the newest version that both sides have
+    start(message, answered)   sent immediately, in the newest common version
     ask(message)               the same, for a caller that waits
-    run()                      receives the answers
+    run()                      receives the replies
 
-Answers come in the order of the requests, so what waits is a queue and its head is what the next frame answers. If the
-head is not answered in its time, the connection ends, as in Kafka's clients: whatever came later would stand behind it.
-There is one deadline for the connection. It is looked at when it comes, and set anew if the request that it was for is
-answered by then: a request costs no task, no scope and no move of a deadline.
+Replies come in the order of the requests, so the next frame belongs to the head of a queue. If the head does not get
+its reply in time, the connection ends, as in Kafka's clients: later replies would wait for it. There is one deadline
+for the connection. When it comes, it is set again if its request has got its reply: a request costs no task, no scope
+and no move of a deadline.
 
-The timeout is that of a silent peer. Bytes of an incomplete answer extend it (`net.transfer_time`), and `arriving`
-reports them to the caller: an answer that takes longer than the timeout on a slow link would otherwise be requested
-again and again. A large request gets the time of its size.
+The timeout detects an unresponsive peer. Bytes of an incomplete reply extend it (`net.transfer_time`), and `arriving`
+reports them to the caller: a slow reply would otherwise be requested again and again. A large request gets the time of
+its size.
 
-ApiVersions is asked in the newest version that is known here. An older server answers in version 0 with error 35 and
-what it has, and is asked again (KIP-511). A response does not tell its version, but the error code comes first in all.
+ApiVersions is sent in its newest known version. An older server replies in version 0 with error 35 and its versions,
+and gets a second request (KIP-511). A response does not contain its version, but the error code comes first in all.
 """
 
 import math
@@ -47,7 +47,7 @@ from consensus.server.pending_calls import Awaited
 _SOFTWARE: Final = ("garlic-farm", "1")
 _CORRELATION_MODULUS: Final = 2**31
 _ERROR_OF_API_VERSIONS: Final = struct.Struct(">ih")
-"""Correlation id and error code, with which the response begins in every version."""
+"""Correlation id and error code, at the beginning of the response in every version."""
 
 Answered = Callable[[Any | None], None]
 """Gets the response, or None if there will be none."""
@@ -60,12 +60,15 @@ def not_reported() -> None:
 
 
 class KafkaConnectionError(Exception):
-    """No connection, or no answer on it; the text says to whom, and why."""
+    """No connection, or no reply on it; the text contains the peer and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialOptions:
-    """How to connect. The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, smaller."""
+    """Options of a connection.
+
+    The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, smaller.
+    """
 
     client_id: str = "garlic-farm"
     security: ClientSecurity = field(default_factory=ClientSecurity)
@@ -90,17 +93,17 @@ class KafkaConnection:
     """A connection that is ready for requests. `run` must run, in a task of the caller's."""
 
     def __init__(self, frames: FrameStream, peer: str, options: DialOptions) -> None:
-        """`connect` makes one."""
+        """Wrap frames; `connect` does this."""
         self.peer = peer
         """Host and port, for messages to people."""
         self.versions: Mapping[int, tuple[int, int]] = {}
-        """What the server has, by API."""
+        """The server's versions, by API."""
         self.features: Mapping[str, tuple[int, int]] = {}
         """Levels that the server supports, by feature."""
         self.finalized: Mapping[str, int] = {}
         """Levels in force in the cluster, by feature."""
         self.ended: str | None = None
-        """Why the connection is over, once it is."""
+        """Reason for the end of the connection, once it has ended."""
         self._frames = frames
         self._options = options
         self._waiting: deque[_SentRequest] = deque()
@@ -110,7 +113,7 @@ class KafkaConnection:
         self._transfer = TransferTime(options.request_timeout_ms / 1000)
 
     def version_of(self, api_key: ApiKey) -> int | None:
-        """The newest version of an API that both sides have; None: there is none."""
+        """Return the newest common version of an API, or None."""
         return version_for(api_key, self.versions)
 
     @property
@@ -127,11 +130,11 @@ class KafkaConnection:
         version: int | None = None,
         arriving: Arriving = not_reported,
     ) -> None:
-        """Send a request at once. `wait_ms` is how long the server may wait by the request itself.
+        """Send a request immediately. `wait_ms` is the time for which the request permits the server to wait.
 
-        `answered` is called once, later, and `arriving` as often as parts of the answer come before. Raises
-        `KafkaConnectionError` if the connection is over, or too much waits on it, or the server has no version of this
-        API, and `KafkaWireError` for what no version can say.
+        `answered` is called once, later, and `arriving` when parts of the reply come before. Raises
+        `KafkaConnectionError` if the connection is over, or too many requests wait on it, or the server does not have a
+        version of this API, and `KafkaWireError` for a message without a form in any version.
         """
         if self.ended is not None:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")
@@ -152,12 +155,12 @@ class KafkaConnection:
             if not self._frames.send_now(frame):
                 self._unsent.set()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            # The task of `run` answers all that waits, this request too.
+            # The task of `run` ends all waiting requests, including this one.
             self.ended = str(error) or "the connection broke"
             self._scope.cancel()
 
     async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
-        """The response to a request. Raises as `start` does, and `KafkaConnectionError` if none came."""
+        """Return the response to a request. Raises as `start` does, and `KafkaConnectionError` without a response."""
         awaited = Awaited[Any]()
         self.start(message, awaited.give, wait_ms=wait_ms, version=version)
         response = await awaited.wait()
@@ -166,7 +169,7 @@ class KafkaConnection:
         return response
 
     async def run(self) -> None:
-        """Receive answers until the connection ends (`ended` says why) or this is cancelled; closes it."""
+        """Receive replies until the connection ends (`ended` has the reason) or this is cancelled; close it."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._flush)
@@ -183,7 +186,7 @@ class KafkaConnection:
             await self.aclose()
 
     def _keep_time(self) -> None:
-        """The deadline has come, of a request that may be answered by now: set it anew, or end the connection."""
+        """Set the deadline again if its request has its reply, or end the connection."""
         due_s = self._due_s()
         if due_s <= trio.current_time():
             self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"
@@ -198,12 +201,12 @@ class KafkaConnection:
         self._scope.cancel()
 
     async def aclose(self) -> None:
-        """Close the stream at once."""
+        """Close the stream immediately."""
         with trio.CancelScope(shield=True):
             await self._frames.aclose()
 
     async def exchange(self, message: Any, version: int | None = None) -> Any:
-        """A request and its response before `run` runs. Raises as `ask` does."""
+        """Send a request and return its response, before `run` runs. Raises as `ask` does."""
         api_key = api_key_of(message)
         chosen = self.version_of(api_key) if version is None else version
         if chosen is None:
@@ -229,7 +232,7 @@ class KafkaConnection:
             self.ended = self.ended or str(error) or "the connection broke"
 
     def _count(self, arrived_bytes: int) -> None:
-        """Bytes have arrived, which may be a part of an answer only."""
+        """Count arriving bytes, perhaps only a part of a reply."""
         if self._waiting and not self._frames.has_frame:
             self._transfer.arrived(arrived_bytes, trio.current_time(), self._due_s())
             self._waiting[0].arriving()
@@ -246,7 +249,7 @@ class KafkaConnection:
         waiting.answered(response)
 
     async def _flush(self) -> None:
-        """Send what the kernel did not take at once."""
+        """Send the bytes that the kernel did not take immediately."""
         while True:
             await self._unsent.wait()
             self._unsent = trio.Event()
@@ -290,7 +293,7 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
                 f"signed it, and it must name {host}"
             ) from error
         if isinstance(error, UnicodeError):
-            # Addresses come in messages, and the resolver's encoding takes not all that is text.
+            # Addresses come in messages, and the resolver's encoding does not accept every text.
             raise KafkaConnectionError(f"no connection to {peer}: it is not a host name") from error
         if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
             raise KafkaConnectionError(f"no connection to {peer}: {connection_failure(error)}") from error
@@ -300,9 +303,9 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
 
 @asynccontextmanager
 async def open_connection(host: str, port: int, options: DialOptions | None = None) -> AsyncIterator[KafkaConnection]:
-    """A connection that runs until the block ends. Raises `KafkaConnectionError`.
+    """Open a connection that runs until the block ends. Raises `KafkaConnectionError`.
 
-    An error of the block leaves it as itself.
+    An error of the block leaves it unwrapped.
     """
     connection = await connect(host, port, options)
     async with block_nursery() as nursery:
@@ -324,7 +327,7 @@ async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio
 
 
 async def _first_exchange(connection: KafkaConnection, *, is_secured: bool) -> None:
-    """As `_negotiate`. A server that is none of Kafka's, or wants another kind of connection, shows itself here."""
+    """Run `_negotiate`, and explain errors of servers that are not Kafka's or require another kind of connection."""
     try:
         await _negotiate(connection)
     except trio.BrokenResourceError as error:

@@ -1,15 +1,15 @@
 """Kafka's frames on a stream: four bytes of length, then a request or a response.
 
-    receive()   bytes of the stream ─▶ buffer ─▶ one frame, as soon as all of it is there
-    send_now()  one buffer with length and frame ─▶ the kernel takes it at once, or `flush` carries on
+    receive()   bytes of the stream ─▶ buffer ─▶ one frame, when it is complete
+    send_now()  one buffer with length and frame ─▶ the kernel takes it immediately, or `flush` sends the rest
 
-A frame is taken out of the buffer without a turn of the event loop if it is there already, and a frame that the kernel
-takes at once is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams
-yield for each call: the chain would wait for a dozen turns that bring nothing. So a socket, plain or with TLS, is a
-`DirectStream`. Any other stream, such as one in memory, is used by trio's interface.
+A complete frame is taken from the buffer without a turn of the event loop, and a frame that the kernel takes
+immediately is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams yield
+for each call: the chain would wait for a dozen useless turns. So a socket, plain or with TLS, is a `DirectStream`. Any
+other stream, such as one in memory, is used by trio's interface.
 
-The length comes from the other side. Nothing is allocated by it: it is compared with the limit, and the buffer grows
-with the bytes that have arrived.
+The length comes from the other side and does not cause an allocation: it is compared with the limit, and the buffer
+grows with the arriving bytes.
 """
 
 import struct
@@ -27,16 +27,16 @@ _OTHERS: Final = {
     b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
     b"\x16\x03": "TLS: give security.protocol=SSL or SASL_SSL",
 }
-"""What an answer in another protocol begins with. As the length of a frame it is beyond any limit."""
+"""First bytes of replies in other protocols. As the length of a frame they are beyond any limit."""
 
 
 def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
-    """A socket is read and written directly; any other stream as it is."""
+    """Return a direct stream for a socket, and any other stream unchanged."""
     return DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
 
 
 def _not_counted(_held_bytes: int) -> None:
-    """What is held is not counted."""
+    """Ignore the number of held bytes."""
 
 
 class FrameStream:
@@ -45,7 +45,7 @@ class FrameStream:
     def __init__(
         self, stream: trio.abc.Stream, max_frame_bytes: int, held: Callable[[int], None] = _not_counted
     ) -> None:
-        """`held` is told how many bytes of an incomplete frame are in memory, each time that more have come."""
+        """Frame a stream; `held` gets the number of bytes of an incomplete frame in memory, whenever more have come."""
         self._stream: trio.abc.Stream = _direct(stream)
         self.max_frame_bytes = max_frame_bytes
         self._held = held
@@ -55,18 +55,18 @@ class FrameStream:
 
     @property
     def has_begun(self) -> bool:
-        """Whether bytes of the next frame have come."""
+        """Return True if bytes of the next frame have come."""
         return bool(self._buffer)
 
     @property
     def has_frame(self) -> bool:
-        """Whether `receive` would return at once. Raises `KafkaWireError` as it does."""
+        """Return True if `receive` would return immediately. Raises `KafkaWireError` as it does."""
         length = self._length()
         return length is not None and len(self._buffer) >= _LENGTH.size + length
 
     @property
     def announced_bytes(self) -> int:
-        """The length of the frame that has begun, if that is known. Raises `KafkaWireError` as `receive` does."""
+        """Return the length of the incomplete frame, if known. Raises `KafkaWireError` as `receive` does."""
         return self._length() or 0
 
     async def begin(self) -> bool:
@@ -81,9 +81,9 @@ class FrameStream:
         return count
 
     async def receive(self) -> bytes:
-        """The next frame, without its length.
+        """Return the next frame, without its length.
 
-        Raises `KafkaWireError` for a length that is not allowed, and `trio.BrokenResourceError` if the stream ends.
+        Raises `KafkaWireError` for an invalid length, and `trio.BrokenResourceError` if the stream ends.
         """
         while not self.has_frame:
             await self.read()
@@ -103,7 +103,7 @@ class FrameStream:
         return False
 
     async def flush(self) -> None:
-        """Carry on with what `send_now` has left."""
+        """Send the bytes that `send_now` has left."""
         unsent, self._unsent = self._unsent, b""
         await self._stream.send_all(unsent)
 

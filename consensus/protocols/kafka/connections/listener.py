@@ -1,29 +1,26 @@
-"""A listener: accepts Kafka's connections, and answers their requests by the services that it is given.
+"""A listener: accepts Kafka's connections, and serves their requests by the given services.
 
-    accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ everything else: its service ─▶ encode ─▶ frame ┐
-                       └────────────────────────────────────────────────────────────────────────────────────────────┘
+    accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ all others: the service ─▶ encode ─▶ frame ┐
+                       └──────────────────────────────────────────────────────────────────────────────────────────┘
 
-*In order, one at a time.* The next request of a connection is read when the one before is answered. A response says
-nothing of what it answers, so it must come in order anyway; and a client that asks faster than it is answered fills its
-own socket instead of this process. A fetch that waits therefore holds up what comes behind it on its connection. Only
-commits of offsets and heartbeats overlap (`look_ahead`), because a commit may be held for longer than Kafka holds one.
+*In order, one at a time.* The next request of a connection is read after the reply to the previous one. A response does
+not name its request, so the order matters; and a fast client fills its own socket instead of this process. So a waiting
+fetch delays later requests on its connection. Only commits of offsets and heartbeats overlap (`look_ahead`), since a
+commit may be held for longer than in Kafka.
 
-*Limits.* A connection ends, and is counted by reason, when it is silent between two requests for long, when a frame
-that has begun is not complete soon, when the client does not take its answers, when a frame is longer than allowed, or
-is none. Before the client has authenticated, where it must, frames are short and time is limited. All incomplete frames
-together have a budget of bytes (`net.receive_budget`), and so have all answers that their clients do not take, since a
-limit for each connection would allow the product. One address has a part of all connections at most.
+*Limits.* A connection ends, and is counted by reason, if it is idle for long, if a frame is not complete soon, if the
+client does not take its replies, or if a frame is too long or invalid. Before authentication, frames are short and time
+is limited. All incomplete frames together have a budget of bytes (`net.receive_budget`), and so have all untaken
+replies. One address gets a part of all connections at most. There is one deadline for each connection, moved from step
+to step.
 
-There is one deadline for each connection, moved on as it goes from step to step. A deadline for each request would cost
-a scope and a task.
+*ApiVersions* of an unsupported version gets a reply in version 0 with error 35, which shows the client the versions
+(KIP-511). Any other unsupported request ends the connection, as in Kafka.
 
-*ApiVersions* of a version that is not served is answered in version 0 with error 35, from which the client learns what
-to ask (KIP-511). Any other request that is not served ends the connection, as in Kafka.
-
-*SASL.* Where users must log in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered before. After a
-wrong password the answer waits a moment, then the connection is closed. On any other listener a handshake is answered
-with ILLEGAL_SASL_STATE, so that a client with wrong settings says what is wrong. Version 0 of SaslHandshake is told
-among the versions: librdkafka 2.6 looks for it before it logs in by version 1. A client that uses it is refused.
+*SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. After a wrong password
+the reply is delayed, then the connection is closed. On any other listener a handshake gets ILLEGAL_SASL_STATE, so that
+a misconfigured client reports the mistake. Version 0 of SaslHandshake is listed, since librdkafka 2.6 requires it for
+its login by version 1. A client that uses it is refused.
 """
 
 from collections import Counter
@@ -59,11 +56,13 @@ _OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.SASL_AUTHENTICATE: VERSIONS[ApiKey.SASL_AUTHENTICATE],
 }
 _FIRST_VERSION_WITH_LEVEL_0: Final = 4
-"""Of ApiVersions."""
+"""First version of ApiVersions with level 0."""
 _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
-"""Of SaslHandshake. Version 0 is followed by messages without any header, which are not read here."""
+"""First version of SaslHandshake with SaslAuthenticate. After version 0 come messages without any header, not read
+here.
+"""
 _TOLERANCE: Final = 0.02
-"""By which part of itself a limit of time may be too short."""
+"""Part by which a limit of time may be too short."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.CROWDED: ListenerClose.CROWDED,
@@ -72,7 +71,7 @@ _CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
     CloseReason.EXHAUSTED: ListenerClose.EXHAUSTED,
 }
 _API_KEY_BYTES: Final = 2
-"""Of a request's header, which begins with the API."""
+"""Size of the API key at the beginning of a request's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +86,19 @@ class ListenerOptions:
     max_connections: int = 512
     max_connections_per_source: int = 256
     max_incomplete_bytes: int = 64 * 2**20
-    """Of frames that are incomplete or unanswered, of all connections together."""
+    """Limit of incomplete or unanswered frames, of all connections together."""
     max_untaken_bytes: int = 64 * 2**20
-    """Of answers that clients have not taken yet, of all connections together."""
+    """Limit of replies that clients have not taken yet, of all connections together."""
     idle_s: float = 600.0
     """Between two requests; Kafka's `connections.max.idle.ms`."""
     first_s: float = 30.0
     """From the connection to the end of TLS and SASL."""
     frame_s: float = 30.0
-    """From the first byte of a request to its last, besides the time of its size (`net.transfer_time`)."""
+    """Time from the first byte of a request to its last, in addition to the time of its size (`net.transfer_time`)."""
     answer_s: float = 600.0
-    """Of a service; a group waits as long for its members as they ask for."""
+    """Time limit of a service; a group waits as long for its members as they request."""
     send_s: float = 60.0
-    """For the client to take an answer, besides the time of its size."""
+    """Time for the client to take a reply, in addition to the time of its size."""
     refused_login_s: float = 0.1
     """Until the answer to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
 
@@ -114,7 +113,7 @@ class _EndedError(Exception):
 
 @dataclass(slots=True)
 class _ClientSession:
-    """One connection: who it is, and what it waits for."""
+    """One connection: its identity and its state."""
 
     frames: FrameStream
     scope: trio.CancelScope
@@ -129,7 +128,7 @@ class _ClientSession:
 
 @dataclass(slots=True)
 class _Holding:
-    """Where the bytes that a connection holds are counted; each is called with the number that there is now."""
+    """Counters of the bytes held by a connection; each is called with the present number."""
 
     request: Callable[[int], None]
     answer: Callable[[int], None]
@@ -137,7 +136,7 @@ class _Holding:
     """The requests that overlap, once the connection is past TLS."""
 
     def buffered(self, size_bytes: int) -> None:
-        """Count what is read and not taken yet, next to the requests that overlap."""
+        """Count bytes that are read and not taken yet, together with the overlapping requests."""
         self.request(size_bytes + (0 if self.ahead is None else self.ahead.held_bytes))
 
 
@@ -145,12 +144,12 @@ class KafkaListener:
     """Answers connections; `open_listener` makes one and runs it."""
 
     def __init__(self, services: Sequence[Service], options: ListenerOptions) -> None:
-        """Raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
+        """Make a listener; raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
         self.options = options
         self.port = options.port
-        """Where it listens, once it does."""
+        """Port on which it listens, once it does."""
         self.counters: Counter[ListenerEvent | ListenerClose] = Counter()
-        """Connections that were accepted, and that were closed, by reason; requests that were answered, and bytes."""
+        """Accepted connections; closed connections, by reason; served requests, and bytes."""
         self._services = tuple(services)
         self._apis: dict[int, ServedApi] = {}
         self._served: dict[int, tuple[int, int]] = {}
@@ -161,7 +160,7 @@ class KafkaListener:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Return the number of open connections."""
         return self._open.total()
 
     async def run(
@@ -172,7 +171,7 @@ class KafkaListener:
     ) -> None:
         """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`.
 
-        `bound` are the sockets, if the caller has them; else they are made as the options say.
+        `bound` are the caller's sockets, if any; otherwise they are made according to the options.
         """
         options = self.options
         listeners = list(bound) or await trio.open_tcp_listeners(options.port, host=options.host or None)
@@ -190,7 +189,7 @@ class KafkaListener:
             task_status.started(self.port)
 
     async def serve(self, stream: trio.abc.Stream, host: str, port: int) -> None:
-        """One connection to its end; closes it."""
+        """Serve one connection to its end, and close it."""
         source = source_of(host)
         full = self._open.total() >= self.options.max_connections
         if full or self._open[source] >= self.options.max_connections_per_source:
@@ -288,7 +287,7 @@ class KafkaListener:
         return secured
 
     async def _converse(self, session: _ClientSession, holding: _Holding) -> None:
-        """Answer requests in order, one after the other unless they overlap."""
+        """Serve requests in order; some overlap."""
         if not session.must_login:
             session.scope.deadline = trio.current_time() + self.options.idle_s
 
@@ -333,7 +332,7 @@ class KafkaListener:
                 holding.request(0)
             self._expect(session, ListenerClose.IDLE, options.idle_s)
             if frames.has_begun:
-                # What a client sends at once may be thousands of requests, and nothing above had to wait.
+                # A client may send thousands of requests together, and no step above had to wait.
                 await trio.lowlevel.checkpoint()
         await ahead.drain()
 
@@ -366,7 +365,7 @@ class KafkaListener:
         if session.must_login:
             return
         deadline_s = trio.current_time() + within_s
-        # To move a deadline costs more than the rest of this: in steady traffic it stands a little too early.
+        # Moving a deadline costs more than the rest of this: in steady traffic it is slightly too early.
         if abs(session.scope.deadline - deadline_s) > within_s * _TOLERANCE:
             session.scope.deadline = deadline_s
 
@@ -478,7 +477,7 @@ def _encoded(request: ApiRequest, response: Any) -> bytes:
 async def open_listener(
     services: Sequence[Service], options: ListenerOptions | None = None
 ) -> AsyncIterator[KafkaListener]:
-    """A listener that runs; it and its connections end with the block. Raises `OSError` if it cannot listen."""
+    """Open a running listener; it and its connections end with the block. Raises `OSError` if it cannot listen."""
     listener = KafkaListener(services, options or ListenerOptions())
     async with block_nursery() as nursery:
         await nursery.start(listener.run)

@@ -1,18 +1,18 @@
-"""Requests of one connection that overlap: each begins when it arrives, and responses leave in the order of arrival.
+"""Overlapping requests of one connection: each begins when it arrives, and responses leave in the order of arrival.
 
-    OffsetCommit ─▶ begins, waits ───────────────▶ answered ─▶ sent
-    Heartbeat    ─▶ begins, answered ─▶ waits for its turn ───▶ sent right behind
-    Fetch        ─▶ waits until all before it are sent          (the listener: it does not overlap)
+    OffsetCommit ─▶ begins, waits ───────────────▶ reply ─▶ sent
+    Heartbeat    ─▶ begins, reply ─▶ waits for its turn ───▶ sent immediately after
+    Fetch        ─▶ waits until all earlier replies are sent    (the listener: it does not overlap)
 
-A broker of Kafka reads the next request of a connection when the previous one is answered, and answers an OffsetCommit
+A broker of Kafka reads the next request of a connection after the reply to the previous one, and serves an OffsetCommit
 within milliseconds. Here a commit may be held for a part of the session, so that commits of a group share one entry.
-Without overlapping, ten commits that a client sends without waiting are held one after the other, nothing is shared,
-and the heartbeats behind them are answered after the session has ended.
+Without overlapping, ten commits that a client sends without waiting would be held one after the other without sharing,
+and later heartbeats would get their replies after the end of the session.
 
 *Order.* Begun means that the service has run until it first waits. The next request begins after that, so a service
-that notes a request before it waits notes them in order. A client that counts responses gets them in order too.
+that records a request before it waits records them in order. A client that counts responses gets them in order too.
 
-The number is bounded: a client beyond it is not read until the oldest request is answered.
+The number is bounded: beyond it a client is not read until the oldest request has its reply.
 """
 
 from collections import deque
@@ -39,9 +39,9 @@ class LookAhead:
     """The overlapping requests of one connection, in order."""
 
     def __init__(self, nursery: trio.Nursery, send: Callable[[bytes | None, int], Awaitable[None]]) -> None:
-        """`send` takes a response, or None for a request without one, and the size of its request.
+        """Make it; `send` takes a response, or None for a request without one, and the size of its request.
 
-        An exception of `send` or of an answer ends the connection: the nursery is cancelled, and `failure` has it.
+        An exception of `send` or of a reply ends the connection: the nursery is cancelled, and `failure` has it.
         """
         self._nursery = nursery
         self._send = send
@@ -49,7 +49,7 @@ class LookAhead:
         self._changed = trio.Event()
         self._sends = False
         self.held_bytes = 0
-        """Size of the requests that are not answered yet."""
+        """Size of the unanswered requests."""
         self.failure: Exception | None = None
 
     async def begin(self, answer: Callable[[], Awaitable[bytes | None]], size_bytes: int) -> None:

@@ -1,13 +1,13 @@
-"""Who may connect, and who a connection is: TLS, a client's certificate, or a password by SCRAM.
+"""Authentication of connections: TLS, a client's certificate, or a password by SCRAM.
 
     listener                    the connection's principal
     plain                       none
     TLS                         none; the client checks the listener's certificate
     TLS with `client_ca_file`   the subject of the client's certificate, `User:CN=…`, as Kafka names it
-    SASL, over plain or TLS     `User:` and the name that was proved by SCRAM (`wire.scram`)
+    SASL, over plain or TLS     `User:` and the name proved by SCRAM (`wire.scram`)
 
-Certificates are signed by an authority that the operator names, as Kafka has it: the farm's pinned fingerprints are not
-known to Kafka's own programs. TLS is 1.3, which Kafka's clients have spoken since 2.6; `TlsStream` needs it.
+Certificates are signed by an authority that the operator names, as in Kafka: Kafka's own programs do not know the
+farm's pinned fingerprints. TLS is 1.3, which Kafka's clients support since 2.6; `TlsStream` needs it.
 """
 
 import ssl
@@ -22,12 +22,12 @@ from consensus.protocols.kafka.wire.scram import Mechanism, UserSource
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """What a listener asks of those who connect; by default nothing."""
+    """A listener's requirements for clients; by default none."""
 
     tls: ssl.SSLContext | None = None
     """From `consensus.net.server_context`."""
     credentials: UserSource | None = None
-    """Of users who log in by SASL; None: none needs to, or can."""
+    """Credentials of users who log in by SASL; None: a login is neither required nor possible."""
     mechanisms: tuple[Mechanism, ...] = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
 
@@ -42,7 +42,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """How to connect to a listener; by default plainly."""
+    """Security of connections to a listener; by default none."""
 
     tls: ssl.SSLContext | None = None
     """From `consensus.net.authority_context`."""
@@ -50,7 +50,7 @@ class ClientSecurity:
 
 
 def certificate_principal(stream: trio.abc.Stream) -> str | None:
-    """The name of the one whose certificate was shown and checked; None: none was asked for."""
+    """Return the name in the client's checked certificate; None if none was required."""
     der = stream.peer_certificate() if isinstance(stream, TlsStream) else None
     if der is None:
         return None

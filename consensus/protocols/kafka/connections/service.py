@@ -1,16 +1,15 @@
-"""What a listener needs of those that answer requests: for each API, the versions and a function.
+"""The interface between a listener and its services: for each API, the versions and a function.
 
     listener ──frame──▶ codec ──message──▶ Service of that API ──message──▶ codec ──frame──▶ listener
 
-A listener merges the services that it is given: the quorum's (Vote, Fetch of replicas, …), the administrators'
-(DescribeQuorum, AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, groups). ApiVersions, SASL
-and the framing are the listener's own. Requests of one connection are answered one after the other, in order, as Kafka
-does; so a fetch that waits holds up what comes behind it on its connection, and nothing else. An API that holds its
-answers for longer than Kafka's does overlaps with those behind it.
+A listener merges its services: the quorum's (Vote, Fetch of replicas, …), the administrators' (DescribeQuorum,
+AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, groups). ApiVersions, SASL and the framing
+belong to the listener. Requests of one connection are served in order, as in Kafka; so a waiting fetch delays only
+later requests on its connection. An API that holds its replies for longer than Kafka overlaps with later ones.
 
 Messages are the dataclasses of `wire.messages_*`, which are the same for all versions of an API.
 
-A module of its own, because listener and services need it, and neither needs the other.
+This is a separate module because listener and services need it, and neither needs the other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +19,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `principal` is the authenticated name, such as `User:alice`; None: the listener asks for none."""
+    """The sender of a request.
+
+    `principal` is the authenticated name, such as `User:alice`; None without authentication.
+    """
 
     client_id: str
     principal: str | None
@@ -33,7 +35,7 @@ class Caller:
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
-"""Takes a request of `wire.messages_*`; gives its response, or None for a request that gets no response (acks=0)."""
+"""Takes a request of `wire.messages_*`; returns its response, or None for a request without a response (acks=0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,17 @@ class ServedApi:
 
 
 class AskElsewhereError(Exception):
-    """Another server must answer, and the client knows which there are: the connection ends, so that it asks again."""
+    """Another server must reply, and the client has a list of servers: the connection ends, so that it retries."""
 
 
 class Service(Protocol):
     """Some APIs that belong together."""
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """By API key. Asked when the listener opens, and for each ApiVersions request: a service may close an API."""
+        """Return the APIs by key.
+
+        Called when the listener opens, and for each ApiVersions request: a service may close an API.
+        """
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
         """Return the lowest and highest supported level of each feature, and the finalized one if it is.

@@ -1,21 +1,20 @@
-"""The groups of one server while it leads: requests that wait, limits, and what happens when another server leads.
+"""The groups of one server while it leads: waiting requests, limits, and a change of the leader.
 
-    request ─▶ does this server coordinate? ─▶ what is due in its group ─▶ the group ─▶ answered, or waits
-                     │ no                                                                     │
-                     ▼                                           answered by another request, by time, or when
-      NOT_COORDINATOR, or LOAD_IN_PROGRESS                       this server coordinates no more ─▶ NOT_COORDINATOR
+    request ─▶ does this server coordinate? ─▶ due work of its group ─▶ the group ─▶ reply, or waits
+                     │ no                                                                │
+                     ▼                                      reply by another request, by time, or when
+      NOT_COORDINATOR, or LOAD_IN_PROGRESS                  this server coordinates no more ─▶ NOT_COORDINATOR
 
-Members are in this server's memory alone; offsets are entries of the log. Nothing runs of itself: a request that waits
-sleeps until something is due in its group; what is due in a group of which no request waits is done at the next
-request for it. A request that waits looks every `CHECK_MS` whether the server still leads, since nothing tells it.
+Members are in this server's memory only; offsets are entries of the log. There are no background tasks: a waiting
+request sleeps until its group has due work, and otherwise the next request performs that work. A waiting request checks
+the leadership every `CHECK_MS`, since no event reports it.
 
-*A new leader* knows no members. If it answered them UNKNOWN_MEMBER_ID, clients would give up their partitions as lost:
-they cannot note how far they have read any more, and read again what they had read. So for `takeover_ms` it takes
-members of former leaders as such: a heartbeat is answered REBALANCE_IN_PROGRESS, upon which clients note their
-offsets and join a new round, and both is taken with the member id that they have. Generations of a later term are
-higher than those of an earlier one, so a member that this very leader removed is not mistaken for one of the leader
-before. One that the leader before had removed may be: it may note an offset that lies behind the group's, so that
-entries are read twice, but it leaves none out that it has not read itself.
+*A new leader* does not know the members. With UNKNOWN_MEMBER_ID, clients would drop their partitions without storing
+their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders: a heartbeat gets
+REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under their member id.
+Generations of a later term are higher, so a member removed by this leader is not accepted. A member removed by the
+previous leader may be: it may commit an older offset than the group's, so that entries are read twice, but it never
+skips entries.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,28 +46,28 @@ _MAX_MEMBER_ID_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """Limits, and times in milliseconds. Those with a name of Kafka's have Kafka's value unless it is said."""
+    """Limits, and times in milliseconds. Kafka's names have Kafka's values unless noted."""
 
     max_groups: int = 100
-    """Of one user."""
+    """Limit of the groups of one user."""
     max_groups_of_all: int = 400
     max_members: int = 100
-    """Of one group; Kafka's `group.max.size`, which is unlimited there."""
+    """Limit of the members of one group; Kafka's `group.max.size`, which is unlimited there."""
     max_members_of_user: int = 1_000
-    """Of all groups of one user."""
+    """Limit of the members in all groups of one user."""
     max_members_of_all: int = 4_000
     max_protocols: int = 32
-    """Ways of assignment that one member knows; clients know four. Those of all members are compared at each join."""
+    """Assignment methods of one member; clients have four. The methods of all members are compared at each join."""
     max_metadata_bytes: int = 16 * 1024
-    """Of what a member tells in all ways of assignment together, and of one assignment."""
+    """Limit of a member's metadata for all assignment methods together, and of one assignment."""
     max_name_characters: int = 255
-    """Of a group, and of a `group.instance.id`."""
+    """Limit of the name of a group, and of a `group.instance.id`."""
     max_offset_metadata_characters: int = 1_024
-    """Of the text beside an offset; Kafka's `offset.metadata.max.bytes` is 4,096."""
+    """Limit of the text with an offset; Kafka's `offset.metadata.max.bytes` is 4,096."""
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_rebalance_timeout_ms: int = 300_000
-    """What a client asks for beyond this is cut to it, so that each request that waits is answered in time."""
+    """Upper bound of a client's rebalance timeout, so that each waiting request gets a timely reply."""
     first_delay_ms: int = 1_000
     """For further members of a group that was empty; Kafka's `group.initial.rebalance.delay.ms` is 3,000."""
     takeover_ms: int = 60_000
@@ -76,9 +75,9 @@ class GroupOptions:
     takeover_delay_ms: int = 4_000
     """`first_delay_ms` of such a group: clients send a heartbeat every 3,000 by default."""
     max_hold_ms: int = 1_000
-    """Longest time for which a commit of offsets waits for others of its group, to be written with them."""
+    """Longest time that a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
-    """Of a group with members: such a part of its shortest session."""
+    """Divisor of the shortest session of a group with members."""
     commit_timeout_ms: int = 10_000
     """For offsets to be committed, after they were held; Kafka's `offsets.commit.timeout.ms` is 5,000. A leader without
     a majority resigns sooner, and that answers the commit."""
@@ -95,7 +94,7 @@ class GroupCoordinator:
         self._new_id = new_id
         self._groups: dict[str, ConsumerGroup] = {}
         self._epoch: int | None = None
-        """The term in which this server coordinates, if it does."""
+        """Term of this server as coordinator, if it is one."""
         self._takes_over_until_ms = 0
         self._tickets = 0
         self._waiting: dict[Ticket, _WaitingRequest] = {}
@@ -173,9 +172,9 @@ class GroupCoordinator:
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
     ) -> Answer:
-        """What a member is to read; returns when the leader of the group has said it.
+        """Return a member's assignment, when the leader of the group has sent it.
 
-        `protocol` is the type and the name of the way of assignment, where they are told.
+        `protocol` is the type and the name of the assignment method, if given.
         """
         error = self._check_member(group_id, member)
         if error is ErrorCode.NONE and any(
@@ -190,13 +189,13 @@ class GroupCoordinator:
         return await self._answer(group, waiting)
 
     def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """A member lives; what it must know of its group."""
+        """Record a member's heartbeat; return the news of its group as an error code."""
         error = self._check_member(group_id, member)
         group = self._groups.get(group_id)
         return error if error is not ErrorCode.NONE or group is None else group.heartbeat(member, _now_ms())
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
-        """A member leaves."""
+        """Remove a leaving member."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
@@ -209,7 +208,7 @@ class GroupCoordinator:
         return error
 
     def may_commit(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Whether offsets of a group may be noted: by its members, or by anyone if it has none."""
+        """Return NONE if offsets of a group may be committed: by its members, or by any client if it is empty."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
@@ -222,7 +221,7 @@ class GroupCoordinator:
         return ErrorCode.NONE if member.is_outsider else ErrorCode.UNKNOWN_MEMBER_ID
 
     def hold_ms(self, group_id: str, member: MemberRef) -> int:
-        """Longest time for which a commit of this member may be held; its heartbeats wait behind it."""
+        """Longest time that a commit of this member may be held; its heartbeats wait for it."""
         group, options = self._groups.get(group_id), self.options
         if member.is_outsider:
             return options.max_hold_ms
@@ -252,7 +251,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Whether there is a group that can judge this member, which `_groups` then has."""
+        """Return NONE if there is a group for this member, which is then in `_groups`."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
@@ -267,7 +266,7 @@ class GroupCoordinator:
         return is_stranger and is_former and _now_ms() < self._takes_over_until_ms
 
     def _first_generation(self) -> int:
-        """Of groups of this term: below it are those of former leaders."""
+        """Return the first generation of this term: lower ones belong to former leaders."""
         return (self._epoch or 0) % _TERMS * _GENERATIONS_OF_A_TERM
 
     def _has_room_for_group(self, principal: str | None) -> bool:
@@ -298,7 +297,7 @@ class GroupCoordinator:
                 waiting.answered.set()
 
     async def _answer(self, group: ConsumerGroup, waiting: "_WaitingRequest") -> Answer:
-        """The answer that another request, the time, or the end of this server's term brings."""
+        """Wait for the reply, from another request, the time, or the end of this server's term."""
         try:
             while waiting.answer is None:
                 now_ms = _now_ms()

@@ -1,30 +1,27 @@
-"""One consumer group, without I/O: who is in it, which generation it is in, and what each member is to read.
+"""One consumer group, without I/O: its members, its generation, and the assignment of each member.
 
              first member joins            all have joined, or the time is over        the leader's assignment comes
     EMPTY ─────────────────────▶ PREPARING ───────────────────────────────▶ COMPLETING ─────────────────────▶ STABLE
       ▲                           ▲ │ no member left                            │                               │
-      └───────────────────────────┼─┘                                           │ a member joins, leaves or falls silent
+      └───────────────────────────┼─┘                                           │ a member joins, leaves or times out
                                   └─────────────────────────────────────────────┴───────────────────────────────┘
 
-This is the classic protocol of Kafka's consumers (KIP-62, KIP-394, KIP-345). A *generation* is one round of
-assignment. JoinGroup is answered to all at once when the members are known, since the leader needs their list to divide
-the partitions. SyncGroup is answered when the leader has brought the assignment. Heartbeats tell members of a new round
-(REBALANCE_IN_PROGRESS), and the coordinator which members live.
+This is the classic protocol of Kafka's consumers (KIP-62, KIP-394, KIP-345). A *generation* is one round of assignment.
+All JoinGroups get their replies together when the members are known, since the leader needs their list. SyncGroup gets
+its reply when the leader has sent the assignment. Replies to heartbeats announce a new round (REBALANCE_IN_PROGRESS).
 
     call(ticket, …, now_ms) ──▶ [Answered(ticket, answer), …]      and   deadline_ms, after which `expire` is due
 
-A request that has to wait is known here by its *ticket*; a later call answers it. A member has at most one JoinGroup
-and one SyncGroup waiting: a second takes the place of the first, which is refused, because its client has given it up.
+A waiting request has a *ticket*; a later call returns its reply. A member has at most one waiting JoinGroup and one
+SyncGroup: a second one replaces the first, which is refused.
 
-*Who is removed.* A member that is silent for its session timeout while none of its requests waits; one that did not
-join the round in the longest rebalance timeout of the members; one that joined and did not ask for its assignment in
-that time. A static member (`group.instance.id`) that did not join stays until its session is over: that is what it is
-static for. Its successor brings no member id, takes its place, and needs no new round.
+*Removal.* A member is removed after its session timeout without requests, if it does not join a round within the
+longest rebalance timeout, or if it does not request its assignment in that time. A static member (`group.instance.id`)
+stays until its session is over. Its successor comes without a member id, replaces it, and needs no new round.
 
-*The first round* begins a while after the first member, so that members that start together meet in one round.
-
-*Member ids.* A client is told its id before it becomes a member (KIP-394). Otherwise each JoinGroup that is lost on the
-way back would leave a member without a client. Ids that were told and not used expire, and they count as members.
+*The first round* begins with a delay, so that members that start together meet. *Member ids* are sent to a client
+before it becomes a member (KIP-394). Otherwise each lost reply to JoinGroup would leave a member without a client.
+Unused ids expire, and they count as members.
 """
 
 from collections import Counter
@@ -38,7 +35,7 @@ Ticket = int
 
 
 class GroupState(Enum):
-    """Where a group stands, in the words of Kafka's tools."""
+    """State of a group, in the words of Kafka's tools."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -48,10 +45,10 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a consumer says as it joins. Sizes and times are checked by who calls."""
+    """A consumer's request to join. The caller checks sizes and times."""
 
     member_id: str
-    """Empty: it has none yet."""
+    """Member id; empty for a new one."""
     instance_id: str | None
     client_id: str
     client_host: str
@@ -59,18 +56,18 @@ class JoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """By preference: the name of a way of assignment, and what the member tells its leader about itself."""
+    """Assignment methods by preference: the name of each, and the member's metadata for its leader."""
     needs_known_id: bool = False
-    """Whether it is told a member id first (KIP-394)."""
+    """True if it must get a member id first (KIP-394)."""
     may_skip_assignment: bool = False
-    """Whether it understands that it leads and need not assign (KIP-814)."""
+    """True if it supports leading without assigning (KIP-814)."""
     principal: str | None = None
     """The user of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRef:
-    """Who a request says that it is from."""
+    """The alleged sender of a request."""
 
     member_id: str
     instance_id: str | None
@@ -78,7 +75,7 @@ class MemberRef:
 
     @property
     def is_outsider(self) -> bool:
-        """Whether it is no member: a client that only keeps its offsets here."""
+        """Return True if it is not a member: a client that only stores its offsets here."""
         return self.generation < 0 and not self.member_id and self.instance_id is None
 
 
@@ -106,7 +103,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What the member is to read, in the words of the leader."""
+    """The assignment of a member, from the leader."""
 
     protocol_type: str
     protocol_name: str
@@ -115,7 +112,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Kafka's error, and the member id where one is told."""
+    """Kafka's error, and a member id if one is sent."""
 
     error: ErrorCode
     member_id: str = ""
@@ -126,7 +123,7 @@ Answer = Joined | Assigned | Refused
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to a request, this one or one that waited."""
+    """The reply to a request, the present or a waiting one."""
 
     ticket: Ticket
     answer: Answer
@@ -139,7 +136,7 @@ class GroupMember:
     member_id: str
     told: JoinRequest
     expires_ms: int
-    """When its session is over, unless it is heard of, or one of its requests waits."""
+    """End of its session, unless it sends a request or one of its requests waits."""
     assignment: bytes = b""
     joining: Ticket | None = None
     syncing: Ticket | None = None
@@ -147,7 +144,7 @@ class GroupMember:
     """In the present generation."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it tells about itself for a way of assignment."""
+        """Return its metadata for an assignment method."""
         return next((metadata for name, metadata in self.told.protocols if name == protocol), b"")
 
 
@@ -163,13 +160,13 @@ class _JoinRound:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """One group. Calls give the answers that they bring about; `is_empty` says that it may be forgotten."""
+    """One group. Calls return the replies that they cause; an `is_empty` group may be dropped."""
 
     group_id: str
     first_delay_ms: int
     generation: int = 0
     principal: str | None = None
-    """The user of its members; None on a listener that does not ask its clients who they are."""
+    """The user of its members; None on a listener without authentication."""
     state: GroupState = GroupState.EMPTY
     protocol_type: str = ""
     protocol_name: str | None = None
@@ -184,12 +181,12 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members, nor such as are about to be."""
+        """Return True if it does not have members or reserved ids."""
         return not self.members and not self._reserved_ids
 
     @property
     def size(self) -> int:
-        """Members, and ids that were told to such as may become some."""
+        """Return the number of members and of reserved ids."""
         return len(self.members) + len(self._reserved_ids)
 
     @property
@@ -211,7 +208,7 @@ class ConsumerGroup:
     def join(
         self, ticket: Ticket, asked: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
     ) -> list[Answered]:
-        """A consumer joins. `new_id` is for one without an id; `adopts` takes one whose id another coordinator gave."""
+        """Join a consumer. `new_id` is for one without an id; `adopts` accepts an id from another coordinator."""
         instance, member_id = asked.instance_id, asked.member_id
         holder = None if instance is None else self._instances.get(instance)
         if not self._takes(asked):
@@ -240,7 +237,10 @@ class ConsumerGroup:
         assignments: Mapping[str, bytes],
         now_ms: int,
     ) -> list[Answered]:
-        """A member asks for its assignment; the leader brings those of all. `protocol` is type and name, if told."""
+        """Take a member's request for its assignment, or the leader's assignments.
+
+        `protocol` is type and name, if given.
+        """
         error = self._check(asked)
         protocol_type, protocol_name = protocol
         if error is ErrorCode.NONE and (
@@ -265,7 +265,7 @@ class ConsumerGroup:
         return self._drain()
 
     def heartbeat(self, asked: MemberRef, now_ms: int) -> ErrorCode:
-        """A member lives."""
+        """Record a member's heartbeat."""
         error = self._check(asked)
         if error is ErrorCode.NONE:
             self._extend_session(self.members[asked.member_id], now_ms)
@@ -274,7 +274,7 @@ class ConsumerGroup:
         return error
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[Answered]]:
-        """A member leaves, or an operator has the static one with an instance id leave and names no member id."""
+        """Remove a leaving member, or for an operator a static member by its instance id alone."""
         if self._reserved_ids.pop(member_id, None) is not None:
             self._complete_if_all_joined(now_ms)
             return ErrorCode.NONE, self._drain()
@@ -289,7 +289,7 @@ class ConsumerGroup:
         return ErrorCode.NONE, self._drain()
 
     def check_commit(self, asked: MemberRef, now_ms: int) -> ErrorCode:
-        """Whether offsets may be noted: by a member of this generation, or by an outsider while it has no members."""
+        """Return NONE for a commit of offsets by a member of this generation, or by an outsider of an empty group."""
         if asked.is_outsider:
             return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
         error = self._check(asked)
@@ -300,7 +300,7 @@ class ConsumerGroup:
         return error
 
     def knows(self, asked: JoinRequest) -> bool:
-        """Whether it is a member, or the successor of one, or was told its id."""
+        """Return True for a member, its successor, or the owner of a reserved id."""
         return (
             asked.member_id in self.members
             or asked.member_id in self._reserved_ids
@@ -308,7 +308,7 @@ class ConsumerGroup:
         )
 
     def expire(self, now_ms: int) -> list[Answered]:
-        """Do what is due by now."""
+        """Perform due work."""
         self._reserved_ids = {told: due_ms for told, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
         gone = [
@@ -329,7 +329,7 @@ class ConsumerGroup:
         return self._drain()
 
     def forget(self, ticket: Ticket) -> None:
-        """This answer is not waited for any more."""
+        """Stop waiting for this reply."""
         for member in self.members.values():
             if member.joining == ticket:
                 member.joining = None
@@ -337,7 +337,7 @@ class ConsumerGroup:
                 member.syncing = None
 
     def _check(self, asked: MemberRef) -> ErrorCode:
-        """Whether this is a member, and of the present generation."""
+        """Return NONE for a member of the present generation."""
         holder = None if asked.instance_id is None else self._instances.get(asked.instance_id)
         if holder is not None and holder != asked.member_id:
             return ErrorCode.FENCED_INSTANCE_ID
@@ -346,7 +346,7 @@ class ConsumerGroup:
         return ErrorCode.NONE if asked.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
     def _takes(self, asked: JoinRequest) -> bool:
-        """Whether there would be a way of assignment that all members know."""
+        """Return True if all members would have a common assignment method."""
         if not asked.protocol_type or not asked.protocols:
             return False
         others = [member for member in self.members.values() if member.member_id != asked.member_id]
@@ -369,7 +369,7 @@ class ConsumerGroup:
         self._complete_if_all_joined(now_ms)
 
     def _join_again(self, ticket: Ticket, member: GroupMember, asked: JoinRequest, now_ms: int) -> None:
-        """A member comes for a new round, or did not get the answer of this one."""
+        """Join a member to a new round, or repeat the reply of this one."""
         is_same = member.told.protocols == asked.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
@@ -384,7 +384,7 @@ class ConsumerGroup:
         self._complete_if_all_joined(now_ms)
 
     def _succeed(self, ticket: Ticket, former: GroupMember, asked: JoinRequest, new_id: str, now_ms: int) -> None:
-        """A static member is started again: it takes the place of what it was, with a new member id."""
+        """Replace a restarted static member, with a new member id."""
         protocol = self.protocol_name
         self._supersede(former.joining, ErrorCode.FENCED_INSTANCE_ID)
         self._supersede(former.syncing, ErrorCode.FENCED_INSTANCE_ID)
@@ -403,7 +403,10 @@ class ConsumerGroup:
         self._complete_if_all_joined(now_ms)
 
     def _joined_without_round(self, member: GroupMember, former_id: str) -> Joined:
-        """The generation goes on. A leader that does not know of skipping must not assign: it is told its former id."""
+        """Continue the generation.
+
+        A leader that cannot skip the assignment gets its former id, so that it does not assign.
+        """
         joined = self._joined(member)
         if member.member_id != self.leader_id:
             return joined
@@ -432,7 +435,7 @@ class ConsumerGroup:
             self._complete(now_ms)
 
     def _end_round(self, current: _JoinRound, now_ms: int) -> None:
-        """The time of a round is over, or of a part of the first, which goes on while members come."""
+        """End a round, or a part of the first, which continues while members come."""
         if current.is_first and current.has_newcomer and current.until_ms < current.latest_ms:
             current.has_newcomer = False
             current.until_ms = min(now_ms + self.first_delay_ms, current.latest_ms)
@@ -441,13 +444,13 @@ class ConsumerGroup:
             if member.joining is None and member.told.instance_id is None:
                 self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and all(member.joining is None for member in self.members.values()):
-            # Static members alone, all of them silent: one must come to lead. Their sessions end if none does.
+            # Only static members, all of them unresponsive: one must come to lead. Their sessions end if none does.
             current.until_ms = now_ms + self._longest_rebalance_ms()
             return
         self._complete(now_ms)
 
     def _complete(self, now_ms: int) -> None:
-        """The round has its members: a new generation."""
+        """Complete the round: begin a new generation."""
         self._round = None
         self.generation += 1
         if not self.members:
@@ -468,7 +471,7 @@ class ConsumerGroup:
                 self._answers.append(Answered(ticket, self._joined(member)))
 
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """The leader has divided what there is."""
+        """Store the leader's assignments."""
         self.state = GroupState.STABLE
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -485,12 +488,12 @@ class ConsumerGroup:
             self._instances.pop(member.told.instance_id, None)
 
     def _go_on_without(self, now_ms: int) -> None:
-        """After members are removed."""
+        """Continue after members were removed."""
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
     def _chosen_protocol(self) -> str | None:
-        """The way of assignment that all know and most like best; of equals the one that the first member prefers."""
+        """Return the common method with the most votes; among equals the first member's preference."""
         members = [*self.members.values()]
         known = [name for name, _ in members[0].told.protocols]
         for member in members[1:]:

@@ -1,24 +1,22 @@
-"""What consumer groups ask: where they meet, who is in them, what each member reads, and how far the group has read.
+"""Requests of consumer groups: their coordinator, their members, the assignments, and the committed offsets.
 
     FindCoordinator                                   ─▶ the leader of the log, on the listener for clients
     JoinGroup, SyncGroup, Heartbeat, LeaveGroup       ─▶ `GroupCoordinator`: members, in the leader's memory
     OffsetCommit, OffsetFetch                         ─▶ `GroupOffsets`: entries of the log
     ListGroups, DescribeGroups                        ─▶ both
 
-This is the classic protocol; that of KIP-848 is not served, and clients use it only if they are told to. The APIs are
-served where the topic has a place for offsets (`ServedTopic.groups`).
+This is the classic protocol, not that of KIP-848. The APIs are served if the topic can store offsets
+(`ServedTopic.groups`).
 
-*In order.* Requests of one connection are answered one after the other, and JoinGroup and SyncGroup wait for other
-members. Clients have a connection for their coordinator alone, so fetching goes on meanwhile. A heartbeat that stands
-behind a request of its own member that waits is not missed: a member that waits counts as alive.
+*In order.* Requests of one connection are served in order, and JoinGroup and SyncGroup wait for other members. Clients
+have a separate connection for their coordinator, so fetching continues. A waiting member counts as alive.
 
-*A commit is held* so that one entry serves all commits of its group that arrive meanwhile. Clients count the answers to
-their heartbeats, and those leave in order. So commits and heartbeats of a connection overlap, and a commit is held for
-a tenth of the session of its group at most: a heartbeat is then answered well within its session, as behind Kafka's
-commits, which take milliseconds. A client without a session may wait longer (`GroupOptions.max_hold_ms`).
+*A commit is held* so that one entry serves several commits of its group. Clients count replies to heartbeats, and those
+leave in order. So commits and heartbeats of a connection overlap, and a commit is held for a tenth of the session of
+its group at most. A client without a session may wait longer (`GroupOptions.max_hold_ms`).
 
-*Offsets are acknowledged when they are committed.* A client without a group (`assign`) may note offsets under a group's
-name while the group has no members, as in Kafka.
+*Offsets are acknowledged when their entries are committed.* A client without a group (`assign`) may commit offsets
+under a group's name while the group is empty, as in Kafka.
 """
 
 from collections.abc import Mapping
@@ -49,7 +47,7 @@ from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _GROUP_KEY: Final = 0
-"""The kind of coordinator that FindCoordinator asks for."""
+"""The kind of coordinator in FindCoordinator."""
 _CLASSIC: Final = "classic"
 _DEAD: Final = "Dead"
 _NO_OFFSET: Final = -1
@@ -62,12 +60,12 @@ _FIRST_OFFSET_FETCH_OF_SEVERAL: Final = 8
 _FIRST_DESCRIBE_WITH_NOT_FOUND: Final = 6
 _OVERLAPPING: Final = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT})
 _ALWAYS: Final = frozenset({ApiKey.LIST_GROUPS})
-"""Tools send it to every broker, also to those without groups."""
+"""APIs that tools send to every broker, even without groups."""
 _COMMIT_ERRORS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""What the topic says of producing, in the words of groups."""
+"""The topic's errors for producers, as errors of groups."""
 
 
 class GroupService(Service):
@@ -99,7 +97,7 @@ class GroupService(Service):
     async def find_coordinator(
         self, request: groups.FindCoordinatorRequest, caller: Caller
     ) -> groups.FindCoordinatorResponse:
-        """The leader of the log, whichever group it is."""
+        """Return the leader of the log, for any group."""
         keys = request.coordinator_keys if caller.api_version >= _FIRST_FIND_OF_SEVERAL else (request.key,)
         found = tuple(self._coordinator_of(request.key_type, key) for key in keys)
         if caller.api_version >= _FIRST_FIND_OF_SEVERAL:
@@ -175,7 +173,7 @@ class GroupService(Service):
         )
 
     async def sync_group(self, request: groups.SyncGroupRequest, caller: Caller) -> groups.SyncGroupResponse:
-        """What a member reads; waits for the leader of the group."""
+        """Return a member's assignment; wait for the leader of the group."""
         if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             await trio.lowlevel.checkpoint()
             return groups.SyncGroupResponse(error_code=error, assignment=b"")
@@ -193,14 +191,14 @@ class GroupService(Service):
         return groups.SyncGroupResponse(error_code=error, assignment=b"")
 
     async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
-        """A member lives."""
+        """Process a member's heartbeat."""
         if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             return groups.HeartbeatResponse(error_code=error)
         member = MemberRef(request.member_id, request.group_instance_id, request.generation_id)
         return groups.HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, member))
 
     async def leave_group(self, request: groups.LeaveGroupRequest, caller: Caller) -> groups.LeaveGroupResponse:
-        """Members leave."""
+        """Remove leaving members."""
         if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             return groups.LeaveGroupResponse(error_code=error)
         if caller.api_version < _FIRST_LEAVE_OF_SEVERAL:
@@ -296,7 +294,7 @@ class GroupService(Service):
         return ErrorCode.NONE
 
     async def offset_fetch(self, request: groups.OffsetFetchRequest, caller: Caller) -> groups.OffsetFetchResponse:
-        """How far groups have read."""
+        """Return the committed offsets of groups."""
         if caller.api_version >= _FIRST_OFFSET_FETCH_OF_SEVERAL:
             return groups.OffsetFetchResponse(
                 groups=tuple(self._offsets_of(each.group_id, each.topics, caller.principal) for each in request.groups)
@@ -334,11 +332,11 @@ class GroupService(Service):
         )
 
     async def list_groups(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
-        """Return the groups that this server coordinates: those with members, and those that only have offsets.
+        """Return the groups that this server coordinates: those with members, and those with only offsets.
 
         Clients send this to every broker and merge the lists, and most of them fail if one broker returns an error. So
-        a server that coordinates nothing has no groups, as in Kafka. A coordinator that is not ready yet is an error:
-        its list would lack groups. Groups of another user are left out, as what this one may not describe.
+        a server that does not coordinate returns an empty list, as in Kafka. A coordinator that is not ready yet is an
+        error: its list would lack groups. Groups of other users are omitted.
         """
         self._coordinator.advance(*self._coordinator.groups())
         match self._coordinator.refusal():
@@ -367,7 +365,7 @@ class GroupService(Service):
     async def describe_groups(
         self, request: groups.DescribeGroupsRequest, caller: Caller
     ) -> groups.DescribeGroupsResponse:
-        """Members and what they read."""
+        """Return members and their assignments."""
         return groups.DescribeGroupsResponse(groups=tuple(self._described(name, caller) for name in request.groups))
 
     def _described(self, group_id: str, caller: Caller) -> groups.DescribeGroupsResponseGroup:
@@ -427,5 +425,5 @@ def _names(offsets: GroupOffsets | None) -> frozenset[str]:
 
 
 def _has(wanted: tuple[str, ...], value: str) -> bool:
-    """Whether a filter lets it pass; an empty one lets everything."""
+    """Return True if a filter accepts the value; an empty one accepts any value."""
     return not wanted or value.lower() in {each.lower() for each in wanted}

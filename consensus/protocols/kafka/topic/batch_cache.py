@@ -1,15 +1,15 @@
-"""The record batches that consumers read, as bytes, shared by all consumers of a topic and bounded in bytes.
+"""A cache of record batches as bytes, shared by all consumers of a topic and bounded in bytes.
 
-    read(offset) ─▶ cached? ─▶ join adjacent batches up to max_bytes ─▶ bytes of the answer
-                      └ no ─▶ load(offset) from the log, once for all that ask ─▶ cut into batches ─▶ keep
+    read(offset) ─▶ cached? ─▶ join adjacent batches up to max_bytes ─▶ bytes of the reply
+                      └ no ─▶ load(offset) from the log, once for all readers ─▶ cut into batches ─▶ keep
 
-To make batches of entries costs far more than to send them. Consumers of one topic read the same batches, mostly near
-its end, so the bytes are kept as they are sent. They are kept by batch and not by answer, since two consumers hardly
-ever ask from the same offset with the same limit.
+Encoding entries as batches costs far more than sending them. Consumers of one topic read the same batches, mostly near
+its end, so the bytes are kept in wire form. They are kept by batch and not by reply, since two consumers rarely use the
+same offset and the same limit.
 
-Only what is below the high watermark may be put in here: it never changes, so nothing here ever becomes wrong. What
-was read longest ago goes first. Batches do not overlap; one that a larger one covers is replaced by it, so that the
-small batches that were made at the end of the log, while it grew, give way when they are loaded again.
+The cache holds only batches below the high watermark: they never change. The least recently read one is dropped first.
+Batches do not overlap: a larger batch replaces the ones that it covers, such as small batches from the growing end of
+the log.
 """
 
 from bisect import bisect_right, insort
@@ -23,29 +23,29 @@ import trio
 from consensus.protocols.kafka.wire.record_batches import batch_heads
 
 _LOAD_BYTES: Final = 1024 * 1024
-"""At least as much is loaded at once, so that small reads one after the other cost one load."""
+"""Least number of bytes per load, so that consecutive small reads cost one load."""
 
 Load = Callable[[int, int], Awaitable[bytes]]
-"""Takes an offset and a number of bytes; gives whole batches, from the one with the first record at or behind it."""
+"""Takes an offset and a number of bytes; returns whole batches, from the first with a record at or after the offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     first: int
-    """The first offset for which a read begins with this batch."""
+    """The first offset whose read begins with this batch."""
     end: int
     """Exclusive."""
     data: bytes
 
 
 class BatchCache:
-    """Reads whole batches by offset, from memory where it can."""
+    """Reads whole batches by offset, from memory if possible."""
 
     def __init__(self, load: Load, max_bytes: int = 32 * 1024 * 1024) -> None:
         self._load = load
         self._max_bytes = max_bytes
         self._batches: OrderedDict[int, _Batch] = OrderedDict()
-        """By first offset, the one that was read longest ago first."""
+        """Batches by first offset, the least recently read one first."""
         self._firsts: list[int] = []
         """The first offsets, ascending."""
         self._loading = trio.Lock()
@@ -54,7 +54,7 @@ class BatchCache:
         self.loads = 0
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one with `offset` on, of at most `max_bytes`, but at least one; raises as `load` does.
+        """Return whole batches from that of `offset` on, up to `max_bytes`, but at least one; raises as `load` does.
 
         `offset` must be below the high watermark.
         """
@@ -75,12 +75,12 @@ class BatchCache:
         return _joined((batch for batch in batches if batch.end > offset), max_bytes)
 
     def drop_before(self, offset: int) -> None:
-        """Forget the batches that end at `offset` or before it: the log starts there now."""
+        """Drop the batches that end at `offset` or before it: the log starts there now."""
         while self._firsts and self._batches[self._firsts[0]].end <= offset:
             self._drop(self._firsts[0])
 
     def clear(self) -> None:
-        """Forget everything, as when a snapshot has replaced the log."""
+        """Drop everything, as after a snapshot has replaced the log."""
         self._batches.clear()
         self._firsts.clear()
         self.cached_bytes = 0
@@ -140,7 +140,7 @@ def _joined(batches: Iterator[_Batch], max_bytes: int) -> bytes:
 
 
 def _cut(data: bytes, offset: int) -> Iterator[_Batch]:
-    """The batches with the offsets that they stand for: those without a record belong to the batch behind them."""
+    """Yield the batches with their ranges of offsets: offsets without a record belong to the next batch."""
     first = offset
     for at, head in batch_heads(data):
         yield _Batch(min(first, head.base_offset), head.last_offset + 1, data[at : at + head.size_bytes])

@@ -1,13 +1,12 @@
-"""The settings of a topic and of a server as Kafka's tools ask for them: DescribeConfigs 32.
+"""The settings of a topic and of a server for Kafka's tools: DescribeConfigs 32.
 
     kafka-configs --describe, kafka-topics --describe, admin clients ─▶ TOPIC name │ BROKER id ─▶ read-only settings
 
-Tools of Kafka and of others ask for settings before they do anything else, and end with "broker too old" where the API
-is not served. What Kafka would act on is named, and nothing that is not so: a topic that is cut at its start
-(`delete`), the clock of its timestamps, and the largest request. All are read-only, and none is a secret. They are
-changed in the server's own configuration, not by this protocol.
+Many tools request settings first, and end with "broker too old" without this API. The reply has only settings that are
+in effect: a topic that is cut at its start (`delete`), the clock of its timestamps, and the largest request. All are
+read-only, and none is a secret. They are changed in the server's own configuration, not by this protocol.
 
-A module of its own, because it is for operators and their tools, and the services of consumers are for clients.
+This is a separate module because it is for operators' tools, and the services of consumers are for clients.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
 
 
 class _Resource(IntEnum):
-    """What has settings."""
+    """Resources with settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -50,19 +49,19 @@ class ConfigsService(Service):
     """A `Service` that answers DescribeConfigs for one topic and for this server."""
 
     def __init__(self, topic: ServedTopic, *, max_request_bytes: int, has_server_time: bool) -> None:
-        """`has_server_time`: the timestamps of records are the server's, and not those of clients."""
+        """Make it; `has_server_time` is True if the timestamps of records are the server's, not the clients'."""
         self._topic = topic
         self._max_request_bytes = max_request_bytes
         self._has_server_time = has_server_time
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """DescribeConfigs."""
+        """Return DescribeConfigs."""
         return {ApiKey.DESCRIBE_CONFIGS: ServedApi(*VERSIONS[ApiKey.DESCRIBE_CONFIGS], self.describe_configs)}
 
     async def describe_configs(
         self, request: admin.DescribeConfigsRequest, caller: Caller
     ) -> admin.DescribeConfigsResponse:
-        """Return the settings of each resource that is asked for, or why it has none here."""
+        """Return the settings of each requested resource, or the reason why it has none here."""
         del caller
         await trio.lowlevel.checkpoint()
         state = self._topic.state()

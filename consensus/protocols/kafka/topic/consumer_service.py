@@ -1,28 +1,24 @@
-"""What consumers ask of a topic of one partition: Metadata, DescribeCluster, ListOffsets, OffsetForLeaderEpoch, Fetch.
+"""Requests of consumers to a topic of one partition: Metadata, DescribeCluster, ListOffsets, epochs' ends, Fetch.
 
-    Fetch ─▶ check topic, leader, epoch ─▶ offset within [log start, high watermark]? ─▶ enough bytes? ─▶ answer
+    Fetch ─▶ check topic, leader, epoch ─▶ offset within [log start, high watermark]? ─▶ enough bytes? ─▶ reply
                                                          │ beyond it                        │ no
                                                          └───── wait for the watermark ◀────┘ at most max_wait
 
-*Epochs.* A request with an epoch below the topic's is answered FENCED_LEADER_EPOCH, one above it UNKNOWN_LEADER_EPOCH:
-either way the client asks for Metadata and comes again (KIP-320). Then many ask OffsetForLeaderEpoch where the epoch of
-their last record ends, and take an end before their position for a log that was cut. Within one cluster nothing below
-the high watermark is ever cut, but a recovered farm begins again at the end of a backup, below what consumers may have
-read of the old one. An epoch ends where committed entries of a later one begin. While there are none of a later one,
-the answer is the largest offset there is: a server that lags behind does not know the end. It cannot be left unserved:
-kafka-python then asks for ever instead of reading on.
+*Epochs.* A request with a lower epoch than the topic's gets FENCED_LEADER_EPOCH, with a higher one
+UNKNOWN_LEADER_EPOCH: the client then requests Metadata and retries (KIP-320). Many clients then use
+OffsetForLeaderEpoch, and treat an end before their position as a cut log. Within one cluster nothing below the high
+watermark is ever cut, but a recovered farm restarts at the end of a backup. An epoch ends at the first committed entry
+of a later one; without any, the reply is the largest offset, since the server may lag. A missing reply would make
+kafka-python repeat the request forever. An epoch unknown to the whole cluster gets -1, at which clients apply their
+reset policy.
 
-An epoch that no server of this cluster can have had has no end: the answer is -1, at which clients apply their reset
-policy, as they do if an end lies before their position.
+*An offset beyond the high watermark.* A client of a crashed server may have read entries whose commitment this server
+does not know. OFFSET_OUT_OF_RANGE would make it restart and read records twice. So the request first waits for the
+watermark. Then only the quorum's leader replies OFFSET_OUT_OF_RANGE, and only for an offset beyond the end of its log.
+Otherwise the reply is NOT_LEADER_OR_FOLLOWER, which makes every client retry soon.
 
-*An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
-server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
-for the watermark first. After that only the quorum's leader says OFFSET_OUT_OF_RANGE, since it alone knows where the
-log ends, and only of an offset beyond that end: a leader that has just been elected does not know yet what of its log
-is committed. Otherwise the answer is NOT_LEADER_OR_FOLLOWER, which every client takes as "ask again soon".
-
-*Sessions* (KIP-227) would spare the list of partitions in each request. There is one partition, so every answer has
-session id 0, which tells the client that it has none; a request of a session is answered FETCH_SESSION_ID_NOT_FOUND.
+*Sessions* (KIP-227) would save the list of partitions in each request. With one partition, every reply has session id
+0: no session. A request of a session gets FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from collections import Counter
@@ -41,18 +37,18 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _FIRST_FETCH_BY_ID: Final = 13
 _ENDPOINT_TYPES: Final = frozenset({1, 2})
-"""Of DescribeCluster: brokers, and controllers."""
+"""Endpoint types of DescribeCluster: brokers, and controllers."""
 _MAX_WAIT_MS: Final = 60_000
-"""Of a Fetch; a client that asks for longer gets an empty answer after this."""
+"""Longest wait of a Fetch; after this the reply is empty."""
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-"""Of a Fetch, whatever the client asks for."""
+"""Size limit of the reply to a Fetch, for any requested size."""
 
 
 class ConsumerService(Service):
     """Answers consumers from one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
-        """`describes_cluster` is false where another service of the listener has DescribeCluster."""
+        """Make it; `describes_cluster` is false if another service of the listener has DescribeCluster."""
         self._topic = topic
         answers: dict[int, Answer] = {
             ApiKey.FETCH: self.fetch,
@@ -65,14 +61,14 @@ class ConsumerService(Service):
         self._apis = {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """All of them; DescribeCluster unless another service has it."""
+        """Return all APIs; DescribeCluster unless another service has it."""
         return self._apis
 
     async def metadata(self, request: clients.MetadataRequest, caller: Caller) -> clients.MetadataResponse:
-        """The brokers, and the topic with its leader."""
+        """Return the brokers, and the topic with its leader."""
         state = self._topic.state()
         asked = request.topics
-        # Version 0 has no null: there an empty list asks for all topics.
+        # Version 0 cannot send null: there an empty list requests all topics.
         if asked is None or (not asked and caller.api_version == 0):
             topics: tuple[clients.MetadataResponseTopic, ...] = (_topic(state),)
         else:
@@ -90,7 +86,7 @@ class ConsumerService(Service):
     async def describe_cluster(
         self, request: admin.DescribeClusterRequest, caller: Caller
     ) -> admin.DescribeClusterResponse:
-        """The brokers, which are the controllers as well: each server is both, on this listener."""
+        """Return the brokers, which are the controllers as well: each server is both, on this listener."""
         del caller
         state = self._topic.state()
         if request.endpoint_type not in _ENDPOINT_TYPES:
@@ -112,9 +108,9 @@ class ConsumerService(Service):
         )
 
     async def list_offsets(self, request: clients.ListOffsetsRequest, caller: Caller) -> clients.ListOffsetsResponse:
-        """The start, the end, or the offset of a time.
+        """Return the start, the end, or the offset of a time.
 
-        A partition that is named twice is refused, as in Kafka: to find a time the whole log may have to be read.
+        A repeated partition is refused, as in Kafka: finding a time may need the whole log.
         """
         del caller
         named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
@@ -161,9 +157,9 @@ class ConsumerService(Service):
     async def offset_for_leader_epoch(
         self, request: clients.OffsetForLeaderEpochRequest, caller: Caller
     ) -> clients.OffsetForLeaderEpochResponse:
-        """Where epochs end: what a consumer has read beyond the end of its epoch was cut off.
+        """Return the ends of epochs: records read beyond the end of their epoch were cut off.
 
-        A partition that is named twice is refused: each may cost a read barrier.
+        A repeated partition is refused: each may cost a read barrier.
         """
         del caller
         named = Counter((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
@@ -196,7 +192,7 @@ class ConsumerService(Service):
         )
 
     async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
-        """Whole batches from the offsets that are asked for, when there are enough or the time is over."""
+        """Return whole batches from the requested offsets, when there are enough or the time is over."""
         if request.session_id != 0:
             return clients.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         wait_s = max(0, min(request.max_wait_ms, _MAX_WAIT_MS)) / 1000
@@ -213,7 +209,7 @@ class ConsumerService(Service):
     async def _read(
         self, request: clients.FetchRequest, caller: Caller, *, is_last: bool
     ) -> tuple[clients.FetchResponse, bool]:
-        """The answer now, and whether it need not wait: it has enough bytes, an error, or nothing that could come."""
+        """Return the present reply, and True if it need not wait: enough bytes, an error, or no possible data."""
         budget = max(0, min(request.max_bytes, _MAX_ANSWER_BYTES))
         taken, is_refused, waits = 0, False, False
         topics = []
@@ -282,7 +278,7 @@ class ConsumerService(Service):
 
 
 def _refusal(state: TopicState, partition: int, epoch: int, *, is_known: bool) -> ErrorCode:
-    """Why a partition is not read here, or NONE."""
+    """Return the reason why a partition is not read here, or NONE."""
     if not is_known or partition != PARTITION:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if state.leader_id != state.node_id:
@@ -301,7 +297,7 @@ def _beyond(state: TopicState, offset: int) -> ErrorCode:
 
 
 def _controller(state: TopicState) -> int:
-    """The leader of the quorum, if clients can connect to it."""
+    """Return the leader of the quorum, if clients can connect to it."""
     return state.controller_id if any(it.node_id == state.controller_id for it in state.brokers) else NO_REPLICA
 
 

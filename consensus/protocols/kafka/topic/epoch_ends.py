@@ -1,16 +1,16 @@
-"""Where the entries of a term end in a replicated log, for consumers that ask whether what they read was cut off.
+"""The ends of terms in a replicated log, for consumers that check for a cut log.
 
     terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   end of 2 and of 3: 5   end of 4: not known yet
     offsets  0 1 2   3 4   5 6 7
 
-Final are entries that are committed, and applied where the topic ends there. A term ends where final entries of a later
-term begin. What is compacted has no terms any more: a term that ended there ends at the log's start at the latest.
+Final entries are committed, and applied if the topic ends there. A term ends at the first final entry of a later term.
+The compacted part does not contain terms any more: a term that ended there ends at the log's start at the latest.
 
-While a server has no final entry of a later term it does not know the end, since it may lag behind; so nothing counts
-as cut. A term later than its own may be one that it has not heard of: a read barrier decides. After that, such a term
-is one of another log, such as that of the farm that was recovered.
+Without a final entry of a later term a server does not know the end, since it may lag; so nothing counts as cut. A term
+later than its own may be unknown to it: a read barrier decides. After that, such a term belongs to another log, such as
+that of a recovered farm.
 
-A module of its own, because a quorum's log and a farm's log are served by different topics.
+This is a separate module because a quorum's log and a farm's log are served by different topics.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ from consensus.server.server import ConsensusServer
 async def end_of_term(
     server: ConsensusServer, term: Term, final: Callable[[], Index], barrier: Callable[[], Awaitable[Index]]
 ) -> int | None:
-    """Return the offset behind the last final entry of `term` or of an earlier one; see `ServedTopic.epoch_end`.
+    """Return the offset after the last final entry of `term` or of an earlier one; see `ServedTopic.epoch_end`.
 
     Raises `ServerBusyError` or `ServerStoppedError`.
     """

@@ -1,22 +1,21 @@
-"""What producers ask of a topic of one partition: Produce and InitProducerId.
+"""Requests of producers to a topic of one partition: Produce and InitProducerId.
 
-    Produce ─▶ may it? ─▶ one batch, whole, CRC right, no transaction ─▶ ServedTopic.append ─▶ committed ─▶ base offset
+    Produce ─▶ allowed? ─▶ one whole batch, valid CRC, no transaction ─▶ ServedTopic.append ─▶ committed ─▶ base offset
 
-A batch is answered when its records are committed, whatever `acks` says but 0: there is no weaker state that a leader
-of Raft could tell. With `acks` 0 there is no answer, so the client never learns that a batch was refused.
+A batch gets its reply when its records are committed, for any `acks` except 0: a Raft leader does not have a weaker
+state to report. With `acks` 0 there is no reply, so the client does not see refusals.
 
-*Once each.* The topic remembers the last batches of each producer id, and answers one that comes again with the offset
-that it has (KIP-98). When the time that the client allows is over, the answer is REQUEST_TIMED_OUT and the batch may
-still be committed later: a producer with an id sends it again safely, one without an id may write it twice.
+*Idempotence.* The topic stores the last batches of each producer id, and replies to a repeated one with its offset
+(KIP-98). After the client's timeout the reply is REQUEST_TIMED_OUT and the batch may still commit later: a producer
+with an id repeats it safely, one without an id may write it twice.
 
-*Producer ids.* Clients send InitProducerId to any server, and some send it to the same one until it is answered. Where
-only the leader can give an id, another server asks the leader for it.
+*Producer ids.* Clients send InitProducerId to any server, and some repeat it there until they get a reply. If only the
+leader can give an id, another server requests it from the leader.
 
-*Transactions* are not served: there is no coordinator for them, and what comes nevertheless is refused.
+*Transactions* are not served: there is no coordinator for them, and their requests are refused.
 
-Where the topic takes no records, Produce is still advertised, because clients judge by it whether a server has the
-format of records that they need. It is answered TOPIC_AUTHORIZATION_FAILED, which is the one error that clients show
-to their user at once instead of trying again.
+A topic without client records still advertises Produce, because clients derive the supported format of records from it.
+The reply is TOPIC_AUTHORIZATION_FAILED, the one error that clients report immediately instead of retrying.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,7 +38,7 @@ _FIRST_PRODUCE_BY_ID: Final = 13
 _MAX_TIMEOUT_MS: Final = 120_000
 _ACKS: Final = (-1, 0, 1)
 _ELSEWHERE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""To InitProducerId, which clients send to any server: they ask again then, some of them always the same server."""
+"""Error for InitProducerId, which clients send to any server: they retry, some of them always at the same server."""
 FORWARDING_CLIENT: Final = "forwarded"
 """The client id of requests that another server passes on."""
 Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
@@ -50,7 +49,7 @@ class ProduceService(Service):
     """Takes the records of clients into one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
-        """`forward` asks the leader for a producer id, where only the leader can give one."""
+        """Make it; `forward` requests a producer id from the leader, if only the leader can give one."""
         self._topic = topic
         self._forward = forward
 
@@ -62,7 +61,7 @@ class ProduceService(Service):
         }
 
     async def produce(self, request: clients.ProduceRequest, caller: Caller) -> clients.ProduceResponse | None:
-        """Have batches committed, one after the other."""
+        """Commit batches in order."""
         deadline = trio.current_time() + max(0, min(request.timeout_ms, _MAX_TIMEOUT_MS)) / 1000
         topics = []
         is_named = False
@@ -92,7 +91,7 @@ class ProduceService(Service):
     async def init_producer_id(
         self, request: clients.InitProducerIdRequest, caller: Caller
     ) -> clients.InitProducerIdResponse:
-        """A new id. A client that has one already gets a new one too, so its numbers begin anew."""
+        """Return a new id. A client with an id also gets a new one, so its numbers restart."""
         error = ErrorCode.NONE
         state = self._topic.state()
         if request.transactional_id is not None:
@@ -103,7 +102,7 @@ class ProduceService(Service):
             return await self._of_leader(request, caller)
         if error is ErrorCode.NONE:
             try:
-                # A server that passes a request on logs in as itself: whose request it is, it does not say.
+                # A forwarding server logs in as itself, and does not send the name of the original client.
                 principal = None if caller.client_id == FORWARDING_CLIENT else caller.principal
                 given = await self._topic.new_producer_id(principal)
             except ProduceRefusedError as refused:
@@ -121,12 +120,12 @@ class ProduceService(Service):
     async def _of_leader(
         self, request: clients.InitProducerIdRequest, caller: Caller
     ) -> clients.InitProducerIdResponse:
-        # Two servers that take each other for the leader would ask each other without end.
+        # Two servers that each consider the other one the leader would forward without end.
         if self._forward is not None and caller.client_id != FORWARDING_CLIENT:
             try:
                 return await self._forward(request)
             except (KafkaConnectionError, KafkaWireError):
-                pass  # the client asks again, and by then another leader may be known
+                pass  # the client retries, and by then another leader may be known
         return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
 
     def _check_place(
@@ -136,15 +135,15 @@ class ProduceService(Service):
         partition: clients.ProduceRequestPartition,
         caller: Caller,
     ) -> None:
-        """Raises `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
+        """Raise `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
         by_id = caller.api_version >= _FIRST_PRODUCE_BY_ID
         _check_place(self._topic.state(), request, topic, partition, by_id=by_id)
 
     def _batch_of(self, partition: clients.ProduceRequestPartition) -> RecordBatch:
-        """The one batch of a partition, if the topic may take it; raises `ProduceRefusedError`.
+        """Return the one batch of a partition, if the topic may take it; raises `ProduceRefusedError`.
 
-        Batches and records are counted by the heads, before anything is unpacked: of compressed ones a small request
-        may have hundreds, each of which would become 100,000 records.
+        Batches and records are counted by the heads, before decompression: a small request may have hundreds of
+        compressed batches, each with 100,000 records.
         """
         records, most = partition.records or b"", self._topic.max_batch_records
         try:

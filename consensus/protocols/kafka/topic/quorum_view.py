@@ -1,22 +1,20 @@
-"""How a quorum stands, for Kafka's quorum tool on a listener for clients: DescribeQuorum 55 (KIP-595).
+"""The state of a quorum, for Kafka's quorum tool on a listener for clients: DescribeQuorum 55 (KIP-595).
 
     kafka-metadata-quorum --bootstrap-server … describe --status │ --replication
         ─▶ Metadata: the brokers ─▶ DescribeQuorum to any of them ─▶ `QuorumView`, as that server knows it
 
-A broker of Kafka passes the request on to the active controller. The servers behind such a listener need not be able to
-ask each other, and the tool asks any broker that it is connected to. So if the leader is among the brokers, another
-server ends the connection: after an error the tool asks again, and the one that it has no connection to is not the one
-that it asks. It gets to the leader within a second or two.
+A broker of Kafka forwards the request to the active controller. Servers of such a listener may be unable to query each
+other, and the tool uses any connected broker. So if the leader is among the brokers, another server ends the
+connection: the tool then retries at a broker without a connection, and reaches the leader within a second or two.
 
-If the leader is not among the brokers, a server answers by what it knows: the leader, its epoch, what is committed, and
-itself. Of all others it says that their end is not known (-1), and of the leader that its log is at least as long as
-its own. While no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
+If the leader is not among the brokers, a server reports its own view: the leader, its epoch, the commit index, and
+itself. For all others the end is unknown (-1), and the leader's log is at least as long as its own. Without a known
+leader it replies NOT_LEADER_OR_FOLLOWER, and the tool retries. For a KRaft quorum `admin_service` makes the
+`QuorumView`: only the leader describes replicas.
 
-For a KRaft quorum `admin_service` makes the `QuorumView`: only the leader describes replicas.
-
-*Times.* Kafka's leader keeps when it last heard of a replica, by the machine's clock; ours keeps a monotonic clock and
-tells how long ago that was. `ReplicaTimes` makes times of ages, which in an epoch never go back, as Kafka's do not: the
-two clocks are not read in the same instant, and the machine's may be put back.
+*Times.* Kafka's leader stores the last contact of a replica by the machine's clock; ours has a monotonic clock and
+reports ages. `ReplicaTimes` converts ages to times, which never go back within an epoch: the two clocks are not read in
+the same instant, and the machine's may be set back.
 
 A separate module, because a farm and a KRaft quorum both use it.
 """
@@ -50,13 +48,13 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """A quorum as one server knows it; `leader_id` is None while none is known."""
+    """A quorum as one server knows it; `leader_id` is None while the leader is unknown."""
 
     node_id: int
-    """Of this server."""
+    """Id of this server."""
     leader_id: int | None
     leader_is_listed: bool
-    """Whether clients are told where the leader is."""
+    """True if clients get the address of the leader."""
     leader_epoch: int
     high_watermark: int
     voters: tuple[ReplicaView, ...]
@@ -68,7 +66,7 @@ class QuorumView:
 
 
 class ReplicaTimes(Generic[K]):
-    """When replicas were last heard and had last caught up, as DescribeQuorum tells it; see the module."""
+    """Times of the last contact with replicas, and of their last catching up, for DescribeQuorum; see the module."""
 
     def __init__(self, unix_ms: Callable[[], int]) -> None:
         self._unix_ms = unix_ms
@@ -76,7 +74,7 @@ class ReplicaTimes(Generic[K]):
         self._reported: Mapping[K, tuple[int, int]] = {}
 
     def tell(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
-        """The two times of each replica in ms since 1970, -1 for None, of how many ms ago they were."""
+        """Return the two times of each replica in ms since 1970, from their ages in ms; -1 for None."""
         now_ms, before = self._unix_ms(), self._reported if epoch == self._epoch else {}
 
         def times(replica: K) -> tuple[int, int]:
@@ -99,7 +97,7 @@ class QuorumViewService(Service):
         self._times: ReplicaTimes[tuple[int, UUID]] = ReplicaTimes(unix_ms)
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """DescribeQuorum."""
+        """Return DescribeQuorum."""
         return {ApiKey.DESCRIBE_QUORUM: ServedApi(*VERSIONS[ApiKey.DESCRIBE_QUORUM], self.describe_quorum)}
 
     async def describe_quorum(

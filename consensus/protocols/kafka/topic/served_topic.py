@@ -1,10 +1,10 @@
-"""What the endpoint for clients needs of the log that it serves as a topic of one partition.
+"""The interface between the endpoint for clients and the log that it serves as a topic of one partition.
 
-    ServedTopic ◀── the log of a KRaft quorum, which takes what clients produce
-                ◀── the farm's committed log behind a Kafka listener
+    ServedTopic ◀── the log of a KRaft quorum, which takes records of clients
+                ◀── the farm's committed log, for a Kafka listener
 
-The endpoint answers Metadata, ListOffsets, Fetch and Produce; the topic says what is in it and takes what is produced.
-A topic is read in whole record batches, as bytes that go to the client unchanged, so that batches can be cached.
+The endpoint serves Metadata, ListOffsets, Fetch and Produce; the topic provides its contents and takes records. A topic
+is read in whole record batches, as bytes that go to the client unchanged, so that batches can be cached.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +20,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A server that clients may connect to, on the listener that they asked by."""
+    """A server that clients may connect to, on the listener of their request."""
 
     node_id: int
     host: str
@@ -35,20 +35,20 @@ class TopicState:
     topic_id: UUID
     cluster_id: str
     node_id: int
-    """Of this server."""
+    """Id of this server."""
     leader_id: int
     """The server that clients are to fetch from and to produce to; -1: not known now."""
     leader_epoch: int
     controller_id: int
-    """The leader of the quorum behind the topic; -1: not known now."""
+    """The leader of the topic's quorum; -1: not known now."""
     brokers: tuple[Broker, ...]
     log_start_offset: int
     high_watermark: int
     is_internal: bool
     takes_records: bool
-    """Whether clients may produce to it at all, on this server."""
+    """True if clients may produce to it on this server."""
     log_end_offset: int = -1
-    """Exclusive: where this server's log ends, committed or not; -1: at the high watermark."""
+    """End of this server's log, exclusive, committed or not; -1: at the high watermark."""
     final_end: int = -1
     """Exclusive: between the high watermark and this no offset has a record; -1: at the high watermark."""
 
@@ -76,7 +76,7 @@ class ProduceRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Records were committed, or had been before if the same batch came again. The first has `base_offset`."""
+    """Committed records, now or before if the same batch was repeated. The first has `base_offset`."""
 
     base_offset: int
     log_append_time_ms: int
@@ -85,7 +85,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class ProducerId:
-    """What an idempotent producer puts into its batches."""
+    """Id and epoch for the batches of an idempotent producer."""
 
     producer_id: int
     producer_epoch: int
@@ -93,7 +93,7 @@ class ProducerId:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a consumer group has noted. `leader_epoch` is -1 if the client did not say it."""
+    """The committed offset of a consumer group. `leader_epoch` is -1 if the client did not send it."""
 
     offset: int
     leader_epoch: int
@@ -101,23 +101,23 @@ class CommittedOffset:
 
 
 class GroupOffsets(Protocol):
-    """Where the offsets of consumer groups are kept: as entries of the log, by its leader."""
+    """Store of the offsets of consumer groups: entries of the log, by its leader."""
 
     def is_coordinator(self) -> bool:
-        """Whether this server is where groups meet, for the partition of offsets that there is: the leader.
+        """Return True if this server coordinates the groups, for the only partition of offsets: the leader.
 
-        Not before it has applied an entry of its own term: until then `committed` may give an older offset than a
-        consumer has noted, and the consumer would read entries twice.
+        Not before it has applied an entry of its own term: until then `committed` may return an older offset than a
+        consumer has committed, and the consumer would read entries twice.
         """
 
     def groups(self) -> Collection[str]:
-        """The groups that have noted an offset."""
+        """Return the groups with a committed offset."""
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
-        """By topic, what the group has noted; partition 0 is the only one."""
+        """Return the group's committed offset of each topic; partition 0 is the only one."""
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if no other user owns the group: the one who first noted an offset in it."""
+        """Return True if no other user owns the group by its first committed offset."""
 
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
@@ -135,33 +135,34 @@ class ServedTopic(Protocol):
 
     @property
     def max_batch_records(self) -> int:
-        """How many records a batch has at most that clients produce; `append` gets none with more."""
+        """Return the limit of records in a client's batch; `append` never gets a larger one."""
 
     def state(self) -> TopicState:
-        """How it is now, cheaply: it is asked for every request."""
+        """Return the present state, cheaply: it is needed for every request."""
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole record batches, the first of which has the record at `offset`, all below the high watermark.
+        """Return whole record batches, from the batch with `offset` on, all below the high watermark.
 
-        At least one batch if `offset` is below the high watermark, however large; else of at most `max_bytes`. Offsets
-        may have no record: then the first batch begins behind `offset`. Empty if there is no record from `offset` on.
-        Raises `OffsetOutOfRangeError`, `ServerBusyError` (ask again soon) or `ServerStoppedError`.
+        At least one batch of any size if `offset` is below the high watermark; further ones up to `max_bytes`. Offsets
+        may lack a record: then the first batch begins after `offset`. Empty without a record from `offset` on. Raises
+        `OffsetOutOfRangeError`, `ServerBusyError` (retry soon) or `ServerStoppedError`.
         """
 
     async def wait_beyond(self, offset: int) -> None:
         """Return when the high watermark is above `offset`."""
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The first offset whose record has this timestamp or a later one, and its timestamp; None: there is none."""
+        """Return the first offset whose record has this timestamp or a later one, and its timestamp, or None."""
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
-        """The offset of the record with the latest timestamp, and that; None in an empty topic."""
+        """Return the offset of the record with the latest timestamp, and that; None in an empty topic."""
 
     async def epoch_end(self, epoch: int) -> int | None:
-        """The offset behind the last record of `epoch` or of an earlier one, if this server has records beyond it.
+        """Return the offset after the last record of `epoch` or of an earlier one, if this server has later records.
 
-        `MAX_OFFSET` if it has not: what it may lack is not cut. None if the log has no record of that epoch and never
-        gets one: a consumer that has read one did so in another log. Raises `ServerBusyError` or `ServerStoppedError`.
+        `MAX_OFFSET` if it has none: records that it may lack are not cut. None if the log does not have a record of
+        that epoch and never gets one: a consumer has read it in another log. Raises `ServerBusyError` or
+        `ServerStoppedError`.
         """
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
@@ -171,7 +172,7 @@ class ServedTopic(Protocol):
         """
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """An id that no other producer of this log ever had. Raises as `append` does."""
+        """Return an id that no other producer of this log ever had. Raises as `append` does."""
 
     def groups(self) -> GroupOffsets | None:
-        """Where consumer groups keep their offsets; None: the APIs of groups are not served."""
+        """Return the offsets of consumer groups; None: the APIs of groups are not served."""

@@ -1,10 +1,10 @@
 """Kafka's APIs and error codes by number, and the versions of each API that this package reads and writes.
 
-The versions are those that kio has the schemas of, up to what Kafka 4.1 sends and at least back to what it still takes.
-A listener serves of these what its services serve (`connections.service.ServedApi`); a client picks the newest version
-that both sides have (`version_for`).
+The versions are those with schemas in kio, up to the versions that Kafka 4.1 sends and at least back to those that it
+still accepts. A listener serves the versions of its services (`connections.service.ServedApi`); a client picks the
+newest common version (`version_for`).
 
-A module of its own, because messages, codec, listener and services need the numbers, and nothing else of each other.
+This is a separate module because messages, codec, listener and services need only the numbers from each other.
 """
 
 from collections.abc import Mapping
@@ -62,11 +62,11 @@ class ApiKey(IntEnum):
 
 
 VERSIONS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({key: key.versions for key in ApiKey})
-"""Of each API the lowest and the highest version that the codec has."""
+"""The lowest and the highest version of each API in the codec."""
 
 
 def version_for(api_key: int, offered: Mapping[int, tuple[int, int]]) -> int | None:
-    """The newest version of an API that the codec has and that a server offers; None: there is none."""
+    """Return the newest version of an API in the codec and in a server's offer, or None."""
     if api_key not in VERSIONS or api_key not in offered:
         return None
     ours, theirs = VERSIONS[api_key], offered[api_key]

@@ -1,23 +1,23 @@
-"""Kafka's requests and responses as frames, without the four bytes of length that stand before each on a stream.
+"""Kafka's requests and responses as frames, without the four bytes of length before each on a stream.
 
     request     API key int16 │ API version int16 │ correlation id int32 │ client id │ [tagged fields] │ message
     response    correlation id int32 │ [tagged fields] │ message
 
-A header has tagged fields if its message is of a flexible version; the client id has a length of 16 bits all the same,
-and the response to ApiVersions has the old header always. A response does not say what it answers: responses come in
-the order of the requests, and the correlation id confirms it.
+A header has tagged fields if its message has a flexible version, except for the length of the client id (16 bits) and
+the response to ApiVersions (always the old header). A response does not name its request: responses come in the order
+of the requests, and the correlation id confirms it.
 
-*What is refused.* An unknown API, a version that the listener does not serve, and bytes behind a message are
-`KafkaWireError`s; a listener closes the connection. A version that is not served is an `UnsupportedVersionError`, since
-ApiVersions has an answer to it, which a client needs in order to ask again: version 0 with error 35 and what is served.
+*Refusals.* An unknown API, an unsupported version, and trailing bytes are `KafkaWireError`s; a listener closes the
+connection. An unsupported version is an `UnsupportedVersionError`, since ApiVersions has a reply to it: version 0 with
+error 35 and the served versions.
 
-*librdkafka's request for all topics* is the one exception. From version 9 of Metadata on, librdkafka keeps four bytes
-free for the count of the topics, writes null into the first, and sends the other three as well:
+*librdkafka's request for all topics* is the one exception. From version 9 of Metadata on, librdkafka reserves four
+bytes for the count of the topics, writes null into the first, and sends the other three as well:
 
     null │ 00 00 00 │ may topics be made? │ [operations on the cluster? up to version 10] │ 00 │ no tagged fields
 
-(recorded from 2.1.1 to 2.16.0). Kafka answers it, since it does not look behind the end of a request. No version allows
-these bytes, so they can mean nothing else, and are read without the three.
+(recorded from 2.1.1 to 2.16.0). Kafka accepts it, since it ignores trailing bytes. No version allows these bytes, so
+their meaning is unique, and they are read without the three.
 """
 
 import struct
@@ -35,11 +35,11 @@ _RESPONSE_HEAD: Final = struct.Struct(">i")
 _NO_TAGGED_FIELDS: Final = b"\x00"
 _FREE_BYTES: Final = 3
 _SIZE_WITH_FREE_BYTES: Final[Mapping[int, int]] = {9: 8, 10: 8, 11: 7, 12: 7, 13: 7}
-"""Of librdkafka's request for all topics behind its header, by version of Metadata."""
+"""Size of librdkafka's request for all topics without its header, by version of Metadata."""
 
 
 class UnsupportedVersionError(KafkaWireError):
-    """A request of an API that is served, in a version that is not."""
+    """A request of a served API in an unsupported version."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         super().__init__(f"version {api_version} of API {api_key} is not served")
@@ -63,9 +63,9 @@ class ApiRequest:
 def decode_request(
     frame: bytes, served: Mapping[int, tuple[int, int]] = VERSIONS, limits: Limits = DEFAULT_LIMITS
 ) -> ApiRequest:
-    """A request of an API and version that are served (both ends included).
+    """Decode a request of a served API and version (both ends included).
 
-    Raises `KafkaWireError`, and of these `UnsupportedVersionError` for another version.
+    Raises `KafkaWireError`, and for an unsupported version `UnsupportedVersionError`.
     """
     _check_size(frame, limits.max_request_bytes)
     cursor = Cursor(frame, 0, limits.max_request_elements)
@@ -87,7 +87,7 @@ def decode_request(
 
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A request; raises `KafkaWireError` if the codec has no such version, or the message no bytes in it."""
+    """Encode a request; raises `KafkaWireError` if the codec lacks the version, or the message has no form in it."""
     schema = _known_schema(api_key, version, Direction.REQUEST)
     encoded_id = client_id.encode(errors="replace")
     try:
@@ -102,7 +102,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def decode_response(api_key: int, version: int, frame: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[int, Any]:
-    """The correlation id and the message of a response to a request of this API and version."""
+    """Return the correlation id and the message of a response to a request of this API and version."""
     schema = _known_schema(api_key, version, Direction.RESPONSE)
     _check_size(frame, limits.max_response_bytes)
     cursor = Cursor(frame, 0, limits.max_elements)
@@ -112,7 +112,7 @@ def decode_response(api_key: int, version: int, frame: bytes, limits: Limits = D
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, message: Any) -> bytes:
-    """A response; raises `KafkaWireError` if the codec has no such version, or the message no bytes in it."""
+    """Encode a response; raises `KafkaWireError` if the codec lacks the version, or the message has no form in it."""
     schema = _known_schema(api_key, version, Direction.RESPONSE)
     try:
         parts = [_RESPONSE_HEAD.pack(correlation_id)]

@@ -1,4 +1,4 @@
-"""The four compressions of Kafka's record batches, with a bound on what a few bytes may become.
+"""The four compressions of Kafka's record batches, with a bound on the decompressed size.
 
     gzip      one or more members (RFC 1952)
     snappy    xerial's framing: magic of 8 bytes │ version 4 │ compatible 4 │ (length 4 │ raw block) …; librdkafka and
@@ -6,13 +6,12 @@
     lz4       one or more frames
     zstd      one or more frames
 
-A length that a sender declares is never allocated by itself. Gzip is read up to the bound and no further. Snappy
-declares its length, which is believed only as far as its bytes can become so many. LZ4 and zstd write into a map of
-memory as large as the bound, whose pages exist when they are written, so that it costs what the real data need; a
-`bytearray` would be filled with zeros first. Data that do not fit are refused, and so are more members or blocks than
-any producer writes, since a few bytes make an empty one.
+A declared length alone never causes an allocation. Gzip is read up to the bound. Snappy declares its length, which is
+accepted only up to the possible growth of its bytes. LZ4 and zstd write into a map of memory as large as the bound,
+whose pages exist only when they are written; a `bytearray` would be filled with zeros first. Data beyond the bound are
+refused. More members or blocks than any producer writes are refused too, since a few bytes make an empty one.
 
-cramjam is loaded when the first compressed batch comes.
+cramjam is loaded with the first compressed batch.
 """
 
 import struct
@@ -29,16 +28,16 @@ _BLOCK_BYTES: Final = 32 * 1024
 _LENGTH: Final = struct.Struct(">I")
 _GZIP_WINDOW: Final = 31
 _MAX_MEMBERS: Final = 64
-"""Of gzip; producers write one. What is left behind a member is copied."""
+"""Limit of gzip members; producers write one. The data after a member are copied."""
 _MIN_BLOCK_BYTES: Final = 1024
-"""Of snappy, on average; Java writes blocks of 32 KiB and can be told to write smaller ones, of no less than this."""
+"""Average size of snappy blocks; Java writes blocks of 32 KiB, and its smallest setting is this size."""
 _FREE_BLOCKS: Final = 16
 _MAX_SNAPPY_GROWTH: Final = 22
 """A byte of snappy becomes no more: three bytes copy at most 64."""
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
-    """The bytes of a batch's records, as the batch carries them."""
+    """Return the bytes of a batch's records in compressed form."""
     match compression:
         case Compression.NONE:
             return data
@@ -56,7 +55,7 @@ def compress(data: bytes, compression: Compression) -> bytes:
 
 
 def decompress(data: bytes, compression: Compression, max_bytes: int) -> bytes:
-    """Reverse of `compress`; raises `KafkaWireError`, also for what would be longer than `max_bytes`."""
+    """Reverse `compress`; raises `KafkaWireError`, also if the result would be longer than `max_bytes`."""
     match compression:
         case Compression.NONE:
             return data
@@ -132,7 +131,7 @@ def _unsnappy(data: bytes, max_bytes: int) -> bytes:
 
 
 def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
-    """Snappy declares its length, which its reader believes: it is checked before anything is allocated."""
+    """Decompress a snappy block; its declared length is checked before any allocation."""
     cramjam = _cramjam()
     try:
         length = cramjam.snappy.decompress_raw_len(data)

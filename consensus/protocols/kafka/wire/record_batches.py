@@ -6,12 +6,13 @@
     record = length │ attributes 1 (0) │ timestamp delta │ offset delta │ tail
     tail   = key length (-1: null) │ key │ value length │ value │ headers │ (name length │ name │ length │ value) …
 
-Lengths and deltas in records are varints of Protocol Buffers, zigzag. The checksum covers what follows it, so a leader
-sets the epoch and the base offset without a new one. Attributes: compression (bits 0 to 2), log append time (3),
-transactional (4), control (5). Records are numbered without gaps: only a cleaner makes gaps, and Raft's log has none.
+Lengths and deltas in records are varints of Protocol Buffers, zigzag. The checksum covers the bytes after it, so a
+leader sets the epoch and the base offset without a new one. Attributes: compression (bits 0 to 2), log append time (3),
+transactional (4), control (5). Records are numbered without gaps: only a cleaner makes gaps, and Raft's log never has
+any.
 
-A log stores tails as they are (`entries`), so there are two layers: `decode_tails` and `encode_tails` neither build
-nor look into records, though the former checks that each is one, and `decode_batch` and `encode_batch` stand on them.
+A log stores tails unchanged (`entries`), so there are two layers. `decode_tails` and `encode_tails` do not build
+records, though the former checks each of them; `decode_batch` and `encode_batch` use them.
 """
 
 import struct
@@ -36,17 +37,17 @@ _CHECKED: Final = struct.Struct(">hiqqqhii")
 _BEFORE: Final = struct.Struct(">qiibI")
 _VARINT_BITS: Final = 64
 _MORE: Final = 0x80
-"""The bit by which a byte of a varint says that another one follows."""
+"""The bit of a varint's byte that marks a further byte."""
 _MAX_NUMBER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """What a batch says before its records."""
+    """The head of a batch, before its records."""
 
     base_offset: int
     size_bytes: int
-    """Of the whole batch."""
+    """Size of the whole batch."""
     leader_epoch: int
     crc: int
     attributes: int
@@ -59,7 +60,7 @@ class BatchHead:
 
     @property
     def last_offset(self) -> int:
-        """Of its last record."""
+        """Return the offset of its last record."""
         return self.base_offset + self.count - 1
 
     @property
@@ -69,7 +70,7 @@ class BatchHead:
 
     @property
     def is_transactional(self) -> bool:
-        """It is part of a transaction."""
+        """Return True if it is part of a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -79,12 +80,12 @@ class BatchHead:
 
     @property
     def compression(self) -> Compression:
-        """Of its records."""
+        """Return the compression of its records."""
         return Compression(self.attributes & _COMPRESSION_BITS)
 
 
 def batch_heads(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[int, BatchHead]]:
-    """Where each whole batch begins, and its head; a partial one at the end is ignored. Raises `KafkaWireError`."""
+    """Yield offset and head of each whole batch; ignore a partial one at the end. Raises `KafkaWireError`."""
     at, end = 0, len(data)
     while end - at >= _LENGTH_AND_BEFORE:
         (length,) = struct.unpack_from(">i", data, at + 8)
@@ -113,7 +114,7 @@ def _head(data: bytes, at: int, size: int, limits: Limits) -> BatchHead:
 
 
 def decode_tails(data: bytes, at: int, head: BatchHead, limits: Limits = DEFAULT_LIMITS) -> list[tuple[int, bytes]]:
-    """Of each record of the batch at `at` its timestamp in ms and its tail; raises `KafkaWireError`."""
+    """Return timestamp in ms and tail of each record of the batch at `at`; raises `KafkaWireError`."""
     end = at + head.size_bytes
     if crc32c(data[at + _CHECKED_FROM : end]) != head.crc:
         raise KafkaWireError(f"the record batch at offset {head.base_offset} does not match its checksum")
@@ -131,7 +132,7 @@ def decode_tails(data: bytes, at: int, head: BatchHead, limits: Limits = DEFAULT
 
 
 def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int, bytes]], int]:
-    """The loop over all records. What is short is read in place, for a call costs as much as the rest of it."""
+    """Split all records. Short fields are read in place, since a call would double the cost."""
     tails: list[tuple[int, bytes]] = []
     position, first, headers_left = 0, head.first_timestamp_ms, limits.max_batch_headers
     for index in range(head.count):
@@ -166,7 +167,7 @@ def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number, and where it ends; raises `IndexError` at the end, `KafkaWireError` beyond 64 bits."""
+    """Return a zigzag number, and its end; raises `IndexError` at the end, `KafkaWireError` beyond 64 bits."""
     byte = data[at]
     if byte < _MORE:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -186,7 +187,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def write_varint(number: int) -> bytes:
-    """A zigzag number."""
+    """Return a number in zigzag form."""
     number = (number << 1) ^ (number >> 63)
     if number < _MORE:
         return _ONE_BYTE[number]
@@ -202,7 +203,7 @@ _ONE_BYTE: Final = [bytes([number]) for number in range(128)]
 
 
 def check_tail(tail: bytes, limits: Limits = DEFAULT_LIMITS) -> int:
-    """How many headers a record has; raises `KafkaWireError` unless these bytes are the tail of one."""
+    """Return the number of headers of a record; raises `KafkaWireError` unless these bytes are the tail of one."""
     try:
         length, at = read_varint(tail, 0)
         at += max(length, 0)
@@ -274,7 +275,7 @@ def encode_tails(
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """One batch of these timestamps in ms and tails; raises `KafkaWireError` for what no batch can say."""
+    """Return one batch of these timestamps in ms and tails; raises `KafkaWireError` for unsupported values."""
     if not tails:
         raise KafkaWireError("a record batch has at least one record")
     first = tails[0][0]
@@ -301,7 +302,7 @@ def encode_tails(
 
 
 def encode_batch(batch: RecordBatch) -> bytes:
-    """The bytes of a batch; raises `KafkaWireError` for what no batch can say."""
+    """Return the bytes of a batch; raises `KafkaWireError` for unsupported values."""
     return encode_tails(
         batch.base_offset,
         batch.leader_epoch,
@@ -324,7 +325,7 @@ def decode_batch(data: bytes, limits: Limits = DEFAULT_LIMITS) -> RecordBatch:
 
 
 def read_batches(data: bytes, limits: Limits = DEFAULT_LIMITS) -> list[RecordBatch]:
-    """All whole batches; a partial one at the end is ignored. Raises `KafkaWireError`."""
+    """Return all whole batches; ignore a partial one at the end. Raises `KafkaWireError`."""
     return [_batch(data, at, head, limits) for at, head in batch_heads(data, limits)]
 
 

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class Compression(IntEnum):
-    """What the records of a batch are compressed by."""
+    """Compression of the records of a batch."""
 
     NONE = 0
     GZIP = 1

@@ -1,20 +1,19 @@
-"""What a message looks like on the wire, taken from kio, which has the schemas of all versions made from Kafka's own.
+"""Schemas of messages, taken from kio, which generates the schemas of all versions from Kafka's own.
 
     kio.schema.fetch.v17.request.FetchRequest ──┐
                                                 ├─▶ Structure(fields…), once for each (API, version, direction)
     messages_clients.FetchRequest ──────────────┘
 
-kio gives the order of the fields of a version, their types, which may be null, and which are tagged; our dataclass
-gives the class that is built and the values of fields that are left out. Fields go together by name; kio's durations
-and times have `_ms` here.
+kio defines the order of the fields of a version, their types, which may be null, and which are tagged; our dataclass is
+the result class and has the values of omitted fields. Fields match by name; kio's durations and times have `_ms` here.
 
-*Why the schemas alone.* kio's reader takes room for as many elements as an array announces before it reads the first.
-Five hostile bytes announce 2,147,483,647 of them, which ends the process: not by an exception, by an abort. A guard
-before it would have to walk the whole message, so that it would be a reader already. `serialization` is that reader; it
-builds our classes at once, without kio's objects and without dates, whose range is narrower than the wire's. The tests
-compare its bytes with those of kio's reader and writer, which know the same schemas independently.
+*Why the schemas alone.* kio's reader allocates for the announced number of array elements before it reads the first.
+Five hostile bytes announce 2,147,483,647 of them, which aborts the process. A guard before it would have to walk the
+whole message, so that it would be a reader already. `serialization` is that reader; it builds our classes directly,
+without kio's objects and without dates, whose range is narrower than the wire's. The tests compare its bytes with those
+of kio's independent reader and writer.
 
-A module of kio is loaded when its API and version are first met: each takes 0.2 to 0.3 MB.
+A module of kio is loaded at the first use of its API and version: each takes 0.2 to 0.3 MB.
 """
 
 import dataclasses
@@ -36,14 +35,14 @@ TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 
 
 class Direction(Enum):
-    """Which of the two messages of an API."""
+    """One of the two messages of an API."""
 
     REQUEST = "request"
     RESPONSE = "response"
 
 
 class Kind(Enum):
-    """How a value is written. The numbers and the UUID have a fixed size, and the code that `struct` has for it."""
+    """Encoding of a value. The numbers and the UUID have a fixed size, and the code that `struct` has for it."""
 
     INT8 = "b"
     INT16 = "h"
@@ -80,18 +79,18 @@ FIXED_SIZE: Final = frozenset(_KINDS.values()) - {Kind.STRING, Kind.BYTES}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a structure in one version; `name` is that of our class."""
+    """A field of a structure in one version; `name` is the name in our class."""
 
     name: str
     kind: Kind
     is_array: bool
     nullable: bool
-    """Whether the string, the bytes or the array may be null; numbers and UUIDs never are."""
+    """True if the string, the bytes or the array may be null; numbers and UUIDs never are."""
     tag: int | None
     structure: "Structure | None"
-    """Of a field, or of the elements of an array, of kind `STRUCTURE`."""
+    """Structure of a field, or of the elements of an array, of kind `STRUCTURE`."""
     default: Any
-    """What stands for a tagged field that is left out."""
+    """Value of an omitted tagged field."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +117,7 @@ class MessageSchema:
 
 @cache
 def message_schema(api_key: ApiKey, version: int, direction: Direction) -> MessageSchema:
-    """The schema of a version within `apis.VERSIONS`; loads kio's module and ours on the first call."""
+    """Return the schema of a version within `apis.VERSIONS`; load kio's module and ours on the first call."""
     ours = message_class(api_key, direction)
     module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
     theirs = getattr(module, ours.__name__)
@@ -128,14 +127,14 @@ def message_schema(api_key: ApiKey, version: int, direction: Direction) -> Messa
 
 
 def message_class(api_key: ApiKey, direction: Direction) -> type[Any]:
-    """The class of a message, the same for all versions."""
+    """Return the class of a message, the same for all versions."""
     request, response = import_module(f"{__package__}.messages_{api_key.subject}").MESSAGES[api_key]
     cls: type[Any] = request if direction is Direction.REQUEST else response
     return cls
 
 
 def api_key_of(request: Any) -> ApiKey:
-    """The API of a request; raises `KafkaWireError` for anything else."""
+    """Return the API of a request; raises `KafkaWireError` for any other object."""
     messages = getattr(sys.modules[type(request).__module__], "MESSAGES", {})
     found = (api_key for api_key, (kind, _) in messages.items() if kind is type(request))
     api_key: ApiKey | None = next(found, None)

@@ -7,19 +7,19 @@
     checks the server's signature        ◀──        v=<signature>
 
 The server stores salt, iterations, H(ClientKey) and ServerKey. A thief of these can neither log in nor learn a short
-password without `iterations` computations for each guess; a plain password in a file would be lost at once.
+password without `iterations` computations for each guess.
 
-*An unknown user costs the same.* The server answers with a salt made of the name and a secret, and with the number of
-iterations of one of its users, and does every computation with them before it refuses. The secret follows from what is
-stored of all users (`UnknownUsers`), which no client knows. So the answer is the same at each server with these users
-and after each restart, as it is for a user that exists. Otherwise the answers would tell which users there are.
+*An unknown user costs the same.* The server replies with a salt derived from the name and a secret, and with the
+iterations of one of its users, and does every computation before it refuses. The secret is derived from the stored data
+of all users (`UnknownUsers`). So the reply is the same at each server with these users and after each restart, as for
+an existing user. Otherwise the replies would reveal the existing users.
 
-*The nonce* of the client's last message must be the server's, letter by letter (RFC 5802, section 5.1). librdkafka
-before 2.6.1 puts its own in front once more. It is refused by a text of its own, after the same computations: if the
-text blamed the password, operators would change that. The nonce is no secret, so the text tells nothing of users.
+*The nonce* of the client's last message must equal the server's (RFC 5802, section 5.1). librdkafka before 2.6.1
+prepends its own again. It gets a separate error text, after the same computations: an error about the password would
+mislead operators. The nonce is not a secret, so the text reveals nothing about users.
 
-Names and passwords are UTF-8 as they are: Kafka does not prepare them (SASLprep) either, and a server that did would
-refuse clients that Kafka accepts. There is no channel binding; Kafka's clients offer none.
+Names and passwords are unprepared UTF-8: Kafka does not use SASLprep either, and a server with it would refuse clients
+that Kafka accepts. Channel binding is not supported; Kafka's clients do not offer it.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _GS2_HEADERS: Final = ("n", "y")
 
 
 class Mechanism(Enum):
-    """The name as SASL has it; `digest` is the one of `hashlib`."""
+    """Name in SASL; `digest` is the name in `hashlib`."""
 
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
@@ -54,12 +54,12 @@ class Mechanism(Enum):
 
 
 class ScramError(KafkaWireError):
-    """The other side has sent no message of SCRAM, or has proved nothing; the text says what."""
+    """An invalid message of SCRAM, or an invalid proof; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a user's password, for one mechanism."""
+    """Data that a server derives from a user's password, for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -69,19 +69,19 @@ class ScramCredential:
 
 @dataclass(frozen=True, slots=True)
 class UnknownUsers:
-    """How a server answers to names that none of its users has.
+    """Credentials of a server for names without a user.
 
-    A change of the users changes the salts of all unknown names. Only an observer of both states could tell them from
-    the salts of users, which stay; a new secret at each start would show them to everyone.
+    A change of the users changes the salts of all unknown names. Only an observer of both states could distinguish them
+    from the salts of users, which stay; a new secret at each start would reveal them to everyone.
     """
 
     secret: bytes
     forms: Mapping[Mechanism, tuple[tuple[int, int], ...]]
-    """Of the users with a mechanism: the number of bytes of the salt, and the iterations."""
+    """Size of the salt and number of iterations of each user, by mechanism."""
 
     @classmethod
     def of(cls, users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> "UnknownUsers":
-        """For a server that has these users."""
+        """Return the credentials for a server with these users."""
         hashed = hashlib.sha256(b"unknown users")
         forms: dict[Mechanism, list[tuple[int, int]]] = {}
         for user, known in sorted(users.items()):
@@ -92,7 +92,7 @@ class UnknownUsers:
         return cls(hashed.digest(), {mechanism: tuple(each) for mechanism, each in forms.items()})
 
     def credential(self, mechanism: Mechanism, user: str) -> ScramCredential:
-        """A credential that no password fits, the same for each attempt with this name."""
+        """Return a credential that no password fits, the same for each attempt with this name."""
         forms = self.forms.get(mechanism, ((_SALT_BYTES, MIN_ITERATIONS),))
         drawn = int.from_bytes(hmac.digest(self.secret, b"form" + user.encode(), "sha256"))
         salt_bytes, iterations = forms[drawn % len(forms)]
@@ -105,20 +105,20 @@ class UnknownUsers:
 
 
 class UserSource(Protocol):
-    """Where a server finds its users."""
+    """Source of a server's users."""
 
     @property
     def unknown(self) -> UnknownUsers:
         """For names that no user has."""
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
-        """Of this user; None: there is no such user."""
+        """Return the credential of this user, or None."""
 
 
 def scram_credential(
     mechanism: Mechanism, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    """What is to be kept of a password; `salt` is random, 16 bytes or more."""
+    """Return the credential of a password; `salt` is random, 16 bytes or more."""
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise ValueError(f"{iterations} iterations: from {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed")
     salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
@@ -128,7 +128,7 @@ def scram_credential(
 
 @dataclass(slots=True)
 class _Begun:
-    """What the server keeps between the client's two messages."""
+    """State of the server between the client's two messages."""
 
     user: str
     credential: ScramCredential
@@ -138,7 +138,7 @@ class _Begun:
     nonce: str
     """Both sides', as we have sent it."""
     messages: str
-    """The client's first without its header, and ours: the beginning of what both sides sign."""
+    """The client's first message without its header, and ours: the beginning of the signed text."""
 
 
 class ScramServer:
@@ -153,7 +153,7 @@ class ScramServer:
         self.user: str | None = None
 
     def respond(self, message: bytes) -> bytes:
-        """The answer to the client's next message. Raises `ScramError` if it is none, or the proof is wrong."""
+        """Return the reply to the client's next message. Raises `ScramError` if it or the proof is invalid."""
         if self._ended:
             raise ScramError("the authentication is over already")
         text = _text(message)
@@ -211,11 +211,11 @@ class ScramClient:
         self._signature = b""
 
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return f"n,,{self._bare}".encode()
 
     def final(self, answer: bytes) -> bytes:
-        """The proof, after the server's first message. Raises `ScramError`."""
+        """Return the proof, after the server's first message. Raises `ScramError`."""
         text = _text(answer)
         fields = _fields(text, "rsi")
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
@@ -238,7 +238,7 @@ class ScramClient:
         return f"{bare},p={b64encode(proof).decode()}".encode()
 
     def check(self, answer: bytes) -> None:
-        """Whether the server knows the password as well. Raises `ScramError` if it does not."""
+        """Raise `ScramError` unless the server knows the password as well."""
         fields = _fields(_text(answer), "v")
         if not hmac.compare_digest(_base64(fields["v"]), self._signature):
             raise ScramError("the server does not know the password: another program may listen there")
@@ -284,7 +284,7 @@ def _text(message: bytes) -> str:
 
 
 def _fields(text: str, names: str, *, open_ended: bool = False) -> dict[str, str]:
-    """The values of exactly these names in this order; more may follow where extensions are allowed."""
+    """Return the values of exactly these names in this order; more may follow if extensions are allowed."""
     parts = text.split(",")
     if len(parts) < len(names) or (len(parts) > len(names) and not open_ended):
         raise ScramError(f"the message has not the fields {', '.join(names)}")

@@ -1,17 +1,17 @@
-"""Reading and writing structures by their schemas: for each structure two functions are made once, then used.
+"""Reading and writing structures by their schemas: each structure gets two functions, made once.
 
     number, UUID                    of fixed size, big-endian; adjacent ones are read and written in one piece
     string                          length (int16; flexible: varint of length + 1), UTF-8
-    bytes, records                  length (int32; flexible: varint of length + 1), as they are
+    bytes, records                  length (int32; flexible: varint of length + 1), unchanged
     array                           count (int32; flexible: varint of count + 1), the elements
     null                            length or count -1; flexible: 0
     structure                       its fields; flexible: then a count of tagged fields, each tag, length, value
 
-A tagged field that has its default is not written, and one that is not known is skipped (KIP-482).
+A tagged field with its default is not written, and an unknown one is skipped (KIP-482).
 
-*Hostile bytes.* Nothing is allocated by an announced number: a string or bytes must lie within what there is, an array
-grows as its elements are read, and all arrays and tagged fields of a message together have at most so many elements
-as `Limits` says. Structures hold no structures of their own kind, so the depth is the schema's.
+*Hostile bytes.* An announced number never causes an allocation: a string or bytes must lie within the message, and an
+array grows as its elements are read. `Limits` bounds all arrays and tagged fields of a message together. Structures do
+not contain structures of their own kind, so the schema bounds the depth.
 """
 
 import struct
@@ -32,7 +32,7 @@ _MAX_VARINT_BYTES: Final = 5
 
 
 class Cursor:
-    """Where in a message the reader is, and how many elements of arrays it may still read."""
+    """The position of the reader in a message, and the remaining number of array elements."""
 
     __slots__ = ("data", "elements_left", "end", "position")
 
@@ -51,7 +51,7 @@ class Cursor:
         return start
 
     def varint(self) -> int:
-        """An unsigned varint, of at most 31 bits."""
+        """Return an unsigned varint, of at most 31 bits."""
         # Nearly all have one byte, and a message of the quorum has two dozen of them.
         position = self.position
         if position < self.end and (byte := self.data[position]) < 0x80:  # noqa: PLR2004 - no bit says that more follows
@@ -70,13 +70,13 @@ class Cursor:
         return value
 
     def spend(self, elements: int) -> None:
-        """Count elements that are announced; each takes a byte or more."""
+        """Count announced elements; each takes a byte or more."""
         self.elements_left -= elements
         if self.elements_left < 0:
             raise KafkaWireError("the message has more elements in its arrays than are read")
 
     def skip_tagged_fields(self) -> None:
-        """Move beyond tagged fields, whatever they are."""
+        """Skip all tagged fields."""
         count = self.varint()
         if not count:
             return
@@ -96,12 +96,12 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 @lru_cache(maxsize=256)
 def _uuid(data: bytes) -> UUID:
-    """A UUID of the wire. The same few come in all messages, and to make one takes longer than to find it."""
+    """Return a UUID of the wire. The same few come in all messages, and making one takes longer than a lookup."""
     return UUID(bytes=data)
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Return an unsigned varint."""
     if value < 0x80:  # noqa: PLR2004 - fits into one byte
         return _ONE_BYTE[value]
     encoded = bytearray()
@@ -113,7 +113,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def write_structure(structure: Structure, message: Any, parts: list[bytes]) -> None:
-    """Add a message's bytes to `parts`; raises `KafkaWireError` for a value that the schema has no bytes for."""
+    """Add a message's bytes to `parts`; raises `KafkaWireError` for a value that the schema cannot express."""
     if type(message) is not structure.message:
         raise KafkaWireError(f"{type(message).__name__} where {structure.message.__name__} belongs")
     try:
@@ -128,7 +128,7 @@ def write_structure(structure: Structure, message: Any, parts: list[bytes]) -> N
 
 @cache
 def structure_reader(structure: Structure) -> Read:
-    """What reads this structure."""
+    """Return the reader of this structure."""
     steps = tuple(_read_step(run, flexible=structure.flexible) for run in _runs(structure.fields))
     tagged = {field.tag: (field.name, _value_reader(field, flexible=True)) for field in structure.tagged}
     make, flexible = structure.message, structure.flexible
@@ -149,7 +149,7 @@ def structure_reader(structure: Structure) -> Read:
 
 @cache
 def structure_writer(structure: Structure) -> Write:
-    """What writes this structure."""
+    """Return the writer of this structure."""
     steps = tuple(_write_step(run, flexible=structure.flexible) for run in _runs(structure.fields))
     tagged = tuple((field, attrgetter(field.name), _value_writer(field, flexible=True)) for field in structure.tagged)
     flexible = structure.flexible
@@ -164,7 +164,7 @@ def structure_writer(structure: Structure) -> Write:
 
 
 def _runs(fields: tuple[Field, ...]) -> list[list[Field]]:
-    """The fields in order, adjacent ones of fixed size together."""
+    """Return the fields in order, adjacent ones of fixed size together."""
     runs: list[list[Field]] = []
     for field in fields:
         if runs and _is_fixed(field) and _is_fixed(runs[-1][-1]):
@@ -257,7 +257,7 @@ def _value_writer(field: Field, *, flexible: bool) -> Write:
 
 
 def _element_reader(field: Field, *, flexible: bool) -> Read:
-    """Of the field itself, or of the elements of its array, which are never null."""
+    """Return the reader of the field, or of the elements of its array, which are never null."""
     nullable = field.nullable and not field.is_array
     if field.structure is not None:
         return structure_reader(field.structure)
@@ -381,7 +381,7 @@ def _write_tagged_fields(
 
 
 def _read_length(cursor: Cursor, layout: struct.Struct, *, flexible: bool) -> int:
-    """A length or count; -1: null."""
+    """Return a length or count; -1: null."""
     if flexible:
         return cursor.varint() - 1
     (length,) = layout.unpack_from(cursor.data, cursor.take(layout.size))
