@@ -9,7 +9,7 @@ twice. It is plain data: identifiers are text (node ids in hexadecimal, destinat
 unit in the name, and unknown values are null, never a made-up figure. Nothing in it is secret.
 
 There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
-epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
+epoch). `log_time_ms` is the farm's agreed time. Ages and round-trip times are durations.
 
 Counters are objects of names and values, ordered by name; a name is lower-case words joined by `_`, the same word that
 the metric of that counter has.

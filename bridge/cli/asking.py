@@ -1,8 +1,8 @@
 """Query the node that a command names.
 
 The node is the named one (`--node`, or the variable GARLICFARM_NODE): a socket, a state directory or a URL. Otherwise
-it is the first node that answers in `./farm-state` (where `up` keeps its nodes), then in the default state directory of
-`run`, then in the directory of an installed service. Separate options give the token and the certificate of a URL.
+it is the first node that answers in one of three places: `./farm-state` (where `up` keeps its nodes), the default state
+directory of `run`, the directory of an installed service. Separate options give the token and the certificate of a URL.
 click keeps them for the running command (`Context.meta`), so that commands need not pass them on. Each node has its own
 tokens and certificate: with several nodes, the first URL goes with the first of each.
 """
@@ -124,8 +124,8 @@ def _credentials(command: F, *, several: bool) -> F:
     return token(certificate(command))
 
 
-def _keep(context: click.Context, option: click.Parameter, told: Path | tuple[Path, ...] | None) -> None:
-    files = told if isinstance(told, tuple) else () if told is None else (told,)
+def _keep(context: click.Context, option: click.Parameter, given: Path | tuple[Path, ...] | None) -> None:
+    files = given if isinstance(given, tuple) else () if given is None else (given,)
     context.meta[f"{__name__}.{option.name}"] = files
 
 
@@ -172,19 +172,19 @@ def _ask(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]
 
 
 def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
-    said, errors = dict[NodeAddress, ClusterAnswer](), list[ControlError]()
+    replies, errors = dict[NodeAddress, ClusterAnswer](), list[ControlError]()
     for address in addresses:
         try:
-            said[address] = ask(
+            replies[address] = ask(
                 address, ControlClient.cluster, min(BESIDE_TIMEOUT_S, answer_timeout_s(BESIDE_TIMEOUT_S))
             )
         except ControlError as error:
             errors.append(error)
-    if not said:
+    if not replies:
         raise errors[0]
     # An isolated node may still consider itself the leader of an older term.
-    knowing, newest = max(said.items(), key=lambda each: (each[1].leader_id is not None, each[1].term))
-    for address, theirs in said.items():
+    knowing, newest = max(replies.items(), key=lambda each: (each[1].leader_id is not None, each[1].term))
+    for address, theirs in replies.items():
         if theirs.raft_id == newest.leader_id is not None and theirs.cluster_id == newest.cluster_id:
             if address != addresses[0]:
                 echo(f"{newest.leader_name or 'The leader'} leads; the command continues there.", err=True)

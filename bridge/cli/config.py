@@ -79,8 +79,8 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     with failures(*WRONG):
         configuration = load_configuration(path)
         farm_key = load_farm_key(configuration.farm_key)
-        told = configuration.masters
-        masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in told)
+        configured = configuration.masters
+        masters = tuple((_destination(each.signing_key, each.destination), each.publish.value) for each in configured)
         settings = shared_settings(tomllib.loads(path.read_text(encoding="utf-8")), masters)
         write_private_file(bundle, bundle_text(farm_key, settings))
     if as_json:

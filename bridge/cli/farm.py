@@ -22,7 +22,7 @@ from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, output_options, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.publish import confirm_order, tell
+from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
 from bridge.node.control.client import ControlClient
 
@@ -235,7 +235,7 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
     """Remove SERVER (name or Raft id) from the Raft group; it may be the leader."""
     order = CommandRequest(removal=RemovalOrder(server, removed=True))
     confirm_order(node, order, f"Remove {server} from the farm? Its leaves will no longer be listed.", yes=yes)
-    tell(node, order, as_json=as_json)
+    submit_command(node, order, as_json=as_json)
 
     async def until_out(client: ControlClient) -> FarmView:
         view = await client.view()
@@ -264,4 +264,4 @@ def _on_their_way(view: FarmView) -> list[int]:
 @json_option
 def restore(server: str, node: str | None, *, as_json: bool) -> None:
     """Allow a removed SERVER to join again."""
-    tell(node, CommandRequest(removal=RemovalOrder(server, removed=False)), as_json=as_json)
+    submit_command(node, CommandRequest(removal=RemovalOrder(server, removed=False)), as_json=as_json)

@@ -15,7 +15,7 @@ from bridge.api.words import clock_text
 from bridge.cli.asking import call_node, node_option
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.publish import confirm_order, tell
+from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.farm.clock_alarms import seconds_off
 
 
@@ -65,4 +65,4 @@ def back(node: str | None, *, yes: bool, as_json: bool) -> None:
     order = CommandRequest(correction=CorrectionOrder())
     question = "Are the clocks of the voters right? Log time goes back to them, for the whole farm."
     confirm_order(node, order, question, yes=yes)
-    tell(node, order, as_json=as_json)
+    submit_command(node, order, as_json=as_json)

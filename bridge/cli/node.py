@@ -23,7 +23,7 @@ from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
-from bridge.cli.publish import confirm_order, tell
+from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.log.records import Scope
 from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, load_public_client_key
@@ -195,7 +195,7 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
     if name is None:
         fail(f"{key!r} is not a file; if it is a public key, add --name")
     order = ClientOrder(name, admitted=True, key=key, scopes=tuple(Scope(each) for each in dict.fromkeys(scopes)))
-    tell(node, CommandRequest(client=order), as_json=as_json)
+    submit_command(node, CommandRequest(client=order), as_json=as_json)
 
 
 @node.command("remove-client")
@@ -212,4 +212,4 @@ def remove_client(which: str, node: str | None, *, yes: bool, as_json: bool) -> 
         f"Remove the client key {which}, so that the farm ignores entries that it signs from now on?",
         yes=yes,
     )
-    tell(node, order, as_json=as_json)
+    submit_command(node, order, as_json=as_json)

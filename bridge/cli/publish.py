@@ -32,7 +32,7 @@ def publish() -> None:
 @json_option
 def force(master: str, node: str | None, *, as_json: bool) -> None:
     """Publish MASTER again, although nothing changed."""
-    tell(node, CommandRequest(force=ForceOrder(master)), as_json=as_json)
+    submit_command(node, CommandRequest(force=ForceOrder(master)), as_json=as_json)
 
 
 @publish.command()
@@ -44,7 +44,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Exclude LEAF from all publications until it is included again."""
     order = CommandRequest(exclusion=ExclusionOrder(leaf, excluded=True))
     confirm_order(node, order, f"Exclude {leaf} from all publications of the farm?", yes=yes)
-    tell(node, order, as_json=as_json)
+    submit_command(node, order, as_json=as_json)
 
 
 @publish.command()
@@ -53,7 +53,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 @json_option
 def include(leaf: str, node: str | None, *, as_json: bool) -> None:
     """Include an excluded LEAF again."""
-    tell(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=False)), as_json=as_json)
+    submit_command(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=False)), as_json=as_json)
 
 
 @publish.command()
@@ -63,7 +63,7 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 @json_option
 def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
     """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 restores it."""
-    tell(node, CommandRequest(cost=CostOrder(leaf, factor)), as_json=as_json)
+    submit_command(node, CommandRequest(cost=CostOrder(leaf, factor)), as_json=as_json)
 
 
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
@@ -73,7 +73,7 @@ def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes
     confirm(question, yes=yes)
 
 
-def tell(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
+def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
     """Submit a command and print its result, or end with the reason."""
 
     async def ask(client: ControlClient) -> CommandAnswer:

@@ -66,7 +66,7 @@ def loaded_when_addressed(
     At boot the node may start before the network. An address of a VPN or of a container would be there already, and the
     node would keep it.
     """
-    ends_s, told = now_s() + ADDRESS_WAIT_S, False
+    ends_s, is_reported = now_s() + ADDRESS_WAIT_S, False
     while True:
         try:
             configuration = load()
@@ -78,8 +78,8 @@ def loaded_when_addressed(
             waits_for = error.waits_for
             if not waits_for or now_s() >= ends_s:
                 raise
-        if not told:
-            told = True
+        if not is_reported:
+            is_reported = True
             LOG.warning("no LAN address yet: waiting up to %.0f s for %s", ADDRESS_WAIT_S, ", ".join(waits_for))
         sleep(ADDRESS_LOOK_S)
 

@@ -1,7 +1,7 @@
 """`garlicfarm simulate gossip`: a large group of production gossip cores in virtual time, measured.
 
-An operator who plans a group of thousands can see what a member will cost and how soon a crash is known, with the
-network's loss and the group's churn, before there is a single machine.
+An operator can plan a group of thousands before there is a single machine. The figures are the costs of a member and
+the detection time of a crash, with the network's loss and the group's churn.
 """
 
 import gc

@@ -72,8 +72,8 @@ class Canvas:
         """Return texts one after another, cut to the width."""
         text = _text()
         for part in parts:
-            said, style = _split(part)
-            text.append(printable(said), style)
+            content, style = _split(part)
+            text.append(printable(content), style)
         text.truncate(self.width, overflow="ellipsis")
         return text
 
@@ -101,8 +101,8 @@ def dimmed(line: Text, style: str) -> Text:
     return _text(line.plain, style)
 
 
-def _text(said: str = "", style: str = "") -> Text:
-    return Text(said, style=style, no_wrap=True, overflow="ellipsis", end="")
+def _text(content: str = "", style: str = "") -> Text:
+    return Text(content, style=style, no_wrap=True, overflow="ellipsis", end="")
 
 
 def _split(part: Part) -> tuple[str, str]:
@@ -110,8 +110,8 @@ def _split(part: Part) -> tuple[str, str]:
 
 
 def _fitted(part: Part, width: int, *, right: bool) -> Text:
-    said, style = _split(part)
-    text = _text(printable(said), style)
+    content, style = _split(part)
+    text = _text(printable(content), style)
     text.truncate(width, overflow="ellipsis")
     padding = width - text.cell_len
     if right:
@@ -150,9 +150,9 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
     return [*lines[above : above + shown], _hidden(text, style, lines)]
 
 
-def _hidden(said: str, style: str, lines: Sequence[Text]) -> Text:
+def _hidden(content: str, style: str, lines: Sequence[Text]) -> Text:
     """Return a text that is not wider than the lines that it replaces."""
-    text = _text(said, style)
+    text = _text(content, style)
     text.truncate(max(line.cell_len for line in lines), overflow="ellipsis")
     return text
 
@@ -169,8 +169,8 @@ def widened(columns: Sequence[Column], width: int, wanted: int) -> list[Column]:
     return [replace(first, width=max(first.width, min(wanted, first.width + width - needed))), *others]
 
 
-def shortened(said: str, cells: int) -> str:
+def shortened(content: str, cells: int) -> str:
     """Return a name or another text from outside, cut to so many cells."""
-    text = _text(printable(said))
+    text = _text(printable(content))
     text.truncate(cells, overflow="ellipsis")
     return text.plain

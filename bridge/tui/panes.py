@@ -433,18 +433,18 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
     `whole`: in as many lines as they take; otherwise each in one.
     """
     story = EventStory()
-    told = [
+    shown = [
         (each.time_ms, story_line(each))
         for each in seen.history.events
         if story.is_new(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
     ]
-    if not told and seen.farm is not None:
-        told = [
+    if not shown and seen.farm is not None:
+        shown = [
             (each.time_ms, each.kind if each.text == each.kind else f"{each.kind}: {each.text}")
             for each in seen.farm.events
         ]
     lines = []
-    for time_ms, text in reversed(told):
+    for time_ms, text in reversed(shown):
         if wanted in text.lower():
             at = f"  {clock_text(time_ms)} "
             room = max(LEAST_WIDTH, canvas.width - len(at))
@@ -498,10 +498,10 @@ def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> l
     facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(history.states)]
     columns = [Column("", 14), Column("", canvas.width)]
     lines = [canvas.line((f" {member.name}", canvas.palette.title))]
-    told = ""
+    previous = ""
     for name, value in facts:
-        lines.append(canvas.row(columns, [("" if name == told else f"  {name}", canvas.palette.dim), value]))
-        told = name
+        lines.append(canvas.row(columns, [("" if name == previous else f"  {name}", canvas.palette.dim), value]))
+        previous = name
     return lines
 
 

@@ -187,7 +187,7 @@ def _navigate(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
     if key in _MOVES or key in ("home", "end"):
         return _moved(state, key, farm)
     if key in _QUESTIONS:
-        return _asked(state, key, farm)
+        return _with_question(state, key, farm)
     changed = state
     match key:
         case "escape":
@@ -228,12 +228,12 @@ def _moved(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
     return replace(state, selected=members[to].node_id)
 
 
-def _asked(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
+def _with_question(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
     chosen = selected_member(state, farm)
     if farm is None or chosen is None:
         return replace(state, notice="Choose a member first.")
-    asked = _QUESTIONS[key](farm, chosen)
-    return replace(state, question=asked) if isinstance(asked, Question) else replace(state, notice=asked)
+    question = _QUESTIONS[key](farm, chosen)
+    return replace(state, question=question) if isinstance(question, Question) else replace(state, notice=question)
 
 
 def _transfer(farm: FarmView, member: MemberView) -> Question | str:

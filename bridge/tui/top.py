@@ -222,9 +222,9 @@ async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
     try:
         async with ControlClient(address, live.timeout_s) as client:
             # Nodes that do not lead are often queried in vain: this answer is a short one.
-            said = await client.cluster()
+            answer = await client.cluster()
             while (shown := live.following.view) is not None and address != live.following.address:
-                if said.raft_id is None or (said.cluster_id, said.raft_id) != (
+                if answer.raft_id is None or (answer.cluster_id, answer.raft_id) != (
                     shown.farm.cluster_id,
                     shown.raft.leader_id,
                 ):

@@ -47,7 +47,7 @@ NODES_MOST = 32
 BUNDLE_MOST_BYTES = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
 EVENTS_PAGE = 1_000
-_NOT_ASKED = ", and was not queried: give its address with --node as well"
+_NOT_QUERIED = ", and was not queried: give its address with --node as well"
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ def _folded(answer: DebugAnswer) -> bytes:
 def _summary(bundle: _DebugBundle, path: Path, made_at: datetime) -> DebugOutput:
     names = {each.name for each in bundle.answered}
     others = [
-        DebugSilent(None, name, f"it is {status}" + (_NOT_ASKED if status == MemberStatus.ALIVE.value else ""))
+        DebugSilent(None, name, f"it is {status}" + (_NOT_QUERIED if status == MemberStatus.ALIVE.value else ""))
         for name, status in sorted(bundle.members.items())
         if name not in names
     ]

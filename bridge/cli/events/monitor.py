@@ -54,7 +54,7 @@ class _Printer:
 
     def __init__(self, kinds: Sequence[str], nodes: int, *, as_json: bool) -> None:
         self._kinds = tuple(dict.fromkeys(kinds))
-        self._unheard = nodes
+        self._unanswered = nodes
         self._known: set[str] = set()
         self._as_json = as_json
         self._story = EventStory()
@@ -62,13 +62,13 @@ class _Printer:
     def began(self, known: Collection[str]) -> None:
         """Note one more node, which has had events of these kinds; a kind without events may be a typing error."""
         self._known.update(known)
-        self._unheard -= 1
+        self._unanswered -= 1
         missing = [each for each in self._kinds if each not in self._known]
-        if self._unheard == 0 and missing:
+        if self._unanswered == 0 and missing:
             there = ", ".join(sorted(self._known)) or "none"
             echo(f"Nothing of the kind {', '.join(missing)} yet; the nodes have had: {there}.", err=True)
 
-    def tell(self, events: Sequence[TraceEvent]) -> None:
+    def show(self, events: Sequence[TraceEvent]) -> None:
         """Print the events of the wanted kinds."""
         for event in events:
             if self._kinds and event.kind not in self._kinds:
@@ -92,21 +92,21 @@ async def _run(addresses: Sequence[NodeAddress], printer: _Printer, last: int) -
 
 async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
     cursor: int | None = None
-    is_silent = has_begun = False
+    is_silent = is_started = False
     async with ControlClient(address, answer_timeout_s(ANSWER_TIMEOUT_S)) as client:
         while True:
             try:
                 if cursor is None:
                     cursor, known = await _start(client, printer, last)
-                    if not has_begun:
-                        has_begun = True
+                    if not is_started:
+                        is_started = True
                         printer.began(known)
                 page = await client.events(cursor, 1_000, WAIT_MS)
             except (ControlError, DocumentError) as error:
                 if not is_silent:
                     printer.say(str(error))
-                if not has_begun:
-                    has_begun = True
+                if not is_started:
+                    is_started = True
                     printer.began(())
                 is_silent, cursor = True, None
                 last = max(last, 1_000)  # all its events after its return are new
@@ -115,7 +115,7 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
             if is_silent:
                 printer.say(f"the node at {address} answers again")
             is_silent, cursor = False, page.next_cursor
-            printer.tell(page.events)
+            printer.show(page.events)
 
 
 async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[int, set[str]]:
@@ -126,6 +126,6 @@ async def _start(client: ControlClient, printer: _Printer, last: int) -> tuple[i
         known.update(each.kind for each in page.events)
         recent = [*recent, *page.events][-last:] if last else []
         if not page.events:
-            printer.tell(recent)
+            printer.show(recent)
             return page.next_cursor, known
         cursor = page.next_cursor

@@ -67,16 +67,16 @@ def topics(directory: Path) -> list[Topic]:
     ]
 
 
-def find_topic(known: list[Topic], asked: str) -> Topic | None:
+def find_topic(known: list[Topic], words: str) -> Topic | None:
     """Return the topic of that name; a path such as `docs/how-to/servers.md` also names its document."""
-    place = asked.removeprefix("docs/").removesuffix(".md")
+    place = words.removeprefix("docs/").removesuffix(".md")
     return next((each for each in known if place in {each.name, each.place}), None)
 
 
-def find_section(text: str, asked: str) -> str | None:
+def find_section(text: str, words: str) -> str | None:
     """Return the section with this heading, or else the first with these words in its heading; with its subsections."""
-    exactly = _first_section(text, lambda heading: heading.strip("`") == asked.casefold())
-    return exactly or _first_section(text, lambda heading: asked.casefold() in heading)
+    exactly = _first_section(text, lambda heading: heading.strip("`") == words.casefold())
+    return exactly or _first_section(text, lambda heading: words.casefold() in heading)
 
 
 def _first_section(text: str, is_wanted: Callable[[str], bool]) -> str | None:

@@ -55,7 +55,7 @@ class Rotation:
     async def run(self, before: KeysAnswer) -> RotationOutput:
         """Run all steps. The text of a RotationError or ControlError names the step at which it stopped."""
         self._check_absent(before)
-        key = await self._begun(before)
+        key = await self._new_key(before)
         if before.primary != key:
             missing = partial(_without, key)
             await self._until(f"key {key} is installed", missing, "The old key is still in use")
@@ -76,7 +76,7 @@ class Rotation:
                 " export FILE`) before their next start"
             )
 
-    async def _begun(self, before: KeysAnswer) -> str:
+    async def _new_key(self, before: KeysAnswer) -> str:
         """Return the key to rotate to: the key of an interrupted rotation, otherwise a new one."""
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
@@ -105,7 +105,7 @@ class Rotation:
     async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
         """Query until all members have confirmed the step; after the timeout end the rotation, unless forced."""
         deadline = trio.current_time() + self._timeout_s
-        told: tuple[str, ...] = ()
+        reported: tuple[str, ...] = ()
         while True:
             now = await self._client.keys()
             missing = tuple(dict.fromkeys(behind(now)))
@@ -114,8 +114,8 @@ class Rotation:
                 return now
             if trio.current_time() >= deadline:
                 break
-            if missing != told:
-                told = missing
+            if missing != reported:
+                reported = missing
                 self._say(
                     f"  {what} at {now.members - len(missing)} of {now.members} members; missing: {_names(missing)}"
                 )

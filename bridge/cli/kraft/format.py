@@ -54,7 +54,7 @@ _ONE_OF_THREE = (
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Accept a formatted directory, and do not change it.")
 @json_option
 def format_command(
-    *, config: Path, changes: tuple[str, ...], ignore_formatted: bool, as_json: bool, **asked: Any
+    *, config: Path, changes: tuple[str, ...], ignore_formatted: bool, as_json: bool, **given: Any
 ) -> None:
     """Make the directory of a KRaft server, as `kafka-storage format` does.
 
@@ -68,7 +68,7 @@ def format_command(
             formatted = protocol.read_directory(settings)
             echo(f"{settings.log_dir} is already formatted; nothing was changed.", err=True)
         else:
-            formatted = _format(settings, **asked)
+            formatted = _format(settings, **given)
     output = KraftFormatOutput(
         str(formatted.path), formatted.cluster_id, formatted.node_id, kafka.uuid_text(formatted.directory_id)
     )

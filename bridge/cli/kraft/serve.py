@@ -47,7 +47,7 @@ class VoterArguments:
     metrics: tuple[str, int] | None
 
 
-def _asked(
+def _arguments(
     config: Path,
     changes: Sequence[str],
     metrics: str | None,
@@ -199,12 +199,14 @@ def serve(
     """
     known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
     with needs_kafka(), failures(*known):
-        asked = _asked(config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network)
-    reporter = VoterReporter(asked.settings.node_id, as_json=as_json)
-    run_server(partial(_serve, asked, reporter), *known)
+        arguments = _arguments(
+            config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network
+        )
+    reporter = VoterReporter(arguments.settings.node_id, as_json=as_json)
+    run_server(partial(_serve, arguments, reporter), *known)
 
 
-async def _serve(asked: VoterArguments, reporter: VoterReporter, deadline: StopDeadline) -> None:
+async def _serve(arguments: VoterArguments, reporter: VoterReporter, deadline: StopDeadline) -> None:
     stopping = trio.Event()
 
     def stop() -> None:
@@ -214,16 +216,16 @@ async def _serve(asked: VoterArguments, reporter: VoterReporter, deadline: StopD
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
         await nursery.start(on_signals, stop, nursery.cancel_scope.cancel)
-        options = replace(asked.options, address_refused=reporter.address_refused)
-        async with protocol.open_voter(asked.settings, options=options, observe=reporter.notice) as voter:
-            port = await _start_metrics(nursery, asked.metrics, voter)
+        options = replace(arguments.options, address_refused=reporter.address_refused)
+        async with protocol.open_voter(arguments.settings, options=options, observe=reporter.notice) as voter:
+            port = await _start_metrics(nursery, arguments.metrics, voter)
             reporter.serving(voter, port)
             reporter.voters(voter.server.describe().raft.configuration.voters)
             await stopping.wait()
             with trio.move_on_after(RESIGN_S):
                 await voter.resign()
         nursery.cancel_scope.cancel()
-    reporter.report("stopped", f"server {asked.settings.node_id} has stopped")
+    reporter.report("stopped", f"server {arguments.settings.node_id} has stopped")
 
 
 async def _start_metrics(

@@ -241,7 +241,7 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
         if not 1 <= len(each) <= most:
             fail(f"DATA {number} has {len(each)} bytes; an update has 1 to {most}. Nothing was sent")
 
-    def tell(index: int, used: bytes) -> None:
+    def report(index: int, used: bytes) -> None:
         if as_json:
             print_json_line(ZmqRaftUpdateOutput(index, used.hex()))
         else:
@@ -249,7 +249,7 @@ def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, p
         sys.stdout.flush()
 
     async def send(client: "protocol.ZmqRaftClient", patience_s: float) -> list[str]:
-        return await _update_all(client, patience_s, updates, given, parallel, tell)
+        return await _update_all(client, patience_s, updates, given, parallel, report)
 
     reasons = cluster.ask(send)
     if reasons:
@@ -262,7 +262,7 @@ async def _update_all(
     given: tuple[bytes, ...],
     request_id: bytes | None,
     parallel: int,
-    tell: Callable[[int, bytes], None],
+    report: Callable[[int, bytes], None],
 ) -> list[str]:
     """Commit all of them until one fails, and finish the others in flight; return the reasons."""
     reasons: list[str] = []
@@ -283,7 +283,7 @@ async def _update_all(
                 )
                 raise
             else:
-                tell(index, used)
+                report(index, used)
 
     async with trio.open_nursery() as nursery:
         for _ in range(parallel):

@@ -196,14 +196,14 @@ class PeerReporter(Lines):
 )
 @click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
 @json_option
-def serve(*, as_json: bool, **asked: Any) -> None:
+def serve(*, as_json: bool, **given: Any) -> None:
     """Serve a replicated log as a peer of a cluster that speaks ØMQ Raft, until Ctrl-C or SIGTERM.
 
     The cluster may have peers of the npm package zmq-raft as well. A peer joins a cluster by `zmq-raft config add` once
     it serves. With --json: one object on each line for each event.
     """
     with needs_pyzmq():
-        options = PeerArguments(**asked).options()
+        options = PeerArguments(**given).options()
     reporter = PeerReporter(options.peer_id, as_json=as_json)
     run_server(partial(_serve, options, reporter), protocol.PeerError)
 

@@ -6,7 +6,7 @@
     log time      the leader: it leads the clocks of a majority by more than correct reports explain, so it does not
                   advance; or no majority of the voters reports
 
-If no majority of the clocks agrees, the text states this and lists all clocks: no machine can find the right one then.
+If no majority of the clocks agrees, the text states this and lists all clocks: no machine can find the right one.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -15,10 +15,10 @@ All times in the state move by the same amount: the times of reports, the times 
 sessions, the pipeline's factors, Kafka's producers and offsets (`NumberKind.LOG_TIME`). Their ages do not change. So no
 report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
-The second of a structure that routers already hold cannot be changed. If the last accepted second of a master lies
-beyond the range that log time now allows, the state drops that second, and the next publication gets a present one. A
-router that holds the later structure refuses the new one until that second has passed. The reported change includes
-this time.
+The second of a structure that routers already hold cannot be changed. The last accepted second of a master may lie
+beyond the range that log time now allows. Then the state drops that second, and the next publication gets a present
+one. A router that holds the later structure refuses the new one until that second has passed. The reported change
+includes this time.
 """
 
 from dataclasses import dataclass, replace

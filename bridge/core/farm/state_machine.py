@@ -39,7 +39,7 @@ from eviction by sessions of unknown authors.
 
 An update by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
 (`bridge.core.state.reqids`). At a lower level such an entry does not name a request. From level 4 on an entry that a
-member signed for a producer of Kafka's names that producer and a sequence, and a table of producers does the same
+member signed for a producer of Kafka's names that producer and a sequence. A table of producers does the same for it
 (`bridge.core.state.kafka_clients`). Without a member's proof it would let any client use up a producer's sequences.
 
 The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is

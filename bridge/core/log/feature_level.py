@@ -12,7 +12,7 @@ before that (`bridge.core.farm.state_machine`). A server with an older version, 
 count, refuses the level's entry and all later ones. If its log holds that entry already (a downgrade), it stops there,
 before any new entry. In both cases it names the required version.
 
-The level never falls and rises by one at a time. An entry with any other level does not have an effect, so a forged one
+The level never falls and rises by one at a time. An entry with any other level does not have an effect. So a forged one
 neither stops a server nor permits entries that servers do not understand. JSON objects of applications are foreign at
 every level.
 """

@@ -11,7 +11,7 @@ without extra messages. The state keeps the latest reading of each voter:
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
 A clock entry sets log time to min(its time, limit), and never back. If fewer than half of the clocks are wrong, each
-majority includes a server with a right clock. So M and V never lead the true time by more than that clock does, and no
+majority includes a server with a right clock. So M and V never lead the true time by more than that clock does. No
 server, not even the leader, can advance log time beyond the allowance. A report's date may differ from log time by 30
 s. The allowance is less, so that a server with a false clock cannot make correct servers look wrong. It is needed
 because M can be one period old: reports come once a period.

@@ -51,8 +51,8 @@ ENTRY_BYTES_MAX = 768
 one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
 LAPSE_MS = 1_800_000
 """Log time in which an admitted identity must come alive: a newly approved node needs seconds. Half an hour leaves room
-for a node that gets a large log over a slow line. It also keeps 1,024 places from being used up within a day by one
-admission a reporting period, since sixty of them have lapsed when the sixty-first comes."""
+for a node that gets a large log over a slow line. It also keeps one admission a reporting period from using up 1,024
+places within a day: sixty of them have lapsed when the sixty-first comes."""
 
 
 class Standing(Enum):

@@ -6,9 +6,9 @@
     rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
 One entry does both, since neither helps without the other: with the old keys the evicted node could still read and
-submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log, because every
-remaining server receives the log, even after an outage, and because only the leader could replace them. The evicted
-node may read the entry, but can open none of its boxes.
+submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log: every remaining
+server receives the log, even after an outage, and only the leader could replace the boxes. The evicted node may read
+the entry, but can open none of its boxes.
 
 A node that learns of its eviction stops, and the other members refuse it, so its vote is lost immediately. In a group
 of four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is

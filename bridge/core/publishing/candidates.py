@@ -6,7 +6,8 @@
 A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
 The choice follows the log: an unable publisher is replaced immediately; a better candidate takes over only after it has
 led by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
-small change of the job queue, and each change costs a signature, a publication, and a race between two structures.
+small change of the job queue. Each change of the publisher costs a signature, a publication, and a race between two
+structures.
 """
 
 from collections.abc import Mapping, Sequence

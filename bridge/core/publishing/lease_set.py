@@ -5,8 +5,8 @@
 
 Availability comes first: if fewer than half of all known leaves are healthy, every known leaf is listed, the healthy
 ones at the lower cost. False reports of unhealthy leaves are then more likely than the failure of the whole farm. An
-empty structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin,
-and with more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
+empty structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin.
+With more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
 would cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so
 that clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
 

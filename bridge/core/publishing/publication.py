@@ -10,7 +10,7 @@
 
 Seconds must rise, after `recover` too, but not run ahead of log time: routers refuse structures from the future. A
 publisher could otherwise advance them by one with each publication. So the state machine accepts a second only up to
-`latest_second`, and the planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next second.
+`latest_second`. The planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next second.
 
 The plan is proposed to the log first. The publisher may sign the planned entries only after `PublicationAccepted`: this
 fences a former publisher and orders the seconds, which routers require to rise. Entries last 15 minutes longer than the

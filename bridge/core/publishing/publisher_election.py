@@ -1,7 +1,7 @@
 """Elect the publisher of each master and choose its leaves, after each entry that can make a difference.
 
-A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the
-seconds of its structures still rise when its servers return.
+A master is known while a server reports for it, and for `forget_after_ms` after its last publication. So the seconds of
+its structures still rise when its servers return.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
 reports invented masters can take all of them. From that level on, the first master of each server comes before all

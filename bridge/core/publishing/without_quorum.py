@@ -9,7 +9,7 @@ docs/explanation/publishing.md describes it for operators.
                             and with every server that gossip marks dead treated as not reporting
                        time: as usual (`bridge.core.publishing.publication`)
 
-A service must survive the loss of most of its routers, and structures end after a quarter of an hour, so publishing
+A service must survive the loss of most of its routers, and structures end after a quarter of an hour. So publishing
 does not wait for a quorum. Two servers that see different peers may both publish. This does no harm: both list leaves
 of the same farm, and a router keeps the later structure. Without any publication the service would end.
 

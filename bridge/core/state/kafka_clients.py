@@ -27,8 +27,8 @@ full table the author with the most rows gives way, never an author with few; ti
 servers choose the same rows, for any order in which a table was built or restored.
 
 Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
-state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of requests
-that are not a producer's (`consensus.sessions`), so that a reader of the topic sees each of them once, on every server.
+state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of other
+requests (`consensus.sessions`). So a reader of the topic sees each of them once, on every server.
 """
 
 import hashlib

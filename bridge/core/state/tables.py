@@ -10,8 +10,8 @@ rule to free its places (`Release`). `bounds` checks the sizes in a snapshot aga
 
 The module that owns a table enforces its share, from `BOUNDS_LEVEL` on. `tests/spec/test_table_shares.py` walks over
 all fields of the state and fails for a table without a declaration. For each declaration it lets one author submit
-until it gets no more, and requires that another one still gets a place, and that a place becomes free by the declared
-rule. `docs/reference/limits.md` has the same table for operators.
+until the farm refuses. It requires that another author still gets a place, and that a place becomes free by the
+declared rule. `docs/reference/limits.md` has the same table for operators.
 """
 
 from collections.abc import Iterator, Mapping

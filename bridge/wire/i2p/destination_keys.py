@@ -7,8 +7,8 @@ A holder of the master's private key can publish as the farm permanently. So thi
 its own transient key, which the master signed for 30 days. A thief of a node can use its key only until then. A farm
 without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
 
-The keys of a demonstration carry a mark, which every structure signed with them repeats as an option, so that a router
-on the real network can refuse it.
+The keys of a demonstration carry a mark. Every structure signed with them repeats it as an option, so that a router on
+the real network can refuse it.
 """
 
 import os

@@ -10,7 +10,7 @@ padding, NUMBER is decimal. The signed bytes are
     "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
 
 so they include the key and the number. The author is the NodeId of the key. Each author numbers its entries upwards,
-and the state machine lets each number have effect once (`bridge.core.membership.authors`), so a copied entry does not
+and the state machine lets each number have effect once (`bridge.core.membership.authors`). So a copied entry does not
 have an effect.
 
 A proof has exactly one spelling. Base64url with unused bits that are not zero, a number with a leading zero, a space
