@@ -10,10 +10,10 @@ The factors multiply load + 20: a plain product would leave an idle leaf at cost
 the cost is the load.
 
 An operator's weight counts immediately and in full. The pipeline is a slow feedback loop outside of the farm. So its
-factors are bounded (0.5 … 2) and damped: each accepted entry changes a factor by a tenth at most. They also fade: a
-factor that is not repeated within 5 minutes returns to 1, which it reaches 10 minutes of log time after the last entry.
-An entry is refused if it covers no more of the log than the previous one, or claims to cover entries after itself. So
-neither a repetition nor a second, slower pipeline has an effect.
+factors are bounded (0.5 … 2) and damped: each accepted entry changes a factor by a tenth at most. They also fade:
+without a repetition within 5 minutes a factor returns to 1, which it reaches 10 minutes of log time after the last
+entry. An entry is refused if it covers no more of the log than the previous one, or claims to cover entries after
+itself. So neither a repetition nor a second, slower pipeline has an effect.
 
 *Shares.* From `BOUNDS_LEVEL` on each author (a node for its operators, or a client key) has a share of each table:
 `EXCLUSIONS_MAX`, `COST_FACTORS_MAX` or `FACTORS_MAX` leaves. The tables have room for four such authors. So one script
