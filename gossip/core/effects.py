@@ -114,7 +114,7 @@ class KeyOffered:
 class KeyringUpdateRefused:
     """A node without permission to distribute keys (`may_tell_keys`) sent some. Emitted at a low rate."""
 
-    teller: NodeId
+    sender: NodeId
     source: Address
 
 

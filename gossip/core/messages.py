@@ -232,14 +232,14 @@ class QueryReply:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdate:
-    """The keyring of `teller`, signed by it. Always sealed, or boxed for one identity.
+    """The keyring of `sender`, signed by it. Always sealed, or boxed for one identity.
 
-    `credential` is the teller's public key and signature; the wire makes and checks it. An update does not need a date:
+    `credential` is the sender's public key and signature; the wire makes and checks it. An update does not need a date:
     a second merge of one keyring does not change anything.
     """
 
     keyring: Keyring
-    teller: NodeId = UNKNOWN_NODE
+    sender: NodeId = UNKNOWN_NODE
     credential: bytes = b""
 
 

@@ -31,7 +31,7 @@ class ConfigError(ValueError):
     """A setting that cannot work; the text names it and the expected values."""
 
 
-def any_member(_teller: NodeId) -> bool:
+def any_member(_sender: NodeId) -> bool:
     """Return True: every identity may send keys in a group without a list of its identities."""
     return True
 

@@ -186,10 +186,10 @@ class DatagramTransport:
         if isinstance(message, _NEWCOMERS) and not self._limits.newcomers.allows(source.host, now_ms):
             self.counters.drop(Loss.RATE_LIMITED)
             return None
-        if isinstance(message, KeyringUpdate) and not self._settings.may_tell_keys(message.teller):
+        if isinstance(message, KeyringUpdate) and not self._settings.may_tell_keys(message.sender):
             self.counters.drop(Loss.KEYRING_OF_A_STRANGER)
             if self._limits.refused_keyrings.take(now_ms):
-                self._publish(KeyringUpdateRefused(message.teller, source))
+                self._publish(KeyringUpdateRefused(message.sender, source))
             return None
         return incoming.received
 

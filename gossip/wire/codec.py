@@ -13,7 +13,7 @@ The RFC names codes and fields and leaves the bodies open. They are:
     user message      [0, user message id, name, body]  |  [1, user message id, name, body, address, timeout in ms]
     user message id   [Lamport time, origin's node id, origin's generation]
     keyring           [used at, index of the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
-    keyring update    [keyring, teller's node id, public key and signature]
+    keyring update    [keyring, sender's node id, public key and signature]
 
 Infos and payloads are wrapped in byte strings because the same few are sent repeatedly: their bytes are looked up
 instead of decoded each time (COSE wraps signed data for the same reason).
@@ -405,16 +405,16 @@ class _QueryReply(_Fields):
 
 class _KeyringUpdate(_Fields):
     keyring: _Keyring
-    teller: _NodeId
+    sender: _NodeId
     credential: _Credential
 
     def message(self) -> Message:
-        return KeyringUpdate(self.keyring.keyring(), NodeId(self.teller), self.credential)
+        return KeyringUpdate(self.keyring.keyring(), NodeId(self.sender), self.credential)
 
 
 class _StoredKeyringUpdate(_Fields):
     keyring: _StoredKeyring
-    teller: _NodeId
+    sender: _NodeId
     credential: _Credential
 
 
@@ -697,8 +697,8 @@ def _body_out(
             code, body = Code.BROADCAST, (encode_node_info(source),)
         case QueryReply(query_id, responder, answer):
             code, body = Code.QUERY_REPLY, (_message_id_out(query_id), responder, answer)
-        case KeyringUpdate(keyring, teller, credential):
-            code, body = Code.KEYRING_UPDATE, (_keyring_out(keyring), teller, credential)
+        case KeyringUpdate(keyring, sender, credential):
+            code, body = Code.KEYRING_UPDATE, (_keyring_out(keyring), sender, credential)
         case _:
             assert_never(message)
     return code, body

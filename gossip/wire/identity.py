@@ -139,7 +139,7 @@ def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
 
 def _holds_keys(news: KeyringUpdate) -> bool:
     """Return True if the named sender signed it."""
-    return _is_signed(news.credential, news.teller, _keys_bytes(news.keyring))
+    return _is_signed(news.credential, news.sender, _keys_bytes(news.keyring))
 
 
 def _keys_bytes(chain: Keyring) -> bytes:
@@ -228,7 +228,7 @@ class Verifier:
                 return replace(message, sample=kept), len(sample) - len(kept)
             case KeyringUpdate():
                 if not _holds_keys(message):
-                    raise ForgedError(f"{message.teller.hex()} did not sign these keys")
+                    raise ForgedError(f"{message.sender.hex()} did not sign these keys")
             case JoinNak() | JoinRedirect() | QueryReply():
                 pass
             case _:
