@@ -82,7 +82,7 @@ def _answering(raft: RaftView) -> frozenset[int]:
 
 
 def _silent_ms(member: MemberView | None, node: NodeView) -> int | None:
-    """Return the milliseconds since gossip marked a server dead; None if it did not."""
+    """Return the milliseconds since gossip marked a server dead; for an unknown one the uptime, otherwise None."""
     if member is None:
         return node.uptime_ms
     return member.status_age_ms if member.status is MemberStatus.DEAD else None

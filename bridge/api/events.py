@@ -179,7 +179,7 @@ def _connection(_: str, facts: Facts) -> str:
 
 
 def _again(generation: Scalar) -> str:
-    """Return a text for each start of a node after the first one."""
+    """Return a text about a start of a node after the first one; empty for the first."""
     return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
 
 

@@ -70,7 +70,7 @@ class LogTimeIndex:
         return max(self.times_ms[end - 1] for end in (*self._turns_back, len(self.times_ms)))
 
     def last_until(self, time_ms: int) -> int:
-        """Return the last index before log time exceeded `time_ms`; 0 if that was before the known moments."""
+        """Return the index of the last change up to log time `time_ms`; 0 if it is before the known moments."""
         place = self._first_place(time_ms, bisect_right)
         place = (len(self.times_ms) if place is None else place) - 1
         return self.indexes[place] if place >= 0 else 0

@@ -254,7 +254,7 @@ class Reqids:
         return place < len(self._skipped) and self._skipped[place] == index
 
     def may_have_forgotten(self, index: int) -> bool:
-        """Return True if the entry at `index` may be a skipped one that was dropped from the list."""
+        """Return True if `is_skipped` may be False for `index` only because the list has dropped it."""
         has_forgotten = len(self._skipped) > self._skipped_max // 2
         return has_forgotten and index < self._skipped[0]
 
