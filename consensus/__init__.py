@@ -5,7 +5,7 @@
 
 Imports point one way only: `core` (pure decisions) <- `storage`, `sessions` <- `server` (trio) <- `net` <- `protocols`.
 Other packages import from here and from the faces `consensus.sessions`, `consensus.storage`, `consensus.net` and
-`consensus.protocols.garlic_farm`, never from further inside. What is named here is fetched when it is first used, so
+`consensus.protocols.garlic_farm`, never from further inside. Public names are imported at first use, so
 that a program with its own I/O gets the pure `Raft` without trio.
 """
 

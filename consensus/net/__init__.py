@@ -1,6 +1,6 @@
-"""What any protocol needs of a network: TLS, bounded acceptance, delays before retries; and a network in memory.
+"""Network parts of all protocols: TLS, bounded acceptance, delays before retries; and a network in memory.
 
-What is named here is fetched when it is first used: the network in memory needs no cryptography.
+Public names are imported at first use: the network in memory needs no cryptography.
 """
 
 from lazy_loader import attach_stub

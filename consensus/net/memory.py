@@ -102,8 +102,8 @@ class MemoryTransport:
 
         def answered(reply: Reply | None) -> None:
             if reply is not None:
-                told = replace(reply, correlation=request.correlation)
-                self._to(sender.server_id).put(lambda peer: peer.take_reply(self, told) if peer is sender else None)
+                numbered = replace(reply, correlation=request.correlation)
+                self._to(sender.server_id).put(lambda peer: peer.take_reply(self, numbered) if peer is sender else None)
 
         with suppress(ServerBusyError, ServerStoppedError):
             self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), answered)

@@ -1,1 +1,1 @@
-"""One Raft server at work, whatever protocol carries its messages."""
+"""One running Raft server, for any protocol of its messages."""

@@ -146,7 +146,7 @@ class Executor:
         return released
 
     def _may_leave(self, send: Send) -> bool:
-        return send.after <= self._durable or (send.after <= self._hard_state_durable and _tells_no_log(send.message))
+        return send.after <= self._durable or (send.after <= self._hard_state_durable and _needs_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
         """Queue a job that no Persist waits for, in turn with the reads."""
@@ -235,7 +235,7 @@ class Executor:
                 assert_never(wanted)
 
 
-def _tells_no_log(message: Message) -> bool:
+def _needs_no_log(message: Message) -> bool:
     """Return True if the message depends only on term and vote, so that it need not wait for entries."""
     match message:
         case VoteReply() | AppendReply(success=False) | SnapshotReply(accepted=False):

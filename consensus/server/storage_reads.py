@@ -54,7 +54,7 @@ class StorageReads:
                     yield data
                 offset, done = offset + len(answer.data), answer.done
             if image.finish() != snapshot:
-                raise RecordError("its bytes differ from the stored bytes")  # noqa: TRY301 - told like any damage
+                raise RecordError("its bytes differ from the stored bytes")  # noqa: TRY301 - reported like any damage
         except RecordError as error:
             raise DamagedStorageError(
                 f"the snapshot of index {snapshot.last.index} was damaged while this server ran: {error}. Move the "

@@ -1,7 +1,7 @@
 """Exactly-once execution of clients' requests (Raft section 8).
 
-The table of sessions is pure; the client, the state machine around the table and its clock need trio. What is named
-here is fetched when it is first used.
+The table of sessions is pure; the client, the state machine around the table and its clock need trio. Public
+names are imported at first use.
 """
 
 from lazy_loader import attach_stub

@@ -1,6 +1,6 @@
-"""What a server stores, for programs that open, read, verify or rebuild it while no server runs; and a durable write.
+"""Stored state of a server: open, read, verify or rebuild it while no server runs; and a durable write.
 
-A server itself opens its storage by `consensus.open_server`. What is named here is fetched when it is first used.
+A server itself opens its storage by `consensus.open_server`. Public names are imported at first use.
 """
 
 from lazy_loader import attach_stub

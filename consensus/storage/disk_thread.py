@@ -115,7 +115,7 @@ class _Call(Generic[T]):
     def __init__(self, work: Callable[[], T], ended: Callable[[], object]) -> None:
         self._work = work
         self._ended = ended
-        self._is_left = self._is_told = False
+        self._is_left = self._is_reported = False
         self._token = trio.lowlevel.current_trio_token()
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -129,7 +129,7 @@ class _Call(Generic[T]):
         if not self._is_left:
             self._error = error
         with suppress(trio.RunFinishedError):  # the call was abandoned
-            self._token.run_sync_soon(self._tell)
+            self._token.run_sync_soon(self._report)
 
     def left_after(self, seconds: float) -> Timer:
         """Return a running timer that abandons the work at its end."""
@@ -143,13 +143,13 @@ class _Call(Generic[T]):
             self._token.run_sync_soon(self._leave)
 
     def _leave(self) -> None:
-        if not self._is_told:
+        if not self._is_reported:
             self._error, self._is_left = DiskHangsError(), True
             self._ended()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self._is_left:
-            self._is_told = True
+            self._is_reported = True
             self._ended()
 
     def result(self) -> T:

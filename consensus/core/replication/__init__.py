@@ -1,1 +1,1 @@
-"""How entries get from the leader to the followers: appended by the leader, or fetched by the followers."""
+"""Replication of entries from the leader to the followers: appended by the leader, or fetched by the followers."""

@@ -134,7 +134,7 @@ class AppendLeader:
         if was_unreachable:
             # The requests that it still owes an answer to count as overdue again, perhaps soon.
             tracker.wake_by(self._due_ms(progress))
-        self._may_be_asked_again(sender, progress)
+        self._resume_requests(sender, progress)
 
     def _is_late(self, progress: Progress, correlation: int) -> bool:
         """Return True if a newer request is open and the protocol permits one request at a time.
@@ -193,7 +193,7 @@ class AppendLeader:
                 if wanted and event.entries and may_send:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
-                self._may_be_asked_again(peer, progress)
+                self._resume_requests(peer, progress)
                 return True
         return False
 
@@ -211,7 +211,7 @@ class AppendLeader:
                 self._tracker.wake_by(self._due_ms(progress))
             else:
                 self._replicate(peer, progress)
-            self._may_be_asked_again(peer, progress)
+            self._resume_requests(peer, progress)
             return True
         return False
 
@@ -222,7 +222,7 @@ class AppendLeader:
             if self._may_ask(progress) and not self._is_kept_for_disk(progress):
                 self._send(peer, progress, ())
 
-    def _may_be_asked_again(self, peer: ServerId, progress: Progress) -> None:
+    def _resume_requests(self, peer: ServerId, progress: Progress) -> None:
         """Send queued work after the reply to the only request, or after a disk read.
 
         Entries go first, or are read from disk; a round of reads goes with them, or now if there are none.
@@ -317,7 +317,7 @@ class AppendLeader:
                 progress.needs_snapshot()
         self._replicate(sender, progress)
         tracker.wake_by(self._due_ms(progress))
-        self._may_be_asked_again(sender, progress)
+        self._resume_requests(sender, progress)
 
     def _send_commit_index(self, peer: ServerId, progress: Progress) -> None:
         """Send the commit index to an idle follower early; a busy one gets it with the next append."""

@@ -1,7 +1,7 @@
 """The interface between a leader and its strategy of replication, for sending and for fetching.
 
     leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or replies to replicas that fetch
-    leader   ◀──heard, acknowledge, confirmed──────  ProgressTracker  ◀── strategy
+    leader   ◀──note_contact, acknowledge, confirmed  ProgressTracker  ◀── strategy
 
 `append_leader` sends entries; `fetch_leader` replies to replicas that fetch. Neither makes decisions about safety: only
 the `ProgressTracker` counts towards a majority, for all wires. A group uses one strategy, set in its protocol's row of

@@ -1,4 +1,4 @@
-"""What a log is served by to clients of Kafka: connections, a topic, and consumer groups (the extra `kafka`).
+"""Services of a log for Kafka's clients: connections, a topic, and consumer groups (the extra `kafka`).
 
 A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
 """

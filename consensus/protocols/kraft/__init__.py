@@ -1,4 +1,4 @@
-"""KRaft, Kafka's Raft (KIP-595): voters and observers of a quorum, and what operators do with them (the extra `kafka`).
+"""KRaft, Kafka's Raft (KIP-595): voters and observers of a quorum, and their tools for operators (the extra `kafka`).
 
 A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
 """

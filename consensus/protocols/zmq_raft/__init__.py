@@ -1,6 +1,6 @@
 """ØMQ Raft: servers among its peers, an endpoint for its clients, and a client, over pyzmq (the extra `zmq`).
 
-What is named here is fetched when it is first used, so the wire can be used without pyzmq.
+Public names are imported at first use, so the wire can be used without pyzmq.
 """
 
 from lazy_loader import attach_stub

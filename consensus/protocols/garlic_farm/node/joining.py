@@ -53,7 +53,7 @@ class Joining:
     ) -> None:
         self._server = server
         self._own_id = own_id
-        self._told_to_leave = ordered_to_leave
+        self._ordered_to_leave = ordered_to_leave
         self._invitation: _Invitation | None = None
         self.packs = 0
         """Number of stored log packs."""
@@ -100,7 +100,7 @@ class Joining:
         role = self._server.role
         accepted = request.source == role.leader and request.term == role.term
         if accepted:
-            self._told_to_leave(request.source)
+            self._ordered_to_leave(request.source)
         last = self._server.describe().raft.last.index
         return wire.LeaveClusterResponse(
             source=self._own_id, destination=request.source, term=role.term, next_index=last + 1, accepted=accepted

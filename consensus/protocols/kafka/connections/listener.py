@@ -375,8 +375,8 @@ class KafkaListener:
         except UnsupportedVersionError as error:
             if error.api_key != ApiKey.API_VERSIONS:
                 raise
-            told = self._api_versions(ErrorCode.UNSUPPORTED_VERSION, 0)
-            return encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, told)
+            versions = self._api_versions(ErrorCode.UNSUPPORTED_VERSION, 0)
+            return encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, versions)
         match request.message:
             case clients.ApiVersionsRequest():
                 response: Any = self._api_versions(ErrorCode.NONE, request.api_version)

@@ -134,7 +134,7 @@ class GroupMember:
     """One member, as it last joined."""
 
     member_id: str
-    told: JoinRequest
+    request: JoinRequest
     expires_ms: int
     """End of its session, unless it sends a request or one of its requests waits."""
     assignment: bytes = b""
@@ -145,7 +145,7 @@ class GroupMember:
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return its metadata for an assignment method."""
-        return next((metadata for name, metadata in self.told.protocols if name == protocol), b"")
+        return next((metadata for name, metadata in self.request.protocols if name == protocol), b"")
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class ConsumerGroup:
     @property
     def sessions_ms(self) -> tuple[int, ...]:
         """The session timeouts of its members."""
-        return tuple(member.told.session_timeout_ms for member in self.members.values())
+        return tuple(member.request.session_timeout_ms for member in self.members.values())
 
     @property
     def deadline_ms(self) -> int | None:
@@ -309,7 +309,7 @@ class ConsumerGroup:
 
     def expire(self, now_ms: int) -> list[Answered]:
         """Perform due work."""
-        self._reserved_ids = {told: due_ms for told, due_ms in self._reserved_ids.items() if due_ms > now_ms}
+        self._reserved_ids = {member_id: due_ms for member_id, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
         gone = [
             member
@@ -354,7 +354,7 @@ class ConsumerGroup:
             return True
         names = {name for name, _ in asked.protocols}
         return asked.protocol_type == self.protocol_type and any(
-            all(any(name == known for known, _ in member.told.protocols) for member in others) for name in names
+            all(any(name == known for known, _ in member.request.protocols) for member in others) for name in names
         )
 
     def _add(self, ticket: Ticket, asked: JoinRequest, member_id: str, now_ms: int) -> None:
@@ -370,11 +370,11 @@ class ConsumerGroup:
 
     def _join_again(self, ticket: Ticket, member: GroupMember, asked: JoinRequest, now_ms: int) -> None:
         """Join a member to a new round, or repeat the reply of this one."""
-        is_same = member.told.protocols == asked.protocols
+        is_same = member.request.protocols == asked.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
         self._extend_session(member, now_ms)
-        member.told = asked
+        member.request = asked
         if is_repeated:
             self._answers.append(Answered(ticket, self._joined(member)))
             return
@@ -410,7 +410,7 @@ class ConsumerGroup:
         joined = self._joined(member)
         if member.member_id != self.leader_id:
             return joined
-        if member.told.may_skip_assignment:
+        if member.request.may_skip_assignment:
             return replace(joined, skips_assignment=True)
         return replace(joined, leader_id=former_id, members=())
 
@@ -441,7 +441,7 @@ class ConsumerGroup:
             current.until_ms = min(now_ms + self.first_delay_ms, current.latest_ms)
             return
         for member in [*self.members.values()]:
-            if member.joining is None and member.told.instance_id is None:
+            if member.joining is None and member.request.instance_id is None:
                 self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and all(member.joining is None for member in self.members.values()):
             # Only static members, all of them unresponsive: one must come to lead. Their sessions end if none does.
@@ -484,8 +484,8 @@ class ConsumerGroup:
         self._supersede(member.joining, error)
         self._supersede(member.syncing, error)
         del self.members[member.member_id]
-        if member.told.instance_id is not None:
-            self._instances.pop(member.told.instance_id, None)
+        if member.request.instance_id is not None:
+            self._instances.pop(member.request.instance_id, None)
 
     def _go_on_without(self, now_ms: int) -> None:
         """Continue after members were removed."""
@@ -495,11 +495,11 @@ class ConsumerGroup:
     def _chosen_protocol(self) -> str | None:
         """Return the common method with the most votes; among equals the first member's preference."""
         members = [*self.members.values()]
-        known = [name for name, _ in members[0].told.protocols]
+        known = [name for name, _ in members[0].request.protocols]
         for member in members[1:]:
-            names = {name for name, _ in member.told.protocols}
+            names = {name for name, _ in member.request.protocols}
             known = [name for name in known if name in names]
-        votes = Counter(next((name for name, _ in each.told.protocols if name in known), "") for each in members)
+        votes = Counter(next((name for name, _ in each.request.protocols if name in known), "") for each in members)
         return max(known, key=lambda name: votes[name], default=None)
 
     def _joined(self, member: GroupMember) -> Joined:
@@ -515,16 +515,16 @@ class ConsumerGroup:
 
     def _described(self) -> Iterator[JoinedMember]:
         for member in self.members.values():
-            yield JoinedMember(member.member_id, member.told.instance_id, member.metadata(self.protocol_name))
+            yield JoinedMember(member.member_id, member.request.instance_id, member.metadata(self.protocol_name))
 
     def _assigned(self, member: GroupMember) -> Assigned:
         return Assigned(self.protocol_type, self.protocol_name or "", member.assignment)
 
     def _longest_rebalance_ms(self) -> int:
-        return max((member.told.rebalance_timeout_ms for member in self.members.values()), default=0)
+        return max((member.request.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def _extend_session(self, member: GroupMember, now_ms: int) -> None:
-        member.expires_ms = now_ms + member.told.session_timeout_ms
+        member.expires_ms = now_ms + member.request.session_timeout_ms
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
         self._answers.append(Answered(ticket, Refused(error)))

@@ -396,9 +396,9 @@ def _described_group(group: ConsumerGroup) -> groups.DescribeGroupsResponseGroup
         members=tuple(
             groups.DescribeGroupsResponseMember(
                 member_id=member.member_id,
-                group_instance_id=member.told.instance_id,
-                client_id=member.told.client_id,
-                client_host=f"/{member.told.client_host}",
+                group_instance_id=member.request.instance_id,
+                client_id=member.request.client_id,
+                client_host=f"/{member.request.client_host}",
                 member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
                 member_assignment=member.assignment if is_stable else b"",
             )

@@ -1,1 +1,1 @@
-"""A log as a topic of one partition, for clients: what it must tell, what its readers and its writers ask."""
+"""A log as a topic of one partition: its interface, and the services of its consumers and producers."""

@@ -79,11 +79,11 @@ class ReplicaTimes(Generic[K]):
 
         def times(replica: K) -> tuple[int, int]:
             known = before.get(replica, (_UNKNOWN, _UNKNOWN))
-            heard, caught_up = (
+            contacted, caught_up = (
                 _UNKNOWN if ago_ms is None else max(now_ms - ago_ms, least)
                 for ago_ms, least in zip(ages[replica], known, strict=True)
             )
-            return heard, caught_up
+            return contacted, caught_up
 
         self._epoch, self._reported = epoch, {replica: times(replica) for replica in ages}
         return self._reported
@@ -145,12 +145,12 @@ class QuorumViewService(Service):
 def _row(
     replica: ReplicaView, times: Mapping[tuple[int, UUID], tuple[int, int]]
 ) -> admin.DescribeQuorumResponseReplica:
-    heard, caught_up = times[replica.node_id, replica.directory_id]
+    contacted, caught_up = times[replica.node_id, replica.directory_id]
     return admin.DescribeQuorumResponseReplica(
         replica_id=replica.node_id,
         replica_directory_id=replica.directory_id,
         log_end_offset=_UNKNOWN if replica.log_end_offset is None else replica.log_end_offset,
-        last_fetch_timestamp=heard,
+        last_fetch_timestamp=contacted,
         last_caught_up_timestamp=caught_up,
     )
 

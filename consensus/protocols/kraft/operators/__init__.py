@@ -1,1 +1,1 @@
-"""What operators give and see: settings, a server's directory, and a quorum asked from outside."""
+"""Operators' side of KRaft: settings, a server's directory, and a client of the quorum."""

@@ -84,8 +84,8 @@ class VoterSettings:
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
         """Return the announced address of each listener, in order; the first is the quorum's."""
-        told = {endpoint.name: endpoint for endpoint in self.advertised_listeners}
-        return tuple(told.get(endpoint.name, endpoint) for endpoint in self.listeners)
+        announced = {endpoint.name: endpoint for endpoint in self.advertised_listeners}
+        return tuple(announced.get(endpoint.name, endpoint) for endpoint in self.listeners)
 
 
 def parse_properties(text: str) -> dict[str, str]:

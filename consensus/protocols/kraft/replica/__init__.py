@@ -1,1 +1,1 @@
-"""A voter or an observer of a quorum: what it asks the others, what it answers them, what it keeps."""
+"""A voter or an observer of a quorum: its requests, its services, and its state."""

@@ -129,9 +129,9 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
     Raises `KafkaWireError`.
     """
     reader = _ValueReader(value)
-    (told,) = reader.take(_VERSION)
-    if version or told:
-        raise KafkaWireError(f"a Voters record has version {max(version, told)}; only version 0 is understood here")
+    (inner,) = reader.take(_VERSION)
+    if version or inner:
+        raise KafkaWireError(f"a Voters record has version {max(version, inner)}; only version 0 is understood here")
     voters = reader.array(lambda: _read_voter(reader))
     reader.end()
     configuration = Configuration(tuple(server for server, _ in voters))

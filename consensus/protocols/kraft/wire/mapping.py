@@ -581,8 +581,8 @@ def _fetch_reply(
     response: clients.FetchResponse, asked: core.Fetch, names: Names, read_entries: ReadEntries
 ) -> core.FetchReply:
     if response.error_code:
-        told = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
-        leader = leader_of(told[0], names) if len(told) == 1 else None
+        leaders = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
+        leader = leader_of(leaders[0], names) if len(leaders) == 1 else None
         return core.FetchReply(
             term=asked.term, leader=leader, commit=0, correlation=asked.correlation, error=_reason(response.error_code)
         )

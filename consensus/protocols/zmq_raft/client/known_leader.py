@@ -148,11 +148,11 @@ class KnownLeader:
         """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         while True:
             async with self._searching:
-                heard = None if self._url is not None else await self._ask_in_turn()
+                config = None if self._url is not None else await self._ask_in_turn()
             if self._url is not None:
-                heard = await self._ask_for_config(self._url) or heard
-            if heard is not None:
-                return heard
+                config = await self._ask_for_config(self._url) or config
+            if config is not None:
+                return config
             await trio.sleep(self.options.election_grace_s)
 
     async def _ask_for_config(self, url: str) -> ConfigReply | None:

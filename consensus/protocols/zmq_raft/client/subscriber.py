@@ -47,7 +47,7 @@ class _Broadcasts:
         self._kept: deque[tuple[StateBroadcast, int]] = deque()
         self._kept_bytes = 0
         self._arrived = trio.Event()
-        self._heard_s = trio.current_time()
+        self._received_s = trio.current_time()
         try:
             self._life = leader.links.subscribe(url, leader.ident, self._receive)
         except OSError:
@@ -67,7 +67,7 @@ class _Broadcasts:
         """Return the next broadcast; None if none came for too long."""
         if not self._kept:
             self._arrived = trio.Event()
-            with trio.CancelScope(deadline=self._heard_s + self._options.broadcast_ttl_s):
+            with trio.CancelScope(deadline=self._received_s + self._options.broadcast_ttl_s):
                 await self._arrived.wait()
         if not self._kept:
             return None
@@ -85,7 +85,7 @@ class _Broadcasts:
         except ZmqRaftError:
             self._counters[ClientEvent.MALFORMED] += 1
             return
-        self._heard_s = trio.current_time()
+        self._received_s = trio.current_time()
         size = sum(map(len, frames))
         if self._kept and not broadcast.entries and not self._kept[-1][0].entries:
             self._kept_bytes -= self._kept.pop()[1]

@@ -1,1 +1,1 @@
-"""What answers clients: an endpoint in front of any log."""
+"""An endpoint for clients, in front of any log."""

@@ -46,7 +46,7 @@ class PeerMembers:
         self._is_member = self._own_id in configuration.member_ids
         if self._is_member:
             self._found = ()
-        self._tell()
+        self._update()
         self._changed.set()
 
     async def run(self) -> None:
@@ -55,7 +55,7 @@ class PeerMembers:
             self._changed = trio.Event()
             with trio.move_on_at(min(self._left.values(), default=math.inf)):
                 await self._changed.wait()
-            self._tell()
+            self._update()
 
     async def find(self, ident: bytes) -> None:
         """Query for the members while this server is not one."""
@@ -69,16 +69,16 @@ class PeerMembers:
         async with connect(urls, ident) as client:
             while not self._is_member:
                 try:
-                    told = await client.config(patience_s=_ASKING_S)
+                    reply = await client.config(patience_s=_ASKING_S)
                 except ClientError:
                     return
-                found = tuple(Server(peer.peer_id, peer.url) for peer in told.peers)
+                found = tuple(Server(peer.peer_id, peer.url) for peer in reply.peers)
                 if found != self._found and not self._is_member:
                     self._found = found
-                    self._tell()
+                    self._update()
                 await trio.sleep(_ASKING_S)
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         now_s, present = trio.current_time(), _ids(self._present)
         self._left = {
             server: until_s

@@ -436,21 +436,21 @@ def _decode_config_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.C
 
 def _decode_update_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.UpdateReply:
     _check_count(frames, 2, "the answer to RequestUpdate")
-    request_id, told = _full_id(frames[0]), frames[2:3]
+    request_id, rest = _full_id(frames[0]), frames[2:3]
     if read_bool(frames[1]):
-        return wire.UpdateCommitted(request_id, _index(told[0], limits)) if told else wire.UpdateAccepted(request_id)
-    return wire.UpdateRedirect(request_id, _leader(told[0], limits)) if told else wire.UpdateExpired(request_id)
+        return wire.UpdateCommitted(request_id, _index(rest[0], limits)) if rest else wire.UpdateAccepted(request_id)
+    return wire.UpdateRedirect(request_id, _leader(rest[0], limits)) if rest else wire.UpdateExpired(request_id)
 
 
 def _decode_change_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ChangeReply:
     _check_count(frames, 2, "the answer to ConfigUpdate")
-    request_id, status, told = _full_id(frames[0]), read_uint(frames[1], "status"), frames[2:3]
+    request_id, status, rest = _full_id(frames[0]), read_uint(frames[1], "status"), frames[2:3]
     if status == _REDIRECT:
-        return wire.ChangeRedirect(request_id, _leader(told[0], limits) if told else None)
+        return wire.ChangeRedirect(request_id, _leader(rest[0], limits) if rest else None)
     if status == _ACCEPTED:
-        return wire.ChangeCommitted(request_id, _index(told[0], limits)) if told else wire.ChangeAccepted(request_id)
-    if status == _REFUSED and told:
-        return _change_refused(request_id, read_json(told[0], "error", limits.max_json_bytes))
+        return wire.ChangeCommitted(request_id, _index(rest[0], limits)) if rest else wire.ChangeAccepted(request_id)
+    if status == _REFUSED and rest:
+        return _change_refused(request_id, read_json(rest[0], "error", limits.max_json_bytes))
     if status == _BUSY:
         return wire.ChangeBusy(request_id)
     if status == _EXPIRED:
