@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent
 
 
 def extensions() -> list[Extension]:
-    """The extension of all compiled modules, or none."""
+    """Return the extension of all compiled modules, or none."""
     if os.environ.get("GARLICFARM_COMPILED") != "1":
         return []
     if sys.platform == "linux":
@@ -49,11 +49,11 @@ class BuildDocuments(Command):
         self.build_lib = ""
 
     def finalize_options(self) -> None:
-        """The place is that of the modules."""
+        """Use the directory of the modules."""
         self.build_lib = self.get_finalized_command("build_py").build_lib
 
     def get_source_files(self) -> list[str]:
-        """What the source distribution takes along."""
+        """Return the files of the source distribution."""
         return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
 
     def get_output_mapping(self) -> dict[str, str]:
@@ -62,7 +62,7 @@ class BuildDocuments(Command):
         return {str(place / source): source for source in self.get_source_files()}
 
     def get_outputs(self) -> list[str]:
-        """The places alone."""
+        """Return the paths only."""
         return list(self.get_output_mapping())
 
     def run(self) -> None:

@@ -62,7 +62,7 @@ MIB = 1024 * 1024
 
 
 def main() -> None:
-    """The command line."""
+    """Run the parts that the command line names, and print their figures."""
     options = _options()
     names = [part for name in options.names or NAMES for part in GROUPS.get(name, (name,))]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
@@ -160,7 +160,7 @@ async def _measure(
 async def _alone(
     names: list[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
 ) -> None:
-    """What needs no farm that runs already."""
+    """Run the parts that do not use the common farm."""
     if "cold-start" in names:
         report(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "idle" in names:

@@ -49,7 +49,7 @@ class ClusterTarget:
 
 
 def connect(target: ClusterTarget, options: ClientOptions | None = None) -> GarlicFarmClient:
-    """A client of the farm; its `run` must be started."""
+    """Return a client of the farm; the caller starts its `run`."""
     addresses = {
         server.server_id: PeerAddress(server.host, server.port, bytes.fromhex(server.fingerprint))
         for server in target.servers
@@ -66,7 +66,7 @@ def connect(target: ClusterTarget, options: ClientOptions | None = None) -> Garl
 
 
 def entry(number: int, size_bytes: int) -> bytes:
-    """An application entry of just that size: one JSON object, which the farm keeps and reports as foreign."""
+    """Return an application entry of exactly that size: a JSON object, which the farm reports as foreign."""
     head = f'{{"benchmark":{number},"padding":"'
     return f'{head}{"x" * (size_bytes - len(head) - 2)}"}}'.encode()
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def specification(target: ClusterTarget, load: Load) -> str:
-    """The line that `main` reads."""
+    """Return the line that `main` reads."""
     return json.dumps({"target": asdict(target), "load": asdict(load)}) + "\n"
 
 

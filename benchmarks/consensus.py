@@ -41,7 +41,7 @@ async def measure(
     options: Options,
     report: Callable[[list[Figure]], None],
 ) -> None:
-    """The parts that are asked for. Says what is missing, which core runs, and how busy the machine is."""
+    """Run the named parts. Report missing programs, the core in use and the load of the machine."""
     if not set(names) & set(PARTS):
         return
     print("\n".join(SETTING), flush=True)

@@ -89,7 +89,7 @@ async def _kill(client: Child, leader: Child) -> float:
 
 
 async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list[Figure], list[str]]:
-    """The figures, and why etcd is missing if it is."""
+    """Return the figures, and the reason if etcd is missing."""
     missing: list[str] = []
     async with AsyncExitStack() as stack:
         groups: list[Killable] = [
@@ -108,7 +108,7 @@ async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list
 
 
 def figures(found: dict[str, list[float]]) -> list[Figure]:
-    """The times of each group, ours beside etcd's."""
+    """Return the times of each group, ours next to etcd's."""
     rows = [Figure(GROUP, name, "s", tuple(seconds)) for name, seconds in found.items()]
     if len(rows) == 1:
         return rows

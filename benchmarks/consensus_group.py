@@ -49,7 +49,7 @@ class ConsensusGroup:
         await self.servers.pop(number).end()
 
     async def statuses(self) -> dict[int, dict[str, object]]:
-        """The status that each running server reports."""
+        """Return the status that each running server reports."""
         return {number: await child.ask("status") for number, child in self.servers.items()}
 
     async def settle(self) -> int:
@@ -65,7 +65,7 @@ class ConsensusGroup:
         raise ChildError(f"the servers did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
 
     def target(self) -> ClusterTarget:
-        """What a client needs."""
+        """Return the data that a client needs."""
         return ClusterTarget(
             CLUSTER,
             USER,
@@ -102,7 +102,7 @@ class ConsensusGroup:
 
 @asynccontextmanager
 async def running_consensus_group(directory: Path, *, whole_log: bool = False) -> AsyncIterator[ConsensusGroup]:
-    """A group in a new directory; its processes end with the block. With `whole_log` it takes no snapshots."""
+    """Start a group in a new directory; its processes end with the block. With `whole_log` it takes no snapshots."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
     group = ConsensusGroup(directory, whole_log=whole_log)
     try:

@@ -140,13 +140,13 @@ class Gateway:
         self._server_id = server_id
 
     def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
-        """A peer's request."""
+        """Handle a request of a peer."""
         if self.server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
         return ask_server(self.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """A client's entries; without any, only which server leads."""
+        """Handle the entries of a client; without entries, report the leader."""
         return self._clients().client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
@@ -154,7 +154,7 @@ class Gateway:
         return self._clients().read_index(answered)
 
     def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
-        """The members do not change in a benchmark."""
+        """Handle a request about members; a benchmark sends none."""
         return self._clients().membership_request(request, answered)
 
     def _clients(self) -> ClientRequests:

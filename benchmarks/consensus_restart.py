@@ -33,7 +33,7 @@ MB = 1_000_000
 
 
 async def measure(directory: Path) -> list[Figure]:
-    """The figures of both followers."""
+    """Return the figures of both followers."""
     async with running_consensus_group(directory / "restart", whole_log=True) as group:
         leader = await group.settle()
         followers = [number for number in group.servers if number != leader]

@@ -39,7 +39,7 @@ class Side:
 
 
 async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Figure], list[str]]:
-    """The figures of all steps, and remarks about sides that are left out."""
+    """Return the figures of all steps, and remarks about the sides that are left out."""
     trees = {HERE: TREE}
     remarks = []
     if base is None:
@@ -59,7 +59,7 @@ async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Fi
 
 
 def figures(sides: list[Side]) -> list[Figure]:
-    """What is shown: the time and the calls of each step on each side, and their ratios."""
+    """Return the time and the calls of each step on each side, and their ratios."""
     rows = []
     first = sides[0]
     for step in first.calls:
@@ -73,7 +73,7 @@ def figures(sides: list[Side]) -> list[Figure]:
 
 
 def checkout(base: str, directory: Path) -> Path:
-    """A tree of before: a directory as it is, or what git knows by that name, written into `directory`."""
+    """Return an earlier tree: an existing directory, or a commit, which git writes into `directory`."""
     if (Path(base) / "consensus").is_dir():
         return Path(base).resolve()
     archived = subprocess.run(  # noqa: S603 - the name is the command line's own

@@ -126,7 +126,7 @@ class Group:
         raise SystemExit("the replicas did not settle")
 
     def written(self, effects: list[Any]) -> Any:
-        """The event that the last of these writes is durable."""
+        """Return the event that reports the last of these writes as durable."""
         return made(
             self._names.Persisted, max(each.number for each in effects if isinstance(each, self._names.Persist))
         )
@@ -191,7 +191,7 @@ def untimed(_kind: str, work: Work, now: int) -> list[list[Any]]:
 
 
 def count_calls(calls: Counter[str], steps: Counter[str]) -> Run:
-    """A way to take steps that counts the calls of Python functions in them."""
+    """Return a function that runs steps and counts the calls of Python functions in them."""
 
     def run(kind: str, work: Work, now: int) -> list[list[Any]]:
         def profile(_frame: object, event: str, _argument: object) -> None:

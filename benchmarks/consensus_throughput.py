@@ -31,7 +31,7 @@ TIMES_ETCD = {64: (1.3, 1.5), 256: (1.6, 2.0)}
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """The figures, and remarks: why a contender is missing, which client drives etcd."""
+    """Return the figures, and remarks: the reason for a missing contender, and the client that drives etcd."""
     found: dict[Scenario, Found] = {scenario: {} for scenario in SCENARIOS}
     async with all_contenders(directory) as (contenders, remarks):
         for _ in range(runs):
@@ -48,7 +48,7 @@ async def _round(contenders: list[Contender], scenario: Scenario, seconds: float
 
 
 def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
-    """What is shown of one scenario."""
+    """Return the figures of one scenario."""
     where = f"{scenario.processes} processes on {scenario.connections} connections"
     group = f"consensus, {scenario.name}{'' if scenario.clients == 1 else f' in {where}'}, {ENTRY_BYTES}-byte entries"
     _, syncs_per_s, _ = machine.fdatasync_per_s
@@ -68,7 +68,7 @@ def figures(scenario: Scenario, found: Found, machine: Machine) -> list[Figure]:
 
 
 def _costs(turns: list[Turn]) -> tuple[float, ...]:
-    """The processor time of an entry, which depends less than a rate on what else the machine runs."""
+    """Return the processor time of an entry, which depends less than a rate on the other load of the machine."""
     return tuple(turn.servers_share / turn.rate.entries_per_s * 1e6 for turn in turns)
 
 

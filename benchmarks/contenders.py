@@ -38,7 +38,7 @@ class Scenario:
     batch: int = 1
 
     def load(self, seconds: float, entry_bytes: int) -> Load:
-        """What each process does."""
+        """Return the load of each client process."""
         return Load(
             self.clients // self.processes, self.connections // self.processes, seconds, entry_bytes, self.batch
         )
@@ -160,7 +160,7 @@ class PySyncObj:
         return _turn([result], used_s, whole)
 
     async def leader(self) -> Child:
-        """The member that leads."""
+        """Return the member that leads."""
         with trio.move_on_after(ELECTION_TIMEOUT_S):
             while True:
                 for member in self._members:

@@ -51,7 +51,7 @@ REASON_CHARACTERS = 200
 
 
 async def find(directory: Path) -> tuple[str | None, str]:
-    """The program, or nothing and the reason."""
+    """Return the path of the program, or None and the reason."""
     if find_spec("grpc") is None:
         return None, "its client needs the package grpcio (the extra `bench`)"
     installed = shutil.which("etcd")
@@ -78,7 +78,7 @@ async def find(directory: Path) -> tuple[str | None, str]:
 
 
 async def build_client() -> tuple[Path | None, str]:
-    """The client in Go, built in the directory `build`; or nothing and the reason."""
+    """Return the client in Go, built in the directory `build`; or None and the reason."""
     go = shutil.which("go", path=GO_PLACES)
     if go is None:
         return None, "Go is not installed"
@@ -142,7 +142,7 @@ class EtcdGroup:
         raise ChildError(f"etcd's members did not agree within {SETTLE_TIMEOUT_S:g} s; see {self.directory}/*.log")
 
     async def client(self, leader: int, load: Load | None) -> Child:
-        """A client process: with a load (in Go, if it was built), or one that writes steadily."""
+        """Start a client process: with a load (in Go, if it was built), or with steady writes."""
         endpoints = self._endpoints()
         document: dict[str, object] = {
             "endpoints": endpoints[leader:] + endpoints[:leader],
@@ -183,7 +183,7 @@ class EtcdGroup:
 
 @asynccontextmanager
 async def running_etcd_group(directory: Path, program: str, go_client: Path | None = None) -> AsyncIterator[EtcdGroup]:
-    """A group in a new directory; its processes end with the block."""
+    """Start a group in a new directory; its processes end with the block."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
     group = EtcdGroup(directory, program, go_client)
     try:
@@ -201,7 +201,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
-    """A certificate for loopback that is its own authority, and its key: both files in `directory`."""
+    """Write a self-signed certificate for loopback and its key into `directory`; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "benchmark")])
     now = datetime.now(UTC)

@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def put_request(key: bytes, size_bytes: int) -> bytes:
-    """A PutRequest of just that size, the value being padding: what etcd's log then holds, but for its own header."""
+    """Return a PutRequest of exactly that size, whose value is padding. The log of etcd adds only a header."""
     head = _field(_KEY, key)
     for value_bytes in range(max(0, size_bytes - len(head) - 4), size_bytes):
         request = head + _field(_VALUE, b"x" * value_bytes)
@@ -39,7 +39,7 @@ def leads(status_response: bytes) -> bool:
 
 
 def decode_fields(message: bytes) -> dict[int, int | bytes]:
-    """The fields of a message by number, the last of each; raises `ValueError` for bytes that are none."""
+    """Return the last field of each number in a message. Raises `ValueError` for bytes that are not a message."""
     fields: dict[int, int | bytes] = {}
     at = 0
     while at < len(message):

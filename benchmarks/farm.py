@@ -107,7 +107,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / 100
 
     def structures(self) -> list[Path]:
-        """What its router has published."""
+        """Return the files of its published structures."""
         return list((self.node.directory / "published").glob("*.meta-ls2"))
 
     async def view(self) -> FarmView | None:
@@ -131,7 +131,7 @@ class Farm:
     started: float = field(default_factory=time.perf_counter)
 
     async def views(self) -> list[tuple[Server, FarmView]]:
-        """The views of the servers that answer."""
+        """Return the views of the servers that reply."""
         found = []
         for server in self.servers:
             view = await server.view()
@@ -170,11 +170,11 @@ class Farm:
         )
 
     async def leader(self) -> Server:
-        """The server that leads, as the servers agree."""
+        """Return the leader on which all servers agree."""
         return await self._named(lambda view: view.raft.leader_id, "the leader")
 
     async def publisher(self) -> Server:
-        """The server that publishes, as the log says."""
+        """Return the publisher on which all servers agree."""
         return await self._named(
             lambda view: next((each.publisher_id for each in view.publishing), None), "the publisher"
         )
@@ -188,7 +188,7 @@ class Farm:
         raise BenchmarkError(f"no server knows {name}")
 
     def target(self) -> ClusterTarget:
-        """What a client process needs to reach the servers."""
+        """Return the data with which a client process reaches the servers."""
         key = load_farm_key(self.files.directory / "farm.key")
         credentials = key.digest_credentials[0]
         return ClusterTarget(
@@ -234,7 +234,7 @@ async def running_farm(
     first_server: str = "",
     change: Callable[[str], str] = str,
 ) -> AsyncIterator[Farm]:
-    """A farm in `directory` with the given consensus timing; its processes end with the block.
+    """Start a farm in `directory` with the given consensus timing; its processes end with the block.
 
     With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
     more tables of settings for the first server. `change` takes the settings of each server and gives others.

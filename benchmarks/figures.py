@@ -43,12 +43,12 @@ class Figure:
 
 
 def percentile(ranked: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the sorted values do not exceed."""
+    """Return the smallest value that at least `share` of the sorted values do not exceed."""
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
 def table(figures: Sequence[Figure]) -> list[str]:
-    """The figures by group, in the order in which they came."""
+    """Return the figures by group, in their original order."""
     lines: list[str] = []
     group = ""
     for figure in figures:

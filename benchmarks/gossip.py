@@ -45,7 +45,7 @@ Start = Callable[[Group], Awaitable[object]]
 
 
 async def measure(names: Collection[str], directory: Path, report: Callable[[list[Figure]], None]) -> None:
-    """The parts asked for, in their order; `directory` is for a farm's files and for a serf that has to be fetched."""
+    """Run the named parts in order; `directory` is for the files of a farm and for a serf that is fetched."""
     parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
         "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
         "gossip-memory": gossip_speed.memory,
@@ -61,7 +61,7 @@ async def measure(names: Collection[str], directory: Path, report: Callable[[lis
 
 
 async def idle() -> list[Figure]:
-    """What members spend while nothing happens."""
+    """Measure the cost of idle members."""
     figures = []
     for timing in ("lan", "loopback"):
         async with processes() as group:

@@ -102,7 +102,7 @@ class Group:
         return member
 
     async def start_many(self, count: int, options: Iterable[str] = ()) -> None:
-        """A first process, and the others through it, all at once."""
+        """Start a first process, then the others, which join through it at the same time."""
         first = await self.start(options=options)
         async with trio.open_nursery() as nursery:
             for _ in range(count - 1):
@@ -162,7 +162,7 @@ class Group:
         )
 
     async def summaries(self) -> list[dict[str, object]]:
-        """What each process says when asked."""
+        """Return a summary of each process."""
         for member in self.members:
             member.summary = {}
             await member.questions.send_all(b"\n")
@@ -192,7 +192,7 @@ class Group:
 
 @asynccontextmanager
 async def processes() -> AsyncIterator[Group]:
-    """A group that ends with the block."""
+    """Start a group that ends with the block."""
     async with trio.open_nursery() as nursery:
         group = Group(nursery)
         try:

@@ -64,7 +64,7 @@ class Peer:
         raise GroupError("the gossip node does not take a peer")
 
     def question(self, node: NodeInfo, sequence: int, payload: Payload) -> bytes:
-        """A ping to the node."""
+        """Return a ping to the node."""
         own = self.info
         return self.codec.outgoing(
             PingRequest(own.node_id, own.incarnation, node.node_id, node.incarnation, sequence, 0, payload=payload),
@@ -148,7 +148,7 @@ class EchoAsker:
     prepared: Iterator[bytes]
 
     def takes(self, datagram: bytes) -> bool:
-        """An echo."""
+        """Return True if the datagram is an echo."""
         return bool(datagram)
 
 

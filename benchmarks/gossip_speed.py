@@ -64,7 +64,7 @@ class Speed:
 
 
 async def speed(runs: int, questions: int = QUESTIONS) -> list[Figure]:
-    """The echoes and each kind of node in turn, so that all of them see the same load of the machine."""
+    """Measure the echoes and each kind of node in turn, so that all of them see the same load of the machine."""
     found: dict[str, list[Speed]] = {name: [] for name in (*ECHOES.values(), *NODES)}
     for _ in range(runs):
         for in_flight, name in ECHOES.items():
@@ -115,7 +115,7 @@ async def _timed(server: Member, askers: Sequence[Asker], in_flight: int) -> Spe
 
 
 async def memory() -> list[Figure]:
-    """A node alone, with 30 peers, and with a directory of ten thousand beside them."""
+    """Measure a node alone, with 30 peers, and with these and a directory of ten thousand members."""
     async with processes() as group:
         server = await group.start(options=("--quiet", "--directory-limit", str(2 * DIRECTORY)))
         resident = [server.resident_bytes() / MIB]

@@ -46,7 +46,7 @@ _KINDS = {
 
 
 async def memory(directory: Path) -> list[Figure]:
-    """Created and idle; with 30 peers; with the directory; and after its whole view was asked for."""
+    """Measure an idle node: alone, with 30 peers, with the directory, and after a request for its whole view."""
     moments: dict[str, dict[str, float]] = {}
     async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
         await trio.sleep(SETTLED_S)

@@ -93,7 +93,7 @@ def _percent(server: Server, used_s: float, passed_s: float) -> float:
 
 
 def _as_on_a_lan(settings: str) -> str:
-    """The settings that `up` writes, with the reporting period and gossip timing of a node on a LAN."""
+    """Return the settings that `up` writes, with the reporting period and gossip timing of a node on a LAN."""
     settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
     settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
     if (periods, timings) != (1, 1):

@@ -36,7 +36,7 @@ GOAL_FAILOVER_S: Final = 3.2
 
 
 async def measure(names: Collection[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
-    """The parts that are asked for."""
+    """Run the named parts."""
     asked = [name for name in PARTS if name in names]
     if not asked:
         return

@@ -71,7 +71,7 @@ class _Passes:
 
 
 async def rates(directory: Path, runs: int, no_jvm: str | None) -> list[Figure]:
-    """Records a second; `no_jvm` says why no broker can stand beside."""
+    """Return records per second; `no_jvm` is the reason for a missing broker."""
     where = f"Kafka consumers, {ENTRY_BYTES}-byte entries, librdkafka, one node"
     [port] = listening_ports(1)
     async with running_farm(directory / "farm", Timing.LAN, first_server=_table(port)) as farm:
@@ -139,7 +139,7 @@ async def _passes(
 
 
 async def memory(directory: Path) -> list[Figure]:
-    """What a node takes more with the listener: the leader beside the leader, and each follower beside a follower."""
+    """Return the extra cost of the listener: leader against leader, and each follower against a follower."""
     ports = listening_ports(3)
     with _without_hypothesis(directory):
         without, _ = await _resident(directory / "off", {})
@@ -223,7 +223,7 @@ async def _applied(server: Server) -> int:
 
 
 async def _read(address: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
-    """Records a second of each pass. A single one is timed from its first records on, so without connecting."""
+    """Return records per second of each pass. A single pass is timed from its first records, so without connecting."""
     asked = Reading(address, TOPIC, end, count, passes)
     child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(asked), directory / "reader.log")
     try:

@@ -63,7 +63,7 @@ class Loop:
                 self.latencies_us.append(round((time.perf_counter() - began) * 1e6))
 
     def result(self, began_s: float, processor_began_s: float) -> Result:
-        """What came out since these readings of `perf_counter` and `process_time`."""
+        """Return the result since these readings of `perf_counter` and `process_time`."""
         elapsed_s = time.perf_counter() - began_s
         return Result(elapsed_s, time.process_time() - processor_began_s, self.latencies_us, dict(self.failures))
 
@@ -80,7 +80,7 @@ class Rate:
 
     @classmethod
     def of(cls, results: Iterable[Result], batch: int) -> "Rate":
-        """The sum of what these processes did at the same time. There must be an acknowledged submission."""
+        """Combine the results of simultaneous processes. There must be an acknowledged submission."""
         found = list(results)
         ranked = sorted(latency for result in found for latency in result.latencies_us)
         elapsed_s = max(result.elapsed_s for result in found)

@@ -50,7 +50,7 @@ MASTER = "local[2]"
 
 
 async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
-    """The figures of one part."""
+    """Return the figures of one part."""
     place = directory / part
     place.mkdir()
     match part:
@@ -191,7 +191,7 @@ class _Command:
 
 
 async def _watched(command: list[str], said: Path) -> _Command:
-    """Runs a command to its end. Raises ChildError if it fails."""
+    """Run a command to its end. Raises ChildError if it fails."""
     began = time.perf_counter()
     with said.open("wb") as output:
         process = await trio.lowlevel.open_process(command, stdout=output, stderr=output)

@@ -26,7 +26,7 @@ TODAY = date(2026, 1, 2)
 
 
 def measure(directory: Path, runs: int) -> list[Figure]:
-    """Runs the join; BenchmarkError if it is wrong about one of the sample."""
+    """Run the join; raise BenchmarkError if it is wrong about a row of the sample."""
     random = Random(SEED)
     destinations = [random.randbytes(32).hex() for _ in range(DESTINATIONS)]
     routers = [random.randbytes(32).hex() for _ in range(ROUTERS)]

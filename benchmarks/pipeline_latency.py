@@ -34,7 +34,7 @@ SERVER_ID = 60
 
 
 async def measure(directory: Path) -> list[Figure]:
-    """Starts farm and pipeline, submits reports, and ends both."""
+    """Start farm and pipeline, submit reports, and end both."""
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         await farm.settle()
         output, said = directory / "tables", directory / "pipeline.txt"

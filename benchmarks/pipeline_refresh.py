@@ -53,7 +53,7 @@ def measure(directory: Path) -> list[Figure]:
 
 
 def _written(session: SparkSession, settings: RunSettings) -> Gold:
-    """The derived tables, which lack what the base tables have now."""
+    """Write the base tables; return the derived tables, which lack these rows."""
     prepare(settings.output, part=True)
     gold = gold_of(settings)
     await_end(session, settings, lambda: start_query(session, settings, available_now=True, gold=gold))

@@ -27,7 +27,7 @@ class Took:
 
 @contextmanager
 def measured() -> Iterator[Took]:
-    """What the block takes of this process and of all that it started."""
+    """Measure the processor time of this process and its children during the block."""
     took, ended = Took(), threading.Event()
     before_s = _processor_s()
     seen_s = dict(before_s)

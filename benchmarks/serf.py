@@ -18,7 +18,7 @@ KEY = base64.b64encode(b"a key that keeps nothing secret.").decode()
 
 
 async def find(directory: Path) -> tuple[str | None, str]:
-    """The program, or nothing and the reason."""
+    """Return the path of the program, or None and the reason."""
     installed = shutil.which("serf")
     if installed is not None:
         return installed, ""

@@ -33,7 +33,7 @@ class Scenario:
     connections: int
 
     def load(self, seconds: float) -> Load:
-        """What each process does."""
+        """Return the load of each client process."""
         return Load(self.clients // self.processes, self.connections // self.processes, seconds, ENTRY_BYTES)
 
     def describe(self) -> str:

@@ -33,7 +33,7 @@ NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
 async def measure(
     names: Collection[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
 ) -> None:
-    """The parts that are asked for; raises `ChildError` if the package is not there."""
+    """Run the named parts; raise `ChildError` if the package is missing."""
     asked = [name for name in PARTS if name in names]
     if not asked:
         return
@@ -66,7 +66,7 @@ async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure
 
 
 async def _load(group: ZmqRaftGroup, seconds: float) -> tuple[float, list[float]]:
-    """Updates per second, and what each took in milliseconds."""
+    """Return updates per second, and the milliseconds of each."""
     client = await group.client()
     load: dict[str, object] = {"clients": CLIENTS, "connections": CONNECTIONS, "bytes": UPDATE_BYTES}
     await client.do("load", seconds=WARM_UP_S, **load)

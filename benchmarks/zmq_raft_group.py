@@ -43,7 +43,7 @@ CHANGED = "Cluster joined configuration changed at index "
 
 
 def missing() -> str | None:
-    """What the package needs and this machine does not have, if anything."""
+    """Return a text about a missing program or package, or None."""
     if shutil.which("node") is None:
         return "Node is not installed"
     if not (PACKAGES / "zmq-raft").is_dir() or not (PACKAGES / "zeromq/build/Release/zmq.node").is_file():
@@ -83,7 +83,7 @@ class Member:
         return self.child is not None and runs(self.child)
 
     def last_words(self) -> str:
-        """The end of what it said on its standard error."""
+        """Return the end of its standard error."""
         said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         return said[-3000:]
 
@@ -248,7 +248,7 @@ class ZmqRaftGroup:
         raise ChildError(f"no server leads within {timeout_s:g} s; {said}")
 
     async def info(self, member: Member, timeout_s: float = 1.0) -> dict[str, Any] | None:
-        """What a member tells about its log, if it answers in time."""
+        """Return the facts of a member about its log; None if it does not reply in time."""
         client = await self.client()
         try:
             found = await client.do("info", url=member.url, timeout=int(timeout_s * 1000))
@@ -281,7 +281,7 @@ class ZmqRaftGroup:
         await run_package_program("zr-log-compact.js", *where)
 
     async def client(self, *, new: bool = False) -> "PackageClient":
-        """The package's client as a process: the one that there is, or a new one."""
+        """Return the client of the package as a process: the existing one, or a new one."""
         if new or not self._clients:
             client = await PackageClient.start(self.urls, self.directory / "client.log")
             self._nursery.start_soon(client.run)
@@ -326,7 +326,7 @@ async def running_zmq_raft_group(
     arguments: Sequence[str] = (),
     relay: Callable[[Member], Awaitable[None]] | None = None,
 ) -> AsyncIterator[ZmqRaftGroup]:
-    """A group in a directory; its processes end with the block."""
+    """Start a group in a directory; its processes end with the block."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     async with trio.open_nursery() as nursery:
         group = ZmqRaftGroup(directory, nursery, options=options, arguments=arguments, relay=relay)
@@ -428,5 +428,5 @@ async def run_package_program(name: str, *arguments: str) -> str:
 
 
 def node(script: str, argument: str) -> list[str]:
-    """What starts a script of `zmq_raft_js` with one argument."""
+    """Return the command that starts a script of `zmq_raft_js` with one argument."""
     return ["env", f"NODE_PATH={PACKAGES}", "node", str(SCRIPTS / script), argument]

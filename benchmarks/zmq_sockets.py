@@ -40,7 +40,7 @@ Design = Callable[[str, int, float], int]
 
 
 async def measure(directory: Path, runs: int) -> list[Figure]:
-    """The designs take turns."""
+    """Measure the designs in turns."""
     echo = await Child.start_module("echo", "benchmarks.zmq_sockets", None, directory / "zmq-echo.log")
     try:
         url = (await echo.hear_document())["url"]
@@ -65,7 +65,7 @@ def _figures(rates: dict[tuple[str, int], list[float]]) -> list[Figure]:
 
 @contextmanager
 def _context(kind: type[ContextT]) -> Iterator[ContextT]:
-    """A context whose sockets forget at their end what they have not sent."""
+    """Return a context whose sockets discard unsent messages when they are closed."""
     with kind(io_threads=1) as context:
         context.setsockopt(zmq.LINGER, 0)
         yield context
@@ -167,7 +167,7 @@ def _own_socket(
     came_back: Callable[[list[bytes]], None],
     token: trio.lowlevel.TrioToken,
 ) -> None:
-    """The thread of `_thread`: ends when an empty message is to be sent."""
+    """Run the thread of `_thread`: it ends when an empty message is to be sent."""
     with context.socket(zmq.DEALER) as socket, context.socket(zmq.PAIR) as outgoing:
         socket.connect(url)
         outgoing.connect("inproc://outgoing")
