@@ -23,6 +23,7 @@ import trio
 import trio.testing
 
 from consensus.core.model import LogId
+from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, EndpointOptions
 from consensus.protocols.zmq_raft.endpoint.entry_streams import StreamOptions
 from consensus.protocols.zmq_raft.wire import messages as wire
@@ -258,16 +259,16 @@ class EndpointTarget:
             *(kind.__name__ for kind in (wire.UpdateExpired, wire.ChangeAccepted, wire.ChangeCommitted)),
             *(kind.__name__ for kind in (wire.ChangeBusy, wire.ChangeRefused, wire.ChangeRedirect)),
             *(kind.__name__ for kind in (wire.EntriesBatch, wire.SnapshotPiece, wire.EntriesRedirect)),
-            "messages that are no request",
-            "messages between peers",
-            "requests for another cluster",
-            "replies that found the queue full",
-            "streams of entries that expired",
-            "updates ignored: too many under way",
-            "changes ignored: too many under way",
-            "requests for entries ignored: high watermark",
-            "requests for entries ignored: too many of one client",
-            "requests for entries ignored: unconfirmed bytes",
+            EndpointDrop.MALFORMED,
+            EndpointDrop.PEER_MESSAGE,
+            EndpointDrop.OTHER_CLUSTER,
+            EndpointDrop.REPLY_QUEUE_FULL,
+            EndpointDrop.STREAM_EXPIRED,
+            EndpointDrop.TOO_MANY_UPDATES,
+            EndpointDrop.TOO_MANY_CHANGES,
+            EndpointDrop.TOO_MANY_STREAMS,
+            EndpointDrop.CLIENT_STREAMS,
+            EndpointDrop.UNCONFIRMED_BYTES,
         }
     )
 

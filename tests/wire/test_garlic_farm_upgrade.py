@@ -641,7 +641,7 @@ def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() ->
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
     verdict = refused(farm, request)
     assert verdict.fault is Fault.UNPROVEN
-    assert "does not hold for this connection" in verdict.text
+    assert "is not valid for this connection" in verdict.text
     with pytest.raises(GarlicFarmError, match="an attacker may relay the connection"):
         client.receive(verdict.response)
 

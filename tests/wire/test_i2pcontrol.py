@@ -54,7 +54,7 @@ def test_nothing_told_is_nothing_known() -> None:
 
 @pytest.mark.parametrize("token", [None, "", 5, "x" * 1025])
 def test_what_is_no_token_is_the_one_error(token: object) -> None:
-    with pytest.raises(I2PControlError, match="no token"):
+    with pytest.raises(I2PControlError, match="lacks a token"):
         token_of({"Token": token})
 
 
