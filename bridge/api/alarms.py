@@ -337,7 +337,7 @@ SIGNING_KEY: Final = _warning(
     "the transient key ends within a week or has ended; or the file with the next key cannot be used, is another"
     " master's, or has ended, and the node still signs with the key that it has",
     "on the machine with the master key, make the next key with `garlicfarm keys offline`, and replace this node's"
-    " key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
+    " signing key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
 )
 SLOW_MAJORITY: Final = _warning(
     "slow-majority",
@@ -353,7 +353,7 @@ USERS: Final = _warning(
 )
 WAITING_FOR_APPROVAL: Final = _warning(
     "waiting-for-approval",
-    "nodes take part in gossip that the farm has not admitted. The leader raises the alarm, with the eight nodes that"
+    "nodes that the farm has not admitted take part in gossip. The leader raises the alarm, with the eight nodes that"
     " have waited longest",
     "if it is your node, `garlicfarm node approve ID` there; otherwise someone else has a copy of the key file:"
     " `garlicfarm keys replace`",

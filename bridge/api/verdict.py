@@ -62,8 +62,8 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.candidates import Inability
 
 PATIENCE_ELECTIONS = 3
-"""A server is isolated after so many of the shortest election timeouts without a leader and without an answer of a
-follower: one timeout may pass, and two candidates may have split a vote."""
+"""A server has no contact to a majority after so many of the shortest election timeouts without a leader and without an
+answer of a follower: one timeout may pass, and two candidates may have split a vote."""
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
 _EVICTED = "evicted"
@@ -139,8 +139,8 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         is_ready=False,
         alarm=NO_QUORUM,
         text="no leader for three times the shortest election timeout, or no clock entry for 2.5 reporting periods,"
-        " or no leader and too few voters alive. The text names the servers that publish until then, and the"
-        " servers down",
+        " or no leader and too few voters alive. The text has the state of publishing without a quorum, and the servers"
+        " down",
     ),
     VerdictKind.ELECTING: Meaning(
         Severity.WARNING,
@@ -166,7 +166,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         is_ready=True,
         alarm=SERVERS_DOWN,
         text="the farm works with reduced redundancy: servers are down or do not report, leaves are unhealthy, or this"
-        " node has a critical alarm. The alarm is active while servers are down",
+        " node has a critical alarm. The alarm `servers-down` is active while servers are down",
     ),
     VerdictKind.HEALTHY: Meaning(
         Severity.OK,

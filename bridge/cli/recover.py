@@ -9,8 +9,9 @@ directory into a new cluster with this server only, and the other nodes join aga
 a backup. Entries acknowledged only by the other servers are lost. If the old majority still runs, it is a separate farm
 from then on. So the command prints the loss and prompts. The node must not run.
 
-A damaged log can be cut (`--cut-after`), and its numbers can be reset (`--reset`). Examples of damage: a feature level
-that no version supports, a log time or a term at its maximum, publication times in the far future.
+A log with harmful entries, for example from an attacker, can be cut (`--cut-after`), and its numbers can be reset
+(`--reset`). Examples: a feature level that no version supports, a log time or a term at its maximum, publication times
+in the far future.
 """
 
 from collections.abc import Iterator

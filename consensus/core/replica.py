@@ -10,9 +10,10 @@ that depend on it name it as `after`. Independent effects (an established leader
 although they come later in the list.
 
 `Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine in order,
-exactly once, including old entries. After a restart the commit index is that of the snapshot, or 0, and rises with the
-first contact of a leader, so the state machine receives the later log again. Entries that left the tail are read back,
-one `ReadEntries` at a time; until a read is complete no newer entry is applied, which keeps the order.
+each once in a run of the process, including old entries. After a restart the commit index is that of the snapshot, or
+0, and rises with the first contact of a leader, so the state machine receives the later log again. Entries that left
+the tail are read back, one `ReadEntries` at a time; until a read is complete no newer entry is applied, which keeps the
+order.
 """
 
 from collections import Counter

@@ -99,7 +99,7 @@ from consensus.storage.planner import Storage
 from consensus.storage.snapshot_form import PLAIN
 
 CLEAN_STOP_SECONDS = 1.0
-"""Time for the mark of a clean stop. Without it the next start cannot distinguish damage from a torn write."""
+"""Time for the mark of a clean stop. Without it, damage to the last group looks like a torn write at the next start."""
 
 _REQUESTS = frozenset(get_args(Request))
 

@@ -18,14 +18,17 @@ restart or a vote writes the durable index into the hard state file.
 *A roll-over* syncs the old segment before it names the new one, so a segment proves that all earlier ones are durable.
 
 *The next segment* is zero-filled in `SPARE`, in small synced steps between groups: a group that fills a whole segment
-would stall for seconds on an SD card. A roll-over adopts the spare in any state; without one, the group makes a small
+would stall for seconds on an SD card, on all replicas at the same index, and their leader would seem dead. The spare
+grows by two bytes for each appended byte, so it is complete when half of the present segment is used. A roll-over also
+adopts an incomplete spare, if it has `small_bytes` and room for the record; without one, the group makes a small
 segment. Recovery removes a spare.
 
-*A truncation* erases the suffix with zeros, so that its records never follow a torn tail. If only later entries of a
-group are removed, a *cut* after it ends it: rewriting in place could lose the others. `Storage` first notes
-`truncating_from` in the hard state file, so that recovery can finish the erasing.
+*A truncation* erases the suffix with zeros and syncs before any append, so that its records never follow a torn tail.
+If only later entries of a group are removed, a *cut* after it ends it: rewriting in place could lose the others.
+`Storage` first notes `truncating_from` in the hard state file, so that recovery can finish the erasing.
 
-Memory: sixteen bytes for each group, and one run for each term.
+*A compaction* removes whole segments from the front. The first header names the entry before it, and recovery checks
+that the snapshot covers that entry. Memory: sixteen bytes for each group, and one run for each term.
 """
 
 from array import array
@@ -274,7 +277,7 @@ class Journal:
         if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and wanted_bytes < self._segment_bytes):
             return []
         begin_bytes = self._spare_bytes
-        # Large groups would outrun small steps; a step then has at most the size of the writes since the last one.
+        # Large groups would outrun small steps; a step is then up to twice the records written since the last step.
         keeps_pace = self._unprepared_bytes <= STEP_BYTES
         self._step_bytes = min(missing_bytes, STEP_BYTES if keeps_pace else 2 * self._unprepared_bytes)
         self._unprepared_bytes, self._no_space = 0, False

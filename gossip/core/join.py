@@ -244,13 +244,13 @@ class Joiner:
             self._unreadable_until = self._context.now + _UNREADABLE_ALARM_MS
             text = (
                 f"the node at {source.host}:{source.port} has this farm's label and seals its gossip with a key that"
-                " this node does not have: one of the two key files is out of date. Copy the current key from a"
-                " member to the node with the older key, then start that node again; this node continues to try"
+                " this node does not have: one of the two key files is not the farm's current one. Copy the current key"
+                " from a member to that node, then start it again; this node continues to try"
             )
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Make room for a sender: drop a sender with its JoinReq, or without datagrams for a long time."""
+        """Make room for a sender: drop a sender that has had its JoinReq, or sent nothing for a long time."""
         old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:
@@ -384,7 +384,7 @@ class Joiner:
             self._alarmed = True
             named = ", ".join(f"{address.host}:{address.port}" for address in addresses[:4])
             text = (
-                f"peers do not answer, and the {len(addresses)} {what} ({named}) do not answer; check that one of"
+                f"no peer answers, and none of the {len(addresses)} {what} ({named}) answers; check that one of"
                 " these nodes runs with the same farm key and that UDP reaches it. This node continues to try"
             )
             self._context.emit(Alarm(AlarmKind.ISOLATED, text))
@@ -493,7 +493,8 @@ class Joiner:
         self._alarmed_of_key = True
         text = (
             f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while"
-            " this node was down. Copy the current key from a member, then start this node again; it continues to try"
+            " this node was down or cut off. Copy the current key from a member, then start this node again; it continues"
+            " to try"
         )
         self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
@@ -528,7 +529,7 @@ class Joiner:
         self._context.send(target, nak, node_id)
 
     def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
-        """Return True if `proof` is the link's secret or the number of its last ping, which address forgers lack."""
+        """Return True if `proof` is the link's secret or the number of our last ping, which address forgers lack."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
         return has_secret or self._prober.is_of_ping(proof, peer.node_id)
 
@@ -555,7 +556,7 @@ def _secret_in(token: bytes) -> bytes:
 
 
 def _split_off(peer: MemberRecord, partner: MemberRecord) -> JoinRedirect:
-    """Return the notice that ends the link with a peer. It has the link's secret, or the number of the last ping."""
+    """Return the notice that ends the link with a peer. It has the link's secret, or the number of the peer's ping."""
     number = b"" if peer.last_ping is None else peer.last_ping.to_bytes(NUMBER_BYTES)
     generation = peer.info.incarnation.generation
     return JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, peer.link_secret or number, generation)

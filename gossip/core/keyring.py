@@ -28,7 +28,8 @@ are void. An era is never taken from a KeyringUpdate (`keyring_exchange`); the a
 
 *Clocks.* Lamport clocks order keyrings and user messages. A correct member raises its clock by one at a time, but any
 key holder can claim any time. A claimed time is accepted up to 1,024 per millisecond since 1970
-(docs/explanation/gossip.md has the reason). `HEAD_START` serves machines whose time of day is still 1970.
+(docs/explanation/gossip.md has the reason). `HEAD_START` serves machines whose time of day is still 1970: they accept
+the clocks of every group without false claims.
 
 *Soundness.* Every member and the file of the state directory refuse an unsound keyring. So each change here returns a
 sound one or raises `KeyringError`. The author of an era chooses its time of use alone. `rekeyed` therefore replaces a
@@ -173,7 +174,7 @@ class Keyring:
 
     @property
     def digest(self) -> bytes:
-        """A hash of the keyring, equal for equal keyrings. It reveals nothing about the keys to nodes without them."""
+        """A hash of the keyring: equal digests mean equal keyrings. It reveals nothing about the keys to other nodes."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
         head = b"%d " % self.used_at + (b"%d " % self.era if self.era else b"") + self.primary
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]

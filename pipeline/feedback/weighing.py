@@ -19,9 +19,9 @@ A server's first report counts whole. The leaves of a server are the leaves of i
 is removed, and its factor fades.
 
 The factor is relative to the middle, because clients must go somewhere: if all servers of a farm are strained, higher
-costs of all entries would change nothing. A server's report affects its own leaves only. It can only make another
-server's leaf cheaper by naming it, as with the publisher's own cost. A server counts once in the middle, regardless of
-the number of its leaves.
+costs of all entries would change nothing. A report affects its sender's leaves; naming another server's leaf can only
+make that leaf cheaper, as with the publisher's own cost. A server counts once in the middle, regardless of the number
+of its leaves.
 
 The load of a destination (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
 already. If it were counted here again, later and for longer, the feedback loop would oscillate: clients keep the
@@ -92,8 +92,7 @@ PRESENT = Setting()
 class ReportRow:
     """A server's report. `leaves` are pairs of a destination's hash and its health.
 
-    The log may hold a report several times under one `request`; like the farm, we count the first. Its last part
-    numbers
+    The log may hold a report several times under one `request`; like the farm, we count the first. Its last part numbers
     the sender's submissions, so a number that is not above the last one is a repetition.
     """
 

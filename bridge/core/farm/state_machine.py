@@ -188,7 +188,7 @@ class ClockOff:
 
 @dataclass(frozen=True, slots=True)
 class ClockBounded:
-    """A clock entry of `server_id` exceeded the limit by the clocks of a majority: log time was set to the limit."""
+    """A clock entry of `server_id` was above the limit that a majority's clocks set: log time was set to the limit."""
 
     server_id: int
     excess_ms: int
@@ -311,7 +311,7 @@ class Farm:
         return tuple(changes)
 
     def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
-        """Return the reason why this entry has no effect because of its author; None if its author may write it."""
+        """Return why this entry has no effect because of its author or its number; None if it is new and permitted."""
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 

@@ -256,7 +256,7 @@ class Formation:
             return None
         foundings = self._foundings_seen()
         if foundings:
-            # A founder that knows its own cluster only from observers waits until a founder confirms it.
+            # A node that neither endorsed nor trusts a seen founding waits for its operator (`confirm-cluster`).
             to_join = next((each for each in foundings if self._trusts(each)), None)
             if to_join is not None:
                 return replace(self._durable, known=to_join, endorsed=None, revoked=())

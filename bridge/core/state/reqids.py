@@ -37,8 +37,8 @@ an older entry the tables decide while they have its reqid. After that, an old s
 any other, and its reqid may appear twice. A failing leader does not leave so many copies. A client of the farm that
 submits the same update thousands of times can.
 
-The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`: its frames need msgspec, which a
-core does not import.
+The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`, so that this core does not import
+its frames.
 """
 
 from array import array

@@ -5,11 +5,11 @@ count and bytes. Entries that left the tail are read back first; one read per fo
 the leader's own disk. The commit index travels with every append; an idle follower soon gets it in a heartbeat.
 
 *One request at a time.* If the protocol permits one request per follower, heartbeats and chunks count. Each waits for
-the previous reply, or until that reply is overdue. The transport repeats an open request, and a new request ends it. An
-unresponsive follower is probed from the leader's end (`Features`): its committed entries lie below, so it replies with
-a hint, and the leader never sends an append below that. Only the reply to the newest request sets the next index: a
-later request may have brought the follower further. An older reply still counts as contact and for stored entries. A
-follower whose replies are always overdue gets no entries.
+the previous reply, or until that reply is overdue. The transport repeats an open request, and a new request ends it. If
+the protocol requires it (`Features.probes_from_the_end`), an unresponsive follower is probed from the leader's end: its
+committed entries lie below, so it replies with a hint, and the leader never sends an append below that. Only the reply
+to the newest request sets the next index: a later request may have brought the follower further. An older reply still
+counts as contact and for stored entries. A follower whose replies are always overdue gets no entries.
 """
 
 from collections.abc import Iterator

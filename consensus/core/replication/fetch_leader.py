@@ -157,9 +157,9 @@ class FetchLeader:
         return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
-        """Announce this leader again until each voter replies: a reply proves that its voter had no later term.
+        """Announce this leader again until each voter replies.
 
-        A fetch does not confirm the round: it may have been sent long ago.
+        A reply proves that its voter had no later term when the announcement was sent. A fetch does not confirm the round: it may have been sent long ago.
         """
         self._round_number = round_number
         for voter in self._replica.others:

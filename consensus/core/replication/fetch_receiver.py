@@ -10,7 +10,7 @@
 *Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is cut to the newest place of possible
 agreement: terms never fall along a log, so the suffix is absent from the leader's log. If the leader compacted the
 entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index becomes the leader's, up
-to the end of our log.
+to the end of our log, since the reply shows that our log is part of the leader's.
 
 A contradicting cluster id is refused. It ends this process only if an elected leader with that id refuses our fetch or
 announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not compared.

@@ -13,8 +13,8 @@ durable; entries follow when the snapshot is installed (`snapshots`).
 
 *Size of a request.* The size is halved when a reply is overdue, and doubled when a full reply comes soon, so a fetch
 takes a part of the timeouts on any link. The bytes of a larger batch are reported as they arrive (`AnswerArriving`).
-Until the reply is complete they count as contact, and a fetch of zero bytes shows the leader that this follower is
-alive.
+Until the reply is complete they count as contact, the fetch is not repeated, and a fetch of zero bytes shows the leader
+that this follower is alive.
 
 One fetch is under way at a time. After a reply without a change the next fetch waits for its time; otherwise the two
 would exchange empty messages without a pause.

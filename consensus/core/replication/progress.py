@@ -222,7 +222,7 @@ class Progress:
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """Record that the follower holds everything up to `match` durably; it rejected later entries of the request."""
+        """Record that the follower holds everything up to `match` durably; it rejected entries of the request above."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
@@ -315,7 +315,7 @@ class ProgressTracker:
         self.committed_ms: Milliseconds = replica.now
         """When something was last committed, or when proposals began to wait."""
         self.wake_ms: Milliseconds = replica.now
-        """Upper bound for the time of the next due work; it is computed again only at that time (`Leader.expire`)."""
+        """Lower bound for the time of the next due work; it is computed again only at this time (`Leader.expire`)."""
 
     @property
     def confirmed_round(self) -> int:

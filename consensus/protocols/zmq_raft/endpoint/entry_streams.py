@@ -10,7 +10,9 @@
 A stream sends the entries applied at its start, so it ends even in a growing log. Up to five messages of 64 KiB may be
 unconfirmed; a larger one, with one entry, waits for its confirmation. For compacted entries the snapshot's chunks come
 instead, two ahead. The stream ends with the last chunk: the client then requests later entries under the same request
-id. A replaced snapshot is sent again from offset 0; each chunk names its snapshot. The last message is never confirmed.
+id. A replaced snapshot is sent again from offset 0; each chunk names its snapshot, and a client must check it. An
+offset beyond the end gets an empty chunk. The last message is never confirmed, so a stream ends when only that message
+is unconfirmed.
 
 A stream without a confirmation for five seconds ends. Messages are not kept here, but may be in the socket's queues. So
 all streams share a budget of bytes, and each reserves the bytes of a message before it reads the message. The excess is

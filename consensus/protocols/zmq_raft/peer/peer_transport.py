@@ -10,8 +10,8 @@ each member.
 
 *Repetitions.* A repeated append or chunk with the newest message id and identity gets the same reply. Until the core
 has replied, a repetition only counts as contact: the core gets an append without entries, so that a follower with a
-slow disk does not campaign. Repeated votes go to the core. If a reply has no form on the wire (`mapping`), the request
-is dropped, and its next repetition is processed like the first.
+slow disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If a reply has
+no form on the wire (`mapping`), the request is dropped, and its next repetition is processed like the first.
 
 *Addresses.* The log names a member's URL, and the settings may name another one (`elsewhere`). Changing a URL in the
 log needs a leader, and a majority may have moved. So a member that does not reply at one URL is tried at the other. A
