@@ -68,7 +68,6 @@ from .server.errors import (
 from .server.event_loop import now_ms as now_ms
 from .server.histogram import Histogram as Histogram
 from .server.interfaces import (
-    APPLIED_AT_ONCE as APPLIED_AT_ONCE,
     ContentChecks as ContentChecks,
     Receiver as Receiver,
     StateMachine as StateMachine,

@@ -493,8 +493,8 @@ class Joiner:
         self._alarmed_of_key = True
         text = (
             f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while"
-            " this node was down or cut off. Copy the current key from a member, then start this node again; it continues"
-            " to try"
+            " this node was down or cut off. Copy the current key from a member, then start this node again; it"
+            " continues to try"
         )
         self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 

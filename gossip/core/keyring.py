@@ -174,7 +174,7 @@ class Keyring:
 
     @property
     def digest(self) -> bytes:
-        """A hash of the keyring: equal digests mean equal keyrings. It reveals nothing about the keys to other nodes."""
+        """A hash of the keyring: equal digests mean equal keyrings. It reveals nothing about the keys to others."""
         parts = [b"%d %d %d " % (each.since, each.retired, len(each.key)) + each.key for each in self.keys]
         head = b"%d " % self.used_at + (b"%d " % self.era if self.era else b"") + self.primary
         return sha256(b"garlic farm, gossip 1: key chain " + b"".join([head, *parts])).digest()[:DIGEST_BYTES]

@@ -92,8 +92,8 @@ PRESENT = Setting()
 class ReportRow:
     """A server's report. `leaves` are pairs of a destination's hash and its health.
 
-    The log may hold a report several times under one `request`; like the farm, we count the first. Its last part numbers
-    the sender's submissions, so a number that is not above the last one is a repetition.
+    The log may hold a report several times under one `request`; like the farm, we count the first. The last part of
+    `request` numbers the sender's submissions, so a number that is not above the last one is a repetition.
     """
 
     index: int

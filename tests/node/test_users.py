@@ -45,6 +45,12 @@ def test_a_server_with_users_of_its_own_accepts_these_and_no_other(tmp_path: Pat
     assert users.login("10.0.0.2:7669") is None
 
 
+def test_login_address_outside_ascii_is_refused_with_its_line(tmp_path: Path) -> None:
+    logins_file = private(tmp_path / "logins", "# comments may be (ä)\nname\u0435:7669 north:secret\n")
+    with pytest.raises(KeyFileError, match=r"line 2: 'name\u0435:7669' has characters outside ASCII"):
+        read_files(logins_file=logins_file)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -262,7 +262,6 @@ class EndpointTarget:
             EndpointDrop.MALFORMED,
             EndpointDrop.PEER_MESSAGE,
             EndpointDrop.OTHER_CLUSTER,
-            EndpointDrop.REPLY_QUEUE_FULL,
             EndpointDrop.STREAM_EXPIRED,
             EndpointDrop.TOO_MANY_UPDATES,
             EndpointDrop.TOO_MANY_CHANGES,

@@ -311,7 +311,7 @@ class Farm:
         return tuple(changes)
 
     def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
-        """Return why this entry has no effect because of its author or its number; None if it is new and permitted."""
+        """Return the reason why the author or the number of this entry prevents an effect; None if neither does."""
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 

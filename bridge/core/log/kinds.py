@@ -52,7 +52,7 @@ class EntryCounter(CountedReason):
 
     REPORTS = "reports", "reports of servers about themselves; if it does not grow, no server reports: check the leader"
     CLOCKS = "clocks", "clock entries: the leader advances log time with them, one in each reporting period"
-    PUBLICATIONS = "publications", "publications accepted by the log; one for each new structure of a master"
+    PUBLICATIONS = "publications", "publications; one for each new structure of a master"
     ADMISSIONS = "admissions", "admissions of identities; one for each node that has joined"
     APPROVALS = "approvals", "approvals of a new identity under a name that another had"
     EVICTIONS = "evictions", "evictions; if you did not evict a node, see the author in the entry"

@@ -150,7 +150,6 @@ _ZMQ_KEYS: Final[Mapping[Counted, str]] = {
     EndpointDrop.NOT_RUNNING: "requests_for_entries_ignored_not_running",
     EndpointDrop.OTHER_CLUSTER: "requests_for_another_cluster",
     EndpointDrop.PEER_MESSAGE: "messages_between_peers",
-    EndpointDrop.REPLY_QUEUE_FULL: "replies_that_found_the_queue_full",
     EndpointDrop.REPLY_UNENCODABLE: "replies_that_the_protocol_has_no_frames_for",
     EndpointDrop.STREAM_EXPIRED: "streams_of_entries_that_expired",
     EndpointDrop.TOO_MANY_CHANGES: "changes_ignored_too_many_under_way",
@@ -223,6 +222,7 @@ FAMILIES: Final = (
         prefix="garlic_farm_",
         metric="garlic_farm_faults",
         meaning="Refusals and failures of connections of the Raft port, in either direction, by reason",
+        quiet="A small number is normal. The reference of metrics has the remedy for each reason",
         advice={
             Fault.MALFORMED: _STRANGER,
             Fault.TOO_LARGE: _STRANGER,
@@ -257,7 +257,7 @@ FAMILIES: Final = (
         part=ViewPart.RAFT,
         metric="raft_entries_applied",
         label="kind",
-        meaning="Entries that this node has applied, by kind",
+        meaning="Entries that this node has applied, by kind, including refused ones",
         quiet="Every server counts the same; it begins again with the process",
     ),
     Family(
@@ -311,7 +311,7 @@ FAMILIES: Final = (
         prefix="kafka_closed_",
         metric="kafka_connections_closed",
         meaning="Connections of clients of the Kafka listener that have ended, by reason",
-        quiet="A small number is normal. If it grows steadily, find the client",
+        quiet="`hung_up` grows with each client that ends. If another reason grows steadily, find the client",
         keys=_KAFKA_KEYS,
         endpoint="kafka",
     ),

@@ -77,6 +77,8 @@ def read_files(users_file: Path | None = None, logins_file: Path | None = None) 
         logins = {}
         for place, line in read_lines(logins_file, FILE_LIMIT_BYTES, "logins"):
             address, _, pair = line.strip().partition(" ")
+            if not address.isascii():
+                raise KeyFileError(f"{place}: {address!r} has characters outside ASCII, which no address has")
             logins[address] = _credentials(place, pair)
     return UserFiles(users, logins or {}, (users_file, logins_file))
 

@@ -159,7 +159,8 @@ class FetchLeader:
     def confirm(self, round_number: int) -> None:
         """Announce this leader again until each voter replies.
 
-        A reply proves that its voter had no later term when the announcement was sent. A fetch does not confirm the round: it may have been sent long ago.
+        A reply proves that its voter had no later term when the announcement was sent. A fetch does not confirm the
+        round: it may have been sent long ago.
         """
         self._round_number = round_number
         for voter in self._replica.others:

@@ -47,7 +47,6 @@ class EndpointDrop(CountedReason):
     NOT_RUNNING = "not_running", "requests for entries received before the endpoint runs"
     OTHER_CLUSTER = "other_cluster", "requests for another cluster"
     PEER_MESSAGE = "peer_message", "messages that only peers send to each other"
-    REPLY_QUEUE_FULL = "reply_queue_full", "replies to clients with a full queue"
     REPLY_UNENCODABLE = "reply_unencodable", "replies that the protocol cannot express"
     STREAM_EXPIRED = "stream_expired", "streams of entries whose client confirms nothing in time"
     TOO_MANY_CHANGES = "too_many_changes", "changes of the members above the limit of pending changes"

@@ -23,7 +23,7 @@ class ListenerEvent(CountedReason):
 class ListenerClose(CountedReason):
     """Connections by the reason of their end."""
 
-    ANSWER_BYTES = "answer_bytes", "connections closed because all clients together do not take too many answers"
+    ANSWER_BYTES = "answer_bytes", "connections closed because the untaken answers of all clients are too large"
     ANSWER_ELSEWHERE = "answer_elsewhere", "connections with a request that another server must answer"
     ANSWER_TIMEOUT = "answer_timeout", "connections of clients that do not take an answer in time"
     ANSWER_UNENCODABLE = "answer_unencodable", "connections with a request whose version cannot express the answer"

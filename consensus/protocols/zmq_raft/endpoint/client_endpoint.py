@@ -272,7 +272,4 @@ class ClientEndpoint:
         except ZmqRaftError:
             self._counts[EndpointDrop.REPLY_UNENCODABLE] += 1
             return False
-        if self._reply(identity, frames):
-            return True
-        self._counts[EndpointDrop.REPLY_QUEUE_FULL] += 1
-        return False
+        return self._reply(identity, frames)
