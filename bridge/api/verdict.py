@@ -62,8 +62,8 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.candidates import Inability
 
 PATIENCE_ELECTIONS = 3
-"""A server lacks contact to a majority after so many of the shortest election timeouts without a leader and an answer of
-a follower: one timeout may pass, and two candidates may have split a vote."""
+"""A server lacks contact to a majority after so many of the shortest election timeouts without a leader and without an
+answer of a follower: one timeout may pass, and two candidates may have split a vote."""
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
 _EVICTED = "evicted"

@@ -311,7 +311,7 @@ class Farm:
         return tuple(changes)
 
     def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
-        """Return the reason why the author or the number of this entry prevents an effect; None if neither does."""
+        """Return the reason if the author or the number of this entry prevents its effect; None otherwise."""
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 
