@@ -88,13 +88,13 @@ class Applying:
             await self._wait_change()
         return self.applied
 
-    def when_applied(self, index: Index, tell: Callable[[], None]) -> None:
-        """Call `tell` once, when the state machine has taken the entry at `index`: immediately, or from its task."""
+    def when_applied(self, index: Index, notify: Callable[[], None]) -> None:
+        """Call `notify` once the state machine has applied the entry at `index`: immediately, or from its task."""
         if self.applied >= index:
-            tell()
+            notify()
         else:
             self._watched += 1
-            heappush(self._watchers, (index, self._watched, tell))
+            heappush(self._watchers, (index, self._watched, notify))
 
     async def capture(self) -> tuple[Index, Iterator[bytes] | AsyncIterator[bytes]]:
         """Capture the state machine after some entry, soon: its index, and the bytes. One caller at a time.

@@ -52,21 +52,21 @@ def test_every_document_is_a_topic_of_one_name() -> None:
 
 
 def test_the_list_names_each_topic_with_its_task() -> None:
-    code, told = asked()
+    code, output = asked()
     assert code == 0
-    assert re.search(r"^  servers +add, replace and remove nodes$", told, re.MULTILINE)
-    assert "  explanation/storage " in told
-    assert told.count("\n") > len(documents.topics(DOCS))
+    assert re.search(r"^  servers +add, replace and remove nodes$", output, re.MULTILINE)
+    assert "  explanation/storage " in output
+    assert output.count("\n") > len(documents.topics(DOCS))
 
 
 @pytest.mark.parametrize("topic", documents.topics(DOCS), ids=lambda topic: topic.place)
 def test_a_document_is_shown_without_markdown_and_without_paths(topic: documents.Topic) -> None:
-    code, told = asked(topic.name)
+    code, output = asked(topic.name)
     assert code == 0
     title = (DOCS / f"{topic.place}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-    assert title.replace("`", "").split()[0] in told
-    assert "](" not in re.sub(r"\[[^\]]*\]\(https?:", "", told)
-    assert "\x1b" not in told
+    assert title.replace("`", "").split()[0] in output
+    assert "](" not in re.sub(r"\[[^\]]*\]\(https?:", "", output)
+    assert "\x1b" not in output
 
 
 @pytest.mark.parametrize("asked_for", ["docs/how-to/servers.md", "how-to/servers", "servers", "servers.md"])
@@ -75,29 +75,29 @@ def test_a_path_names_its_document_as_well(asked_for: str) -> None:
 
 
 def test_words_of_a_heading_choose_its_section_alone() -> None:
-    code, told = asked("upgrade", "made", "before")
+    code, output = asked("upgrade", "made", "before")
     assert code == 0
-    assert "A farm made before" in told
-    assert "changelog" not in told
+    assert "A farm made before" in output
+    assert "changelog" not in output
 
 
 def test_words_that_no_heading_has_are_answered_with_the_sections() -> None:
-    code, told = asked("upgrade", "nonsense")
+    code, output = asked("upgrade", "nonsense")
     assert code == 1
-    assert "A farm made before" in told
+    assert "A farm made before" in output
 
 
 def test_a_command_is_explained_where_no_document_has_its_name() -> None:
-    code, told = asked("node", "evict")
+    code, output = asked("node", "evict")
     assert code == 0
-    assert told.startswith("Usage: ")
-    assert "Evict an identity" in told
+    assert output.startswith("Usage: ")
+    assert "Evict an identity" in output
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest() -> None:
-    code, told = asked("server")
+    code, output = asked("server")
     assert code == 1
-    assert "servers" in told
+    assert "servers" in output
 
 
 def test_letters_that_the_output_cannot_show_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_messages_name_topics_at_all() -> None:
 def test_an_installation_without_documents_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(documents, "PACKAGED", tmp_path / "a")
     monkeypatch.setattr(documents, "CHECKOUT", tmp_path / "b")
-    code, told = asked("servers")
+    code, output = asked("servers")
     assert code == 1
-    assert "this installation does not have the documents" in told
+    assert "this installation does not have the documents" in output
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("stats", "status"), ("member", "members"), ("serves", "servers")])

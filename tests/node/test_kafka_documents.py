@@ -55,14 +55,14 @@ def test_error_codes_have_their_names(page: str) -> None:
 def test_the_settings_of_a_quorum_are_those_of_the_page_with_their_defaults() -> None:
     text = (REFERENCE / "kraft.md").read_text(encoding="utf-8")
     table = text.partition("## Settings")[2].partition("TLS and SASL have")[0]
-    told = {name: default.strip("`") for name, default in SETTING.findall(table)}
+    documented = {name: default.strip("`") for name, default in SETTING.findall(table)}
     with pytest.raises(ValueError, match="The settings are ") as caught:
         voter_settings({"no.setting": ""})
-    assert sorted(told) == sorted(str(caught.value).partition("The settings are ")[2].split(", "))
+    assert sorted(documented) == sorted(str(caught.value).partition("The settings are ")[2].split(", "))
     quorum = {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
-    defaults = {name: default for name, default in told.items() if name not in WITHOUT_NUMBER}
+    defaults = {name: default for name, default in documented.items() if name not in WITHOUT_NUMBER}
     assert len(defaults) == 11
     set_to_defaults = voter_settings({**REQUIRED, **quorum, **defaults})
     assert set_to_defaults == voter_settings({**REQUIRED, **quorum})
     (listener,) = VoterSettings(1, Path("log")).listeners
-    assert told["listeners"] == f"{listener.name}://{listener.host}:{listener.port}"
+    assert documented["listeners"] == f"{listener.name}://{listener.host}:{listener.port}"

@@ -1,4 +1,4 @@
-"""Several masters on one node: what it is told about them, and its part in each."""
+"""Several masters on one node: their settings, and its part in each."""
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
@@ -29,7 +29,7 @@ def configured(tmp_path: Path, text: str) -> NodeConfiguration:
     return load(tmp_path, f'farm_key = "/farm.key"\n{text}')
 
 
-# -- what it is told ---------------------------------------------------------------------------------------------------
+# -- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_several_masters_stand_in_tables_of_their_own_and_leaves_name_theirs(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def key_file(tmp_path: Path, name: str, key: object = BLOG) -> Path:
 
 
 def test_masters_with_and_without_a_key_are_served(tmp_path: Path) -> None:
-    told = (
+    settings = (
         MasterSettings(publish=PublishConfig.OFF, signing_key=key_file(tmp_path, "blog.key")),
         MasterSettings(destination=SHOP.destination),
     )
-    masters = load_masters(told, (ServedLeaf(LEAF, master_hash=SHOP.destination.hash), ServedLeaf(OTHER_LEAF)))
+    masters = load_masters(settings, (ServedLeaf(LEAF, master_hash=SHOP.destination.hash), ServedLeaf(OTHER_LEAF)))
     assert [(held.master, held.publish) for held in masters.keys] == [(BLOG.destination.base64, PublishConfig.OFF)]
     assert [(each.destination, each.can_sign_until_s) for each in masters.keyless] == [(SHOP.destination.base64, None)]
 

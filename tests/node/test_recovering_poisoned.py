@@ -221,11 +221,11 @@ def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "told"), [("99", "the log ends at entry 5"), ("2", "the snapshot replaces all entries up to entry 3")]
+    ("cut", "problem"), [("99", "the log ends at entry 5"), ("2", "the snapshot replaces all entries up to entry 3")]
 )
-def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, told: str) -> None:
+def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, problem: str) -> None:
     directory = trio.run(compacted, tmp_path / "node", 3)
     code, output = called(directory, "--cut-after", cut, "--yes")
     assert code == 1
-    assert told in output
+    assert problem in output
     assert trio.run(read_directory, directory).founding == FOUNDING

@@ -78,10 +78,10 @@ async def test_a_report_that_was_not_taken_is_sent_again() -> None:
     news = ReportNews({"pace": "normal"})
     [part] = rival_report().masters
     report = rival_report()
-    told, configuration = news.unreported(report)
+    reported, configuration = news.unreported(report)
     assert configuration == {"pace": "normal"}
-    assert news.unreported(report) == (told, configuration), "nothing was committed"
-    news.committed(told, configuration)
+    assert news.unreported(report) == (reported, configuration), "nothing was committed"
+    news.committed(reported, configuration)
     assert news.unreported(report) == (report, None)
     assert part.last_published_lease_set is None
 
@@ -91,10 +91,10 @@ async def test_the_configuration_is_said_at_first_and_once_an_hour() -> None:
     hours = []
     for minute in range(0, 180, 5):
         report = Report("farm", NOW_MS + minute * 60_000, 1, rival_report().router)
-        told, configuration = news.unreported(report)
+        reported, configuration = news.unreported(report)
         if configuration is not None:
             hours.append(minute * 60_000 // CONFIGURATION_EVERY_MS)
-        news.committed(told, configuration)
+        news.committed(reported, configuration)
     assert hours == [0, 1, 2]
 
 

@@ -185,12 +185,12 @@ async def test_a_caller_that_waits_for_an_entry_is_told_when_the_server_stops(
 ) -> None:
     """Also who asks only then; what was reached before the stop is still answered."""
     del autojump_clock
-    told: list[str] = []
+    calls: list[str] = []
 
     async def wait(name: str, reached: Awaitable[Index]) -> None:
         with pytest.raises(ServerStoppedError):
             await reached
-        told.append(name)
+        calls.append(name)
 
     async with trio.open_nursery() as callers:
         async with trio.open_nursery() as nursery:
@@ -200,21 +200,21 @@ async def test_a_caller_that_waits_for_an_entry_is_told_when_the_server_stops(
             callers.start_soon(wait, "commit", server.wait_commit(last + 1))
             callers.start_soon(wait, "applied", server.wait_applied(last + 1))
             await trio.sleep(1)
-            assert told == []
+            assert calls == []
             nursery.cancel_scope.cancel()
         with trio.fail_after(5):
             await wait("late commit", server.wait_commit(last + 1))
             await wait("late applied", server.wait_applied(last + 1))
             assert (await server.wait_commit(last), await server.wait_applied(last)) == (last, last)
         callers.cancel_scope.deadline = trio.current_time() + 5
-    assert sorted(told) == ["applied", "commit", "late applied", "late commit"]
+    assert sorted(calls) == ["applied", "commit", "late applied", "late commit"]
 
 
 async def test_a_confirmed_read_is_told_when_the_state_machine_fails(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del autojump_clock
-    told: list[str] = []
+    calls: list[str] = []
     broken = trio.Event()
 
     async def fail(_first: Index, _entries: tuple[Entry, ...]) -> None:
@@ -232,15 +232,15 @@ async def test_a_confirmed_read_is_told_when_the_state_machine_fails(
                 async def read() -> None:
                     with pytest.raises(ServerStoppedError):
                         await node.server.read_barrier()
-                    told.append("read")
+                    calls.append("read")
 
                 callers.start_soon(read)
                 await trio.sleep(1)
                 assert node.server._calls.reads.waiting == 0, "the majority has confirmed the read"
-                assert told == []
+                assert calls == []
                 broken.set()
         callers.cancel_scope.deadline = trio.current_time() + 5
-    assert told == ["read"]
+    assert calls == ["read"]
 
 
 async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_campaign_until_there_is_space(

@@ -1,4 +1,4 @@
-"""A flood is told once and then with a count: by the metrics of the Raft port, in the log, and in the right words."""
+"""The metrics of the Raft port log a flood once and then with a count, and name its cause."""
 
 import logging
 
@@ -17,25 +17,25 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    told: list[Incident] = []
-    metrics = Metrics(told.append)
+    logged: list[Incident] = []
+    metrics = Metrics(logged.append)
     for number in range(3_000):
         metrics.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it sent nothing")
     metrics.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
-    assert [incident.fault for incident in told] == [Fault.SILENT] * 5 + [Fault.WRONG_CREDENTIALS]
+    assert [incident.fault for incident in logged] == [Fault.SILENT] * 5 + [Fault.WRONG_CREDENTIALS]
     await trio.sleep(11)
     metrics.incident(Fault.SILENT, "10.9.9.9", "it sent nothing")
-    assert told[-1].text == "it sent nothing (2995 more incidents of this kind were left out)"
+    assert logged[-1].text == "it sent nothing (2995 more incidents of this kind were left out)"
     assert metrics.counts[Fault.SILENT] == 3_001
 
 
 async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:
     del autojump_clock
-    told: list[Incident] = []
-    metrics = Metrics(told.append)
+    logged: list[Incident] = []
+    metrics = Metrics(logged.append)
     for number in range(20):
         metrics.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
-    assert len(told) == 20
+    assert len(logged) == 20
 
 
 def _record(cause: str | None, text: str) -> logging.LogRecord:

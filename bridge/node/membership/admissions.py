@@ -1,7 +1,7 @@
 """The file of admitted identities.
 
     admissions in the log, applied ──▶ admissions.json: servers, out, chain, own
-    a member's notice of this id   ──▶ the same file: told (`own_raft_id`)
+    a member's notice of this id   ──▶ the same file: the announced id (`own_raft_id`)
 
 The log stores admissions. But a node needs its Raft id before it has a log. After a restart it must find the other
 voters before it knows the commit index: if all were admitted later, no voter could reach another. An entry of the file
@@ -42,7 +42,7 @@ class _AdmissionFile(msgspec.Struct):
     servers: dict[int, _NodeIdText]
     out: tuple[_NodeIdText, ...] = ()
     chain: tuple[bytes, ...] = ()
-    told: int | None = None
+    announced: int | None = msgspec.field(default=None, name="told")
     own: int | None = None
 
 
@@ -62,7 +62,7 @@ class AdmissionStore:
         self.chain = found.chain
         """Proof of this node's admission for servers that lack it (`admission_chain`); empty until the log has it."""
         self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})
-        self._announced = found.told
+        self._announced = found.announced
         self.may_be_server = founded or node_id not in founding.founders
         self._is_founder = node_id in founding.founders
         self._own = self.raft_id_of(node_id) if self._is_founder else found.own

@@ -1,7 +1,7 @@
 """The Raft id of a node that is not a founder: the node receives one, and drops a wrong one.
 
-    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json ("told") ──▶ the Raft server may start
-    the log: an admission of this identity ───────────────▶ the same file ("servers"), which counts before "told"
+    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json (announced id) ──▶ the server may start
+    the log: an admission of this identity ───────────────▶ the same file (servers), which counts before it
 
 The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
 in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of

@@ -109,8 +109,8 @@ class QuorumNames:
         former, where = self._former.get(replica.id, (None, None))
         if known is not None or replica not in (self._voters.get(replica.id), former, ReplicaKey(replica.id)):
             return known
-        told = () if self._voters.get(replica.id) in self._addresses else self._announced.get(replica.id, ())
-        return told[0] if told else (where if replica == former else None)
+        places = () if self._voters.get(replica.id) in self._addresses else self._announced.get(replica.id, ())
+        return places[0] if places else (where if replica == former else None)
 
     def elsewhere(self, replica: ReplicaKey) -> tuple[tuple[str, int], ...]:
         """Return unproven addresses of a voter, to try if it is not at its `endpoint`."""
