@@ -1,4 +1,8 @@
-"""Logs made up by a test: served as a control endpoint does, or as rows of the source `farm` without one."""
+"""Made-up logs of a farm for the tests of the pipeline.
+
+A test serves a log at a Unix socket, like a node's control endpoint, or converts it directly to rows of the source
+`farm`.
+"""
 
 import base64
 import json
@@ -26,17 +30,17 @@ EPOCH_MS = 1_767_225_600_000
 
 
 def destination(name: str) -> str:
-    """A made-up destination in I2P's base64: a key of 384 bytes and a certificate for Ed25519."""
+    """Return a made-up destination in I2P's base64: a key of 384 bytes and a certificate for Ed25519."""
     return base64.b64encode(Random(name).randbytes(384) + bytes.fromhex("05000400070000"), altchars=b"-~").decode()
 
 
 def address(name: str) -> str:
-    """Its b32 address."""
+    """Return the b32 address of that destination."""
     return hash_of(destination(name))
 
 
 def with_proof(text: str) -> str:
-    """An object with something that looks like a proof behind its last member; any other text as it is."""
+    """Return a JSON object with a syntactically valid proof as its last member; return other text unchanged."""
     try:
         members = json.loads(text)
     except (ValueError, RecursionError):
@@ -48,7 +52,7 @@ def with_proof(text: str) -> str:
 
 @dataclass
 class MadeUpLog:
-    """Entries of a farm that never was; index 1 is the configuration."""
+    """Entries of an imaginary farm. The entry at index 1 is the configuration."""
 
     cluster_id: str = "00112233445566778899aabbccddeeff"
     first_index: int = 1
@@ -65,7 +69,7 @@ class MadeUpLog:
     submitted: list[bytes] = field(default_factory=list)
 
     def happen(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
-        """Adds an event to the trace."""
+        """Add an event to the trace."""
         cursor = self.first_cursor + len(self.events)
         log_time_ms = self.log_time_ms if log_time else None
         time_ms = self.log_time_ms + self.clock_ahead_ms
@@ -81,7 +85,7 @@ class MadeUpLog:
         )
 
     def view(self) -> dict[str, Any]:
-        """What the source `farm_events` and feedback read of GET /v1/view."""
+        """Return the members of GET /v1/view that the source `farm_events` and feedback read."""
         return {
             "takenAtMs": self.log_time_ms + self.clock_ahead_ms,
             "node": {"name": "node-1", "generation": self.generation},
@@ -91,15 +95,15 @@ class MadeUpLog:
         }
 
     def event_page(self, first: int, limit: int) -> dict[str, Any]:
-        """The answer to GET /v1/events."""
+        """Return the reply to GET /v1/events."""
         offset = max(first - self.first_cursor, 0)
         events = self.events[offset : offset + limit]
         return {"next": self.first_cursor + offset + len(events), "lost": 0, "events": events}
 
     def add(self, kind: str = "application", *, proven: bool = True, **value: str) -> None:
-        """Appends an entry with `value=` text or `base64=`; an object ends like a proof unless told not to.
+        """Append an entry with `value=` text or `base64=`. An object gets a proof unless `proven` is False.
 
-        The pipeline cannot tell whose proofs hold, so the look of one will do.
+        The pipeline cannot verify proofs, so the proof only has the right form.
         """
         index = self.first_index + len(self.entries)
         if kind == "application" and proven and "value" in value:
@@ -107,12 +111,12 @@ class MadeUpLog:
         self.entries.append({"index": index, "term": 1, "kind": kind, "logTimeMs": self.log_time_ms, **value})
 
     def tick(self, milliseconds: int, leader: int = 1) -> None:
-        """The leader's clock entry, `milliseconds` after the last."""
+        """Add a clock entry of the leader, `milliseconds` after the previous one."""
         self.log_time_ms += milliseconds
         self.add(value=json.dumps({"clock": {"time": self.log_time_ms, "id": leader}}))
 
     def report(self, server_id: int, **router: Any) -> None:
-        """A server's report."""
+        """Add a server's report."""
         body = {
             "cluster": "farm",
             "date": self.log_time_ms,
@@ -127,11 +131,11 @@ class MadeUpLog:
 
     @property
     def commit_index(self) -> int:
-        """Everything here is committed."""
+        """Return the last index: all entries are committed."""
         return self.first_index + len(self.entries) - 1
 
     def page(self, first: int, limit: int) -> dict[str, Any]:
-        """The answer to GET /v1/log."""
+        """Return the reply to GET /v1/log."""
         offset = max(first - self.first_index, 0)
         return {
             "firstIndex": self.first_index,
@@ -142,7 +146,7 @@ class MadeUpLog:
 
 
 def three_servers(minutes: int) -> MadeUpLog:
-    """A farm that reports every 10 s; server 3 is silent in the second minute and comes back restarted."""
+    """Return a farm that reports every 10 s. Server 3 sends nothing in the second minute, then reports a restart."""
     log = MadeUpLog()
     log.add("configuration", value='{"servers":[]}')
     for period in range(minutes * 6):
@@ -156,7 +160,7 @@ def three_servers(minutes: int) -> MadeUpLog:
 
 
 def arrow_entries_of(log: MadeUpLog, name: str | None = None) -> pa.Table:
-    """The rows that the source `farm` would give of this log, if a file of farms calls it so."""
+    """Return the rows of the source `farm` for this log. `name` is the farm's name in a file of farms."""
     rows = (
         (
             int(entry["index"]),
@@ -171,7 +175,7 @@ def arrow_entries_of(log: MadeUpLog, name: str | None = None) -> pa.Table:
 
 
 def entries_of(session: SparkSession, log: MadeUpLog) -> DataFrame:
-    """The same as a DataFrame; reading it through Spark takes seconds."""
+    """Return these rows as a DataFrame. Reading the log through Spark would take seconds."""
     return session.createDataFrame(arrow_entries_of(log), ENTRIES)
 
 
@@ -199,13 +203,13 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self.server.log.event_page(int(query["from"][0]), int(query["limit"][0]))
         else:
             answer = self.server.log.page(int(query["from"][0]), int(query["limit"][0]))
-        self._say(200, answer)
+        self._reply(200, answer)
 
     def do_POST(self) -> None:
         self.server.log.submitted.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self._say(*self.server.log.submit_answer)
+        self._reply(*self.server.log.submit_answer)
 
-    def _say(self, status: int, answer: Mapping[str, object]) -> None:
+    def _reply(self, status: int, answer: Mapping[str, object]) -> None:
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -213,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Keeps the test's output clean."""
+        """Do not log to the test's output."""
 
     def address_string(self) -> str:
         return "unix"
@@ -221,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(log: MadeUpLog, path: Path) -> Iterator[str]:
-    """Serves `log` at the Unix socket `path` while the block runs."""
+    """Serve `log` at the Unix socket `path` while the block runs."""
     with _Server(path, log) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

@@ -1,4 +1,4 @@
-"""The log of a generated farm with many failures for its size, as a test's log."""
+"""The log of a generated farm as a test's log. The farm has many failures for its size."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ UNHEALTHY_EVERY = 17
 
 
 def generated_log(routers: int, days: float, seed: int) -> MadeUpLog:
-    """What `garlicfarm pipeline generate` would write, with failures that are `OFTEN` and some destinations ill."""
+    """Return entries like `garlicfarm pipeline generate`, the failure rates of `OFTEN` and unhealthy destinations."""
     log = MadeUpLog()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in OFTEN.items():
@@ -37,16 +37,16 @@ def generated_log(routers: int, days: float, seed: int) -> MadeUpLog:
 
 
 def _add(log: MadeUpLog, value: bytes) -> None:
-    told = _parsed(value)
-    if isinstance(told, dict) and isinstance(told.get("clock"), dict):
-        log.log_time_ms = told["clock"]["time"]
-    healthy, ill = '"healthy":true', '"healthy":false'
+    document = _parsed(value)
+    if isinstance(document, dict) and isinstance(document.get("clock"), dict):
+        log.log_time_ms = document["clock"]["time"]
+    healthy, unhealthy = '"healthy":true', '"healthy":false'
     try:
         text = value.decode()
     except UnicodeDecodeError:
         log.add(base64=base64.b64encode(value).decode())
     else:
-        log.add(value=text.replace(healthy, ill) if len(log.entries) % UNHEALTHY_EVERY == 0 else text)
+        log.add(value=text.replace(healthy, unhealthy) if len(log.entries) % UNHEALTHY_EVERY == 0 else text)
 
 
 def _parsed(value: bytes) -> Any:

@@ -1,10 +1,10 @@
-"""Tables of made-up farms with labeled failures, and the warnings that the pipeline gives of them.
+"""Tables of made-up farms with labeled failures, and the warnings of the pipeline about them.
 
-    made-up farm ──▶ entries ──▶ decoded, base tables, derived tables, as the tasks of a run do it, without Spark
+    made-up farm ──▶ entries ──▶ decoded, base tables, derived tables, like the tasks of a run, without Spark
          └──▶ labels ──────────────────────────────▶ judged (`warning_judgment.py`) ◀── rows of `warnings`
 
-Farms are judged from their fourth day on: earlier there are not enough days to compare with. Entries have the look of a
-proof at their end, because the pipeline checks no more than that.
+Farms are judged from their fourth day on: earlier there are too few days for a comparison. Each entry ends with a
+syntactically valid proof, because the pipeline checks only the form of proofs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,18 +41,18 @@ class MadeFarm:
 
 @dataclass(frozen=True, slots=True)
 class AskedFarm:
-    """A farm, and what was warned of on all its days."""
+    """A farm, and its warnings on all days."""
 
     model: LoadModel
     warnings: tuple[Warned, ...]
 
     def between(self, begins_ms: int, ends_ms: int) -> JudgedFarm:
-        """The farm in a part of its time."""
+        """Return the part of the farm between two times."""
         return JudgedFarm(self.model.routers, begins_ms, ends_ms, self.model.labels, self.warnings)
 
 
 def made_farm(directory: Path, seed: int, routers: int, days: int, kinds: Mapping[Kind, int]) -> MadeFarm:
-    """Makes the tables of a farm below the directory."""
+    """Write the tables of a farm into `directory`."""
     model = LoadModel(routers, days, seed, kinds)
     output = directory / f"farm-{seed}"
     _make_tables(model, output)
@@ -60,7 +60,7 @@ def made_farm(directory: Path, seed: int, routers: int, days: int, kinds: Mappin
 
 
 def asked(farm: MadeFarm, sql: str | None = None) -> AskedFarm:
-    """Asks for the warnings of all days; `sql`: by another text."""
+    """Return the farm with its warnings of all days. `sql` replaces the built-in query."""
     text = answer_sql("warnings", warned_days=round(farm.model.days)) if sql is None else sql
     return AskedFarm(farm.model, tuple(Warned.of(row) for row in documents(farm.output, text)))
 
@@ -72,7 +72,7 @@ def by_days(farms: Sequence[AskedFarm]) -> Judgment:
 
 
 def _make_tables(model: LoadModel, output: Path) -> None:
-    """Base tables and derived ones, by this process."""
+    """Write base tables and derived tables in this process."""
     gold = Gold(output, WINDOW_MS)
     lake = Lake(output, WINDOW_MS, note=gold.note)
     number = -1

@@ -1,4 +1,7 @@
-"""How alerts reach a webhook and a command: what counts as delivered, and how everything else ends."""
+"""Delivery of alerts to a webhook and to a command: successful deliveries, failures, retries, timeouts and silences.
+
+Receivers listen on loopback. The last part tests the command `silence`.
+"""
 
 import base64
 import ipaddress
@@ -37,14 +40,14 @@ WITH_SECRETS = "https://user:pass%20word@hooks.example.invalid:8443/services/T0/
 
 @contextmanager
 def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: Path | None = None) -> Iterator[str]:
-    """A receiver on loopback that answers so."""
+    """Run a receiver on loopback that replies with `answer`; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             answer(self, self.rfile.read(int(self.headers["Content-Length"])))
 
         def log_message(self, *_: Any) -> None:
-            """Keeps the test's output clean."""
+            """Do not log to the test's output."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -72,7 +75,7 @@ def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, bytes
     return answer
 
 
-def test_a_webhook_gets_json_with_the_messages_id_and_the_user_of_its_url() -> None:
+def test_webhook_receives_json_with_message_id_and_credentials() -> None:
     got: list[tuple[str, dict[str, str], bytes]] = []
 
     def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
@@ -89,15 +92,15 @@ def test_a_webhook_gets_json_with_the_messages_id_and_the_user_of_its_url() -> N
 
 
 @pytest.mark.parametrize("code", [301, 307, 400, 500])
-def test_any_other_answer_than_success_is_none_and_a_redirect_is_not_followed(code: int) -> None:
-    followed: list[bytes] = []
+def test_webhook_other_status_fails_without_following_redirect(code: int) -> None:
+    redirected: list[bytes] = []
     with (
-        listening(lambda _, body: followed.append(body)) as elsewhere,
+        listening(lambda _, body: redirected.append(body)) as elsewhere,
         listening(status(code, Location=elsewhere)) as url,
         pytest.raises(DeliveryError, match=f"^status {code}$"),
     ):
         webhook_of(url).deliver(MESSAGE, "a")
-    assert followed == []
+    assert redirected == []
 
 
 def _hangs(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) -> None:
@@ -106,7 +109,7 @@ def _hangs(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) ->
 
 
 def _drips(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) -> None:
-    """A byte of the answer now and then, so that no single wait is long."""
+    """Send one byte of the reply every 20 ms, so that each single wait is short."""
     handler.wfile.write(b"HTTP/1.1 2")
     try:
         while not ended.wait(0.02):
@@ -116,10 +119,10 @@ def _drips(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) ->
         return
 
 
-@pytest.mark.parametrize("how", [_hangs, _drips])
-def test_a_webhook_that_hangs_or_drips_is_given_up_after_its_time(how: Callable[..., None]) -> None:
+@pytest.mark.parametrize("reply", [_hangs, _drips])
+def test_webhook_slow_reply_times_out(reply: Callable[..., None]) -> None:
     ended = threading.Event()
-    with listening(lambda handler, body: how(handler, body, ended)) as url:
+    with listening(lambda handler, body: reply(handler, body, ended)) as url:
         found = webhook_of(url)
         hasty = Webhook(found.scheme, found.host, found.port, found.target, timeout_s=0.3)
         try:
@@ -129,16 +132,16 @@ def test_a_webhook_that_hangs_or_drips_is_given_up_after_its_time(how: Callable[
             ended.set()
 
 
-def test_a_webhook_that_is_reached_after_its_time_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_connected_after_timeout_receives_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     cut, got = threading.Event(), list[bytes]()
     cut_in_time, connect = delivery._cut, HTTPConnection.connect
 
-    def cut_and_tell(*of: Any) -> None:
+    def cut_and_set(*of: Any) -> None:
         cut_in_time(*of)
         cut.set()
 
     def slow(connection: HTTPConnection) -> None:
-        # as if the first of a host's addresses did not answer
+        # The first address of the host does not respond.
         assert cut.wait(60)
         connect(connection)
 
@@ -146,14 +149,14 @@ def test_a_webhook_that_is_reached_after_its_time_is_sent_nothing(monkeypatch: p
         got.append(body)
         status(204)(handler, body)
 
-    monkeypatch.setattr(delivery, "_cut", cut_and_tell)
+    monkeypatch.setattr(delivery, "_cut", cut_and_set)
     monkeypatch.setattr(HTTPConnection, "connect", slow)
     with listening(answer) as url, pytest.raises(DeliveryError, match=r"^no answer within 0\.1 s$"):
         replace(webhook_of(url), timeout_s=0.1).deliver(MESSAGE, "a")
     assert got == []
 
 
-def test_a_webhook_that_does_not_listen_or_breaks_off_is_told_in_words_without_its_url() -> None:
+def test_webhook_connection_error_does_not_reveal_url() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(DeliveryError, match=r"^Connection refused$"):
@@ -167,7 +170,7 @@ def test_a_webhook_that_does_not_listen_or_breaks_off_is_told_in_words_without_i
         webhook_of(url).deliver(MESSAGE, "a")
 
 
-def test_a_webhook_whose_certificate_no_authority_signed_is_sent_nothing(tmp_path: Path) -> None:
+def test_webhook_with_self_signed_certificate_is_rejected(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -194,7 +197,7 @@ def test_a_webhook_whose_certificate_no_authority_signed_is_sent_nothing(tmp_pat
     assert got == []
 
 
-def test_what_people_read_of_a_url_is_its_scheme_and_host() -> None:
+def test_webhook_shown_as_scheme_and_host() -> None:
     assert webhook_of(WITH_SECRETS).shown == "webhook https://hooks.example.invalid:8443"
     assert webhook_of("http://[::1]:80/x").shown == "webhook http://[::1]:80"
     for wrong in (
@@ -217,23 +220,23 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_command_gets_the_message_on_its_standard_input_and_nothing_else(tmp_path: Path) -> None:
-    program = script(tmp_path / "told; echo", f'echo "$#" > {tmp_path}/arguments\ncat > {tmp_path}/message\n')
+def test_command_receives_message_only_on_standard_input(tmp_path: Path) -> None:
+    program = script(tmp_path / "hook; echo", f'echo "$#" > {tmp_path}/arguments\ncat > {tmp_path}/message\n')
     hostile = json.dumps({"name": "$(touch /tmp/x); `id`\n"}).encode()
     Command(program).deliver(hostile, "a")
     assert (tmp_path / "arguments").read_text() == "0\n"
     assert (tmp_path / "message").read_bytes() == hostile
 
 
-def test_a_command_that_fails_does_not_read_or_is_gone_is_told_with_its_status(tmp_path: Path) -> None:
+def test_command_failure_reports_exit_status(tmp_path: Path) -> None:
     with pytest.raises(DeliveryError, match=r"^it ended with 3$"):
         Command(script(tmp_path / "three", "exit 3\n")).deliver(b"x" * 1_000_000, "a")
     Command(script(tmp_path / "deaf", "exit 0\n")).deliver(b"x" * 1_000_000, "a")
     with pytest.raises(DeliveryError, match=r"^it cannot be started: No such file or directory$"):
-        Command(tmp_path / "gone").deliver(MESSAGE, "a")
+        Command(tmp_path / "absent").deliver(MESSAGE, "a")
 
 
-def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_command_timeout_kills_process_group(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "held")
     program = script(tmp_path / "hangs", f"sleep 300 > {tmp_path}/held &\nwait\n")
     reading: list[bytes] = []
@@ -241,7 +244,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path)
     reader.start()
     with pytest.raises(DeliveryError, match=r"^it was killed, for it had not ended after 0\.5 s$"):
         Command(program, timeout_s=0.5).deliver(MESSAGE, "a")
-    # the child held the pipe open
+    # Until then, the child process held the pipe open.
     reader.join(60)
     assert reading == [b""]
 
@@ -251,10 +254,10 @@ class _Channel:
 
     def __init__(self, *results: Exception | None) -> None:
         self.results = list(results)
-        self.asked = 0
+        self.deliveries = 0
 
     def deliver(self, _message: bytes, _message_id: str) -> None:
-        self.asked += 1
+        self.deliveries += 1
         result = self.results.pop(0)
         if result is not None:
             raise result
@@ -277,13 +280,13 @@ def outcomes_of(channel: _Channel, messages: int) -> list[Delivery]:
     return found
 
 
-def test_a_message_is_tried_again_a_few_times_and_its_last_failure_is_told() -> None:
+def test_message_retry_limit_reports_last_failure() -> None:
     busy = DeliveryError("status 503")
     assert outcomes_of(_Channel(busy, busy, None), 1) == [Delivery("webhook", "0")]
     channel = _Channel(*[busy] * delivery.ATTEMPTS, busy, None, None)
-    told = outcomes_of(channel, 4)
-    # a receiver that is down is tried once for each message that waits
-    assert told == [
+    outcomes = outcomes_of(channel, 4)
+    # An unreachable receiver gets one attempt per waiting message.
+    assert outcomes == [
         Delivery("webhook", "0", "status 503"),
         Delivery("webhook", "1", "status 503"),
         Delivery("webhook", "2"),
@@ -292,18 +295,18 @@ def test_a_message_is_tried_again_a_few_times_and_its_last_failure_is_told() -> 
     assert outcomes_of(_Channel(ZeroDivisionError(), None), 1) == [Delivery("webhook", "0")]
 
 
-def test_more_messages_than_may_wait_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_queue_full_rejects_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "QUEUE_MAX", 2)
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     class Hanging(_Channel):
         def deliver(self, _message: bytes, _message_id: str) -> None:
-            begun.set()
+            started.set()
             ended.wait(60)
 
     receiver = Receiver(Hanging(), lambda _: None)
     assert receiver.offer(MESSAGE, "0")
-    assert begun.wait(60)
+    assert started.wait(60)
     assert [receiver.offer(MESSAGE, str(number)) for number in (1, 2, 3)] == [True, True, False]
     ended.set()
     receiver.stop(60)
@@ -312,38 +315,40 @@ def test_more_messages_than_may_wait_are_not_taken(monkeypatch: pytest.MonkeyPat
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
-def said(output: Path, *arguments: str) -> tuple[int, str]:
+def run_silence(output: Path, *arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(silence, [*arguments, "--output", str(output)])
     return result.exit_code, result.output
 
 
-def test_a_silence_is_listed_and_ends_by_hand_or_by_itself(tmp_path: Path) -> None:
-    assert said(tmp_path) == (0, "No server is silenced.\n")
-    code, text = said(tmp_path, "--server", "3", "--server", "node-4", "--for", "1d2h", "--reason", "new \x1b[31mdisk")
+def test_silence_ends_by_command(tmp_path: Path) -> None:
+    assert run_silence(tmp_path) == (0, "No server is silenced.\n")
+    code, text = run_silence(
+        tmp_path, "--server", "3", "--server", "node-4", "--for", "1d2h", "--reason", "new \x1b[31mdisk"
+    )
     first, second = text.splitlines()
     assert code == 0
     assert first.startswith("1  server 3 until ")
     assert "(1d 2h left): new " in first
     assert "\x1b" not in text
     assert second.startswith("2  server node-4 until ")
-    code, text = said(tmp_path, "--end", "1", "--json")
+    code, text = run_silence(tmp_path, "--end", "1", "--json")
     (document,) = map(json.loads, text.splitlines())
     assert (document["number"], document["server"]) == (2, "node-4")
     assert Silences(tmp_path).active(document["until_ms"]) == []
-    assert said(tmp_path, "--end", "1")[0] == 1
-    assert "silence 1 does not exist" in said(tmp_path, "--end", "1")[1]
+    assert run_silence(tmp_path, "--end", "1")[0] == 1
+    assert "silence 1 does not exist" in run_silence(tmp_path, "--end", "1")[1]
 
 
-@pytest.mark.parametrize("lasting", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])
-def test_a_silence_needs_a_server_and_a_time(tmp_path: Path, lasting: str) -> None:
-    assert said(tmp_path, "--server", "3", "--for", lasting)[0] == 2
-    assert said(tmp_path, "--server", "3")[0] == 2
-    assert said(tmp_path, "--for", "2h")[0] == 2
-    assert said(tmp_path, "--reason", "none")[0] == 2
+@pytest.mark.parametrize("duration", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])
+def test_silence_requires_server_and_valid_time(tmp_path: Path, duration: str) -> None:
+    assert run_silence(tmp_path, "--server", "3", "--for", duration)[0] == 2
+    assert run_silence(tmp_path, "--server", "3")[0] == 2
+    assert run_silence(tmp_path, "--for", "2h")[0] == 2
+    assert run_silence(tmp_path, "--reason", "none")[0] == 2
     assert not (tmp_path / SILENCES_FILE).exists()
 
 
-def test_a_silence_is_of_one_farm_or_of_all_and_of_a_server_by_id_or_name(tmp_path: Path) -> None:
+def test_silence_covers_its_farm_and_server(tmp_path: Path) -> None:
     (of_one,) = Silences(tmp_path).add(("3",), 100, "", "a", 0)
     (of_all,) = Silences(tmp_path).add(("node-3",), 100, "", "", 0)
     in_a = replace(DOWN, farm="a", server_id=3, name=None)
@@ -356,15 +361,15 @@ def test_a_silence_is_of_one_farm_or_of_all_and_of_a_server_by_id_or_name(tmp_pa
     assert not of_all.covers(replace(in_a, farm="b"), 99)
 
 
-def test_a_damaged_file_of_silences_or_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+def test_silences_damaged_file_or_absent_directory_fails(tmp_path: Path) -> None:
     (tmp_path / SILENCES_FILE).write_text("[1]")
     with pytest.raises(SilencesError, match=r"cannot be read .*: correct it, or remove it"):
         Silences(tmp_path).active(0)
-    code, text = said(tmp_path / "none", "--server", "3", "--for", "2h")
+    code, text = run_silence(tmp_path / "none", "--server", "3", "--for", "2h")
     assert (code, "name the --output of the run" in text) == (1, True)
 
 
-def test_what_is_wrong_with_a_receiver_is_told_before_anything_is_read_and_without_its_secrets(tmp_path: Path) -> None:
+def test_receiver_options_are_checked_without_revealing_secrets(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("")
     in_file = tmp_path / "url"

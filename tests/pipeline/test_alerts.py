@@ -1,4 +1,8 @@
-"""Alerts: which outages there are, who is told what of them, and what is never told twice."""
+"""Alerts: outages of servers, their messages, and the delivery of each message exactly once.
+
+The first part tests the SQL of outages on tables of a made-up farm. The second part tests the messages of an outage,
+without tables. The third part runs `Alerting` with receivers, restarts and failures.
+"""
 
 import json
 import threading
@@ -41,11 +45,11 @@ class Farm:
         self.log = MadeUpLog()
         self.log.add("configuration", value='{"servers":[]}')
         self.name: str | None = None
-        self.taken = self.before = 0
+        self.read = self.before = 0
         self.batch = -1
 
     def report(self, *servers: int, periods: int = 1, attached: bool = True) -> None:
-        """These servers report, for some periods; the others are silent."""
+        """Add reports of `servers` for some periods; all other servers send nothing."""
         for _ in range(periods):
             self.log.tick(PERIOD_MS)
             for server in servers:
@@ -58,14 +62,14 @@ class Farm:
                 }
                 self.log.add(value=json.dumps(body))
 
-    def say(self, **members: object) -> None:
-        """An entry of an operator, or of the leader."""
+    def add_entry(self, **members: object) -> None:
+        """Add an entry of an operator or of the leader."""
         self.log.add(value=json.dumps(members))
 
-    def written(self, *, again: bool = False) -> None:
-        """What is new is a batch; `again`: the last one is repeated, as after a crash."""
-        first = self.taken if not again else self.before
-        self.before, self.taken = first, len(self.log.entries)
+    def write(self, *, again: bool = False) -> None:
+        """Write new entries as one batch. `again`: repeat the last batch, like a run after a crash."""
+        first = self.read if not again else self.before
+        self.before, self.read = first, len(self.log.entries)
         self.batch += not again
         lake = Lake(self.output, 60_000, watch=True)
         entries = arrow_entries_of(self.log, self.name).slice(first)
@@ -73,7 +77,7 @@ class Farm:
         lake.write_outcome(outcome, self.batch)
 
     def servers(self) -> dict[int, FailedServer]:
-        """What `servers.sql` says."""
+        """Return the result of `servers.sql`."""
         sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
         return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
 
@@ -85,7 +89,7 @@ def farm(tmp_path: Path) -> Farm:
 
 @dataclass
 class Inbox:
-    """A receiver that takes messages, or does not."""
+    """A receiver that accepts messages, or fails."""
 
     name: str = "webhook"
     shown: str = "webhook https://example.invalid"
@@ -93,7 +97,7 @@ class Inbox:
     taken: list[dict[str, Any]] = field(default_factory=list)
 
     def deliver(self, message: bytes, message_id: str) -> None:
-        """Take it, or not."""
+        """Accept the message, or fail."""
         if self.fails:
             self.fails -= 1
             raise DeliveryError("status 503")
@@ -102,28 +106,28 @@ class Inbox:
 
     @property
     def words(self) -> list[tuple[str, str]]:
-        """Which server, and what."""
+        """Return the server and the kind of each accepted message."""
         return [(each["alerts"][0]["labels"]["server"], each["id"].rpartition("-")[2]) for each in self.taken]
 
 
 @contextmanager
 def alerting(
-    farm: Farm, *channels: Any, told: list[str] | None = None, metrics: RunMetrics | None = None
+    farm: Farm, *channels: Any, log_lines: list[str] | None = None, metrics: RunMetrics | None = None
 ) -> Iterator[Alerting]:
-    """A run's alerting."""
-    tell: Callable[[str], None] = (lambda _: None) if told is None else told.append
-    with Alerting(farm.output, channels, KEEP_MS, tell, metrics).running() as made:
+    """Run the alerting of one run."""
+    log: Callable[[str], None] = (lambda _: None) if log_lines is None else log_lines.append
+    with Alerting(farm.output, channels, KEEP_MS, log, metrics).running() as made:
         yield made
 
 
-def look(farm: Farm, *channels: Any, told: list[str] | None = None) -> None:
-    """A run that begins, looks, delivers, and ends."""
-    with alerting(farm, *channels, told=told) as made:
+def run_once(farm: Farm, *channels: Any, log_lines: list[str] | None = None) -> None:
+    """Start a run, deliver all alerts, and stop."""
+    with alerting(farm, *channels, log_lines=log_lines) as made:
         made.finish()
 
 
 def became(condition: Callable[[], bool]) -> bool:
-    """Return True if the condition holds within 20 s."""
+    """Return True if the condition is true within 20 s."""
     end_s = time.monotonic() + 20.0
     pause = threading.Event()
     while not condition() and time.monotonic() < end_s:
@@ -131,13 +135,13 @@ def became(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-# -- which outages there are ------------------------------------------------------------------------------------------
+# -- outages -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_silent_is_down_since_then_and_the_others_are_not(farm: Farm) -> None:
+def test_server_without_reports_is_down_since_last_report(farm: Farm) -> None:
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     assert farm.servers() == {
         2: FailedServer(
             farm=farm.log.cluster_id,
@@ -154,23 +158,23 @@ def test_a_server_that_is_silent_is_down_since_then_and_the_others_are_not(farm:
     }
 
 
-def test_a_server_that_flaps_is_in_one_outage_which_counts_and_ends_when_it_stays_healthy(farm: Farm) -> None:
+def test_server_flapping_is_one_outage_until_stable(farm: Farm) -> None:
     for _ in range(3):
         farm.report(1, 2, periods=3)
         farm.report(1, periods=4)
     farm.report(1, 2, periods=3)
-    farm.written()
+    farm.write()
     first = farm.servers()[2]
     assert (first.state, first.failures, first.ended_at) == ("healthy", 3, None)
     assert first.began_at == datetime.fromtimestamp((EPOCH_MS + 6 * PERIOD_MS) / 1000, UTC)
-    # when it stays so
+    # When the server stays healthy:
     farm.report(1, 2, periods=KEEP_MS // PERIOD_MS)
-    farm.written()
+    farm.write()
     over = farm.servers()[2]
     assert over.ended_at == datetime.fromtimestamp((EPOCH_MS + 22 * PERIOD_MS) / 1000, UTC)
-    # and what fails after that is another one
+    # A later failure is another outage.
     farm.report(1, 2, periods=3, attached=False)
-    farm.written()
+    farm.write()
     second = farm.servers()[2]
     assert (second.state, second.failures, second.was_silent, second.reason) == (
         "unhealthy",
@@ -182,7 +186,7 @@ def test_a_server_that_flaps_is_in_one_outage_which_counts_and_ends_when_it_stay
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("entries", "why"),
     [
         ([{"removal": {"server": 2, "removed": True}}], "removed by an operator"),
         ([{"removal": {"server": 2, "removed": True}}, {"removal": {"server": 2, "removed": False}}], None),
@@ -208,23 +212,23 @@ def test_a_server_that_flaps_is_in_one_outage_which_counts_and_ends_when_it_stay
         ([{"exclusion": {"hash": address("leaf 1"), "excluded": True}}], None),
     ],
 )
-def test_a_server_that_an_operator_took_out_is_gone_until_it_is_let_back(
-    farm: Farm, said: list[dict[str, object]], why: str | None
+def test_server_taken_out_is_gone_until_readmitted(
+    farm: Farm, entries: list[dict[str, object]], why: str | None
 ) -> None:
     farm.report(1, 2, periods=3)
-    for each in said:
-        farm.say(**each)
+    for each in entries:
+        farm.add_entry(**each)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     assert farm.servers()[2].gone == why
 
 
-def admitted(farm: Farm, server: int, node: str, name: str) -> None:
-    farm.say(admission={"server": server, "node": node, "name": name})
+def add_admission(farm: Farm, server: int, node: str, name: str) -> None:
+    farm.add_entry(admission={"server": server, "node": node, "name": name})
 
 
-def happened(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
-    """The trace of a node."""
+def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
+    """Write a trace of one node."""
     rows = [
         {
             "farm": None,
@@ -242,12 +246,12 @@ def happened(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
     Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
 
 
-def test_a_server_that_left_in_order_is_gone_and_one_that_is_only_dead_is_not(farm: Farm) -> None:
-    admitted(farm, 2, "02" * 8, "node-2")
+def test_server_that_left_is_gone_but_dead_server_is_not(farm: Farm) -> None:
+    add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, 3, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    happened(
+    farm.write()
+    write_trace(
         farm,
         ("server-admitted", {"server": 3, "name": "node-3", "id": "03" * 8}),
         ("member-left", {"member": "node-2", "id": "02" * 8}),
@@ -261,12 +265,12 @@ def test_a_server_that_left_in_order_is_gone_and_one_that_is_only_dead_is_not(fa
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 1_800_000, 7_200_000, -7_200_000])
-def test_server_that_left_and_returned_before_it_died_is_not_gone(farm: Farm, ahead_ms: int) -> None:
-    """The clock of the node that saw it leave is ahead; so its event has the highest time by the nodes' clocks."""
-    admitted(farm, 2, "02" * 8, "node-2")
+def test_server_dead_after_return_is_not_gone(farm: Farm, ahead_ms: int) -> None:
+    """The node that reported the departure has a fast or slow clock, so time order may differ from log order."""
+    add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     member = {"member": "node-2", "id": "02" * 8}
     rows = [
         {
@@ -290,12 +294,12 @@ def test_server_that_left_and_returned_before_it_died_is_not_gone(farm: Farm, ah
     assert farm.servers()[2].gone is None
 
 
-def test_undated_copy_of_a_departure_holds_no_alert_back(farm: Farm) -> None:
-    """The node that saw the server leave is 30 minutes ahead, and its trace is read from a file as well."""
-    admitted(farm, 2, "02" * 8, "node-2")
+def test_undated_copy_of_departure_does_not_hold_back_alert(farm: Farm) -> None:
+    """The clock of node-1 is 30 minutes ahead. Its trace is also read from a file."""
+    add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     data = json.dumps({"member": "node-2", "id": "02" * 8})
 
     def row(node: str, minute: int, ahead_minutes: int, kind: str, **changed: object) -> dict[str, object]:
@@ -323,12 +327,12 @@ def test_undated_copy_of_a_departure_holds_no_alert_back(farm: Farm) -> None:
     assert farm.servers()[2].gone is None
 
 
-def test_what_hostile_entries_and_traces_say_of_servers_stops_no_look(farm: Farm) -> None:
+def test_hostile_entries_and_traces_do_not_stop_alerting(farm: Farm) -> None:
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    farm.say(removal={"server": 3, "removed": True})
-    farm.written()
+    farm.write()
+    farm.add_entry(removal={"server": 3, "removed": True})
+    farm.write()
     name = "\u202e\x1b[31m'; DROP TABLE\n"
     hostile = (
         ("admission", json.dumps({"server": 2, "node": "02", "name": name})),
@@ -341,14 +345,14 @@ def test_what_hostile_entries_and_traces_say_of_servers_stops_no_look(farm: Farm
     (known,) = stored_rows(farm.output / spec.name, spec.schema).to_pylist()
     rows = [{**known, "action": action, "detail": detail, "index": 1_000} for action, detail in hostile]
     Table(farm.output, spec).append("hostile", 0, pa.Table.from_pylist(rows, schema=spec.schema))
-    happened(
+    write_trace(
         farm, ("member-left", {"member": None}), ("member-left", {"id": ["02"]}), ("server-admitted", {"server": "x"})
     )
     found = farm.servers()[2]
     assert (found.state, found.gone, found.name) == ("silent", None, name)
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 DOWN = FailedServer(
     farm="f" * 32,
@@ -365,14 +369,14 @@ DOWN = FailedServer(
 LATER = NOON + timedelta(hours=1)
 
 
-def told_of(alerts: list[Alert], receiver: str = "webhook") -> tuple[list[Alert], list[str]]:
-    """The alerts when all that is due was delivered, and what that was."""
+def deliver_due(alerts: list[Alert], receiver: str = "webhook") -> tuple[list[Alert], list[str]]:
+    """Deliver all due messages; return the alerts afterwards and the ids of the messages."""
     words = [(each, each.due(receiver)) for each in alerts]
     after = [each if word is None else each.with_delivered(receiver, word) for each, word in words]
     return after, [message_id(each, word) for each, word in words if word is not None]
 
 
-def test_an_outage_is_told_once_when_it_begins_once_when_it_becomes_silence_and_once_when_it_ends() -> None:
+def test_outage_sends_one_message_per_change() -> None:
     words: list[str] = []
     alerts: list[Alert] = []
     steps = (
@@ -385,28 +389,28 @@ def test_an_outage_is_told_once_when_it_begins_once_when_it_becomes_silence_and_
         replace(DOWN, state="healthy", was_silent=True, failures=3, ended_at=LATER),
     )
     for server in steps:
-        alerts, due = told_of(brought_up(alerts, [server], {}, LATER))
+        alerts, due = deliver_due(brought_up(alerts, [server], {}, LATER))
         words += [each.rpartition("-")[2] for each in due]
     assert words == ["unhealthy", "silent", "resolved"]
     (alert,) = alerts
     assert (alert.status, alert.failures, alert.ended_at) == ("resolved", 3, LATER)
 
 
-def test_an_outage_of_which_nothing_was_told_is_not_told_when_it_is_over() -> None:
+def test_outage_over_before_first_message_sends_nothing() -> None:
     alerts = brought_up([], [DOWN], {}, LATER)
     over = brought_up(alerts, [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER)
-    assert told_of(over)[1] == []
-    # nor is one that was over before the first look
+    assert deliver_due(over)[1] == []
+    # An outage that ended before the first look does not become an alert.
     assert brought_up([], [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER) == []
 
 
-def test_each_receiver_is_told_what_it_has_not_been_told() -> None:
-    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER), "webhook")
-    assert told_of(alerts, "webhook")[1] == []
-    assert len(told_of(alerts, "command")[1]) == 1
+def test_receiver_gets_only_messages_new_to_it() -> None:
+    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER), "webhook")
+    assert deliver_due(alerts, "webhook")[1] == []
+    assert len(deliver_due(alerts, "command")[1]) == 1
 
 
-def test_the_same_outage_has_the_same_id_in_every_run() -> None:
+def test_outage_id_is_equal_in_every_run() -> None:
     (one,), (other,) = brought_up([], [DOWN], {}, NOON), brought_up([], [replace(DOWN, failures=9)], {}, LATER)
     assert one.id == other.id
     ids = {
@@ -415,32 +419,32 @@ def test_the_same_outage_has_the_same_id_in_every_run() -> None:
     assert len(ids) == 3
 
 
-def test_a_silenced_server_is_told_when_the_silence_is_over_and_it_is_still_down() -> None:
-    held, due = told_of(brought_up([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
+def test_silenced_server_still_down_after_silence_sends_message() -> None:
+    held, due = deliver_due(brought_up([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
     assert (due, held[0].held_back) == ([], "silenced until then")
-    assert len(told_of(brought_up(held, [DOWN], {}, LATER))[1]) == 1
+    assert len(deliver_due(brought_up(held, [DOWN], {}, LATER))[1]) == 1
 
 
-def test_a_server_that_is_taken_out_ends_its_alert_and_one_that_is_let_back_and_down_begins_another() -> None:
-    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER))
+def test_server_taken_out_resolves_alert() -> None:
+    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER))
     gone = replace(DOWN, gone="removed by an operator")
-    alerts, (ended,) = told_of(brought_up(alerts, [gone], {}, LATER))
+    alerts, (ended,) = deliver_due(brought_up(alerts, [gone], {}, LATER))
     assert ended.endswith("-resolved")
     for _ in range(2):
-        alerts, due = told_of(brought_up(alerts, [gone], {}, LATER))
+        alerts, due = deliver_due(brought_up(alerts, [gone], {}, LATER))
         assert due == []
-    alerts, (again,) = told_of(brought_up(alerts, [DOWN], {}, LATER))
+    alerts, (again,) = deliver_due(brought_up(alerts, [DOWN], {}, LATER))
     assert again.rpartition("-")[0] != ended.rpartition("-")[0]
 
 
-def test_an_alert_of_which_history_is_cut_off_ends_when_the_server_is_healthy() -> None:
-    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER))
-    over, due = told_of(brought_up(alerts, [], {}, LATER))
+def test_alert_without_history_ends_when_server_is_healthy() -> None:
+    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER))
+    over, due = deliver_due(brought_up(alerts, [], {}, LATER))
     assert [each.rpartition("-")[2] for each in due] == ["resolved"]
     assert over[0].ended_at == LATER
 
 
-def test_of_many_alerts_the_newest_are_kept_and_all_that_fire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alert_limit_keeps_firing_and_newest_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.alerts.outages.KEPT_MAX", 3)
     alerts: list[Alert] = brought_up([], [replace(DOWN, server_id=9)], {}, LATER)
     for hour in count(1):
@@ -453,13 +457,13 @@ def test_of_many_alerts_the_newest_are_kept_and_all_that_fire(monkeypatch: pytes
     assert [(each.server_id, each.began_at.hour) for each in alerts] == [(9, 12), (2, 16), (2, 17)]
 
 
-def test_a_message_is_alertmanagers_and_hostile_names_are_only_text_in_it() -> None:
+def test_message_escapes_hostile_names() -> None:
     hostile = "\x1b[31m\u202e\"}]'; rm -rf /\n"
     (alert,) = brought_up([], [replace(DOWN, name=hostile, farm=hostile)], {}, LATER)
-    told = message(alert, "unhealthy")
-    assert told.isascii()
-    assert not any(byte < 0x20 for byte in told)
-    body = json.loads(told)
+    text = message(alert, "unhealthy")
+    assert text.isascii()
+    assert not any(byte < 0x20 for byte in text)
+    body = json.loads(text)
     assert (body["version"], body["status"], body["id"]) == ("4", "firing", f"{alert.id}-unhealthy")
     (one,) = body["alerts"]
     assert one["labels"] == {"alertname": "GarlicFarmServer", "farm": hostile, "cluster": hostile, "server": "2"}
@@ -468,17 +472,17 @@ def test_a_message_is_alertmanagers_and_hostile_names_are_only_text_in_it() -> N
     ended = json.loads(message(replace(alert, status="resolved", state="healthy", ended_at=LATER), "resolved"))
     assert (ended["status"], ended["alerts"][0]["endsAt"]) == ("resolved", "2026-01-01T13:00:00.000Z")
     assert ended["alerts"][0]["annotations"]["summary"].endswith(" is healthy again")
-    # what tells alerts apart stays the same from the beginning to the end
+    # The members that identify an alert do not change.
     for name in ("labels", "fingerprint", "startsAt"):
         assert ended["alerts"][0][name] == one[name]
 
 
-def test_a_message_names_the_farm_as_the_file_of_several_farms_did_when_the_outage_began() -> None:
+def test_message_keeps_farm_name_of_outage_begin() -> None:
     named = replace(DOWN, farm_name="paris")
-    begun = brought_up([], [named], {}, LATER)
-    # when the file gives it another name, receivers tell the alert by what it was
-    (renamed,) = brought_up(begun, [replace(named, farm_name="lyon", state="silent")], {}, LATER)
-    bodies = [json.loads(message(each, "silent")) for each in (*begun, renamed)]
+    alerts = brought_up([], [named], {}, LATER)
+    # Receivers identify the alert by its first name, even if the file of farms renames the farm.
+    (renamed,) = brought_up(alerts, [replace(named, farm_name="lyon", state="silent")], {}, LATER)
+    bodies = [json.loads(message(each, "silent")) for each in (*alerts, renamed)]
     assert bodies[0]["groupKey"] == bodies[1]["groupKey"]
     assert bodies[1]["groupLabels"] == {
         "alertname": "GarlicFarmServer",
@@ -487,15 +491,15 @@ def test_a_message_names_the_farm_as_the_file_of_several_farms_did_when_the_outa
         "server": "2",
     }
     assert bodies[1]["commonAnnotations"]["summary"] == "server 2 (node-2) of paris is silent"
-    # and its id is made of the cluster, so a name changes no message's
+    # The id derives from the cluster id, so a name does not change it.
     assert renamed.id == brought_up([], [DOWN], {}, LATER)[0].id
 
 
-def test_what_a_message_says_of_the_server_is_true_when_it_is_sent() -> None:
+def test_message_describes_current_server_state() -> None:
     def summary(word: str, **now: Any) -> tuple[str, str]:
         (alert,) = brought_up([], [replace(DOWN, **now)], {}, LATER)
-        told = json.loads(message(alert, word))["commonAnnotations"]
-        return told["summary"], told["description"]
+        annotations = json.loads(message(alert, word))["commonAnnotations"]
+        return annotations["summary"], annotations["description"]
 
     assert summary("unhealthy") == ("server 2 (node-2) is unhealthy", "no router attached")
     flapping = {"state": "healthy", "failures": 3, "was_silent": True}
@@ -512,17 +516,17 @@ def test_what_a_message_says_of_the_server_is_true_when_it_is_sent() -> None:
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_of_a_silent_server_and_of_its_return_once_each_and_the_table_says_so(farm: Farm) -> None:
+def test_run_reports_outage_and_return_once(farm: Farm) -> None:
     inbox = Inbox()
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    look(farm, inbox)
-    look(farm, inbox)
+    farm.write()
+    run_once(farm, inbox)
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent")]
     farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
-    farm.written()
-    look(farm, inbox)
+    farm.write()
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent"), ("2", "resolved")]
     (row,) = documents(farm.output, "SELECT server_id, status, failures, delivered FROM alerts")
     assert row == {
@@ -533,18 +537,18 @@ def test_a_run_tells_of_a_silent_server_and_of_its_return_once_each_and_the_tabl
     }
 
 
-def test_a_run_of_several_farms_names_the_farm_and_a_table_from_before_that_stays(farm: Farm) -> None:
+def test_run_of_several_farms_keeps_older_alerts_table(farm: Farm) -> None:
     farm.name = "paris"
-    # given alerts of a version that did not know the farm's name
+    # given alerts of a version without farm names
     older = TableSpec(ALERTS_SPEC.name, pa.schema([*ALERTS_SPEC.schema][:-1]), ALERTS_SPEC.sorted_by)
     (alert,) = brought_up([], [replace(DOWN, server_id=9)], {}, NOON)
     row = {**asdict(alert), "delivered": ["webhook unhealthy"]}
     Table(farm.output, older).replace("alerts", 0, pa.Table.from_pylist([row], schema=older.schema))
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     inbox = Inbox()
-    look(farm, inbox)
+    run_once(farm, inbox)
     labels = {each["groupLabels"]["server"]: each["groupLabels"] for each in inbox.taken}
     assert (labels["2"]["farm"], labels["2"]["cluster"]) == ("paris", farm.log.cluster_id)
     assert labels["9"]["farm"] == DOWN.farm
@@ -552,101 +556,101 @@ def test_a_run_of_several_farms_names_the_farm_and_a_table_from_before_that_stay
     assert rows == [{"server_id": 2, "farm_name": "paris"}, {"server_id": 9, "farm_name": None}]
 
 
-def test_a_batch_that_is_repeated_after_a_kill_sends_nothing_twice(farm: Farm) -> None:
+def test_repeated_batch_does_not_repeat_message(farm: Farm) -> None:
     inbox = Inbox()
     farm.report(1, 2, periods=3)
-    farm.written()
+    farm.write()
     farm.report(1, periods=5)
-    farm.written()
-    look(farm, inbox)
-    farm.written(again=True)
-    look(farm, inbox)
+    farm.write()
+    run_once(farm, inbox)
+    farm.write(again=True)
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent")]
 
 
-def test_a_run_that_is_killed_between_a_delivery_and_its_note_sends_the_same_id_again(farm: Farm) -> None:
+def test_run_killed_before_record_repeats_message_with_same_id(farm: Farm) -> None:
     inbox = Inbox()
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    look(farm, inbox)
-    # given the table as it was before the note
+    farm.write()
+    run_once(farm, inbox)
+    # given the table without the record of the delivery
     store = AlertStore(farm.output)
     store.keep([replace(each, delivered=()) for each in store.alerts])
     store.flush()
-    look(farm, inbox)
+    run_once(farm, inbox)
     assert len(inbox.taken) == 2
     assert len({each["id"] for each in inbox.taken}) == 1
 
 
-def test_a_receiver_that_is_down_is_told_of_once_counted_and_gets_the_alert_when_it_is_back(
-    farm: Farm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.alerts.delivery.PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("pipeline.alerts.delivery.ATTEMPTS", 2)
-    inbox, other, told, metrics = Inbox(fails=4), Inbox("command"), list[str](), RunMetrics()
+    inbox, other, log_lines, metrics = Inbox(fails=4), Inbox("command"), list[str](), RunMetrics()
     farm.report(1, 2, 3, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    with alerting(farm, inbox, other, told=told, metrics=metrics) as made:
+    farm.write()
+    with alerting(farm, inbox, other, log_lines=log_lines, metrics=metrics) as made:
         made.finish()
     assert sorted(inbox.words) == sorted(other.words) == [("2", "silent"), ("3", "silent")]
-    assert told == [
+    assert log_lines == [
         "an alert was not delivered, and is tried again: webhook https://example.invalid: status 503",
         "alerts are delivered again: webhook https://example.invalid",
     ]
     shown = metrics.exposition().decode()
     assert "garlicfarm_pipeline_alerts 2.0" in shown
     assert "garlicfarm_pipeline_alert_messages_delivered_total 4.0" in shown
-    # two attempts, and then one of each message while it does not answer
+    # Two attempts for the first message, then one per message until the receiver replies.
     assert "garlicfarm_pipeline_alert_messages_failed_total 3.0" in shown
 
 
-def test_a_backlog_alerts_of_nothing_until_the_batch_behind_which_nothing_is_left(farm: Farm) -> None:
+def test_backlog_holds_back_alerts_until_last_full_batch(farm: Farm) -> None:
     inbox, long_ago = Inbox(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     with alerting(farm, inbox) as made:
         made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
-        # the server is back, long ago, when all is read
+        # The server recovered long ago, as later entries show.
         farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
-        farm.written()
+        farm.write()
         made.batch_done({}, is_full=False)
         made.finish()
     assert inbox.taken == []
     assert documents(farm.output, "SELECT * FROM alerts") == []
 
 
-def test_full_batches_with_young_entries_still_make_alerts(farm: Farm) -> None:
+def test_full_batch_with_recent_entries_sends_alert(farm: Farm) -> None:
     inbox = Inbox()
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     with alerting(farm, inbox) as made:
         made.batch_done({farm.log.cluster_id: datetime.now(UTC)}, is_full=True)
         assert became(lambda: inbox.words == [("2", "silent")])
 
 
 def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
-    told, metrics, long_ago = list[str](), RunMetrics(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    log_lines, metrics, long_ago = list[str](), RunMetrics(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     farm.report(1, 2, periods=3)
-    farm.written()
-    with alerting(farm, told=told, metrics=metrics) as made:
+    farm.write()
+    with alerting(farm, log_lines=log_lines, metrics=metrics) as made:
         made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
         assert became(lambda: b"garlicfarm_pipeline_alerts_held_back_farms 1.0" in metrics.exposition())
-    assert told == [f"alerts of farm {farm.log.cluster_id} are held back: its batches are full and contain old entries"]
+    assert log_lines == [
+        f"alerts of farm {farm.log.cluster_id} are held back: its batches are full and contain old entries"
+    ]
 
 
-def test_backlog_of_one_farm_holds_back_no_other() -> None:
+def test_backlog_of_one_farm_does_not_hold_back_others() -> None:
     now = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     backlog = Backlog(now.timestamp)
     backlog.take({"old": now - timedelta(days=1), "young": now - timedelta(seconds=NEAR_S)}, is_full=True)
     assert backlog.farms == {"old"}
 
 
-def test_farm_without_entries_in_a_full_batch_is_not_held_back() -> None:
+def test_farm_without_entries_in_full_batch_is_not_held_back() -> None:
     now = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     backlog = Backlog(now.timestamp)
     backlog.take({"stopped": now - timedelta(days=1)}, is_full=True)
@@ -655,8 +659,8 @@ def test_farm_without_entries_in_a_full_batch_is_not_held_back() -> None:
 
 
 @pytest.mark.parametrize(("read_s", "is_held"), [(0, False), (SHRINKS_S, False), (SHRINKS_S + 60, True)])
-def test_backlog_that_does_not_shrink_is_not_waited_for(read_s: float, *, is_held: bool) -> None:
-    # given a farm whose entries come with the same distance to now, or come closer
+def test_backlog_not_shrinking_does_not_hold_back_alerts(read_s: float, *, is_held: bool) -> None:
+    # given a farm whose entries keep their distance to the current time, or reduce it
     begin = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     now = [begin.timestamp()]
     backlog = Backlog(lambda: now[0])
@@ -668,40 +672,40 @@ def test_backlog_that_does_not_shrink_is_not_waited_for(read_s: float, *, is_hel
     assert bool(backlog.farms) is is_held
 
 
-def test_a_silence_holds_an_alert_back_and_the_table_says_until_when(farm: Farm) -> None:
+def test_silence_holds_back_alert_and_table_has_its_end(farm: Farm) -> None:
     inbox = Inbox()
-    admitted(farm, 2, "02" * 8, "node-2")
+    add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     farthest_ms = 4_102_444_800_000
     Silences(farm.output).add(("node-2",), farthest_ms, "a new disk", "", 0)
-    look(farm, inbox)
+    run_once(farm, inbox)
     assert inbox.taken == []
     held = [row["held_back"] for row in documents(farm.output, "SELECT held_back FROM alerts")]
     assert held == ["silenced until 2100-01-01T00:00:00Z: a new disk"]
     Silences(farm.output).end((1,), 0)
-    look(farm, inbox)
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent")]
 
 
-def test_a_message_that_is_delivered_while_the_run_ends_is_noted(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, released = threading.Event(), threading.Event()
+def test_message_delivered_during_shutdown_is_recorded(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, released = threading.Event(), threading.Event()
 
     class Slow(Inbox):
         def deliver(self, message: bytes, message_id: str) -> None:
-            begun.set()
+            started.set()
             assert released.wait(60)
             super().deliver(message, message_id)
 
     inbox, stop = Slow(), Receiver.stop
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
+    farm.write()
     with alerting(farm, inbox) as made:
 
         def stopped(receiver: Receiver, seconds: float) -> None:
-            # so that the thread sees both at once
+            # Set both under the lock, so that the thread observes them together.
             with made._changed:
                 made._is_stopped = True
                 released.set()
@@ -709,38 +713,36 @@ def test_a_message_that_is_delivered_while_the_run_ends_is_noted(farm: Farm, mon
 
         monkeypatch.setattr(Receiver, "stop", stopped)
         made.batch_done({}, is_full=False)
-        assert begun.wait(60)
+        assert started.wait(60)
     assert inbox.words == [("2", "silent")]
-    look(farm, inbox)
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent")]
 
 
-def test_a_file_of_silences_that_is_damaged_is_told_and_holds_no_alert_back(farm: Farm) -> None:
-    inbox, told = Inbox(), list[str]()
+def test_silences_damaged_file_is_reported_and_last_content_used(farm: Farm) -> None:
+    inbox, log_lines = Inbox(), list[str]()
     farm.report(1, 2, 3, periods=3)
     farm.report(1, 3, periods=5)
-    farm.written()
+    farm.write()
     Silences(farm.output).add(("3",), 4_102_444_800_000, "", "", 0)
-    with alerting(farm, inbox, told=told) as made:
+    with alerting(farm, inbox, log_lines=log_lines) as made:
         made.finish()
         assert inbox.words == [("2", "silent")]
-        # given a file that is damaged by now
+        # given a file damaged while the run continues
         (farm.output / SILENCES_FILE).write_text("[")
         farm.report(1, periods=5)
-        farm.written()
+        farm.write()
         for _ in range(2):
             made.finish()
-        # then what it said last holds
+        # then the last valid content applies
         assert inbox.words == [("2", "silent")]
-    look(farm, inbox)
+    run_once(farm, inbox)
     assert inbox.words == [("2", "silent"), ("3", "silent")]
-    assert len(told) == 1
-    assert "silences.json cannot be read" in told[0]
+    assert len(log_lines) == 1
+    assert "silences.json cannot be read" in log_lines[0]
 
 
-def test_files_that_the_table_of_alerts_gave_up_are_removed_while_a_run_lasts(
-    farm: Farm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[str] = []
     monkeypatch.setattr("pipeline.tables.upkeep.SWEEP_SECONDS", 0)
     monkeypatch.setattr(Table, "sweep", lambda table, *, full: swept.append(f"{table.spec.name} {full}"))
@@ -751,14 +753,12 @@ def test_files_that_the_table_of_alerts_gave_up_are_removed_while_a_run_lasts(
     assert swept == ["alerts True", "alerts False"]
 
 
-def test_a_table_that_cannot_be_written_sends_no_message_twice_and_is_told(
-    farm: Farm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inbox, told = Inbox(), list[str]()
+def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox, log_lines = Inbox(), list[str]()
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
-    farm.written()
-    with alerting(farm, inbox, told=told) as made:
+    farm.write()
+    with alerting(farm, inbox, log_lines=log_lines) as made:
 
         def full(*_: object) -> bool:
             raise OSError("no space left")
@@ -768,7 +768,7 @@ def test_a_table_that_cannot_be_written_sends_no_message_twice_and_is_told(
             made.finish()
             made.finish()
         assert inbox.words == [("2", "silent")]
-        assert told[:1] == ["alerts: no space left"]
+        assert log_lines[:1] == ["alerts: no space left"]
         made.finish()
     (row,) = stored_rows(farm.output / "alerts", ALERTS_SPEC.schema).to_pylist()
     assert row["delivered"] == ["webhook silent"]

@@ -1,4 +1,7 @@
-"""Questions by name give the figures of a farm whose failures are known, minute by minute."""
+"""Named queries of `garlicfarm pipeline query` on a farm with known failures.
+
+The failures begin and end at known minutes, so the expected figures can be computed by hand.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -22,10 +25,10 @@ DAY_S = 86_400
 
 
 def farm_of_three(output: Path) -> None:
-    """Eight hours in which each server reports each minute, but for the silences of servers 2 and 3.
+    """Write the tables of eight hours with one report per minute and server, and with gaps of servers 2 and 3.
 
-    Server 2 says nothing in minutes 30 to 59 and 120 to 149, server 3 in the last 15. Destination `b` is ill on server
-    2, and well on the others; the tables end with a clock entry, so that every period is whole.
+    Server 2 does not report in minutes 30 to 59 and 120 to 149, server 3 in the last 15. Destination `b` is unhealthy
+    on server 2 and healthy on the others. The tables end with a clock entry, so each period is complete.
     """
     log = MadeUpLog()
     for minute in range(HOURS * 60):
@@ -48,14 +51,14 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def told(output: Path, *arguments: str) -> list[dict[str, Any]]:
+def query_rows(output: Path, *arguments: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(query, [*arguments, "--output", str(output), "--json"])
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_service_levels_and_burn_are_those_of_the_silences(output: Path) -> None:
-    rows = told(output, "slo", "--objective", "90")
+def test_slo_levels_and_burn_rates_follow_outages(output: Path) -> None:
+    rows = query_rows(output, "slo", "--objective", "90")
     routers = {row["name"]: row for row in rows if row["kind"] == "router"}
     assert [(row["kind"], row["level_30d"], row["budget_left"]) for row in rows[:3]] == [
         ("farm", 1.0, 1.0),
@@ -76,22 +79,22 @@ def test_service_levels_and_burn_are_those_of_the_silences(output: Path) -> None
     assert (routers["1"]["burn_30d"], routers["2"]["budget_left"]) == (0.0, pytest.approx(-0.25))
 
 
-def test_without_an_objective_it_is_the_documented_one(output: Path) -> None:
+def test_slo_default_objective_is_documented_value(output: Path) -> None:
     rows = documents(output, answer_sql("slo"))
     burn = {row["name"]: row["burn_30d"] for row in rows}
     assert burn["2"] == pytest.approx((60 / 480) / 0.005)
 
 
-def test_time_between_failures_and_to_repair_is_that_of_the_silences(output: Path) -> None:
-    rows = {row["server_id"]: row for row in told(output, "reliability")}
-    # given silences of 30 minutes, of which three pass before they count as such, and one that is not over
+def test_reliability_times_follow_outages(output: Path) -> None:
+    rows = {row["server_id"]: row for row in query_rows(output, "reliability")}
+    # given outages of 30 minutes, detected after three minutes, and one outage without an end
     assert [(rows[server]["failures"], rows[server]["repairs"]) for server in (1, 2, 3)] == [(0, 0), (2, 2), (1, 0)]
     assert rows[2]["mttr_ms"] == pytest.approx(27 * MINUTE_MS, abs=2 * MINUTE_MS)
     assert rows[2]["mtbf_ms"] == (HOURS * 60 - 1) * MINUTE_MS // 2 - rows[2]["mttr_ms"]
     assert (rows[1]["mtbf_ms"], rows[3]["mttr_ms"], rows[3]["state"]) == (None, None, "silent")
 
 
-def test_leader_changes_are_counted_by_day_and_terms_by_how_short_they_were(tmp_path: Path) -> None:
+def test_leaders_counts_changes_and_short_terms_per_day(tmp_path: Path) -> None:
     def term(number: int, leader: int, first_s: float, last_s: float, **others: Any) -> dict[str, Any]:
         first, last = (NOON + timedelta(seconds=each) for each in (first_s, last_s))
         return {
@@ -108,18 +111,18 @@ def test_leader_changes_are_counted_by_day_and_terms_by_how_short_they_were(tmp_
         "leaderships",
         [
             term(1, 1, 0, 600, leader_changed=False),
-            # given two terms below a minute, of which one begins when its server led before
+            # given two terms below a minute; the second one has the same leader as the term before
             term(2, 2, 604, 610, leader_changed=True, gap_ms=4_000),
             term(3, 2, 613, 613, leader_changed=False, gap_ms=3_000),
             term(4, 1, 620, 710, leader_changed=True, gap_ms=7_000),
-            # a day later one, and one that is not over
+            # a term on the next day, and a term without an end
             term(5, 2, DAY_S, DAY_S + 60, leader_changed=True, gap_ms=1_000),
             term(6, 3, DAY_S + 61, DAY_S + 62, leader_changed=True, gap_ms=1_000),
-            # and another farm
+            # and a term of another farm
             term(1, 1, 0, 60, leader_changed=False, farm="0a" * 16),
         ],
     )
-    first, second, other = told(tmp_path, "leaders")
+    first, second, other = query_rows(tmp_path, "leaders")
     assert (first["day"], first["terms"], first["changes"], first["below_a_minute"]) == ("2026-01-01", 4, 2, 2)
     assert (first["shortest_ms"], first["median_ms"]) == (0, 6_000), "0, 6, 90 and 600 s"
     assert (first["leaderless_ms"], first["longest_leaderless_ms"]) == (14_000, 7_000)
@@ -132,7 +135,7 @@ def test_leader_changes_are_counted_by_day_and_terms_by_how_short_they_were(tmp_
     assert (other["farm"], other["changes"], other["median_ms"], other["leaderless_ms"]) == ("0a" * 16, 0, None, None)
 
 
-def test_servers_that_join_leave_fall_silent_and_return_are_counted_by_day(tmp_path: Path) -> None:
+def test_churn_counts_membership_changes_per_day(tmp_path: Path) -> None:
     def configured(index: int, hour: int, voters: list[int], learners: list[int]) -> dict[str, Any]:
         at = NOON + timedelta(hours=hour)
         return {"index": index, "log_time": at, "voters": voters, "learners": learners}
@@ -147,18 +150,18 @@ def test_servers_that_join_leave_fall_silent_and_return_are_counted_by_day(tmp_p
         0,
         [
             configured(1, 0, [1, 2, 3], []),
-            # given two learners, one of which becomes a voter, for which two majorities are asked, in the place of 3
+            # given two learners; one becomes a voter through a joint configuration, and replaces voter 3
             configured(5, 1, [1, 2, 3], [4, 5]),
             configured(6, 2, [1, 2, 3, 4], [5]),
             configured(9, 24, [1, 2, 4], [5]),
-            # and another farm, which says the same at each election
+            # and another farm, with the same configuration at each election
             {**configured(1, 0, [7], []), "farm": "0a" * 16},
             {**configured(8, 3, [7], []), "farm": "0a" * 16},
         ],
     )
-    rows = [(row["day"], row["joined"], row["removed"], row["silent"]) for row in told(tmp_path, "churn")]
+    rows = [(row["day"], row["joined"], row["removed"], row["silent"]) for row in query_rows(tmp_path, "churn")]
     assert rows == [("2026-01-01", 2, 0, None), ("2026-01-02", 0, 1, None)], "what was not watched is unknown"
-    # when a watch tells more
+    # when transitions are recorded
     wrote(
         tmp_path,
         "transitions",
@@ -173,11 +176,11 @@ def test_servers_that_join_leave_fall_silent_and_return_are_counted_by_day(tmp_p
         ],
     )
     counted = ("joined", "removed", "silent", "returned", "restarted")
-    found = {row["day"]: tuple(row[each] for each in counted) for row in told(tmp_path, "churn")}
+    found = {row["day"]: tuple(row[each] for each in counted) for row in query_rows(tmp_path, "churn")}
     assert found == {"2026-01-01": (2, 0, 1, 1, 1), "2026-01-02": (0, 1, 1, 0, 0)}
 
 
-def test_the_help_of_a_narrow_terminal_names_each_answer_in_a_line() -> None:
+def test_help_lists_each_query_within_80_columns() -> None:
     shown = CliRunner().invoke(query, ["--help"], terminal_width=80).output
     lines = {
         words[0]: words[1] for words in (line.strip().split(maxsplit=1) for line in shown.splitlines()) if words[1:]
@@ -187,7 +190,7 @@ def test_the_help_of_a_narrow_terminal_names_each_answer_in_a_line() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_an_answer_without_rows_out_of_tables_with_rows_says_what_did_not_happen(output: Path, tmp_path: Path) -> None:
+def test_empty_answer_explains_missing_rows(output: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(query, ["churn", "--output", str(output)])
     assert "No rows" not in result.stderr
     wrote(tmp_path, "configurations", 0, [{"index": 1, "voters": [1], "learners": [], "log_time": NOON}])
@@ -197,11 +200,11 @@ def test_an_answer_without_rows_out_of_tables_with_rows_says_what_did_not_happen
     assert (result.exit_code, result.stderr.startswith("No rows: no server joined or was removed")) == (0, True)
 
 
-def test_a_question_that_there_is_not_is_told_with_those_that_there_are(output: Path) -> None:
+def test_unknown_query_lists_known_queries(output: Path) -> None:
     result = CliRunner().invoke(query, ["slop", "--output", str(output)])
     assert (result.exit_code, "'slop': use one of capacity, " in result.stderr) == (2, True)
 
 
-def test_an_objective_of_another_query_is_refused(output: Path) -> None:
+def test_objective_of_another_query_is_rejected(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT 1", "--objective", "99", "--output", str(output)])
     assert (result.exit_code, "belongs to `slo`" in result.output) == (2, True)

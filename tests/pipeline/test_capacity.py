@@ -1,4 +1,4 @@
-"""The question `capacity` forecasts a load whose trend is known, and tells whether one router fewer could bear it."""
+"""The query `capacity`: forecasts of a load with a known trend, and the capacity without the largest router."""
 
 import json
 import math
@@ -24,23 +24,23 @@ LIMIT_BYTES_PER_S = 1_000_000
 
 
 def hours(days: float) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Each hour: how many days have gone, and the window."""
+    """Yield for each hour the number of elapsed days, and the window."""
     for hour in range(round(days * 24)):
         start = BEGIN + hour * HOUR
         yield hour / 24, {"window_start": start, "window_end": start + HOUR}
 
 
 def rows_of_a_router(server: int, days: float, cpu: Callable[[float], float | None]) -> list[dict[str, Any]]:
-    """Hours of a router whose processor is as busy as told."""
+    """Return the hourly rows of a router with the processor load `cpu(day)`."""
     return [{**window, "server_id": server, "cpu_percent": cpu(day)} for day, window in hours(days)]
 
 
 def swing(day: float) -> float:
-    """The day's own swing, which is no trend."""
+    """Return the periodic daily change of the load, which is not a trend."""
     return 10 * math.sin(2 * math.pi * day)
 
 
-def told(output: Path) -> list[dict[str, Any]]:
+def capacity_rows(output: Path) -> list[dict[str, Any]]:
     rows = documents(output, answer_sql("capacity"))
     assert [row["days_left"] for row in rows] == sorted(
         (row["days_left"] for row in rows), key=lambda days: math.inf if days is None else days
@@ -48,60 +48,60 @@ def told(output: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_rising_load_reaches_its_limit_when_its_trend_says_whatever_the_days_own_swing(tmp_path: Path) -> None:
+def test_forecast_follows_trend_despite_daily_swing(tmp_path: Path) -> None:
     random = Random(5)
 
     def busy(day: float) -> float:
-        # a tenth of the hours is an outage or a burst
+        # A tenth of the hours has an outage or a burst.
         disturbed = random.choice((0.0, 100.0)) if random.random() < 0.1 else 30 + 2 * day + swing(day)
         return disturbed + random.uniform(-1, 1)
 
     derived(tmp_path, "router_health", rows_of_a_router(1, 20, busy))
-    (row,) = (row for row in told(tmp_path) if row["kind"] == "router" and row["resource"] == "cpu")
+    (row,) = (row for row in capacity_rows(tmp_path) if row["kind"] == "router" and row["resource"] == "cpu")
     assert (row["days"], row["trend"]) == (20, pytest.approx(0.02, abs=0.004))
     assert row["trend_low"] < row["trend"] < row["trend_high"]
     assert row["days_left"] == pytest.approx(row["headroom"] / row["trend"], abs=0.1)
     assert row["days_left_soonest"] < row["days_left"] < row["days_left_latest"]
 
 
-def test_a_load_that_does_not_rise_has_no_days_left_and_one_at_its_limit_has_none(tmp_path: Path) -> None:
+def test_days_left_without_rise_and_at_limit(tmp_path: Path) -> None:
     routers = {
         1: lambda day: 40 + swing(day),
         2: lambda day: 90 - 3 * day,
         3: lambda _: 100.0,
-        # and one that takes more than a year
+        # router 4 needs more than a year
         4: lambda day: 40 + 0.05 * day,
     }
     derived(
         tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 8, routers[server])]
     )
-    rows = {row["name"]: row for row in told(tmp_path) if row["kind"] == "router"}
+    rows = {row["name"]: row for row in capacity_rows(tmp_path) if row["kind"] == "router"}
     assert {name: row["days_left"] for name, row in rows.items()} == {"1": None, "2": None, "3": 0.0, "4": None}
     assert (rows["2"]["trend"], rows["4"]["trend"]) == (-0.03, 0.0005)
 
 
-def test_with_less_than_three_days_there_is_a_load_but_no_trend(tmp_path: Path) -> None:
+def test_trend_requires_three_days(tmp_path: Path) -> None:
     derived(tmp_path, "router_health", rows_of_a_router(1, 2, lambda day: 10 + 20 * day))
-    row = told(tmp_path)[0]
+    row = capacity_rows(tmp_path)[0]
     assert (row["days"], row["trend"], row["trend_high"], row["days_left_soonest"]) == (2, None, None, None)
     assert row["load"] == pytest.approx(0.1 + 0.2 * (2 - 2.5 / 24), abs=1e-6), "the mean of the last four hours"
 
 
-def test_a_router_that_is_gone_has_no_forecast_and_no_share_in_what_the_farm_can_bear(tmp_path: Path) -> None:
+def test_removed_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
     gone = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
     derived(
         tmp_path,
         "router_health",
         [*rows_of_a_router(1, 5, lambda _: 60.0), *rows_of_a_router(2, 5, lambda _: 30.0), *gone],
     )
-    rows = {(row["kind"], row["resource"], row["name"][:1]): row for row in told(tmp_path)}
+    rows = {(row["kind"], row["resource"], row["name"][:1]): row for row in capacity_rows(tmp_path)}
     assert set(rows) == {("router", "cpu", "1"), ("router", "cpu", "2"), ("farm", "router cpu", "f")}
     farm = rows["farm", "router cpu", "f"]
     assert (farm["load"], farm["headroom_n1"]) == (0.45, pytest.approx(0.1)), "one processor for 60 and 30 percent"
     assert rows["router", "cpu", "1"]["headroom_n1"] is None
 
 
-def test_what_is_left_without_the_largest_router_of_a_destination_is_by_the_limits_they_tell(tmp_path: Path) -> None:
+def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) -> None:
     routers = {1: (3 * LIMIT_BYTES_PER_S, 900_000.0), 2: (LIMIT_BYTES_PER_S, 300_000.0), 3: (LIMIT_BYTES_PER_S, 0.0)}
     serving = {"d-shared": (1, 2), "d-alone": (3,)}
     derived(
@@ -137,7 +137,7 @@ def test_what_is_left_without_the_largest_router_of_a_destination_is_by_the_limi
             ],
         },
     )
-    rows = {(row["name"], row["resource"]): row for row in told(tmp_path) if row["kind"] == "destination"}
+    rows = {(row["name"], row["resource"]): row for row in capacity_rows(tmp_path) if row["kind"] == "destination"}
     assert {name for name, _ in rows} == {"d-shared"}, "one that a single router serves has that router's rows"
     shared = rows["d-shared", "router bandwidth"]
     assert (shared["load"], shared["headroom_n1"]) == (0.3, pytest.approx(-0.2)), "1.2 MB/s on a router for 1 MB/s"
@@ -145,7 +145,7 @@ def test_what_is_left_without_the_largest_router_of_a_destination_is_by_the_limi
     assert (connections["trend"], connections["days_left"]) == (pytest.approx(0.1), pytest.approx(3.1, abs=0.1))
 
 
-def test_without_figures_or_tables_it_says_why_there_are_no_rows(tmp_path: Path) -> None:
+def test_query_without_figures_explains_missing_rows(tmp_path: Path) -> None:
     derived(tmp_path, "router_health", [{**window, "server_id": 1, "reports": 1} for _, window in hours(1)])
     derived(tmp_path, "destination_health", [{**window, "server_id": 1, "destination": "d"} for _, window in hours(1)])
     knew(tmp_path, 0, {"routers": [{"index": 1, "server_id": 1}], "destinations": [{"index": 1, "server_id": 1}]})
@@ -153,7 +153,7 @@ def test_without_figures_or_tables_it_says_why_there_are_no_rows(tmp_path: Path)
     assert (result.exit_code, "No rows: no report tells processor" in result.stderr) == (0, True)
 
 
-def test_figures_that_no_router_has_stay_figures(tmp_path: Path) -> None:
+def test_impossible_figures_are_clamped(tmp_path: Path) -> None:
     def hostile(day: float) -> float:
         return (-1e9, 1e9, 0.0, 1e-9)[round(day * 24) % 4]
 
@@ -163,7 +163,7 @@ def test_figures_that_no_router_has_stay_figures(tmp_path: Path) -> None:
     assert {(row["kind"], row["load"], row["days_left"]) for row in rows} == {("router", 2.5, 0.0), ("farm", 2.5, 0.0)}
 
 
-def test_the_report_tells_what_is_full_and_what_will_be_the_scarcest_first(tmp_path: Path) -> None:
+def test_report_lists_scarcest_limits_first(tmp_path: Path) -> None:
     routers: dict[int, Callable[[float], float]] = {
         1: lambda _: 30.0,
         2: lambda day: 20 + 3 * day + swing(day),
@@ -175,13 +175,13 @@ def test_the_report_tells_what_is_full_and_what_will_be_the_scarcest_first(tmp_p
         tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 20, routers[server])]
     )
     page = make_report(tmp_path, BEGIN + timedelta(days=20), show_destinations=False)
-    told = next(each for each in page.split("<section>") if "<h2>Capacity" in each)
-    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>([^<]*)</td><td [^>]*>([^<]*)</td>", told)
-    assert [(kind, what, " ".join(said.split()[:3])) for kind, what, said in rows] == [
+    section = next(each for each in page.split("<section>") if "<h2>Capacity" in each)
+    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>([^<]*)</td><td [^>]*>([^<]*)</td>", section)
+    assert [(kind, subject, " ".join(forecast.split()[:3])) for kind, subject, forecast in rows] == [
         ("bad", "server 3", "now"),
         ("bad", "server 2", "in 4 d"),
         ("warn", "the farm", "in 34 d"),
         ("warn", "server 5", "in 41 d"),
         ("warn", "server 4", "nearly"),
     ]
-    assert "5 of 6 limits shown, the scarcest." in told
+    assert "5 of 6 limits shown, the scarcest." in section

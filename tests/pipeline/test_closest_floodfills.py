@@ -1,4 +1,4 @@
-"""The closest floodfills are those that comparing every pair would find."""
+"""The search for the closest floodfills, compared with a comparison of all pairs."""
 
 import base64
 import json
@@ -23,12 +23,12 @@ def hashes(random: Random, count: int, prefix: bytes = b"") -> list[str]:
     return sorted((prefix + random.randbytes(32 - len(prefix))).hex() for _ in range(count))
 
 
-def by_comparing_all(destination: str, routers: list[str], count: int) -> list[str]:
+def closest_by_full_comparison(destination: str, routers: list[str], count: int) -> list[str]:
     key = int.from_bytes(routing_key(bytes.fromhex(destination), DAY))
     return sorted(routers, key=lambda router: key ^ int(router, 16))[:count]
 
 
-def test_the_routing_key_of_each_recorded_day_is_reproduced() -> None:
+def test_routing_key_matches_recorded_vectors() -> None:
     vectors: dict[str, Any] = json.loads(VECTORS.read_text())
     name = bytes.fromhex(vectors["keys"]["dest_hash_hex"])
     assert vectors["routing_keys"]
@@ -38,7 +38,7 @@ def test_the_routing_key_of_each_recorded_day_is_reproduced() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_prefix_search_finds_what_comparing_every_pair_finds(seed: int) -> None:
+def test_prefix_search_equals_full_comparison(seed: int) -> None:
     random = Random(seed)
     count = random.choice((1, 3, 8))
     routers = hashes(random, random.choice((1, 2, 9, 500)))
@@ -46,23 +46,23 @@ def test_the_prefix_search_finds_what_comparing_every_pair_finds(seed: int) -> N
     found = _rows(destinations, routers, (DAY,), count)
     for destination in destinations:
         rows = found[found["destination"] == destination].sort_values("rank")
-        assert list(rows["router"]) == by_comparing_all(destination, routers, count), f"seed {seed}"
+        assert list(rows["router"]) == closest_by_full_comparison(destination, routers, count), f"seed {seed}"
         assert list(rows["distance"]) == sorted(rows["distance"])
 
 
-def test_routers_that_share_a_long_prefix_with_the_key_are_compared_to_the_last_bit() -> None:
-    # given a crowd of routers around one key, as an attacker would place them
+def test_routers_sharing_long_prefix_are_compared_to_last_bit() -> None:
+    # given many routers close to one key, like in an attack
     random = Random(1)
     destination = hashes(random, 1)[0]
     near = routing_key(bytes.fromhex(destination), DAY)[:31]
     routers = sorted({*hashes(random, 60, near), *hashes(random, 200)})
-    # when the closest are looked for
+    # when the closest routers are computed
     found = _rows([destination], routers, (DAY,), 5)
     # then the last byte decides
-    assert list(found["router"]) == by_comparing_all(destination, routers, 5)
+    assert list(found["router"]) == closest_by_full_comparison(destination, routers, 5)
 
 
-def test_fewer_routers_than_wanted_are_all_given_and_none_gives_none() -> None:
+def test_fewer_routers_than_requested_are_all_returned() -> None:
     routers = hashes(Random(2), 3)
     assert len(_rows(["00" * 32], routers, (DAY,), 8)) == 3
     assert _rows(["00" * 32], [], (DAY,), 8).empty
@@ -70,7 +70,7 @@ def test_fewer_routers_than_wanted_are_all_given_and_none_gives_none() -> None:
     assert [list(places) for places in closest(words, words, 4)] == [[0]]
 
 
-def test_routers_come_from_a_list_or_from_the_names_in_a_netdb(tmp_path: Path) -> None:
+def test_router_hashes_from_list_and_netdb_are_equal(tmp_path: Path) -> None:
     digest = sha256(b"a router").digest()
     in_base64 = base64.b64encode(digest, altchars=b"-~").decode()
     (tmp_path / "list").write_text(f"{digest.hex()}\n\n{in_base64}\n")

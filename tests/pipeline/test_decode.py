@@ -1,4 +1,8 @@
-"""The pipeline's verdict about an entry is the farm's, whatever the entry is, and columns say what its record says."""
+"""Decoding of entries: the pipeline accepts the same entries as the farm, and its columns equal the decoded records.
+
+Random entries of all kinds, most of them damaged, go through both decoders. The farm's decoder
+(`bridge.wire.log.entries`) is the reference.
+"""
 
 import json
 import os
@@ -62,12 +66,12 @@ GOOD: tuple[dict[str, Any], ...] = (
         "remoteMetas": [{"hash": OTHER, "reachable": True, "fetchTime": 20}, {"hash": LEAF, "reachable": True}],
     },
 )
-TOLD = ("uptime_ms", "job_lag_ms", "attached", "masters", "publishing", "fetch_ms")
-"""What a report's row says under the same name."""
+REPORT_FIGURES = ("uptime_ms", "job_lag_ms", "attached", "masters", "publishing", "fetch_ms")
+"""Figures of a report with the same name in its row."""
 
 
 def bodies(random: Random, count: int) -> Iterator[bytes]:
-    """Entries of a made-up farm and of each kind, most of them damaged: cut, doubled, with bytes of others in them."""
+    """Yield entries of a made-up farm and of each kind. Most are damaged: bytes are cut, doubled or inserted."""
     made = [entry.value for entry in LoadModel(5, 0.02, random.randrange(1_000)).entries() if entry.value is not None]
     good = [*made, *(json.dumps(entry).encode() for entry in GOOD)]
     for _ in range(count):
@@ -83,7 +87,7 @@ def bodies(random: Random, count: int) -> Iterator[bytes]:
 
 
 def damaged(random: Random, body: bytes) -> bytes:
-    """One to three changes that keep it near to what it was."""
+    """Return `body` with one to three small changes."""
     for _ in range(random.randint(1, 3)):
         begin = random.randrange(len(body) + 1)
         end = min(len(body), begin + random.choice((0, 1, 1, 2, 5, 60)))
@@ -100,14 +104,14 @@ def damaged(random: Random, body: bytes) -> bytes:
     return body
 
 
-def took_by(report: Report) -> list[int]:
-    """How long it says that its look-ups of others took."""
+def lookup_times_ms(report: Report) -> list[int]:
+    """Return the reported times of successful look-ups of other destinations."""
     measured = (*report.remote_destinations, *report.remote_metas)
     return [each.fetch_ms for each in measured if each.reachable and each.fetch_ms is not None]
 
 
-def said(record: Record) -> dict[str, Any]:
-    """What the columns must say of a record, as far as it is told without them."""
+def expected_columns(record: Record) -> dict[str, Any]:
+    """Return the expected columns of a record, computed without the pipeline."""
     match record:
         case Report():
             return {
@@ -118,7 +122,7 @@ def said(record: Record) -> dict[str, Any]:
                 "attached": record.router.attached,
                 "masters": len(record.masters),
                 "publishing": any(part.publishing for part in record.masters),
-                "fetch_ms": median_low(took_ms) if (took_ms := took_by(record)) else None,
+                "fetch_ms": median_low(took_ms) if (took_ms := lookup_times_ms(record)) else None,
                 "leaves": [
                     (hash_of(leaf.destination), leaf.healthy, leaf.current_tunnels) for leaf in record.destinations
                 ],
@@ -133,50 +137,50 @@ def said(record: Record) -> dict[str, Any]:
             return {"request": request_of(record)}
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
-    """The same of a row."""
+def actual_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the same columns of a row."""
     match row["entry"]:
         case "report":
             report, leaves = row["report"], row["destinations"]
             return {
                 "server_id": row["server_id"],
                 "request": row["request"],
-                **{name: report[name] for name in TOLD},
+                **{name: report[name] for name in REPORT_FIGURES},
                 "leaves": [(leaf["address"], leaf["healthy"], leaf["current_tunnels"]) for leaf in leaves],
             }
         case "clock":
             return {"server_id": row["server_id"], "period_ms": row["clock"]["period_ms"]}
         case "publication":
-            told_of = row["publication"]
-            return {"server_id": row["server_id"], "address": told_of["address"], "hash": told_of["content_hash"]}
+            content = row["publication"]
+            return {"server_id": row["server_id"], "address": content["address"], "hash": content["content_hash"]}
         case "factors":
-            told_of = row["factors"]
-            factors = dict(told_of["factors"])
-            return {"through": told_of["through_index"], "factors": factors, "request": row["request"]}
+            content = row["factors"]
+            factors = dict(content["factors"])
+            return {"through": content["through_index"], "factors": factors, "request": row["request"]}
         case _:
             return {"request": row["request"]}
 
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.soak)])
-def test_a_generated_entry_has_the_farms_own_verdict_and_its_columns_say_what_its_record_says(count: int) -> None:
+def test_entries_get_verdict_and_columns_of_farm_decoder(count: int) -> None:
     seed = int(os.environ.get(SEED_VARIABLE, "0")) or randrange(2**32)
     print(f"{count} entries, {SEED_VARIABLE}={seed}")  # noqa: T201 - what a failure is repeated with
-    # given entries of all kinds, good ones and bad ones
+    # given entries of all kinds, valid and invalid
     made = [*bodies(Random(seed), count)]
     rows: list[Row] = [(index, 1, "application", EPOCH_MS, body) for index, body in enumerate(made, 1)]
-    # when the pipeline reads them
+    # when the pipeline decodes them
     verdicts = {True: 0, False: 0}
     for batch in record_batches(rows, "farm"):
         for row in batch.to_pylist():
             body = made[row["index"] - 1]
             record = decode(body)
             refused = isinstance(record, Foreign)
-            # then what the farm ignores is refused, with its bytes, and nothing else is
+            # then it refuses exactly the entries that the farm ignores, and keeps their bytes
             if refused or not ends_like_proof(body):
                 assert (row["entry"], row["body"]) == (REFUSED, body), (seed, body)
                 assert refused or row["reason"] == UNSIGNED, (seed, body)
             else:
                 assert (row["entry"], row["body"], row["reason"]) == (kind_of(record).name, None, None), (seed, body)
-                assert told(row) == said(record), (seed, body)
+                assert actual_columns(row) == expected_columns(record), (seed, body)
             verdicts[row["entry"] == REFUSED] += 1
     assert min(verdicts.values()) > count / 10, "both verdicts are met often"

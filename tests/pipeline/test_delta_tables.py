@@ -1,4 +1,7 @@
-"""Tables have each batch once whatever is repeated or killed, keep their rows when merged, and are read by others."""
+"""Tables on disk: repeated batches, killed runs, merging, retention, damage, and other readers of the same files.
+
+A table contains each batch exactly once. DuckDB and Polars read the same directories as the pipeline.
+"""
 
 import os
 import sys
@@ -48,7 +51,7 @@ def indexes(output: Path) -> list[int]:
     return sorted(stored_rows(output / "clocks", CLOCKS.schema).column("index").to_pylist())
 
 
-def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path) -> None:
+def test_batch_repeated_is_stored_once(tmp_path: Path) -> None:
     for batch in (0, 1, 1, 0, 2):
         wrote(tmp_path, "clocks", batch, [clock(batch)])
     assert indexes(tmp_path) == [0, 1, 2]
@@ -56,7 +59,7 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path) -> None:
     assert Table(tmp_path, CLOCKS).committed("another query") == -1
 
 
-def test_files_that_a_repeated_task_wrote_are_no_part_of_the_table_and_are_swept(tmp_path: Path) -> None:
+def test_unused_files_of_repeated_task_are_swept(tmp_path: Path) -> None:
     table = wrote(tmp_path, "clocks", 0, [clock(0)])
     orphan = write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(9)]))
     assert table.append(LOG, 1, None, write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(1)])))
@@ -70,7 +73,7 @@ def test_files_that_a_repeated_task_wrote_are_no_part_of_the_table_and_are_swept
     assert indexes(tmp_path) == [0, 1]
 
 
-def test_a_table_of_an_older_version_gains_a_column_that_is_null_in_its_rows(tmp_path: Path) -> None:
+def test_older_table_gets_new_column_with_nulls(tmp_path: Path) -> None:
     old = pa.schema([each for each in CLOCKS.schema if each.name != "period_ms"])
     Table(tmp_path, TableSpec("clocks", old, ("farm", "index"))).append(LOG, 0, rows_of(old, [clock(1)]))
     wrote(tmp_path, "clocks", 1, [clock(2)])
@@ -79,9 +82,7 @@ def test_a_table_of_an_older_version_gains_a_column_that_is_null_in_its_rows(tmp
     assert set(CLOCKS.schema.names) == {each.name for each in DeltaTable(tmp_path / "clocks").schema().fields}
 
 
-def test_merging_changes_no_row_leaves_few_files_and_older_versions_can_still_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "STEPS", ((4, 4 * upkeep.MIB),))
     table = wrote(tmp_path, "clocks", 0, [clock(0)])
     for batch in range(1, 30):
@@ -93,7 +94,7 @@ def test_merging_changes_no_row_leaves_few_files_and_older_versions_can_still_be
     assert pa.table(DeltaTable(tmp_path / "clocks", version=2).to_pyarrow_table()).num_rows == 3
 
 
-def test_what_is_older_than_is_kept_is_dropped_by_whole_files_and_what_has_no_time_stays(tmp_path: Path) -> None:
+def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> None:
     for batch in range(12):
         table = wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
     wrote(tmp_path, "clocks", 12, [{"index": 5}])
@@ -101,7 +102,7 @@ def test_what_is_older_than_is_kept_is_dropped_by_whole_files_and_what_has_no_ti
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
 
 
-def test_rows_without_a_time_go_with_their_batch_or_after_the_time(tmp_path: Path) -> None:
+def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> None:
     for batch in range(12):
         wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
     wrote(tmp_path, "clocks", 12, [{"index": 5}])
@@ -110,7 +111,7 @@ def test_rows_without_a_time_go_with_their_batch_or_after_the_time(tmp_path: Pat
     assert untimed.written_ms is not None
     assert untimed not in too_old(files, 500_000, untimed.written_ms + 500_000)
     assert untimed in too_old(files, 500_000, untimed.written_ms + 500_001)
-    # a batch tells more than the clock of the machine
+    # a batch number is better evidence than the machine's clock
     numbered = [replace(file, batch=number) for number, file in enumerate(sorted(files, key=lambda each: each.rows))]
     late = untimed.written_ms + 86_400_000
     first, last = (replace(untimed, batch=batch) for batch in (-1, 99))
@@ -118,7 +119,7 @@ def test_rows_without_a_time_go_with_their_batch_or_after_the_time(tmp_path: Pat
     assert last not in too_old([*numbered, last], 500_000, late)
 
 
-def test_statistics_tell_which_files_have_rows_of_a_time(tmp_path: Path) -> None:
+def test_file_statistics_hold_day_and_time_range(tmp_path: Path) -> None:
     for batch in (0, 4000, 90_000):
         wrote(tmp_path, "clocks", batch, [clock(batch), clock(batch + 10)])
     found = sorted(
@@ -128,7 +129,7 @@ def test_statistics_tell_which_files_have_rows_of_a_time(tmp_path: Path) -> None
     assert found == [(moment.date(), 2, moment, moment + timedelta(seconds=10)) for moment in moments]
 
 
-def test_duckdb_and_polars_read_a_table_and_its_past(tmp_path: Path) -> None:
+def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars", reason="only the extra `test` brings it")
     wrote(tmp_path, "clocks", 0, [clock(1)])
     wrote(tmp_path, "clocks", 1, [clock(2)])
@@ -136,12 +137,12 @@ def test_duckdb_and_polars_read_a_table_and_its_past(tmp_path: Path) -> None:
     assert polars.read_delta(str(place)).sort("index")["index"].to_list() == [1, 2]
     assert polars.read_delta(str(place), version=1).shape == (1, len(CLOCKS.schema))
     dataset = DeltaTable(place).to_pyarrow_dataset()
-    asked = duckdb.sql("SELECT max(index), count(*), min(day)::VARCHAR FROM dataset")
-    assert asked.fetchall() == [(2, 2, "2026-01-01")]
+    result = duckdb.sql("SELECT max(index), count(*), min(day)::VARCHAR FROM dataset")
+    assert result.fetchall() == [(2, 2, "2026-01-01")]
     assert dataset.count_rows() == 2
 
 
-def test_a_run_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: Path) -> None:
+def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
     wrote(tmp_path, "clocks", 0, [clock(0), clock(0)])
     for attempt in range(KILLS):
         begin = Table(tmp_path, CLOCKS).committed(LOG)
@@ -150,12 +151,12 @@ def test_a_run_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: P
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             time.sleep(0.15 + attempt * 0.07)
-        # what the killed run had begun, it or the next one repeats
+        # the next run repeats an incomplete batch
         last = Table(tmp_path, CLOCKS).committed(LOG)
         assert indexes(tmp_path) == sorted([*range(last + 1), *range(last + 1)]), f"kill {attempt}"
 
 
-def test_a_damaged_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Path) -> None:
+def test_damaged_table_error_names_file_and_remedy(tmp_path: Path) -> None:
     wrote(tmp_path, "clocks", 0, [clock(0)])
     (file,) = stored_files(tmp_path / "clocks")
     (tmp_path / "clocks" / file.path).write_bytes(b"half of a fi")
@@ -167,14 +168,14 @@ def test_a_damaged_table_is_an_error_that_says_which_and_what_to_do(tmp_path: Pa
         stored_files(tmp_path / "clocks")
 
 
-def test_a_table_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_unwritable_table_error_names_table(tmp_path: Path) -> None:
     (tmp_path / "clocks" / "_delta_log").mkdir(parents=True)
     (tmp_path / "clocks" / "_delta_log" / "00000000000000000000.json").mkdir()
     with pytest.raises(OSError, match=r"clocks (cannot be written|is damaged)"):
         Table(tmp_path, CLOCKS)
 
 
-def test_an_older_row_replaces_no_newer_one_and_a_repeated_batch_changes_nothing(tmp_path: Path) -> None:
+def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> None:
     def publisher(index: int, server_id: int) -> dict[str, list[dict[str, object]]]:
         return {"publishers": [{"master": "d-1", "index": index, "server_id": server_id}]}
 
@@ -182,20 +183,20 @@ def test_an_older_row_replaces_no_newer_one_and_a_repeated_batch_changes_nothing
         knew(tmp_path, batch, publisher(index, server_id))
     knew(tmp_path, 3, publisher(99, 99))
     assert [(row["index"], row["server_id"]) for row in read(tmp_path, "publishers")] == [(11, 3)]
-    # and what a batch does not tell of the farm stays as it was
+    # values absent from a batch keep their last value
     knew(tmp_path, 5, {"farm": [{"index": 7, "period_ms": 10_000}]})
     knew(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
     (farm,) = read(tmp_path, "farm")
     assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
 
 
-def test_farms_have_a_state_of_their_own(tmp_path: Path) -> None:
+def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
     for batch, farm in enumerate(("a", "b", "a")):
         knew(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
     assert [(row["farm"], row["index"]) for row in read(tmp_path, "routers")] == [("a", 7), ("b", 6)]
     assert len(CurrentState(tmp_path).rows("routers")) == 2
 
 
-def test_of_rows_with_the_same_keys_and_place_the_last_counts() -> None:
+def test_last_row_with_equal_key_and_position_is_kept() -> None:
     rows = pa.table({"key": ["a", "b", "a", "a"], "place": [3, 1, 4, 4], "said": [1, 2, 3, 4]})
     assert sorted(last_rows(rows, ["key"], "place").column("said").to_pylist()) == [2, 4]

@@ -1,4 +1,8 @@
-"""Feedback behind the batches: what is looked at, when something is submitted, and what becomes of failures."""
+"""Feedback after each batch: the rows it reads, the conditions of a submission, and failures.
+
+The first part reads entries of a made-up log, most of them hostile. The second part replaces Spark and the farm, and
+passes rows directly.
+"""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +25,7 @@ LEAVES = {1: destination("one"), 2: destination("two"), 3: destination("three")}
 
 
 def slow_farm(periods: int, slow_from: int) -> MadeUpLog:
-    """Three servers; the third lags from some period on."""
+    """Return the log of three servers. The third one has a job lag of 800 ms from period `slow_from` on."""
     log = MadeUpLog()
     log.add("configuration", value='{"servers":[]}')
     for period in range(periods):
@@ -35,45 +39,45 @@ def slow_farm(periods: int, slow_from: int) -> MadeUpLog:
 
 @dataclass
 class Listener:
-    """In place of a farm: takes what is submitted, does not accept it, or cannot be reached."""
+    """A fake farm: it accepts a submission, rejects it, or cannot be reached."""
 
     newest_ms: int | None
     fails: str = ""
     refuses: str = ""
     first: int = 1
     out: frozenset[int] = frozenset()
-    taken: list[Mapping[str, object]] = field(default_factory=list)
+    accepted: list[Mapping[str, object]] = field(default_factory=list)
 
     def oldest(self) -> int:
-        """Everything is there, unless told otherwise."""
+        """Return the index of the oldest entry."""
         return self.first
 
     def log_time_ms(self) -> int | None:
-        """As told."""
+        """Return the log time of the farm."""
         return self.newest_ms
 
     def removed(self) -> frozenset[int]:
-        """As told."""
+        """Return the ids of the removed servers."""
         return self.out
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """Take it, or not."""
+        """Accept the entry, or fail."""
         if self.fails:
             raise NotSubmittedError(self.fails)
-        self.taken.append(entry)
+        self.accepted.append(entry)
         return Submitted(4711, self.refuses)
 
 
-def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over() -> None:
+def test_recent_rows_skip_old_and_hostile_entries() -> None:
     log = slow_farm(periods=60, slow_from=58)
     report = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 800.0}, "request": "03-1-0-6"}
     log.add(value=json.dumps({**report, "destinations": [{"destination": destination("three"), "healthy": True}]}))
-    # a name of a submission that is none
+    # an invalid request id
     log.add(value=json.dumps({**report, "request": "once"}))
     leaf = address("three")
     log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: 1.5}}}))
     last = log.commit_index
-    # what the farm takes for nothing is nothing here either
+    # Factors without an effect in the farm do not have one here.
     log.add(value=json.dumps({"factors": {"throughIndex": 7, "formula": "x", "factors": {leaf: None}}}))
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"no-hash": 1.5}}}')
     log.add(value='{"factors": {"throughIndex": 7, "formula": "x", "factors": {"abc": 1.5, "def": "much"}}}')
@@ -88,7 +92,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over()
     log.add(value="not json")
     log.add(base64="//79")
     rows = recent(arrow_entries_of(log))
-    # twenty minutes are forty periods, and both ends count
+    # Twenty minutes contain forty periods, and both ends count.
     assert sum(isinstance(row, ClockRow) for row in rows) == 41
     assert [row.index for row in rows] == sorted(row.index for row in rows)
     assert rows[-3:-1] == [
@@ -99,7 +103,7 @@ def test_of_a_batch_the_recent_rows_are_looked_at_and_hostile_ones_passed_over()
     assert [row for row in rows if isinstance(row, FactorsRow)] == rows[-1:]
 
 
-def test_where_an_entry_is_large_fewer_leave_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_entries_reduce_rows_per_task(monkeypatch: pytest.MonkeyPatch) -> None:
     log = slow_farm(periods=3, slow_from=3)
     large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
@@ -108,7 +112,7 @@ def test_where_an_entry_is_large_fewer_leave_a_task(monkeypatch: pytest.MonkeyPa
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 
 
-def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect() -> None:
+def test_unsigned_entries_are_quarantined() -> None:
     log = slow_farm(periods=1, slow_from=1)
     counted = log.commit_index
     report = json.dumps({"cluster": "farm", "date": log.log_time_ms, "id": 1, "router": {"jobLag": 8.0}})
@@ -121,7 +125,7 @@ def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect() -
     assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["a JSON object of an unknown kind"]
 
 
-def test_reports_for_several_masters_are_looked_at_like_those_for_one() -> None:
+def test_report_for_several_masters_is_read() -> None:
     log = MadeUpLog()
     log.tick(0)
     body = {"cluster": "farm", "date": log.log_time_ms, "id": 3, "router": {"jobLag": 8.0}}
@@ -134,17 +138,17 @@ def test_reports_for_several_masters_are_looked_at_like_those_for_one() -> None:
     ]
 
 
-# -- what becomes of the rows: without Spark ---------------------------------------------------------------------------
+# -- rows without Spark ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is a list of rows."""
+    """Replace each batch by a list of rows."""
     monkeypatch.setattr("pipeline.feedback.submitting.recent", lambda rows: rows)
 
 
 def rows_of_slow_farm(periods: int, slow_from: int) -> list[Row]:
-    """What is looked at of `slow_farm`."""
+    """Return the recent rows of `slow_farm`."""
     rows: list[Row] = []
     for period in range(periods):
         now_ms = EPOCH_MS + period * PERIOD_MS
@@ -157,7 +161,7 @@ def rows_of_slow_farm(periods: int, slow_from: int) -> list[Row]:
 
 @dataclass
 class RowsByRange:
-    """In place of a session: reading a range gives its rows, or fails."""
+    """A fake Spark session: reading a range returns its rows, or fails."""
 
     rows: list[Row]
     failing: int = 0
@@ -165,24 +169,24 @@ class RowsByRange:
 
     @property
     def read(self) -> "RowsByRange":
-        """The reader."""
+        """Return the reader."""
         return self
 
     def format(self, _: str) -> "RowsByRange":
-        """The source `farm`."""
+        """Select the source `farm`."""
         return self
 
     def options(self, start: str, end: str) -> "RowsByRange":
-        """The range."""
+        """Select the range."""
         self._range = int(start), int(end)
         return self
 
     def load(self) -> "RowsByRange":
-        """The rows, as if they were a DataFrame."""
+        """Return the rows instead of a DataFrame."""
         return self
 
     def toArrow(self) -> list[Row]:  # noqa: N802 - Spark's name
-        """The rows."""
+        """Return the rows of the range."""
         if self.failing:
             self.failing -= 1
             raise Py4JError("Job aborted due to stage failure\n\tat some.place(Some.java:1)")
@@ -190,72 +194,72 @@ class RowsByRange:
 
 
 def batch(rows: list[Row]) -> pa.Table:
-    """The rows in place of their table."""
+    """Return the rows with the type of their table."""
     return cast("pa.Table", rows)
 
 
-def feedback_of(rows: list[Row], listener: Listener, told: list[str], failing: int = 0) -> Feedback:
-    """Feedback that reads these rows when it looks back."""
-    return Feedback(cast("SparkSession", RowsByRange(rows, failing)), {}, listener, told.append)
+def feedback_of(rows: list[Row], listener: Listener, log_lines: list[str], failing: int = 0) -> Feedback:
+    """Return feedback that reads `rows` as the log before its first batch."""
+    return Feedback(cast("SparkSession", RowsByRange(rows, failing)), {}, listener, log_lines.append)
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_nothing_is_submitted_out_of_a_backlog() -> None:
-    rows, told = rows_of_slow_farm(6, 3), list[str]()
+def test_backlog_does_not_submit_factors() -> None:
+    rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
     listener = Listener(rows[-1].log_time_ms + 121_000)
-    feedback = feedback_of(rows, listener, told)
+    feedback = feedback_of(rows, listener, log_lines)
     feedback.after_batch(batch(rows))
     assert feedback.weighing.propose() is not None
-    assert (listener.taken, told) == ([], [])
+    assert (listener.accepted, log_lines) == ([], [])
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_what_a_server_reports_that_an_operator_removed_is_no_reason_to_submit() -> None:
-    rows, told = rows_of_slow_farm(6, 3), list[str]()
+def test_reports_of_removed_server_do_not_cause_submission() -> None:
+    rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
     listener = Listener(rows[-1].log_time_ms, out=frozenset({3}))
-    feedback = feedback_of(rows, listener, told)
+    feedback = feedback_of(rows, listener, log_lines)
     feedback.after_batch(batch(rows))
     assert feedback.weighing.propose() is not None
-    assert (listener.taken, told) == ([], [])
-    # and when it is let back, it counts with all that is known of it
+    assert (listener.accepted, log_lines) == ([], [])
+    # A server admitted again counts with all of its known reports.
     listener.out = frozenset()
     feedback.after_batch(batch(rows))
-    assert len(listener.taken) == 1
+    assert len(listener.accepted) == 1
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_over_both() -> None:
-    rows, told = rows_of_slow_farm(8, 5), list[str]()
+def test_failed_read_of_history_is_repeated_with_next_batch() -> None:
+    rows, log_lines = rows_of_slow_farm(8, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
-    feedback = feedback_of(rows, listener, told, failing=1)
-    # when what lies before the first batch cannot be read
+    feedback = feedback_of(rows, listener, log_lines, failing=1)
+    # when the entries before the first batch cannot be read
     feedback.after_batch(batch(rows[20:28]))
-    assert (feedback.failed, listener.taken) == (1, [])
-    assert told == ["factors not submitted: Job aborted due to stage failure"]
-    # then nothing of it is missing once it can
+    assert (feedback.failed, listener.accepted) == (1, [])
+    assert log_lines == ["factors not submitted: Job aborted due to stage failure"]
+    # then the next batch reads all of them
     feedback.after_batch(batch(rows[28:]))
     undisturbed = Weighing()
     for row in rows:
         undisturbed.observe(row)
     assert feedback.weighing.wanted() == undisturbed.wanted()
-    assert feedback.accepted == len(listener.taken) == 1
+    assert feedback.accepted == len(listener.accepted) == 1
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_an_entry_that_the_judgment_fails_of_stops_no_batch_and_hides_no_later_one() -> None:
-    rows, told = rows_of_slow_farm(7, 5), list[str]()
+def test_invalid_factors_entry_fails_only_its_batch() -> None:
+    rows, log_lines = rows_of_slow_farm(7, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
-    feedback = feedback_of(rows, listener, told)
-    unheard = cast("float", None)
-    feedback.after_batch(batch([*rows[:24], FactorsRow(25, rows[23].log_time_ms, 7, {"leaf": unheard})]))
-    assert feedback.failed == len(told) == 1
-    assert told[0].startswith("factors not submitted, by a fault of the pipeline: TypeError(")
+    feedback = feedback_of(rows, listener, log_lines)
+    invalid = cast("float", None)
+    feedback.after_batch(batch([*rows[:24], FactorsRow(25, rows[23].log_time_ms, 7, {"leaf": invalid})]))
+    assert feedback.failed == len(log_lines) == 1
+    assert log_lines[0].startswith("factors not submitted, by a fault of the pipeline: TypeError(")
     feedback.after_batch(batch(rows[25:]))
-    assert feedback.accepted == len(listener.taken) == 1
+    assert feedback.accepted == len(listener.accepted) == 1
 
 
 @pytest.mark.parametrize(
-    ("fails", "refuses", "said", "counts"),
+    ("fails", "refuses", "line", "counts"),
     [
         ("node-1: busy", "", "factors not submitted: node-1: busy", (0, 0, 1)),
         ("", "one from up to 19 was accepted", "did not accept: one from up to 19 was accepted", (0, 1, 0)),
@@ -263,12 +267,10 @@ def test_an_entry_that_the_judgment_fails_of_stops_no_batch_and_hides_no_later_o
     ],
 )
 @pytest.mark.usefixtures("_no_spark")
-def test_what_became_of_a_proposal_is_told_and_stops_no_batch(
-    fails: str, refuses: str, said: str, counts: tuple[int, int, int]
-) -> None:
-    rows, told = rows_of_slow_farm(6, 3), list[str]()
-    feedback = feedback_of(rows, Listener(rows[-1].log_time_ms, fails, refuses), told)
+def test_submission_outcome_is_logged(fails: str, refuses: str, line: str, counts: tuple[int, int, int]) -> None:
+    rows, log_lines = rows_of_slow_farm(6, 3), list[str]()
+    feedback = feedback_of(rows, Listener(rows[-1].log_time_ms, fails, refuses), log_lines)
     feedback.after_batch(batch(rows))
-    assert len(told) == 1
-    assert told[0].endswith(said)
+    assert len(log_lines) == 1
+    assert log_lines[0].endswith(line)
     assert (feedback.accepted, feedback.refused, feedback.failed) == counts

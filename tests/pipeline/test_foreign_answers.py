@@ -1,4 +1,7 @@
-"""Wrong answers at a control endpoint: they are passed over with the reason, and never hold a run up."""
+"""Invalid replies of a control endpoint: the pipeline reports the reason, skips the node, and never hangs.
+
+A small server sends arbitrary bytes as a log page or as a trace.
+"""
 
 import json
 import socketserver
@@ -22,21 +25,21 @@ from tests.pipeline.farm_log_server import EPOCH_MS, served, three_servers
 from tests.processes import END_S
 
 CLUSTER = "00112233445566778899aabbccddeeff"
-"""That of `three_servers`."""
-Answer = Callable[[str], bytes]
+"""The cluster id of `three_servers`."""
+Reply = Callable[[str], bytes]
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds follow one another at once."""
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the pause between two rounds."""
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
-    def __init__(self, path: Path, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, path: Path, reply: Reply) -> None:
+        self.reply = reply
         super().__init__(str(path), _Handler)
 
 
@@ -45,23 +48,23 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        body = self.server.answer(self.path)
+        body = self.server.reply(self.path)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Keeps the test's output clean."""
+        """Do not log to the test's output."""
 
     def address_string(self) -> str:
         return "unix"
 
 
 @contextmanager
-def answering(path: Path, answer: Answer) -> Iterator[str]:
-    """Something that answers at a socket as it likes."""
-    with _Server(path, answer) as server:
+def reply_at(path: Path, reply: Reply) -> Iterator[str]:
+    """Serve the replies of `reply` at the socket `path`."""
+    with _Server(path, reply) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -71,15 +74,15 @@ def answering(path: Path, answer: Answer) -> Iterator[str]:
             thread.join(END_S)
 
 
-def log_of(page: dict[str, Any] | bytes) -> Answer:
-    """A member of the cluster that answers a question for the log so."""
+def log_replies(page: dict[str, Any] | bytes) -> Reply:
+    """Return the replies of a member of the cluster with `page` as its log page."""
 
-    def answer(target: str) -> bytes:
+    def reply(target: str) -> bytes:
         if target == "/v1/cluster":
             return json.dumps({"clusterId": CLUSTER}).encode()
         return page if isinstance(page, bytes) else json.dumps(page).encode()
 
-    return answer
+    return reply
 
 
 def entry(index: Any = 1, **other: Any) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def page(*entries: object, **other: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reply", "why"),
     [
         (b"[" * 200_000, "status 200"),
         (b'{"firstIndex": 1e999, "commitIndex": 5, "entries": []}', "malformed"),
@@ -109,81 +112,77 @@ def page(*entries: object, **other: Any) -> dict[str, Any]:
         (page(entry(1), entry(2), commitIndex=1), "committed up to 1 only"),
     ],
 )
-def test_a_page_that_no_node_gives_is_passed_over_with_the_reason(
-    told: dict[str, Any] | bytes, why: str, tmp_path: Path
-) -> None:
+def test_invalid_page_is_skipped_with_reason(reply: dict[str, Any] | bytes, why: str, tmp_path: Path) -> None:
     ours = three_servers(minutes=1)
-    with answering(tmp_path / "one.sock", log_of(told)) as first:
+    with reply_at(tmp_path / "one.sock", log_replies(reply)) as first:
         with pytest.raises(FarmLogError, match=why):
             list(FarmLog((first,)).range(1, 3, page_size=2, cluster=CLUSTER))
-        # and where another node has the entries, they are taken from there
+        # If another node has the entries, they come from that node.
         with served(ours, tmp_path / "two.sock") as second:
             found = FarmLog((first, second)).range(1, 3, page_size=2, cluster=CLUSTER)
             assert [(each.index, each.kind) for each in found] == [(1, "configuration"), (2, "application")]
 
 
-def test_an_answer_that_comes_in_drops_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_reply_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "ANSWER_SECONDS", -1.0)
     with (
-        answering(tmp_path / "one.sock", lambda _: b"{}") as address,
+        reply_at(tmp_path / "one.sock", lambda _: b"{}") as address,
         Endpoint(address, Credentials()) as node,
         pytest.raises(TimeoutError, match="not complete"),
     ):
         node.get("/v1/cluster")
 
 
-def test_an_answer_that_is_too_large_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_reply_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "RESPONSE_LIMIT_BYTES", 1_000)
     with (
-        answering(tmp_path / "one.sock", lambda _: b" " * 1_001) as address,
+        reply_at(tmp_path / "one.sock", lambda _: b" " * 1_001) as address,
         Endpoint(address, Credentials()) as node,
         pytest.raises(ValueError, match="larger than 1000 bytes"),
     ):
         node.get("/v1/cluster")
 
 
-def test_one_connection_serves_many_questions(tmp_path: Path) -> None:
+def test_connection_is_reused_for_several_requests(tmp_path: Path) -> None:
     with (
-        answering(tmp_path / "one.sock", lambda target: json.dumps({"asked": target}).encode()) as address,
+        reply_at(tmp_path / "one.sock", lambda target: json.dumps({"path": target}).encode()) as address,
         Endpoint(address, Credentials()) as node,
     ):
-        assert [node.get(f"/{number}") for number in range(3)] == [{"asked": f"/{number}"} for number in range(3)]
+        assert [node.get(f"/{number}") for number in range(3)] == [{"path": f"/{number}"} for number in range(3)]
 
 
-def test_nodes_that_hang_are_waited_for_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # given three that take connections and say nothing, until all three were asked
-    log, asked = three_servers(minutes=1), threading.Barrier(3)
+def test_hanging_nodes_are_awaited_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given three nodes that accept connections and do not reply until all three have a request
+    log, all_requested = three_servers(minutes=1), threading.Barrier(3)
 
     def hang(_: str) -> bytes:
-        asked.wait(timeout=20.0)
+        all_requested.wait(timeout=20.0)
         return b"too late"
 
     with (
-        answering(tmp_path / "one.sock", hang) as one,
-        answering(tmp_path / "two.sock", hang) as two,
-        answering(tmp_path / "three.sock", hang) as three,
+        reply_at(tmp_path / "one.sock", hang) as one,
+        reply_at(tmp_path / "two.sock", hang) as two,
+        reply_at(tmp_path / "three.sock", hang) as three,
         served(log, tmp_path / "four.sock") as four,
     ):
         monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 20.0)
         assert [found.address for found in FarmLog((one, two, three, four)).statuses()] == [four]
-    assert not asked.broken
+    assert not all_requested.broken
 
 
-def test_a_question_for_the_length_of_the_log_fetches_no_entry(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_bounds_do_not_fetch_entries(tmp_path: Path) -> None:
+    requests: list[str] = []
 
-    def answer(target: str) -> bytes:
-        asked.append(target)
-        return log_of(page())(target)
+    def reply(target: str) -> bytes:
+        requests.append(target)
+        return log_replies(page())(target)
 
-    with answering(tmp_path / "one.sock", answer) as address:
+    with reply_at(tmp_path / "one.sock", reply) as address:
         assert FarmLog((address,)).bounds() == (1, 1_000)
-    assert asked == ["/v1/cluster", "/v1/log?from=1&limit=0"]
+    assert requests == ["/v1/cluster", "/v1/log?from=1&limit=0"]
 
 
-def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_node_does_not_delay_reachable_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, end_of_test = three_servers(minutes=1), threading.Event()
 
     def hang(_: str) -> bytes:
@@ -193,7 +192,7 @@ def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
     monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 3_600.0)
     monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", -1.0)
     monkeypatch.setattr(ranges, "LOOK_AROUND_PATIENCE_SECONDS", 0.05)
-    with served(log, tmp_path / "one.sock") as one, answering(tmp_path / "two.sock", hang) as two:
+    with served(log, tmp_path / "one.sock") as one, reply_at(tmp_path / "two.sock", hang) as two:
         try:
             of_nodes = ranges.NodeRanges((one, two), Credentials(), 100)
             assert [of_nodes.status(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3
@@ -201,18 +200,18 @@ def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
             end_of_test.set()
 
 
-def trace_of(events: Callable[[int, int], dict[str, Any]], name: str = "node-1") -> Answer:
-    """A node whose trace answers a question for `limit` events from `first` on as it likes."""
+def trace_replies(events: Callable[[int, int], dict[str, Any]], name: str = "node-1") -> Reply:
+    """Return the replies of a node whose trace page of `limit` events from `first` on is `events(first, limit)`."""
 
-    def answer(target: str) -> bytes:
+    def reply(target: str) -> bytes:
         url = urlsplit(target)
         if url.path == "/v1/view":
             about = {"name": name, "generation": 1}
             return json.dumps({"takenAtMs": EPOCH_MS, "node": about, "raft": {"logTimeMs": EPOCH_MS}}).encode()
-        asked = parse_qs(url.query)
-        return json.dumps(events(int(asked["from"][0]), int(asked["limit"][0]))).encode()
+        query = parse_qs(url.query)
+        return json.dumps(events(int(query["from"][0]), int(query["limit"][0]))).encode()
 
-    return answer
+    return reply
 
 
 def event(cursor: Any, **other: Any) -> dict[str, Any]:
@@ -220,7 +219,7 @@ def event(cursor: Any, **other: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reply",
     [
         {"next": float("inf"), "events": []},
         {"next": 2**63, "events": []},
@@ -229,21 +228,21 @@ def event(cursor: Any, **other: Any) -> dict[str, Any]:
         {"next": 9},
     ],
 )
-def test_a_trace_that_no_node_gives_is_passed_over(told: dict[str, Any], tmp_path: Path) -> None:
-    with answering(tmp_path / "one.sock", trace_of(lambda _, __: told)) as address:
+def test_invalid_trace_is_skipped(reply: dict[str, Any], tmp_path: Path) -> None:
+    with reply_at(tmp_path / "one.sock", trace_replies(lambda _, __: reply)) as address:
         assert NodeTrace(address, Credentials()).end("1:5:0:0:aa:node-1") is None
 
 
-def test_a_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
-    with answering(tmp_path / "one.sock", trace_of(lambda _, __: {"next": 9, "events": []}, "\ud800")) as address:
+def test_invalid_node_name_is_skipped(tmp_path: Path) -> None:
+    with reply_at(tmp_path / "one.sock", trace_replies(lambda _, __: {"next": 9, "events": []}, "\ud800")) as address:
         assert NodeTrace(address, Credentials()).end(None) is None
 
 
-def test_a_trace_without_an_end_is_not_listened_to_for_ever(tmp_path: Path) -> None:
+def test_endless_trace_is_read_up_to_page_limit(tmp_path: Path) -> None:
     def endless(first: int, limit: int) -> dict[str, Any]:
         return {"next": first + limit, "events": [event(first)] * limit}
 
-    with answering(tmp_path / "one.sock", trace_of(endless)) as address:
+    with reply_at(tmp_path / "one.sock", trace_replies(endless)) as address:
         end = NodeTrace(address, Credentials()).end(None)
     assert end is not None
     assert same_place(end, f"1:{traces.PAGES_AT_ONCE * traces.PAGE_EVENTS + 1}")
@@ -260,23 +259,23 @@ def test_a_trace_without_an_end_is_not_listened_to_for_ever(tmp_path: Path) -> N
         lambda _, __: {"events": 5},
     ],
 )
-def test_events_that_no_node_tells_count_as_lost(page_of: Callable[[int, int], dict[str, Any]], tmp_path: Path) -> None:
-    with answering(tmp_path / "one.sock", trace_of(page_of)) as address:
+def test_invalid_events_count_as_lost(page_of: Callable[[int, int], dict[str, Any]], tmp_path: Path) -> None:
+    with reply_at(tmp_path / "one.sock", trace_replies(page_of)) as address:
         trace = NodeTrace(address, Credentials())
         rows = list(islice(trace.rows(trace.stretch("1:3", f"1:9:0:{EPOCH_MS}:aa:node-1")), 10))
     assert [(row[0], row[1], row[5], row[6]) for row in rows] == [("node-1", 8, EVENTS_LOST, '{"lost": 6}')]
 
 
-def test_events_of_which_each_page_tells_one_are_not_listened_to_for_ever(tmp_path: Path) -> None:
-    with answering(tmp_path / "one.sock", trace_of(lambda first, _: {"events": [event(first)]})) as address:
+def test_trace_with_single_event_pages_is_read_up_to_limit(tmp_path: Path) -> None:
+    with reply_at(tmp_path / "one.sock", trace_replies(lambda first, _: {"events": [event(first)]})) as address:
         trace = NodeTrace(address, Credentials())
         rows = list(trace.rows(trace.stretch("1:1", f"1:{2**62}:0:{EPOCH_MS}:aa:node-1")))
     assert len(rows) == traces.PAGES_AT_ONCE + 1
     assert json.loads(rows[-1][6]) == {"lost": 2**62 - 1 - traces.PAGES_AT_ONCE}
 
 
-def test_a_log_time_that_no_calendar_shows_is_none(tmp_path: Path) -> None:
-    with answering(tmp_path / "one.sock", trace_of(lambda first, _: {"events": [event(first)]})) as address:
+def test_log_time_outside_calendar_is_null(tmp_path: Path) -> None:
+    with reply_at(tmp_path / "one.sock", trace_replies(lambda first, _: {"events": [event(first)]})) as address:
         trace = NodeTrace(address, Credentials())
         (row,) = trace.rows(trace.stretch("1:1", f"1:2:{-LATEST_MS}:{EPOCH_MS}:aa:node-1"))
     assert (row[2], row[3]) == (EPOCH_MS, None)

@@ -1,4 +1,7 @@
-"""Plain Spark finds the sources by its own convention, and a machine without the extra loses no other source by it."""
+"""Discovery of the sources by Spark's naming convention, without a registration call.
+
+Spark imports every package named `pyspark_*`. Without the extra, ours must not raise: that would hide other sources.
+"""
 
 import importlib
 import io
@@ -11,15 +14,15 @@ import pyspark_garlicfarm
 import pyspark_garlicfarm_events
 
 
-def test_spark_finds_both_sources_by_their_names_without_a_call_that_registers_them() -> None:
-    def with_length() -> bytes:
-        return told.read(int.from_bytes(told.read(4), "big"))
+def test_spark_discovers_both_sources_by_name() -> None:
+    def read_field() -> bytes:
+        return output.read(int.from_bytes(output.read(4), "big"))
 
-    told, look_up = io.BytesIO(), vars(lookup_data_sources)["_main"]
-    look_up(io.BytesIO(), told)
-    told.seek(0)
-    count = int.from_bytes(told.read(4), "big")
-    names = [(with_length().decode(), with_length())[0] for _ in range(count)]
+    output, look_up = io.BytesIO(), vars(lookup_data_sources)["_main"]
+    look_up(io.BytesIO(), output)
+    output.seek(0)
+    count = int.from_bytes(output.read(4), "big")
+    names = [(read_field().decode(), read_field())[0] for _ in range(count)]
     assert {"farm", "farm_events"} <= {*names}
 
 
@@ -27,7 +30,7 @@ def test_spark_finds_both_sources_by_their_names_without_a_call_that_registers_t
     ("package", "module"),
     [(pyspark_garlicfarm, "pipeline.source.farm"), (pyspark_garlicfarm_events, "pipeline.source.events")],
 )
-def test_without_the_extra_the_package_has_no_source_and_raises_nothing(
+def test_package_without_extra_imports_without_source(
     monkeypatch: pytest.MonkeyPatch, package: object, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)

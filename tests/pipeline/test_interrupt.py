@@ -1,4 +1,4 @@
-"""Ctrl-C waits for a moment between two calls; a second one does not wait."""
+"""Ctrl-C during a run: the first one waits until the run loop checks for it, the second one acts immediately."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from pipeline.spark.interrupt import deferred
 
 
 def press_ctrl_c(times: int = 1) -> None:
-    """The signal that the terminal sends."""
+    """Send the signal of the terminal."""
     for _ in range(times):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_ctrl_c_takes_effect_where_the_run_loop_looks_for_it() -> None:
+def test_ctrl_c_is_deferred_until_run_loop_checks() -> None:
     with deferred() as interrupt:
         interrupt.check()
         press_ctrl_c()
@@ -29,24 +29,24 @@ def test_ctrl_c_takes_effect_where_the_run_loop_looks_for_it() -> None:
 
 
 class EndingQuery:
-    """A query that has ended when it is looked at for the first time, which is when Ctrl-C is pressed."""
+    """A query that ends while Ctrl-C is pressed, before the first check."""
 
     isActive, lastProgress = False, None  # noqa: N815 - Spark's names
     status: ClassVar = {"message": "", "isTriggerActive": False}
 
     def exception(self) -> None:
-        """It has ended well."""
+        """Press Ctrl-C; return None, because the query did not fail."""
         press_ctrl_c()
 
     def awaitTermination(self, _: int) -> bool:  # noqa: N802
-        """At once."""
+        """Return True immediately."""
         return True
 
     def stop(self) -> None:
-        """Nothing is left to stop."""
+        """Do nothing: the query has ended."""
 
 
-def test_ctrl_c_that_comes_when_a_query_has_just_ended_ends_the_run(tmp_path: Path) -> None:
+def test_ctrl_c_at_end_of_query_ends_run(tmp_path: Path) -> None:
     tracker = SimpleNamespace(getActiveStageIds=list)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     before = signal.getsignal(signal.SIGINT)
@@ -55,12 +55,12 @@ def test_ctrl_c_that_comes_when_a_query_has_just_ended_ends_the_run(tmp_path: Pa
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_a_second_ctrl_c_does_not_wait() -> None:
+def test_second_ctrl_c_interrupts_immediately() -> None:
     with deferred(), pytest.raises(KeyboardInterrupt):
         press_ctrl_c(times=2)
 
 
-def test_behind_the_run_loop_ctrl_c_is_what_it_was() -> None:
+def test_handler_is_restored_after_run_loop() -> None:
     before = signal.getsignal(signal.SIGINT)
     with deferred():
         assert signal.getsignal(signal.SIGINT) != before
@@ -68,28 +68,28 @@ def test_behind_the_run_loop_ctrl_c_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("stage", ["context", "session"])
-def test_ctrl_c_while_spark_starts_ends_it_when_it_is_there(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_spark_start_stops_session(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
-    def reached(name: str) -> None:
+    def enter_stage(name: str) -> None:
         if name == stage:
             press_ctrl_c()
         done.append(name)
 
     def context(_: SparkConf) -> None:
-        reached("context")
+        enter_stage("context")
 
         def calls_the_jvm(*_: Any) -> None:
-            """As PySpark's own handler does, in the middle of another call."""
+            """Act like PySpark's handler, which can interrupt another call."""
             done.append("frames")
 
         signal.signal(signal.SIGINT, calls_the_jvm)
 
-    def opened() -> SimpleNamespace:
-        reached("session")
+    def open_session() -> SimpleNamespace:
+        enter_stage("session")
         return SimpleNamespace(stop=lambda: done.append("stopped"))
 
-    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=opened))
+    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=open_session))
     monkeypatch.setattr(session, "SparkContext", SimpleNamespace(getOrCreate=context))
     monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=builder))
     before = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Records of the farm's Kafka topic become the rows that the source `farm` gives of the same entries."""
+"""Records of the farm's Kafka topic: their rows equal the rows of the source `farm` for the same entries."""
 
 import json
 
@@ -19,16 +19,16 @@ from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 FARM = "00112233445566778899aabbccddeeff"
 
 
-def records(*told: tuple[int, bytes | None, int, list[dict[str, object]]]) -> pa.RecordBatch:
-    """As Spark's connector gives them, and the run asks for them."""
+def records(*rows: tuple[int, bytes | None, int, list[dict[str, object]]]) -> pa.RecordBatch:
+    """Return a batch with the columns that a run selects from Spark's connector."""
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    columns = zip(*told, strict=True)
+    columns = zip(*rows, strict=True)
     types = (pa.int64(), pa.binary(), pa.int64(), headers)
     arrays = [pa.array([*values], kind) for values, kind in zip(columns, types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=["offset", "value", "time_ms", "headers"])
 
 
-def test_a_record_is_the_entry_that_its_offset_time_and_header_tell_of() -> None:
+def test_record_row_has_index_term_and_time_of_entry() -> None:
     clock = with_proof(json.dumps({"clock": {"time": EPOCH_MS, "id": 1}})).encode()
     batch = records(
         (4, clock, EPOCH_MS, [{"key": "term", "value": b"3"}]),
@@ -38,14 +38,14 @@ def test_a_record_is_the_entry_that_its_offset_time_and_header_tell_of() -> None
     assert list(rows_of_records(FARM, iter([batch]))) == list(record_batches(rows, FARM))
 
 
-def test_a_record_of_strangers_without_value_or_term_is_refused_like_any_such_entry() -> None:
+def test_invalid_record_is_refused() -> None:
     batch = records((0, None, EPOCH_MS, []), (1, b"{}", EPOCH_MS, [{"key": "term", "value": b"-1"}]))
     (made,) = rows_of_records(FARM, iter([batch]))
     assert made.column("entry").to_pylist() == ["refused", "refused"]
     assert made.column("term").to_pylist() == [0, 0]
 
 
-def test_a_connector_that_cannot_be_fetched_is_told_with_what_to_do() -> None:
+def test_missing_connector_error_names_remedy() -> None:
     def no_jvm(*, packages: tuple[str, ...]) -> SparkSession:
         assert packages == (connector(),)
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
@@ -54,18 +54,18 @@ def test_a_connector_that_cannot_be_fetched_is_told_with_what_to_do() -> None:
         opened(no_jvm, Topic(servers="127.0.0.1:9092"))
 
 
-def test_what_is_said_of_sparks_connector_itself_goes_before_what_a_run_says_of_any_source() -> None:
+def test_connector_option_overrides_general_option() -> None:
     assert options_of({SERVERS: "a:1", "maxEntriesPerBatch": "9"})[MOST_OFFSETS] == "9"
-    told = options_of({SERVERS: "a:1", "maxEntriesPerBatch": "9", MOST_OFFSETS: "5", "startingOffsets": "latest"})
-    assert (told[MOST_OFFSETS], told["startingOffsets"]) == ("5", "latest")
-    assert "maxEntriesPerBatch" not in told
+    options = options_of({SERVERS: "a:1", "maxEntriesPerBatch": "9", MOST_OFFSETS: "5", "startingOffsets": "latest"})
+    assert (options[MOST_OFFSETS], options["startingOffsets"]) == ("5", "latest")
+    assert "maxEntriesPerBatch" not in options
 
 
-def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
+def test_topic_requires_connector_and_rejects_submission() -> None:
     place = Topic(servers="127.0.0.1:9092", settings=(("subscribe", "log"),))
     assert place.options() == {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "log"}
     assert place.packages() == (connector(),)
-    begun = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--start", "500"])
-    assert (begun.exit_code, "startingOffsets" in begun.output) == (2, True)
+    result = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--start", "500"])
+    assert (result.exit_code, "startingOffsets" in result.output) == (2, True)
     with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):
         place.reaches(None, lambda _: None)

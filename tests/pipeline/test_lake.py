@@ -1,4 +1,4 @@
-"""A batch in all tables: by few rows or by many, interrupted anywhere, and by farm."""
+"""All tables of a batch: few or many rows, interruptions between commits, several farms, and lost commits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,84 +28,80 @@ def lake_at(output: Path) -> Lake:
     return Lake(output, 60_000, watch=True, feedback=True)
 
 
-def found_by(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, name: str | None = None) -> Outcome:
-    """What so many tasks find in the log."""
+def outcome_for(lake: Lake, log: MadeUpLog, tasks: int, few_rows: int = 20_000, name: str | None = None) -> Outcome:
+    """Return the outcome of `tasks` tasks for the log."""
     entries, plan = arrow_entries_of(log, name), replace(lake.plan, few_rows=few_rows)
     step = -(-entries.num_rows // tasks)
-    told = [
+    results = [
         pa.Table.from_batches(work(plan, entries.slice(begin, step).to_batches(max_chunksize=5)))
         for begin in range(0, entries.num_rows, step)
     ]
-    return outcome_of(pa.concat_tables(told))
+    return outcome_of(pa.concat_tables(results))
 
 
 def tables_in(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """All rows of all tables, in an order of their own."""
+    """Return all rows of all tables, each table sorted."""
     return {spec.name: sorted(stored_rows(output / spec.name, spec.schema).to_pylist(), key=repr) for spec in SPECS}
 
 
 @pytest.mark.parametrize(("tasks", "few_rows"), [(1, 0), (3, 0), (3, 20_000), (2, 10)])
-def test_many_rows_that_tasks_write_are_the_same_rows_as_few_that_the_driver_writes(
-    tasks: int, few_rows: int, tmp_path: Path
-) -> None:
+def test_rows_written_by_tasks_equal_rows_written_by_driver(tasks: int, few_rows: int, tmp_path: Path) -> None:
     log = three_servers(minutes=2)
     few, many = lake_at(tmp_path / "few"), lake_at(tmp_path / "many")
-    few.write_outcome(found_by(few, log, 1), 0)
-    many.write_outcome(found_by(many, log, tasks, few_rows), 0)
+    few.write_outcome(outcome_for(few, log, 1), 0)
+    many.write_outcome(outcome_for(many, log, tasks, few_rows), 0)
     assert tables_in(tmp_path / "many") == tables_in(tmp_path / "few")
     assert len(stored_files(tmp_path / "few" / "reports")) == 1
     assert len(stored_files(tmp_path / "many" / "reports")) == (1 if few_rows > 100 else tasks)
 
 
-def test_a_batch_that_is_interrupted_between_any_two_commits_and_repeated_leaves_the_same_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_batch_is_completed_by_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = three_servers(minutes=2)
     parts = [MadeUpLog(entries=log.entries[:30]), MadeUpLog(entries=log.entries[30:])]
-    commit, left = Table.commit, [1_000]
+    commit, commits_left = Table.commit, [1_000]
 
-    def interrupted(table: Table, *told: Any, **more: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
+    def interrupted(table: Table, *arguments: Any, **more: Any) -> None:
+        commits_left[0] -= 1
+        if commits_left[0] < 0:
             raise KeyboardInterrupt
-        commit(table, *told, **more)
+        commit(table, *arguments, **more)
 
     monkeypatch.setattr(Table, "commit", interrupted)
     undisturbed = lake_at(tmp_path / "undisturbed")
-    undisturbed.write_outcome(found_by(undisturbed, parts[0], 2), 0)
-    left[0] = 1_000
-    undisturbed.write_outcome(found_by(undisturbed, parts[1], 2), 1)
-    commits = 1_000 - left[0]
+    undisturbed.write_outcome(outcome_for(undisturbed, parts[0], 2), 0)
+    commits_left[0] = 1_000
+    undisturbed.write_outcome(outcome_for(undisturbed, parts[1], 2), 1)
+    commits = 1_000 - commits_left[0]
     assert commits >= 6
     expected = tables_in(tmp_path / "undisturbed")
-    for survives in range(commits):
-        output = tmp_path / str(survives)
+    for completed in range(commits):
+        output = tmp_path / str(completed)
         lake = lake_at(output)
-        lake.write_outcome(found_by(lake, parts[0], 2), 0)
-        left[0] = survives
+        lake.write_outcome(outcome_for(lake, parts[0], 2), 0)
+        commits_left[0] = completed
         with pytest.raises(KeyboardInterrupt):
-            lake.write_outcome(found_by(lake, parts[1], 2), 1)
-        left[0] = 1_000
-        # when a new run repeats the batch, cut into other tasks
+            lake.write_outcome(outcome_for(lake, parts[1], 2), 1)
+        commits_left[0] = 1_000
+        # when a new run repeats the batch with other tasks
         again = lake_at(output)
-        again.write_outcome(found_by(again, parts[1], 3), 1)
-        assert tables_in(output) == expected, f"after {survives} commits"
+        again.write_outcome(outcome_for(again, parts[1], 3), 1)
+        assert tables_in(output) == expected, f"after {completed} commits"
 
 
-def test_two_farms_with_servers_of_the_same_numbers_are_kept_apart(tmp_path: Path) -> None:
+def test_farms_with_equal_server_ids_are_separate(tmp_path: Path) -> None:
     one, other = three_servers(minutes=1), three_servers(minutes=2)
     other.cluster_id = "ff" * 16
     lake = lake_at(tmp_path)
     for batch, log in enumerate((one, other)):
-        lake.write_outcome(found_by(lake, log, 1), batch)
+        lake.write_outcome(outcome_for(lake, log, 1), batch)
     routers = [(row["farm"], row["server_id"]) for row in current.read(tmp_path, "routers")]
     assert routers == [(log.cluster_id, server) for log in (one, other) for server in (1, 2, 3)]
     reached = {row["farm"]: row["index"] for row in current.read(tmp_path, "farm")}
     assert reached == {log.cluster_id: log.commit_index for log in (one, other)}
 
 
-def test_each_farm_is_told_by_name_with_what_was_read_of_it(tmp_path: Path) -> None:
-    # given a farm of which the last part is read in two batches, and a snapshot that came before it
+def test_farms_query_counts_entries_by_farm_name(tmp_path: Path) -> None:
+    # given a farm whose last part is read in two batches, after a snapshot
     one, other = three_servers(minutes=1), three_servers(minutes=2)
     other.cluster_id = "ff" * 16
     report = one.entries[3]["value"]
@@ -113,20 +109,20 @@ def test_each_farm_is_told_by_name_with_what_was_read_of_it(tmp_path: Path) -> N
     parts[0].entries.insert(0, {**one.entries[5], "kind": "snapshot", "value": report})
     lake = lake_at(tmp_path)
     for batch, part in enumerate(parts):
-        lake.write_outcome(found_by(lake, part, 2, name="berlin"), batch)
-    lake.write_outcome(found_by(lake, other, 1), 2)
-    # then its entries are counted once, and none of the snapshot
+        lake.write_outcome(outcome_for(lake, part, 2, name="berlin"), batch)
+    lake.write_outcome(outcome_for(lake, other, 1), 2)
+    # then its entries are counted once, without the snapshot
     rows = {row["farm"]: row for row in documents(tmp_path, answer_sql("farms"))}
     berlin, unnamed = rows[one.cluster_id], rows[other.cluster_id]
     assert (berlin["name"], berlin["first_index"], berlin["last_index"]) == ("berlin", 7, one.commit_index)
     assert (berlin["entries"], unnamed["entries"]) == (one.commit_index - 6, other.commit_index)
     assert (berlin["behind_ms"], unnamed["behind_ms"], unnamed["name"]) == (60_000, 0, None)
     assert [*rows] == [one.cluster_id, other.cluster_id], "the one that is behind comes first"
-    # and those of a batch that is repeated are no more than they were
+    # a repeated batch does not change the count
     again = lake_at(tmp_path)
-    again.write_outcome(found_by(again, other, 1), 2)
-    told = {row["farm"]: row["entries"] for row in current.read(tmp_path, "farm")}
-    assert told[other.cluster_id] == other.commit_index
+    again.write_outcome(outcome_for(again, other, 1), 2)
+    counts = {row["farm"]: row["entries"] for row in current.read(tmp_path, "farm")}
+    assert counts[other.cluster_id] == other.commit_index
 
 
 def parts_of(*ends: int) -> list[MadeUpLog]:
@@ -135,38 +131,38 @@ def parts_of(*ends: int) -> list[MadeUpLog]:
     return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip(begins, (*ends, None), strict=True)]
 
 
-def written(output: Path, parts: list[MadeUpLog]) -> None:
-    """Write parts of a log as batches, as one run does."""
+def write_parts(output: Path, parts: list[MadeUpLog]) -> None:
+    """Write parts of a log as batches of one run."""
     lake = lake_at(output)
     for batch, part in enumerate(parts):
-        lake.write_outcome(found_by(lake, part, 1), batch)
+        lake.write_outcome(outcome_for(lake, part, 1), batch)
 
 
 def test_lake_with_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
-    written(tmp_path, [first, second])
+    write_parts(tmp_path, [first, second])
     lake = lake_at(tmp_path)
     larger = MadeUpLog(entries=[*second.entries, *third.entries])
     with pytest.raises(TableDamagedError, match=r"is older than the tables: it gives the number 1 to entries 21 to"):
-        lake.write_outcome(found_by(lake, larger, 1), 1)
+        lake.write_outcome(outcome_for(lake, larger, 1), 1)
     with pytest.raises(TableDamagedError, match=r"is older than the tables: it continues with batch 0"):
-        lake.write_outcome(found_by(lake, first, 1), 0)
+        lake.write_outcome(outcome_for(lake, first, 1), 0)
 
 
 def test_lake_with_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
     first, _, third = parts_of(20, 40)
-    written(tmp_path, [first])
+    write_parts(tmp_path, [first])
     lake = lake_at(tmp_path)
     with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues with batch 2"):
-        lake.write_outcome(found_by(lake, third, 1), 2)
+        lake.write_outcome(outcome_for(lake, third, 1), 2)
     with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues farm \w+ with entry 41"):
-        lake.write_outcome(found_by(lake, third, 1), 1)
+        lake.write_outcome(outcome_for(lake, third, 1), 1)
 
 
 @pytest.mark.parametrize("spec", [BASE_SPECS["reports"], STATE_SPEC, current.SPECS["farm"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("loss", ["an empty commit", "a missing commit"])
 def test_lake_whose_table_lost_its_last_commit_is_refused(tmp_path: Path, spec: TableSpec, loss: str) -> None:
-    written(tmp_path, parts_of(20, 40))
+    write_parts(tmp_path, parts_of(20, 40))
     last = max((tmp_path / spec.name / "_delta_log").glob("*.json"))
     if loss == "an empty commit":
         last.write_bytes(b"")
@@ -178,9 +174,9 @@ def test_lake_whose_table_lost_its_last_commit_is_refused(tmp_path: Path, spec: 
 
 def test_lake_of_an_earlier_version_without_notes_continues(tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
-    written(tmp_path, [first, second])
+    write_parts(tmp_path, [first, second])
     (tmp_path / "batches-log.json").unlink()
     lake = lake_at(tmp_path)
-    lake.write_outcome(found_by(lake, third, 1), 2)
-    written(tmp_path / "undisturbed", [first, second, third])
+    lake.write_outcome(outcome_for(lake, third, 1), 2)
+    write_parts(tmp_path / "undisturbed", [first, second, third])
     assert tables_in(tmp_path) == tables_in(tmp_path / "undisturbed")

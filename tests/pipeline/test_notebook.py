@@ -1,4 +1,4 @@
-"""examples/farm.ipynb as it is committed; tests/spark/test_notebook.py runs it."""
+"""The stored form of examples/farm.ipynb. `tests/spark/test_notebook.py` runs it."""
 
 import json
 from typing import Any
@@ -13,13 +13,13 @@ def code(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_the_notebook_is_committed_without_outputs() -> None:
+def test_notebook_is_stored_without_outputs() -> None:
     for cell in code(CELLS):
         assert (cell["outputs"], cell["execution_count"]) == ([], None)
         assert not cell["metadata"]
 
 
-def test_each_part_of_the_notebook_says_in_words_what_comes() -> None:
+def test_notebook_part_starts_with_text() -> None:
     kinds = [cell["cell_type"] for cell in CELLS]
     assert kinds[0] == "markdown"
     headings = [line for cell in CELLS if cell["cell_type"] == "markdown" for line in cell["source"] if line[0] == "#"]

@@ -1,7 +1,4 @@
-"""What an operator sees after a wrong command, an interruption or damage: a reason, and a true exit code.
-
-All without a JVM.
-"""
+"""Error messages and exit codes after invalid commands, interruptions and damage, without a JVM."""
 
 import csv
 import json
@@ -31,12 +28,12 @@ NO_DATABASE = b"no database" * 100
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """An output directory in which one server is known."""
+    """Return an output directory that contains one server."""
     knew(tmp_path, 0, {"routers": [{"server_id": 3, "index": 9}]})
     return tmp_path
 
 
-def answered(output: Path, sql: str, *options: str) -> str:
+def query_output(output: Path, sql: str, *options: str) -> str:
     result = CliRunner().invoke(query, [sql, "--output", str(output), *options])
     assert result.exit_code == 0, result.output
     return result.output
@@ -45,7 +42,7 @@ def answered(output: Path, sql: str, *options: str) -> str:
 # -- Java --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_java_home_that_was_passed_over_is_not_what_spark_starts() -> None:
+def test_rejected_java_home_is_not_passed_to_spark() -> None:
     environment = {"JAVA_HOME": "/nowhere", "PATH": "/usr/bin"}
     use_java(Java(None, "PATH"), environment)
     assert environment == {"PATH": "/usr/bin"}
@@ -56,7 +53,7 @@ def test_a_java_home_that_was_passed_over_is_not_what_spark_starts() -> None:
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_is_how_a_run_that_follows_the_log_ends_and_a_failure_of_what_should_come_to_an_end_by_itself() -> None:
+def test_ctrl_c_exits_zero_only_for_endless_commands() -> None:
     @click.command()
     @click.option("--endless", is_flag=True)
     def command(*, endless: bool) -> None:
@@ -68,7 +65,7 @@ def test_ctrl_c_is_how_a_run_that_follows_the_log_ends_and_a_failure_of_what_sho
 
 
 class Interrupted:
-    """In place of a connection: DuckDB's own word for Ctrl-C, when a statement is begun or when rows are taken."""
+    """A fake connection that raises DuckDB's error of Ctrl-C, in `execute` or in `fetchmany`."""
 
     description = (("a",),)
 
@@ -76,51 +73,55 @@ class Interrupted:
         self._where = where
 
     def extract_statements(self, _: str) -> list[Any]:
-        """One that selects."""
+        """Return one SELECT statement."""
         return [SimpleNamespace(type=duckdb.StatementType.SELECT)]
 
     def execute(self, _: object) -> "Interrupted":
-        """The answer."""
-        return self if self._where != "execute" else self._give_up()
+        """Return the result."""
+        return self if self._where != "execute" else self._interrupt()
 
     def fetchmany(self, _: int) -> Any:
-        """Its rows."""
-        return self._give_up()
+        """Return its rows."""
+        return self._interrupt()
 
-    def _give_up(self) -> Any:
+    def _interrupt(self) -> Any:
         raise RuntimeError("Query interrupted")
 
 
 @pytest.mark.parametrize("where", ["execute", "fetchmany"])
-def test_ctrl_c_while_duckdb_works_is_ctrl_c(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_duckdb_raises_keyboard_interrupt(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pipeline.serve.query._lock", lambda *_: None)
     tables = _OpenTables(cast("duckdb.DuckDBPyConnection", Interrupted(where)), tmp_path, ())
     with pytest.raises(KeyboardInterrupt):
         tables.answer("SELECT 1")
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_query_that_is_no_text_is_refused_in_words(output: Path) -> None:
+def test_query_that_is_not_utf8_is_rejected(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT '\udcff'", "--output", str(output)])
     assert (result.exit_code, result.output) == (1, "Error: the query is not text in UTF-8\n")
 
 
-def test_values_within_values_are_json_whatever_they_are(output: Path) -> None:
+def test_nested_values_are_printed_as_json(output: Path) -> None:
     sql = (
         "SELECT MAP {TIMESTAMPTZ '2026-01-01 12:00:00Z': 'nan'::DOUBLE} AS m, ['inf'::DOUBLE, 1.5] AS l,"
         " {'a': [DATE '2026-01-01']} AS s"
     )
     expected = {"m": {"2026-01-01T12:00:00.000Z": None}, "l": [None, 1.5], "s": {"a": ["2026-01-01"]}}
-    assert json.loads(answered(output, sql, "--json")) == expected
-    header, values = csv.reader(answered(output, sql, "--csv").splitlines())
+    assert json.loads(query_output(output, sql, "--json")) == expected
+    header, values = csv.reader(query_output(output, sql, "--csv").splitlines())
     assert {name: json.loads(value) for name, value in zip(header, values, strict=True)} == expected
-    assert [json.loads(value) for value in answered(output, sql).splitlines()[1].split("  ")] == [*expected.values()]
+    assert [json.loads(value) for value in query_output(output, sql).splitlines()[1].split("  ")] == [
+        *expected.values()
+    ]
 
 
 @pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31"])
-def test_a_day_without_a_day_before_or_behind_it_is_told_before_spark_is_started(day: str, tmp_path: Path) -> None:
+def test_day_at_end_of_calendar_is_rejected_before_spark_start(day: str, tmp_path: Path) -> None:
     (tmp_path / "routers").write_text("00" * 32)
     wrong = ["floodfills", "--routers", str(tmp_path / "routers"), "--day", day, "--output", str(tmp_path)]
     result = CliRunner().invoke(pipeline, wrong)
@@ -128,30 +129,28 @@ def test_a_day_without_a_day_before_or_behind_it_is_told_before_spark_is_started
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "message"),
     [
         (("1", "20"), "the oldest that is left is 11; choose a later --from"),
         (("11", "5000"), "committed up to 34 only; choose an earlier --to"),
     ],
 )
-def test_a_part_that_the_log_does_not_have_is_refused_and_the_directory_stays_free_for_another(
-    part: tuple[str, str], told: str, tmp_path: Path
-) -> None:
+def test_backfill_of_absent_range_does_not_claim_directory(part: tuple[str, str], message: str, tmp_path: Path) -> None:
     whole = three_servers(minutes=1)
     log = MadeUpLog(first_index=11, entries=[{**each, "index": each["index"] + 10} for each in whole.entries[:24]])
     first, last = part
     with served(log, tmp_path / "control.sock") as address:
-        wanted = ["backfill", "--node", address, "--from", first, "--to", last, "--output", str(tmp_path / "tables")]
-        result = CliRunner().invoke(pipeline, wanted)
+        command = ["backfill", "--node", address, "--from", first, "--to", last, "--output", str(tmp_path / "tables")]
+        result = CliRunner().invoke(pipeline, command)
     assert result.exit_code == 1
-    assert told in result.output
+    assert message in result.output
     assert not (tmp_path / "tables").exists()
 
 
-# -- what is damaged, or out of reach ----------------------------------------------------------------------------------
+# -- damaged and unreachable files -------------------------------------------------------------------------------------
 
 
-def test_damaged_names_are_reported_when_names_are_asked_for(output: Path) -> None:
+def test_damaged_names_fail_only_if_names_are_requested(output: Path) -> None:
     (output / NAMES_FILE).write_bytes(NO_DATABASE)
     page = ["--html", str(output / "page.html"), "--output", str(output)]
     result = CliRunner().invoke(report, [*page, "--show-destinations"])
@@ -168,21 +167,21 @@ def test_salt_that_is_a_link_is_refused(tmp_path: Path) -> None:
         salt_of(output)
 
 
-def test_salt_in_a_directory_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
+def test_salt_in_world_writable_directory_is_refused(tmp_path: Path) -> None:
     salt_of(tmp_path)
     tmp_path.chmod(0o777)
     with pytest.raises(FarmLogError, match=rf"chmod o-w {tmp_path}"):
         salt_of(tmp_path)
 
 
-def test_salt_that_others_can_read_gets_its_mode_back(tmp_path: Path) -> None:
+def test_salt_with_open_mode_is_made_private(tmp_path: Path) -> None:
     made = salt_of(tmp_path)
     (tmp_path / SALT_FILE).chmod(0o666)
     assert salt_of(tmp_path) == made
     assert (tmp_path / SALT_FILE).stat().st_mode & 0o077 == 0
 
 
-def test_names_behind_a_link_are_refused(tmp_path: Path) -> None:
+def test_names_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAMES_FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FarmLogError, match=r"names\.sqlite is a link"):
         remember_names(tmp_path, {"a": "b"})
@@ -191,7 +190,7 @@ def test_names_behind_a_link_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"short", b"\xff" * 64])
-def test_a_damaged_salt_is_no_salt(tmp_path: Path, content: bytes) -> None:
+def test_damaged_salt_is_rejected(tmp_path: Path, content: bytes) -> None:
     made = salt_of(tmp_path)
     assert salt_of(tmp_path) == made
     (tmp_path / SALT_FILE).write_bytes(content)
@@ -199,20 +198,18 @@ def test_a_damaged_salt_is_no_salt(tmp_path: Path, content: bytes) -> None:
         salt_of(tmp_path)
 
 
-def test_the_doctor_says_that_a_place_is_out_of_reach_and_looks_at_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_reports_inaccessible_directory_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, stat = tmp_path / "hidden", os.stat
 
-    def without_a_right(path: Any, **more: Any) -> os.stat_result:
-        """As of a directory that another user keeps to itself; root may look everywhere."""
+    def stat_without_permission(path: Any, **more: Any) -> os.stat_result:
+        """Return the status of `path`, with the permissions of an ordinary user: root may access everything."""
         if str(path).startswith(f"{hidden}/"):
             raise PermissionError(13, "Permission denied", str(path))
         return stat(path, **more)
 
     hidden.mkdir()
-    monkeypatch.setattr(os, "stat", without_a_right)
-    monkeypatch.setattr(os, "lstat", without_a_right)
+    monkeypatch.setattr(os, "stat", stat_without_permission)
+    monkeypatch.setattr(os, "lstat", stat_without_permission)
     monkeypatch.setattr(os, "access", lambda path, _: path != hidden)
     findings = {finding.name: finding for finding in doctor.examine(hidden / "farm" / "tables", None, {"PATH": ""})}
     assert (findings["disk"].result, findings["disk"].text) == ("problem", f"{hidden} cannot be written")

@@ -1,4 +1,4 @@
-"""What an output directory is of is noted in it, and nothing else is mixed into it."""
+"""Claims of an output directory: its content is recorded, and other content is rejected."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,17 +12,17 @@ from pipeline.source.log_client import FarmLogError
 from tests.pipeline.made_tables import wrote
 
 NO_SESSION = cast("SparkSession", None)
-"""Nothing is asked of Spark before the directory is found to be the right one."""
+"""No session: the directory is checked before Spark starts."""
 
 
-def test_a_part_of_the_log_is_gone_on_with_and_not_mixed_with_another(tmp_path: Path) -> None:
+def test_range_continues_only_in_its_directory(tmp_path: Path) -> None:
     claim_range(tmp_path / "part", 1, 500)
     claim_range(tmp_path / "part", 1, 500)
     with pytest.raises(FarmLogError, match=r"another part of the log \(.*500"):
         claim_range(tmp_path / "part", 1, 600)
 
 
-def test_a_run_adds_nothing_to_a_part_of_the_log_and_a_part_nothing_to_a_run(tmp_path: Path) -> None:
+def test_run_and_range_do_not_share_directory(tmp_path: Path) -> None:
     claim_range(tmp_path / "part", 1, 500)
     settings = RunSettings(tmp_path / "part", {"node": "nowhere"})
     with pytest.raises(FarmLogError, match="backfill"):
@@ -35,9 +35,7 @@ def test_a_run_adds_nothing_to_a_part_of_the_log_and_a_part_nothing_to_a_run(tmp
 
 
 @pytest.mark.parametrize(("table", "checkpoint"), [("reports", "checkpoint"), ("events", "checkpoint-events")])
-def test_a_table_whose_checkpoint_is_gone_is_not_mixed_with_new_batches(
-    table: str, checkpoint: str, tmp_path: Path
-) -> None:
+def test_table_without_checkpoint_is_refused(table: str, checkpoint: str, tmp_path: Path) -> None:
     claim_layout(tmp_path)
     for name in ("checkpoint", "checkpoint-events"):
         (tmp_path / name).mkdir()
@@ -52,13 +50,13 @@ def test_a_table_whose_checkpoint_is_gone_is_not_mixed_with_new_batches(
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", "{", '{"layouts": 2}', "\ud800"])
-def test_a_damaged_note_of_the_layout_says_what_it_should_be(damage: str, tmp_path: Path) -> None:
+def test_damaged_layout_file_error_shows_expected_content(damage: str, tmp_path: Path) -> None:
     (tmp_path / "layout.json").write_bytes(damage.encode("utf-8", "surrogatepass"))
     with pytest.raises(FarmLogError, match=rf'should be {{"layout": {LAYOUT}}}'):
         claim_layout(tmp_path)
 
 
-def test_a_checkpoint_of_another_version_is_refused_with_the_way_on(tmp_path: Path) -> None:
+def test_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     claim_layout(tmp_path)
     claim_layout(tmp_path)
     old = tmp_path / "old"

