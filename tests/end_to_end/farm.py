@@ -1,12 +1,12 @@
-"""Farms of real processes for the tests: started, asked, broken, and always ended again.
+"""Farms of real processes for the tests: started, queried, damaged, and always ended.
 
-    prepare files (or write them) ─▶ Node.start: `garlicfarm run --config …` ─▶ ask by the control socket ─▶ stop
+    prepare files (or write them) ─▶ Node.start: `garlicfarm run --config …` ─▶ query the control socket ─▶ stop
 
-`forking` tells how processes start.
+`forking` explains the start of processes.
 
-Nothing here waits for a fixed time: `wait_until` polls until something holds, with a bound that only a broken farm
-reaches, and then fails with what the nodes themselves wrote. A node's standard input is a pipe of the test process, so
-that not even a killed test run leaves a process behind.
+Nothing here waits for a fixed time. `wait_until` polls until a condition is true. Only a broken farm reaches its
+timeout; then it fails with the nodes' logs. A node's standard input is a pipe of the test process, so even a killed
+test run does not leave a process.
 """
 
 import os
@@ -42,19 +42,19 @@ LEADER_BOUND_S = 10 * 2.0
 END_BOUND_S = 20.0
 PUBLISHER_BOUND_S = 10 * 3 * REPORTING_PERIOD_MS / 1000
 START_BOUND_S = 60.0
-"""Ten times the goals, and for the start whatever a loaded machine may need."""
+"""Timeouts: ten times the goals. The start has a longer one, for a loaded machine."""
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
     "only the leader decides|less than a majority|no majority answers|No node was evicted; try again|(is|are) down, |"
     "did not confirm that "
 )
-"""Refusals that an election, or a process that got no processor time for a second, explains: they end by themselves."""
+"""Refusals caused by an election, or by a process without processor time for a second. They end without an action."""
 
 T = TypeVar("T")
 
 
 def wait_until(predicate: Callable[[], T | None], timeout_s: float, what: str, logs: Callable[[], str] = str) -> T:
-    """The first truthy answer of `predicate`; a node that does not answer yet is no answer."""
+    """Return the first truthy result of `predicate`. A node that does not reply yet counts as None."""
     deadline = time.monotonic() + timeout_s
     reason = ""
     while True:
@@ -70,26 +70,26 @@ def wait_until(predicate: Callable[[], T | None], timeout_s: float, what: str, l
 
 
 def command(*arguments: str | Path) -> list[str]:
-    """The command line that an installed `garlicfarm` is."""
+    """Return the command line of an installed `garlicfarm`."""
     return [sys.executable, "-m", "bridge.cli.main", *map(str, arguments)]
 
 
 def call(*arguments: str | Path, timeout_s: float = 60.0, anew: bool = False) -> "subprocess.CompletedProcess[str]":
-    """Run one command to its end. `anew`: as an interpreter that has still to import the program."""
+    """Run one command to its end. `anew` starts a new interpreter instead of a fork with all imports."""
     if anew:
         return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s, check=False)
     return forking.run(arguments, timeout_s)
 
 
 def tail(path: Path) -> str:
-    """The end of a log file."""
+    """Return the end of a log file."""
     with suppress(OSError):
         return path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
     return "(no log)"
 
 
 class Node:
-    """One node: a configuration file, and the process of the moment if there is one."""
+    """One node: its configuration file, and its current process or None."""
 
     def __init__(self, configuration: Path) -> None:
         self.configuration = configuration
@@ -101,7 +101,7 @@ class Node:
     # -- its process ---------------------------------------------------------------------------------------------------
 
     def start(self, *, anew: bool = False) -> Self:
-        """Start the process; it need not answer yet. `anew`: as an interpreter that has still to import the program."""
+        """Start the process, without a wait for its first reply. `anew` starts a new interpreter instead of a fork."""
         assert not self.running, f"{self.name} runs already"
         self._close()
         arguments = ("run", "--config", self.configuration, "--stop-with-stdin")
@@ -120,41 +120,41 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Return True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Of the process of the moment."""
+        """Return the id of the current process."""
         assert self.process is not None
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and gone when this returns."""
+        """Send SIGKILL, and wait for the end of the process."""
         self._end(signal.SIGKILL, 10.0)
 
     def stop(self) -> int:
-        """SIGTERM, and gone when this returns; a process that will not stop is killed and fails the test."""
+        """Send SIGTERM, and wait for the end. A process that does not stop is killed and fails the test."""
         return self._end(signal.SIGTERM, 20.0)
 
-    def ended(self, timeout_s: float) -> int:
-        """The exit code, which must come by itself."""
+    def wait_end(self, timeout_s: float) -> int:
+        """Wait for the end of the process, without a signal; return its exit code."""
         assert self.process is not None
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} still runs after {timeout_s:g} s\n{tail(self.log_file)}") from None
 
-    def _end(self, how: signal.Signals, patience_s: float) -> int:
+    def _end(self, signal_number: signal.Signals, timeout_s: float) -> int:
         if self.process is None:
             return 0
         if self.process.poll() is None:
-            self.process.send_signal(how)
+            self.process.send_signal(signal_number)
         try:
-            return self.process.wait(patience_s)
+            return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(patience_s)
+            self.process.wait(timeout_s)
             raise
         finally:
             self._close()
@@ -164,30 +164,30 @@ class Node:
             self.process.stdin.close()
 
     def resident_bytes(self) -> int:
-        """Memory of the process."""
+        """Return the resident memory of the process."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
-    # -- what it says --------------------------------------------------------------------------------------------------
+    # -- its control endpoint ------------------------------------------------------------------------------------------
 
     @property
     def socket(self) -> Path:
-        """Its control socket."""
+        """Return the path of the control socket."""
         return self.directory / SOCKET_NAME
 
-    def ask(self, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
-        """Ask it something; ControlError when it does not answer."""
-        return ask(self.socket, question, timeout_s)
+    def ask(self, request: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
+        """Send a request; raise ControlError without a reply."""
+        return ask(self.socket, request, timeout_s)
 
     def view(self) -> FarmView:
-        """Its picture."""
+        """Return the node's view."""
 
-        async def picture(client: ControlClient) -> FarmView:
+        async def request(client: ControlClient) -> FarmView:
             return await client.view()
 
-        return self.ask(picture)
+        return self.ask(request)
 
     def submit(self, entry: dict[str, object]) -> SubmitAnswer:
-        """Have one entry committed."""
+        """Submit one entry, and wait for its commitment."""
 
         async def submission(client: ControlClient) -> SubmitAnswer:
             return await client.submit(msgspec.json.encode(entry))
@@ -195,7 +195,7 @@ class Node:
         return self.ask(submission, 30.0)
 
     def entries(self) -> dict[int, LogEntryView]:
-        """Every committed entry that it shows."""
+        """Return all committed entries of the node's log."""
 
         async def read(client: ControlClient) -> dict[int, LogEntryView]:
             found: dict[int, LogEntryView] = {}
@@ -210,7 +210,7 @@ class Node:
         return self.ask(read, 30.0)
 
     def metric(self, name: str) -> float:
-        """One series of the node's Prometheus metrics, named with its labels; 0 while it does not exist."""
+        """Return the value of a Prometheus series, named with its labels; 0 if it does not exist yet."""
 
         async def scrape(client: ControlClient) -> str:
             return await client.metrics()
@@ -222,7 +222,7 @@ class Node:
         return 0.0
 
     def counters(self) -> dict[str, int]:
-        """Every counter of its picture, gossip's and Raft's with a prefix."""
+        """Return all counters of the view. Those of gossip and Raft have a prefix."""
         view = self.view()
         return {
             **view.counters,
@@ -231,11 +231,11 @@ class Node:
         }
 
     def structures(self) -> list[Path]:
-        """The Meta LS2 that its router keeps."""
+        """Return the files of Meta LeaseSet2s at the node's router."""
         return sorted((self.directory / "published").glob("*.meta-ls2"))
 
     def published(self) -> list[Read]:
-        """What its router keeps, read and verified; a structure may be taken back since it was listed."""
+        """Return the structures at the node's router, verified. A structure may be removed after the listing."""
         found = []
         for path in self.structures():
             with suppress(FileNotFoundError):
@@ -244,7 +244,7 @@ class Node:
 
 
 class Farm:
-    """Several nodes; a context manager that ends them all."""
+    """Several nodes, and a context manager that ends all of them."""
 
     def __init__(self, directory: Path, nodes: Iterable[Node]) -> None:
         self.directory = directory
@@ -263,90 +263,90 @@ class Farm:
         return next(node for node in self.nodes if node.name == name)
 
     def logs(self) -> str:
-        """What the nodes wrote."""
+        """Return the logs of the nodes."""
         return "\n".join(f"---- {node.name}, running: {node.running}\n{tail(node.log_file)}" for node in self.nodes)
 
     def wait_until(self, predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
-        """As the function; a failure shows the nodes' logs."""
+        """Call `wait_until`; a failure shows the nodes' logs."""
         return wait_until(predicate, timeout_s, what, self.logs)
 
     @property
     def running(self) -> list[Node]:
-        """The nodes whose process lives."""
+        """Return the running nodes."""
         return [node for node in self.nodes if node.running]
 
     def start_all(self) -> None:
-        """Start what does not run."""
+        """Start the nodes that do not run."""
         for node in self.nodes:
             if not node.running:
                 node.start()
 
     def leader(self) -> Node | None:
-        """The node that leads in the highest term that any running node tells."""
+        """Return the leader of the highest term, from the views of the running nodes."""
         return _leader({node: node.view() for node in self.running})
 
     def settled(self) -> Node | None:
-        """The leader, once every node runs, follows it, has applied what it committed, and has reported."""
-        ended = [node.name for node in self.nodes if not node.running]
-        assert not ended, f"{ended} ended by themselves\n{self.logs()}"
+        """Return the leader if all nodes run, follow it, have applied its committed entries, and have reported."""
+        stopped = [node.name for node in self.nodes if not node.running]
+        assert not stopped, f"{stopped} ended by themselves\n{self.logs()}"
         views = {node: node.view() for node in self.nodes}
         leader = _leader(views)
         if leader is None:
             return None
-        said = views[leader]
-        told = {(view.raft.leader_id, view.raft.term) for view in views.values()}
-        agreed = told == {(said.node.raft_id, said.raft.term)}
-        # Asked after the leader: under load it has committed more by the time that the last one is asked.
-        level = all(node.view().raft.applied_index >= said.raft.commit_index for node in self.nodes)
-        # One that has gone may have left a report, which grows old.
-        fresh = {report.raft_id for report in said.reports if not report.stale}
+        leader_view = views[leader]
+        followed = {(view.raft.leader_id, view.raft.term) for view in views.values()}
+        agreed = followed == {(leader_view.node.raft_id, leader_view.raft.term)}
+        # Query the nodes after the leader: under load the leader commits more entries until the last reply.
+        level = all(node.view().raft.applied_index >= leader_view.raft.commit_index for node in self.nodes)
+        # A stopped server may have left a report, which becomes stale.
+        fresh = {report.raft_id for report in leader_view.reports if not report.stale}
         reported = fresh >= {view.node.raft_id for view in views.values()}
-        # With a publisher that lives; a structure may still be on its way.
-        published = bool(said.publishing) and said.publishing[0].publisher_name is not None
+        # Require a running publisher; its structure may still be in transfer.
+        published = bool(leader_view.publishing) and leader_view.publishing[0].publisher_name is not None
         return leader if agreed and level and reported and published else None
 
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
-        """The leader of a farm in which every node is well."""
+        """Wait until all nodes are healthy; return the leader."""
         return self.wait_until(self.settled, timeout_s, "every node runs, follows one leader and reports")
 
-    def wait_acquainted(self) -> None:
-        """Until gossip has told every node of the life that every other one lives now: Raft may be quicker."""
+    def wait_known(self) -> None:
+        """Wait until gossip has spread the current generation of each node to each other node: Raft may be faster."""
 
-        def acquainted() -> bool:
+        def known() -> bool:
             views = [node.view() for node in self.nodes]
-            lives = {(view.node.node_id, view.node.generation) for view in views}
+            incarnations = {(view.node.node_id, view.node.generation) for view in views}
             return all(
-                lives <= {(each.node_id, each.generation) for each in view.members if each.status in LIVING}
+                incarnations <= {(each.node_id, each.generation) for each in view.members if each.status in LIVING}
                 for view in views
             )
 
-        self.wait_until(acquainted, START_BOUND_S, "every node hears every other one")
+        self.wait_until(known, START_BOUND_S, "each node discovers the current generation of each other node")
 
     def led_by_another(self, node: Node) -> Node:
-        """The leader, or, if an election has made `node` the leader, the next one after a handover."""
+        """Return a leader other than `node`. If an election made `node` the leader, request a handover first."""
 
-        def another() -> Node | None:
+        def other_leader() -> Node | None:
             found = self.leader()
             if found is node:
                 node.ask(lambda client: client.transfer())
             return found if found is not node else None
 
-        return self.wait_until(another, START_BOUND_S, f"another node than {node.name} leads")
+        return self.wait_until(other_leader, START_BOUND_S, f"another node than {node.name} leads")
 
     def wait_done(self, *arguments: str | Path, at: Callable[[], Node]) -> "subprocess.CompletedProcess[str]":
-        """A command that succeeds, asked again as long as it is refused for a reason that passes."""
-        said: list[subprocess.CompletedProcess[str]] = []
+        """Run a command until it succeeds. Repeat it while it is refused for a transient reason."""
+        attempts: list[subprocess.CompletedProcess[str]] = []
 
         def done() -> bool:
-            said.append(call(*arguments, "--node", at().directory))
-            return said[-1].returncode == 0 or PASSING.search(said[-1].stderr) is None
+            attempts.append(call(*arguments, "--node", at().directory))
+            return attempts[-1].returncode == 0 or PASSING.search(attempts[-1].stderr) is None
 
         self.wait_until(done, START_BOUND_S, f"`{' '.join(map(str, arguments))}` is not refused for the moment")
-        assert said[-1].returncode == 0, said[-1].stderr + self.logs()
-        return said[-1]
+        assert attempts[-1].returncode == 0, attempts[-1].stderr + self.logs()
+        return attempts[-1]
 
     def wait_log(self, node: Node, wanted: dict[int, str]) -> None:
-        """Wait until `node` shows the log up to the last of `wanted`, and check that every one is where it was."""
+        """Wait until `node` has applied the last index of `wanted`, and check each mark at its index."""
 
         def reached() -> bool:
             return node.view().raft.applied_index >= max(wanted, default=0)
@@ -367,14 +367,14 @@ def _leader(views: dict[Node, FarmView]) -> Node | None:
 
 
 def exported_key(node: Node, file: Path, *options: str) -> Path:
-    """The key file for a new node of the farm of `node`."""
+    """Write the key file for a new node of the farm; return its path."""
     done = call("keys", "export", *options, file, "--node", node.directory)
     assert done.returncode == 0, done.stderr
     return file
 
 
 def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
-    """Which of the tests' own entries lies at which index."""
+    """Return the marks of the tests' own entries, by index."""
     found = {}
     for index, entry in entries.items():
         if entry.kind is EntryKind.APPLICATION:
@@ -384,22 +384,22 @@ def marks(entries: dict[int, LogEntryView]) -> dict[int, str]:
     return found
 
 
-def local_farm(directory: Path, servers: int, *, unhurried: bool = False) -> Farm:
-    """A farm with the files that `garlicfarm up` makes, whose nodes are started one by one.
+def local_farm(directory: Path, servers: int, *, lan_timing: bool = False) -> Farm:
+    """Return a farm with the files of `garlicfarm up`. The caller starts its nodes.
 
-    `unhurried`: they wait for a leader as long as nodes on several machines do, which is twice as long. So a process
-    that gets no processor time for a moment causes no election in tests that are about one.
+    `lan_timing` doubles the election timeouts: nodes use the timing of several machines. So a process without processor
+    time for a moment does not cause an election in tests of elections.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, servers)
-    for node in made.nodes if unhurried else ():
+    for node in made.nodes if lan_timing else ():
         rest, section, consensus = node.configuration_file.read_text().partition("[consensus]")
         node.configuration_file.write_text(rest + section + consensus.replace('timing = "local"', 'timing = "lan"', 1))
     return Farm(directory, [Node(node.configuration_file) for node in made.nodes])
 
 
 def seeded(test_name: str) -> Random:
-    """A random source whose seed is printed, which pytest shows when the test fails."""
+    """Return a random source. The printed seed appears in the output of a failed test."""
     seed = int(os.environ.get("GARLICFARM_TEST_SEED") or time.time_ns() % 1_000_000)
     print(f"{test_name}: GARLICFARM_TEST_SEED={seed}")  # noqa: T201 - to repeat a failure
     return Random(seed)

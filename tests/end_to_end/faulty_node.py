@@ -1,13 +1,13 @@
-"""A node whose system calls fail, each once for each place of the program that makes it.
+"""A node whose system calls fail once per calling line.
 
     python -m tests.end_to_end.faulty_node DIRECTORY garlicfarm's arguments …
 
-The calls of Python that open, write, sync, rename, list and remove files, and that open, accept, connect, read and
-write sockets, are replaced before the program is imported. While `DIRECTORY/errno` names an error, the next call from
-each place (file and line of the program, and the call) raises it. What failed is appended to `DIRECTORY/failed`.
+The module replaces Python's calls that open, write, sync, rename, list and remove files, and that open, accept,
+connect, read and write sockets, before it imports the program. While `DIRECTORY/errno` contains an error name, the next
+such call of each line of the program raises this error. Each failed call is appended to `DIRECTORY/failed`.
 
-A place is the innermost line of `gossip`, `consensus` or `bridge` on the stack. So a loop that waits for a connection,
-a thread that writes a file and a task without a waiting caller each meet the error where it would come from the kernel.
+A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that waits for a connection,
+each thread that writes a file and each task without a waiting caller gets the error where the kernel would report it.
 """
 
 import builtins
@@ -71,16 +71,16 @@ CALLS: Final = {
         "socket.getpeername",
     ),
 }
-"""The calls that an error comes from, in the kernel's manual pages."""
+"""The calls that can return each error, from the kernel's manual pages."""
 OWN_PIPES: Final = ("trio/_core/_wakeup_socketpair.py", "asyncio/selector_events.py")
-"""Sockets within the process, which no network resets."""
+"""Sockets within the process: a network cannot reset them."""
 
 
 class Faults:
-    """What has failed, and what is to fail."""
+    """The calls that failed, and the error that other calls get."""
 
     def __init__(self, directory: Path) -> None:
-        self._wanted = directory / "errno"
+        self._errno_file = directory / "errno"
         self._log = os.open(directory / "failed", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._failed: set[tuple[str, str, str]] = set()
         self._lock = Lock()
@@ -88,8 +88,8 @@ class Faults:
         self._read = Path.read_text
         self._is_reading = False
 
-    def meet(self, call: str) -> None:
-        """Raise the wanted error, if this place has not met it yet."""
+    def fail_once(self, call: str) -> None:
+        """Raise the current error, unless this line already got it."""
         place = _place(sys._getframe(2))
         if place is None or self._is_reading:
             return
@@ -109,7 +109,7 @@ class Faults:
     def _spared(self) -> tuple[str, ...]:
         self._is_reading = True
         try:
-            return tuple(self._read(self._wanted.with_name("spared")).split())
+            return tuple(self._read(self._errno_file.with_name("spared")).split())
         except FileNotFoundError:
             return ()
         finally:
@@ -118,7 +118,7 @@ class Faults:
     def _name(self) -> str:
         self._is_reading = True
         try:
-            return self._read(self._wanted).strip()
+            return self._read(self._errno_file).strip()
         except FileNotFoundError:
             return ""
         finally:
@@ -136,11 +136,11 @@ def _place(frame: FrameType | None) -> str | None:
 
 
 def _failing(faults: Faults, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def met(*arguments: Any, **options: Any) -> Any:
-        faults.meet(name)
+    def failing(*arguments: Any, **options: Any) -> Any:
+        faults.fail_once(name)
         return call(*arguments, **options)
 
-    return met
+    return failing
 
 
 def install(directory: Path) -> None:

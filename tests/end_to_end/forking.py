@@ -1,16 +1,16 @@
-"""`garlicfarm` processes that are forked from one which has imported the program.
+"""`garlicfarm` processes, forked from a process that has imported the program.
 
-A process needs longer to import some three hundred modules than for most of what a test has it do: half a second of a
-processor that all farms share. So each worker has one process that imports them, and forks what the tests start:
+The import of some three hundred modules takes half a second of processor time, more than most work of a test. So each
+test worker has one source process, which imports them and forks the processes of the tests:
 
     start ── arguments, directory, environment, descriptors ──▶ the source ── fork ──▶ a keeper ── fork ──▶ `main()`
       ▲                                                                                   │ waits
-      └─────────────────────────── process id, and later how it ended ◀───────────────────┘
+      └─────────────────────────── process id, and later the exit code ◀──────────────────┘
 
-The program runs by its own `main` and ends as an interpreter does, in a session, with descriptors and signals of its
-own. The source has one thread and has run nothing of the program, so a fork finds nothing half done. It ends when its
-worker does. What starts by the command line itself: nodes of `up` (`up_process`), on a LAN (`test_lan`), and those that
-are limited before their first step (`test_floods`).
+The program runs its own `main` and ends like an interpreter, with its own session, descriptors and signals. The source
+has one thread and has not run the program, so a fork starts from a clean state. It ends with its worker. These
+processes start from the command line instead: nodes of `up` (`up_process`), nodes on a LAN (`test_lan`), and nodes with
+limits before their first step (`test_floods`).
 """
 
 import atexit
@@ -36,70 +36,70 @@ ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
 IMPORTED = ("run", "status", "events.event", "farm", "keys.farm_keys", "log", "node", "publish")
-"""Modules of `bridge.cli` that the tests' commands are in."""
+"""Modules of `bridge.cli` with the commands that tests use."""
 
 
 class Forked:
-    """A process of the program: as much of `subprocess.Popen` as the tests use."""
+    """A process of the program, with the parts of `subprocess.Popen` that tests use."""
 
-    def __init__(self, told: int, stdin: FileIO | None) -> None:
+    def __init__(self, reports: int, stdin: FileIO | None) -> None:
         self.stdin = stdin
         self.returncode: int | None = None
-        self._told = told
+        self._reports = reports
         self.pid = self._number()
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
-        return self._ended(0.0)
+        """Return the exit code, or None while the process runs."""
+        return self._exit_code(0.0)
 
     def wait(self, timeout: float) -> int:
-        """As `poll`, in so many seconds; raises TimeoutExpired."""
-        ended = self._ended(timeout)
-        if ended is None:
+        """Wait for the exit code; raise TimeoutExpired after `timeout` seconds."""
+        code = self._exit_code(timeout)
+        if code is None:
             raise subprocess.TimeoutExpired("garlicfarm", timeout)
-        return ended
+        return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def _ended(self, timeout_s: float) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout_s)[0]:
+    def _exit_code(self, timeout_s: float) -> int | None:
+        if self.returncode is None and select.select([self._reports], [], [], timeout_s)[0]:
             self.returncode = self._number()
-            os.close(self._told)
+            os.close(self._reports)
         return self.returncode
 
     def _number(self) -> int:
-        said = os.read(self._told, NUMBER_BYTES)
-        assert len(said) == NUMBER_BYTES, "the source of processes has ended"
-        return int.from_bytes(said, signed=True)
+        data = os.read(self._reports, NUMBER_BYTES)
+        assert len(data) == NUMBER_BYTES, "the source of processes has ended"
+        return int.from_bytes(data, signed=True)
 
 
 def start(arguments: Sequence[str | Path], output: int, errors: int, *, piped: bool = False) -> Forked:
-    """Start `garlicfarm` with these arguments; its standard input is empty, or a pipe that is open until it is closed.
+    """Start `garlicfarm` with these arguments. Its standard input is empty, or a pipe that the test closes.
 
-    `output` and `errors` are descriptors. Directory and environment are those of the moment.
+    `output` and `errors` are descriptors. The process gets the current directory and environment.
     """
-    said = {"arguments": [*map(str, arguments)], "directory": str(Path.cwd()), "environment": dict(os.environ)}
+    request = {"arguments": [*map(str, arguments)], "directory": str(Path.cwd()), "environment": dict(os.environ)}
     stdin, ours = os.pipe()
-    told, telling = os.pipe()
+    reports, reporting = os.pipe()
     try:
-        socket.send_fds(_source(), [json.dumps(said).encode() + b"\n"], [stdin, output, errors, telling])
+        socket.send_fds(_source(), [json.dumps(request).encode() + b"\n"], [stdin, output, errors, reporting])
     finally:
         os.close(stdin)
-        os.close(telling)
+        os.close(reporting)
     if not piped:
         os.close(ours)
-    return Forked(told, FileIO(ours, "wb") if piped else None)
+    return Forked(reports, FileIO(ours, "wb") if piped else None)
 
 
 def run(arguments: Sequence[str | Path], timeout_s: float) -> "subprocess.CompletedProcess[str]":
-    """Run one command to its end, as `subprocess.run` does."""
+    """Run one command to its end, like `subprocess.run`."""
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = start(arguments, output.fileno(), errors.fileno())
         try:
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str | Path], timeout_s: float) -> "subprocess.Comple
 
 @cache
 def _source() -> socket.socket:
-    """The socket of this worker's source, which is started when it is first needed."""
+    """Return the socket of this worker's source; start the source at the first call."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with theirs:
         process = subprocess.Popen(
@@ -138,41 +138,41 @@ def _source() -> socket.socket:
 # -- in the source and its children ------------------------------------------------------------------------------------
 
 
-def serve(asked: socket.socket) -> list[str] | None:
-    """Fork what is asked for. In such a process this returns its arguments; in the source None, at the end."""
+def serve(requests: socket.socket) -> list[str] | None:
+    """Fork a process per request. In a forked process, return its arguments; in the source, return None at the end."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        said, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 4)
-        if not said:
+        request, descriptors, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 4)
+        if not request:
             return None
-        while not said.endswith(b"\n"):
-            said += asked.recv(REQUEST_BYTES)
+        while not request.endswith(b"\n"):
+            request += requests.recv(REQUEST_BYTES)
         if os.fork() == 0:
-            asked.close()
+            requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return keep(json.loads(said), descriptors)
+            return keep(json.loads(request), descriptors)
         for each in descriptors:
             os.close(each)
 
 
-def keep(said: dict[str, object], descriptors: list[int]) -> list[str]:
-    """Fork the process, which returns its arguments; the keeper tells how it ended, and ends."""
-    *standard, telling = descriptors
+def keep(request: dict[str, object], descriptors: list[int]) -> list[str]:
+    """Fork the process, which returns its arguments. The keeper sends the exit code, and ends."""
+    *standard, reporting = descriptors
     child = os.fork()
     if child == 0:
-        os.close(telling)
-        return become(said, standard)
+        os.close(reporting)
+        return become(request, standard)
     for each in standard:
         os.close(each)
-    os.write(telling, child.to_bytes(NUMBER_BYTES, signed=True))
+    os.write(reporting, child.to_bytes(NUMBER_BYTES, signed=True))
     _, status = os.waitpid(child, 0)
-    os.write(telling, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, signed=True))
+    os.write(reporting, os.waitstatus_to_exitcode(status).to_bytes(NUMBER_BYTES, signed=True))
     os._exit(0)
 
 
-def become(said: dict[str, object], standard: list[int]) -> list[str]:
-    """Take on what the process was asked to be."""
-    match said:
+def become(request: dict[str, object], standard: list[int]) -> list[str]:
+    """Apply the requested directory, environment and descriptors; return the arguments."""
+    match request:
         case {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}:
             os.setsid()
             for number, each in enumerate(standard):
@@ -185,7 +185,7 @@ def become(said: dict[str, object], standard: list[int]) -> list[str]:
             install_if_wanted()
             return arguments
         case _:
-            raise AssertionError(said)
+            raise AssertionError(request)
 
 
 if __name__ == "__main__":
@@ -193,7 +193,7 @@ if __name__ == "__main__":
         import_module(f"bridge.cli.{name}")
     main = import_module("bridge.cli.main").main
     gc.freeze()
-    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
-    if wanted is not None:
-        sys.argv = ["garlicfarm", *wanted]
+    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is not None:
+        sys.argv = ["garlicfarm", *arguments]
         main()

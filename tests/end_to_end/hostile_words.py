@@ -1,7 +1,7 @@
-"""Messages of the Raft port with every field at its extremes, written after the document, byte by byte.
+"""Requests of the Raft port with each field at its limits, written from the document, byte by byte.
 
-What a hostile server can say well, and Raft must believe, is left out: an append of a term that is in reach and that
-fits onto its recipient's log. Raft is not Byzantine, and such a leader makes logs diverge.
+A server must accept one kind of hostile request: an append of a reachable term that fits onto its log. Raft does not
+tolerate Byzantine leaders, and such a leader makes logs diverge. So these requests are left out.
 """
 
 import gzip
@@ -15,9 +15,9 @@ LONGS = (0, 1, -1, 2**31 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 INTS = (0, 1, -1, 2**31 - 1, -(2**31), 77)
 SIZES = (0, 1, 2**31 - 1, 2**32 - 1)
 KINDS = (1, 3, 5, 6, 8, 10, 12, 14, 16, 64, 66, 68, 70)
-"""Of the requests."""
+"""The types of requests."""
 APPENDS = {3, 10, 12, 16}
-"""Those that a server follows: they never fit."""
+"""Requests that a server follows; here they never fit."""
 OUT_OF_REACH = 2**62
 BOMB_BYTES = 64 * 2**20
 NO_REQUESTS = (0, 2, 4, 65, 99, 255)
@@ -36,33 +36,33 @@ class Words:
     commit: int
     entries: bytes = b""
     size: int | None = None
-    """What is announced instead of the size of the entries."""
+    """The announced size, or None for the size of the entries."""
 
     def packed(self) -> bytes:
-        """As they travel; numbers that do not fit are cut to their field."""
+        """Return the request in wire format. Numbers are cut to the size of their field."""
         numbers = (each % 2**64 for each in (self.term, self.last_term, self.last_index, self.commit))
         size = len(self.entries) if self.size is None else self.size
         return struct.pack(">BiiQQQQI", self.kind, self.source, self.destination, *numbers, size) + self.entries
 
 
 def entry(term: int, kind: int, value: bytes, size: int | None = None) -> bytes:
-    """One log entry."""
+    """Return one log entry."""
     return struct.pack(">QBI", term % 2**64, kind, len(value) if size is None else size) + value
 
 
 def servers(*found: tuple[int, bytes]) -> bytes:
-    """Ids with endpoints."""
+    """Return ids with endpoints."""
     return b"".join(struct.pack(">iI", server_id, len(text)) + text for server_id, text in found)
 
 
 @cache
 def bomb() -> bytes:
-    """A log pack of a thousandth of what it claims to hold."""
+    """Return a log pack that expands to a thousand times its size."""
     return gzip.compress(bytes(BOMB_BYTES))
 
 
 def values(random: Random) -> Iterator[bytes]:
-    """Entries whose inner fields are at their extremes."""
+    """Yield entries with inner fields at their limits."""
     long = random.choice(LONGS) % 2**64
     identity = random.choice(INTS)
     level = b'{"level":{"number":65535,"version":"9.9.9"}}'
@@ -87,7 +87,7 @@ def values(random: Random) -> Iterator[bytes]:
 
 
 def requests(plausible: Words, random: Random) -> Iterator[Words]:
-    """Every kind with every field at every extreme, the others plausible, then several at once; never one that fits."""
+    """Yield each type with each field at each limit, and with random combinations. No append fits onto a log."""
     made: list[Words] = []
     for kind in KINDS:
         base = replace(plausible, kind=kind)
@@ -99,8 +99,8 @@ def requests(plausible: Words, random: Random) -> Iterator[Words]:
         made += [replace(base, destination=each) for each in INTS]
         made += [replace(base, size=each) for each in SIZES]
         made += [replace(base, entries=each) for each in values(random)]
-        several = (random.choices(LONGS, k=4) for _ in range(10))
-        made += [replace(base, term=a, last_term=b, last_index=c, commit=d) for a, b, c, d in several]
+        combinations = (random.choices(LONGS, k=4) for _ in range(10))
+        made += [replace(base, term=a, last_term=b, last_index=c, commit=d) for a, b, c, d in combinations]
     made += [replace(plausible, kind=kind) for kind in NO_REQUESTS]
     random.shuffle(made)
     for words in made:
@@ -111,8 +111,8 @@ def _might_fit(words: Words) -> bool:
     return words.kind in APPENDS and words.term % 2**64 not in {0, 1} and words.last_index != OUT_OF_REACH
 
 
-def in_bunches(words: Sequence[Words], size: int) -> Iterator[bytes]:
-    """Several to a connection, whose last one ends it: what comes after a malformed request is not read."""
+def in_batches(words: Sequence[Words], size: int) -> Iterator[bytes]:
+    """Yield several requests per connection. The last one is invalid and ends it: the server does not read further."""
     end = struct.pack(">B", 255) + bytes(44)
     for start in range(0, len(words), size):
         yield b"".join(each.packed() for each in words[start : start + size]) + end

@@ -1,9 +1,9 @@
-"""A disk that stops to answer, for processes of the tests: a sync waits for as long as a file exists.
+"""A hanging disk for processes of the tests: each sync waits while a file exists.
 
-If the file has a number, each sync takes so many seconds: a disk that is slow.
+If the file contains a number, each sync takes this many seconds: a slow disk.
 
-The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, as on a disk with a full queue: what is read
-comes from the page cache.
+The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, like on a disk with a full queue: reads are
+served from the page cache.
 """
 
 import os
@@ -15,7 +15,7 @@ _POLL_S = 0.02
 
 
 def install_if_wanted() -> None:
-    """Have each sync of this process wait while the named file exists."""
+    """Make each sync of this process wait while the named file exists."""
     named = os.environ.get(ENVIRONMENT)
     if not named:
         return

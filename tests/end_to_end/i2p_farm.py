@@ -1,4 +1,4 @@
-"""Farms without gossip, whose servers reach each other through an HTTP proxy only."""
+"""Farms without gossip. Their servers reach each other only through an HTTP proxy."""
 
 import socket
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.i2p_proxy import b32_name
 
 
 class I2pFarm:
-    """The files of `count` nodes, `founders` of which make the farm; `names` is what a proxy has to know."""
+    """The files of `count` nodes; `founders` of them create the farm. `names` maps names to ports for a proxy."""
 
     def __init__(self, directory: Path, founders: int, count: int) -> None:
         directory.mkdir(parents=True)
@@ -24,7 +24,7 @@ class I2pFarm:
         self.names = dict(self._ports)
 
     def farm(self, proxy: str) -> Farm:
-        """The nodes, configured to use this proxy. The first is the seed of the others, and the second is its seed."""
+        """Return the nodes, configured for this proxy. Each node has the first two nodes as seeds."""
         names = list(self._ports)
         nodes = [self._node(number, name, proxy, [names[0], names[1]]) for number, name in enumerate(names, start=1)]
         return Farm(self.directory, nodes)

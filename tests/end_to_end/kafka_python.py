@@ -1,9 +1,9 @@
-"""kafka-python as an application uses it, in a process of its own: its modules warn in ways that tests forbid.
+"""kafka-python as an application uses it, in a separate process, because its modules emit warnings that tests forbid.
 
     python -m tests.end_to_end.kafka_python '{"read": UNTIL, "group": …}'     prints the records below the offset UNTIL
     python -m tests.end_to_end.kafka_python '{"produce": [VALUE, …]}'         prints an offset, or an error's name, each
 
-with "listen", "login" (the client's settings) and, to produce, "idempotent". The answer is JSON.
+The job also has "listen", "login" (the client's settings) and, to produce, "idempotent". The output is JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ BOUND_S: Final = 20.0
 
 
 def read(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of the log, from the start or from where the group has stopped; the group notes how far it is."""
+    """Return the records of the log, from the start or from the group's offset; commit the group's offset."""
     consumer = KafkaConsumer(
         bootstrap_servers=job["listen"],
         group_id=job.get("group"),
@@ -54,7 +54,7 @@ def read(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def produce(job: dict[str, Any]) -> list[int | str]:
-    """The offset of each value, or the name of the error that it met."""
+    """Return for each value its offset, or the name of its error."""
     producer = KafkaProducer(
         bootstrap_servers=job["listen"], enable_idempotence=job["idempotent"], linger_ms=50, **job["login"]
     )
@@ -73,5 +73,5 @@ def _result(sent: Any) -> int | str:
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    sys.stdout.write(json.dumps(read(told) if "read" in told else produce(told)))
+    job = json.loads(sys.argv[1])
+    sys.stdout.write(json.dumps(read(job) if "read" in job else produce(job)))

@@ -1,4 +1,4 @@
-"""A Meta LeaseSet2 read and verified by nothing but its layout and Ed25519: independent of the code under test.
+"""A reader and verifier of Meta LeaseSet2s that uses only the layout and Ed25519, independent of the code under test.
 
 destination (384 + certificate) │ published 4 │ expires 2 │ flags 2 │ offline block │ options │ count │ entries
 entry: hash 32 │ flags 3 │ cost 1 │ end 4                            │ revocations 1 │ signature 64
@@ -18,23 +18,23 @@ ENTRY_BYTES = 40
 
 @dataclass(frozen=True)
 class Read:
-    """What a resolver of the structure learns; made only when both signatures hold."""
+    """The content of a structure with two valid signatures."""
 
     destination: bytes
     published_s: int
     entries: tuple[bytes, ...]
     """Hashes of the destinations."""
     ends_s: int
-    """When it is of no more use: the earliest end of an entry, or of the whole."""
+    """The end of its use, in seconds: the earliest end of an entry, or of the structure."""
 
     @property
     def hash(self) -> bytes:
-        """By which the destination is looked up."""
+        """Return the hash of the destination, the key of a look-up."""
         return sha256(self.destination).digest()
 
 
 def read_meta_lease_set(path: Path) -> Read:
-    """Read and verify; raises InvalidSignature, or AssertionError for bytes of another layout."""
+    """Read and verify a file; raise InvalidSignature, or AssertionError for bytes with another layout."""
     content = path.read_bytes()
 
     def number(at: int, size: int) -> int:

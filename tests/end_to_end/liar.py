@@ -1,8 +1,8 @@
-"""A member of gossip with a copied farm key and an identity of its own, which says what a test gives it to say.
+"""A gossip member with a copied farm key, its own identity, and metadata from a test.
 
     python -m tests.end_to_end.liar KEY_FILE METADATA(hex) SEED…
 
-It lives until its standard input is closed. `Liar` is the same process from the side of a test.
+The process ends when its standard input is closed. `Liar` starts and ends it for a test.
 """
 
 import os
@@ -25,18 +25,18 @@ LOOPBACK = "127.0.0.1"
 
 
 class Liar:
-    """The process, while the block lasts. `seeds` are gossip addresses of the farm that it lies to."""
+    """A context manager for the process. `seeds` are gossip addresses of the attacked farm."""
 
     def __init__(
         self, key_file: Path, seeds: list[str], notice: FormationNotice, admissions: tuple[tuple[bytes, int], ...] = ()
     ) -> None:
-        said = NodeMetadata("farm", "liar", RoleHint.ELIGIBLE, notice=notice, admissions=admissions)
+        metadata = NodeMetadata("farm", "liar", RoleHint.ELIGIBLE, notice=notice, admissions=admissions)
         self._command = [
             sys.executable,
             "-m",
             "tests.end_to_end.liar",
             str(key_file),
-            encode_metadata(said).hex(),
+            encode_metadata(metadata).hex(),
             *seeds,
         ]
 
@@ -57,7 +57,7 @@ class Liar:
 
 
 async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:
-    """Be a member until the standard input ends."""
+    """Be a member of the group until standard input ends."""
     opened = gossip.open_group(
         Address(LOOPBACK, 0),
         key=load_farm_key(key_file).key_ring,

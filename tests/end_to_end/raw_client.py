@@ -1,6 +1,6 @@
-"""A client of the Raft port that is written after the documents alone: TLS, HTTP, Digest, proof, and raw messages.
+"""A client of the Raft port, written only from the documents: TLS, HTTP, Digest, proof, and raw messages.
 
-It shares no code with what it attacks, so that both cannot be wrong in the same way.
+It does not share code with the tested server. So both cannot contain the same error.
 """
 
 import base64
@@ -22,7 +22,7 @@ OFFERED = "garlicfarm.raft.v1"
 
 @dataclass(frozen=True)
 class Way:
-    """Where a server listens, and the password that leads in."""
+    """The address and credentials of a Raft port."""
 
     host: str
     port: int
@@ -32,13 +32,13 @@ class Way:
 
     @property
     def path(self) -> str:
-        """Of the handshake."""
+        """Return the path of the handshake."""
         return f"/GarlicFarm/{self.cluster}/1/websocket"
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a client says of itself; `key` is what it signs with, None for no proof."""
+    """The claims of a client. `key` signs the proof; None omits the proof."""
 
     server_id: int | None = None
     role: str = "server"
@@ -48,10 +48,10 @@ class Claimed:
 
 
 class Connection:
-    """One connection: request 1 and 2, with `words` sent behind request 2 in one piece."""
+    """One connection: requests 1 and 2 of the handshake. `words` follow request 2 in the same write."""
 
-    def __init__(self, way: Way, claimed: Claimed, words: bytes = b"", *, channel: str | None = None) -> None:
-        """`channel` is what the proof is made for, if that is not the certificate that the server shows."""
+    def __init__(self, way: Way, claimed: Claimed, data: bytes = b"", *, channel: str | None = None) -> None:
+        """Open the connection. `channel` replaces the channel binding in the proof, to bind another certificate."""
         nonce = self._challenge(way)
         self._socket, certificate = _tls(way)
         client_nonce = os.urandom(8).hex()
@@ -74,23 +74,23 @@ class Connection:
             bound = channel or f"tls {hashlib.sha256(certificate).hexdigest()}"
             lines.append(f"X-Garlic-Proof: {_proof(claimed, claimed.key, nonce, client_nonce, bound)}")
         try:
-            self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + words)
-            self.head, self.rest = _answer(self._socket)
+            self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+            self.head, self.rest = _reply(self._socket)
         except BaseException:
             self._socket.close()
             raise
         self.status = int(self.head.split(b" ")[1])
 
-    def say(self, words: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send messages."""
-        self._socket.sendall(words)
+        self._socket.sendall(data)
 
-    def hurry(self, seconds: float) -> None:
-        """Wait for no answer longer than this: TimeoutError says that none came."""
+    def set_timeout(self, seconds: float) -> None:
+        """Set the timeout of replies; a later wait raises TimeoutError."""
         self._socket.settimeout(seconds)
 
-    def heard(self, size: int) -> bytes:
-        """So many bytes, or as many as come before the server closes."""
+    def receive(self, size: int) -> bytes:
+        """Return `size` bytes, or fewer if the server closes."""
         found = self.rest
         while len(found) < size:
             try:
@@ -115,7 +115,7 @@ class Connection:
         connection, _ = _tls(way)
         with connection:
             connection.sendall(f"GET {way.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
-            head, _ = _answer(connection)
+            head, _ = _reply(connection)
         assert head.startswith(b"HTTP/1.1 401 "), head
         found = re.search(r'algorithm=SHA-256, nonce="([0-9a-f]+)"', head.decode())
         assert found is not None
@@ -123,12 +123,12 @@ class Connection:
 
 
 def message(kind: int, source: int, destination: int, term: int, entries: bytes = b"", commit: int = 0) -> bytes:
-    """A request of the document: its type, who says it to whom in which term, and log entries."""
+    """Return a request: its type, source, destination, term and log entries."""
     return struct.pack(">BiiQQQQI", kind, source, destination, term, 0, 0, commit, len(entries)) + entries
 
 
 def application(term: int, value: bytes) -> bytes:
-    """One log entry."""
+    """Return one log entry."""
     return struct.pack(">QBI", term, 1, len(value)) + value
 
 
@@ -143,8 +143,8 @@ def _digest(way: Way, nonce: str, client_nonce: str) -> str:
     def hashed(*parts: str) -> str:
         return hashlib.sha256(":".join(parts).encode()).hexdigest()
 
-    known = hashed(way.user, "private", way.password)
-    response = hashed(known, nonce, "00000001", client_nonce, "auth", hashed("GET", way.path))
+    password_hash = hashed(way.user, "private", way.password)
+    response = hashed(password_hash, nonce, "00000001", client_nonce, "auth", hashed("GET", way.path))
     return (
         f'Digest username="{way.user}", realm="private", nonce="{nonce}", uri="{way.path}", algorithm=SHA-256, '
         f'qop=auth, nc=00000001, cnonce="{client_nonce}", response="{response}"'
@@ -169,7 +169,7 @@ def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _answer(connection: ssl.SSLSocket) -> tuple[bytes, bytes]:
+def _reply(connection: ssl.SSLSocket) -> tuple[bytes, bytes]:
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(4096)

@@ -1,4 +1,4 @@
-"""Configuration files of single nodes, written as an operator would write them."""
+"""Configuration files of single nodes, like an operator's."""
 
 import shutil
 import socket
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port(kind: socket.SocketKind, host: str = LOOPBACK) -> int:
-    """A port that was free a moment ago."""
+    """Return a port that was free a moment ago."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -31,7 +31,7 @@ def node_toml(
     broadcast: str = "off",
     signing_key: Path | None = None,
 ) -> Node:
-    """Write a node's file below `directory`."""
+    """Write a node's configuration file below `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     key = "" if signing_key is None else f'signing_key = "{signing_key}"'
     (directory / "node.toml").write_text(
@@ -62,7 +62,7 @@ destination = "{new_demo_leaf().base64}"
 
 
 def broadcast_farm(directory: Path, hosts: list[str], gossip_port: int, consensus_port: int) -> Farm:
-    """A farm with a key of its own, whose nodes know the broadcast address and no other one."""
+    """Return a farm with a new key. Its nodes have only the broadcast address, without seeds."""
     directory.mkdir()
     save_farm_key(directory / "farm.key", new_farm_key(len(hosts)))
     master = new_master_key(demo=True)
@@ -92,18 +92,18 @@ def _signing_key(directory: Path, master: MasterKey) -> Path:
 
 
 def addresses(node: Node) -> tuple[str, str]:
-    """Where a node's gossip and consensus are bound."""
+    """Return the bound addresses of gossip and consensus."""
     settings = tomllib.loads(node.configuration.read_text())
     return settings["gossip"]["bind"], settings["consensus"]["bind"]
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    with suppress(FileNotFoundError):  # a running node has replaced it since it was listed
+    with suppress(FileNotFoundError):  # a running node has replaced it since the listing
         shutil.copy2(source, target)
 
 
 def copy_of(node: Node, directory: Path, *without: str) -> Node:
-    """A copy of a node's state directory, configured for ports of its own."""
+    """Return a copy of a node's state directory, configured with other ports."""
     ignore = shutil.ignore_patterns("*.sock", "*.log", *without)
     shutil.copytree(node.directory, directory, ignore=ignore, copy_function=_copy_if_there)
     gossip, consensus = addresses(node)

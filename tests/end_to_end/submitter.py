@@ -1,4 +1,4 @@
-"""A client of a farm for the tests: it submits marked entries all the while, and knows which were acknowledged."""
+"""A client of a farm that submits marked entries continuously and records the acknowledged ones."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from tests.processes import END_S
 
 
 class Submitter:
-    """Submits marked entries to the nodes in turn, from a thread, and notes each acknowledgement."""
+    """A thread that submits marked entries to the nodes in rotation, and records each acknowledgment."""
 
     def __init__(self, farm: Farm, nodes: Iterable[Node], prefix: str) -> None:
         self._farm = farm
@@ -51,8 +51,8 @@ class Submitter:
                 self.acknowledged[answer.index] = mark
 
     def wait_for(self, more: int, timeout_s: float) -> None:
-        """Until so many more are acknowledged."""
-        wanted = len(self.acknowledged) + more
+        """Wait until `more` further submissions are acknowledged."""
+        target = len(self.acknowledged) + more
         self._farm.wait_until(
-            lambda: len(self.acknowledged) >= wanted, timeout_s, f"{more} more acknowledged submissions"
+            lambda: len(self.acknowledged) >= target, timeout_s, f"{more} more acknowledged submissions"
         )

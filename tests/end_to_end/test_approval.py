@@ -1,4 +1,4 @@
-"""A copied key file is an invitation to ask: a node that has it waits, visibly, until an operator approves it."""
+"""Approval of a new node: a node with a copied key file waits until an operator approves it."""
 
 import json
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from tests.end_to_end.test_membership import newcomer
 
 
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of one node, which waits for an operator's approval of new nodes, the default."""
+def approving_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """Start a farm of one node that requires an operator's approval of new nodes, the default."""
     farm = local_farm(tmp_path_factory.mktemp("asking"), 1)
     for node in farm.nodes:
         text = node.configuration.read_text()
@@ -25,34 +25,38 @@ def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         yield farm
 
 
-def standing(farm: Farm, node: Node) -> object:
-    """What the node is to the farm, by the founder's list."""
+def status_of(farm: Farm, node: Node) -> object:
+    """Return the node's status in the founder's list."""
     listed = nodes(farm.nodes[0]).get(node.view().node.node_id)
     return None if listed is None else listed.standing
 
 
-def test_a_newcomer_with_the_key_file_waits_for_an_operator_and_both_screens_show_the_command(asking: Farm) -> None:
-    # Given: a farm, and a node that comes with its key file.
-    founder = asking.nodes[0]
-    came = newcomer(asking, "node-2")
-    asking.wait_until(lambda: standing(asking, came) == "waiting for approval", START_BOUND_S, "it is listed")
-    asking.wait_until(lambda: "waiting-for-approval" in alarms(founder), START_BOUND_S, "the leader tells of it")
-    asking.wait_until(lambda: "not-admitted" in alarms(came), START_BOUND_S, "its own screen tells of it")
-    # Then: both tell the command, and it has no Raft id and no server.
-    node_id = came.view().node.node_id
-    typed = f"garlicfarm node approve {node_id}"
-    assert typed in alarms(founder)["waiting-for-approval"]
-    assert typed in alarms(came)["not-admitted"]
+def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> None:
+    # Given: a farm, and a new node with its key file.
+    founder = approving_farm.nodes[0]
+    new_node = newcomer(approving_farm, "node-2")
+    approving_farm.wait_until(
+        lambda: status_of(approving_farm, new_node) == "waiting for approval", START_BOUND_S, "it is listed"
+    )
+    approving_farm.wait_until(
+        lambda: "waiting-for-approval" in alarms(founder), START_BOUND_S, "the leader tells of it"
+    )
+    approving_farm.wait_until(lambda: "not-admitted" in alarms(new_node), START_BOUND_S, "its own screen tells of it")
+    # Then: both alarms contain the command, and the new node does not have a Raft id or a server.
+    node_id = new_node.view().node.node_id
+    command = f"garlicfarm node approve {node_id}"
+    assert command in alarms(founder)["waiting-for-approval"]
+    assert command in alarms(new_node)["not-admitted"]
     assert "waiting for approval" in call("node", "list", "--node", founder.directory).stdout
-    assert (came.view().node.phase, came.view().raft.role) == (Phase.OBSERVER, RaftRole.NONE)
+    assert (new_node.view().node.phase, new_node.view().raft.role) == (Phase.OBSERVER, RaftRole.NONE)
     assert nodes(founder)[node_id].raft_id is None
-    # When: the operator types it.
-    done = call(*typed.split()[1:], "--yes", "--json", "--node", founder.directory)
+    # When: the operator enters it.
+    done = call(*command.split()[1:], "--yes", "--json", "--node", founder.directory)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["name"], told["id"], told["raftId"], told["retired"]) == ("node-2", node_id, 2, None)
-    # Then: it is a server of the farm, and no node waits any more.
-    asking.wait_until(lambda: came.view().node.raft_id == 2, START_BOUND_S, "its server runs")
-    asking.wait_until(lambda: standing(asking, came) == "member", START_BOUND_S, "it is a member")
-    asking.wait_until(lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "no node waits")
-    asking.wait_until(lambda: "not-admitted" not in alarms(came), START_BOUND_S, "it knows")
+    document = json.loads(done.stdout)
+    assert (document["name"], document["id"], document["raftId"], document["retired"]) == ("node-2", node_id, 2, None)
+    # Then: the node is a server of the farm, and the list of waiting nodes is empty.
+    approving_farm.wait_until(lambda: new_node.view().node.raft_id == 2, START_BOUND_S, "its server runs")
+    approving_farm.wait_until(lambda: status_of(approving_farm, new_node) == "member", START_BOUND_S, "it is a member")
+    approving_farm.wait_until(lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "no node waits")
+    approving_farm.wait_until(lambda: "not-admitted" not in alarms(new_node), START_BOUND_S, "it knows")

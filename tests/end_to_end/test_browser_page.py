@@ -1,4 +1,4 @@
-"""The page in a browser, and its script in Node, next to a control endpoint."""
+"""The web page in Chromium, and its script in Node.js, with a control endpoint."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from bridge.node.control import page as page_module
 from tests.node.test_control_page import Served, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = (
+HEADLESS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"),
 )
@@ -27,16 +27,20 @@ PAGE_FILE = Path(page_module.__file__).with_name("page.html")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Path, width: int) -> None:
+async def test_browser_shows_farm_and_escapes_names(tmp_path: Path, width: int) -> None:
     async with serving(tmp_path) as served:
         view = served.node.current
         members = tuple(msgspec.structs.replace(each, name=HOSTILE) for each in view.members[:1]) + view.members[1:]
         served.node.current = msgspec.structs.replace(view, members=members)
         served.node.events.append("alarm-raised", {"text": HOSTILE})
         address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
-        told = (f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=5000")
+        options = (
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},900",
+            "--virtual-time-budget=5000",
+        )
         browser = await trio.run_process(
-            [str(CHROMIUM), *QUIET, *told, "--dump-dom", address],
+            [str(CHROMIUM), *HEADLESS, *options, "--dump-dom", address],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
@@ -50,7 +54,7 @@ async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Pat
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
-async def test_browser_shows_the_gravest_alarm_before_the_members(tmp_path: Path) -> None:
+async def test_browser_shows_critical_alarm_before_members(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         kinds = ("certificate", "no-quorum")
         alarms = by_gravity(AlarmView(kind, f"text of {kind}", "do it") for kind in kinds)
@@ -69,19 +73,19 @@ async def test_browser_shows_the_gravest_alarm_before_the_members(tmp_path: Path
 
 
 async def dom_of(served: Served, directory: Path) -> str:
-    """The page in a browser, once it has shown the view."""
+    """Return the page's DOM after the browser has shown the view."""
     address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
     options = (f"--user-data-dir={directory / 'profile'}", "--window-size=1280,900", "--virtual-time-budget=5000")
     browser = await trio.run_process(
-        [str(CHROMIUM), *QUIET, *options, "--dump-dom", address], capture_stdout=True, capture_stderr=True
+        [str(CHROMIUM), *HEADLESS, *options, "--dump-dom", address], capture_stdout=True, capture_stderr=True
     )
     return browser.stdout.decode()
 
 
 @pytest.mark.skipif(NODE_JS is None, reason="node is not installed (Debian: apt-get install nodejs)")
 @pytest.mark.parametrize("answered", [True, False], ids=["stream", "no-answer"])
-def test_the_page_beside_a_silent_node_is_not_live(*, answered: bool) -> None:
-    """Given no frame for 6 s, then the page says since when; after 30 s it gives the connection up."""
+def test_page_of_hanging_node_is_not_live(*, answered: bool) -> None:
+    """Without a frame for 6 s, the page shows the time of the last one. After 30 s it closes the connection."""
     script = Path(__file__).with_name("page_silence.js")
     arguments = [str(NODE_JS), str(script), str(PAGE_FILE), *([] if answered else ["unanswered"])]
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""What clients of a farm may rely on when its processes end: applied once, read back at once, handed over cleanly."""
+"""Guarantees for clients when processes end: one application per request, linearizable reads, and handovers."""
 
 import json
 import threading
@@ -13,13 +13,13 @@ STREAM = 30
 
 
 def requests(node: Node) -> Counter[str]:
-    """How many copies of each named request the node's log holds."""
+    """Count the copies of each named request in the node's log."""
     values = [json.loads(entry.data) for entry in node.entries().values() if entry.data[:1] == b"{"]
     return Counter(value["request"] for value in values if "request" in value)
 
 
 def events(node: Node, first: int = 1) -> list[TraceEvent]:
-    """The trace since the process started, or from a place on."""
+    """Return the trace from cursor `first` on."""
 
     async def read(client: ControlClient) -> list[TraceEvent]:
         found: list[TraceEvent] = []
@@ -31,43 +31,43 @@ def events(node: Node, first: int = 1) -> list[TraceEvent]:
 
 
 def submit(node: Node, request: str) -> SubmitAnswer:
-    """One entry under this id."""
+    """Submit one entry with this request id."""
     entry = json.dumps({"mark": request}).encode()
     return node.ask(lambda client: client.submit(entry, request), 60.0)
 
 
-def test_what_is_repeated_at_another_node_after_the_leader_was_killed_in_midstream_is_applied_once(farm: Farm) -> None:
+def test_requests_repeated_after_leader_kill_are_applied_once(farm: Farm) -> None:
     leader = farm.wait_settled()
     one, other = (node for node in farm.nodes if node is not leader)
-    born = leader.view().raft.commit_index
-    names = [f"end-to-end-{born}-{number}" for number in range(1, STREAM + 1)]
-    told: dict[str, SubmitAnswer] = {}
+    first_index = leader.view().raft.commit_index
+    names = [f"end-to-end-{first_index}-{number}" for number in range(1, STREAM + 1)]
+    answers: dict[str, SubmitAnswer] = {}
 
     def stream() -> None:
         for name in names:
-            told[name] = submit(one, name)
+            answers[name] = submit(one, name)
 
     streaming = threading.Thread(target=stream)
     streaming.start()
-    farm.wait_until(lambda: len(told) >= STREAM // 3, START_BOUND_S, "a third of the entries is acknowledged")
+    farm.wait_until(lambda: len(answers) >= STREAM // 3, START_BOUND_S, "a third of the entries is acknowledged")
     leader.kill()
     streaming.join(2 * START_BOUND_S)
-    assert set(told) == set(names)
-    assert {answer.outcome for answer in told.values()} <= {SubmitOutcome.COMMITTED, SubmitOutcome.UNKNOWN}
-    # Of the last sixteen numbers the farm remembers where they stand; of those before, that they are forgotten.
-    remembered = names[-16:]
-    again = {name: submit(other, name) for name in remembered}
+    assert set(answers) == set(names)
+    assert {answer.outcome for answer in answers.values()} <= {SubmitOutcome.COMMITTED, SubmitOutcome.UNKNOWN}
+    # The farm stores the index of the last sixteen requests of a client. Earlier requests are expired.
+    stored = names[-16:]
+    again = {name: submit(other, name) for name in stored}
     assert {answer.outcome for answer in again.values()} == {SubmitOutcome.COMMITTED}
-    for name in remembered:
-        if told[name].outcome is SubmitOutcome.COMMITTED:
-            assert again[name].index == told[name].index
-    assert len({answer.index for answer in again.values()}) == len(remembered)
+    for name in stored:
+        if answers[name].outcome is SubmitOutcome.COMMITTED:
+            assert again[name].index == answers[name].index
+    assert len({answer.index for answer in again.values()}) == len(stored)
     assert submit(other, names[0]).outcome is SubmitOutcome.EXPIRED
     copies = requests(other)
-    assert all(copies[name] >= 2 for name in remembered), "a repetition is an entry of the log, without effect"
+    assert all(copies[name] >= 2 for name in stored), "a repetition is an entry of the log, without effect"
 
 
-def test_the_command_line_names_the_id_by_which_a_submission_can_be_repeated(farm: Farm) -> None:
+def test_submit_command_prints_id_for_repetition(farm: Farm) -> None:
     leader = farm.wait_settled()
     first = json.loads(call("submit", "--json", "--node", leader.directory, '{"mark": "by hand"}').stdout)
     assert first["outcome"] == "committed"
@@ -81,11 +81,11 @@ def test_the_command_line_names_the_id_by_which_a_submission_can_be_repeated(far
     assert again.stdout == f"Committed at index {first['index']}, term {first['term']}.\n"
 
 
-def test_a_linearizable_page_of_any_node_holds_what_was_acknowledged_a_moment_ago(farm: Farm) -> None:
+def test_linearizable_read_includes_acknowledged_entry(farm: Farm) -> None:
     farm.wait_settled()
     for number in range(10):
-        asked, reader = farm.nodes[number % 3], farm.nodes[(number + 1) % 3]
-        answer = asked.submit({"mark": f"read-{number}"})
+        writer, reader = farm.nodes[number % 3], farm.nodes[(number + 1) % 3]
+        answer = writer.submit({"mark": f"read-{number}"})
         assert answer.outcome is SubmitOutcome.COMMITTED
         assert answer.index is not None
         index = answer.index
@@ -93,11 +93,11 @@ def test_a_linearizable_page_of_any_node_holds_what_was_acknowledged_a_moment_ag
         assert [entry.index for entry in page.entries] == [index]
 
 
-def test_a_leader_that_is_stopped_hands_over_without_an_election_timeout(unhurried_farm: Farm) -> None:
-    farm = unhurried_farm
+def test_stopped_leader_hands_over_without_election_timeout(lan_timing_farm: Farm) -> None:
+    farm = lan_timing_farm
     leader = farm.wait_settled()
     before = leader.view().raft
-    heard = {node.name: events(node)[-1].cursor for node in farm.nodes}
+    last_cursors = {node.name: events(node)[-1].cursor for node in farm.nodes}
     assert leader.stop() == 0
 
     def successor() -> Node | None:
@@ -110,7 +110,7 @@ def test_a_leader_that_is_stopped_hands_over_without_an_election_timeout(unhurri
     assert f"to {new_leader.name}, in term {before.term + 1}" in handed_over[-1]
     assert after.raft.term == before.term + 1, "the one election was the one that the handover caused"
     for node in farm.running:
-        new = events(node, heard[node.name] + 1)
+        new = events(node, last_cursors[node.name] + 1)
         campaigns = [event.data["term"] for event in new if event.kind == "election-started"]
         assert campaigns == ([after.raft.term] if node is new_leader else []), f"{node.name} campaigned by itself"
     leader.start()

@@ -1,6 +1,6 @@
-"""A holder of a copied farm key can announce a farm of its own: no node with a fact of the real one believes it.
+"""A false founding announced by a holder of the farm key: a node with proof of the real founding ignores it.
 
-The fact is a founder's own promise, the cluster id in an exported key file, or the one that an operator confirmed.
+The proof is a founder's own promise, the cluster id in an exported key file, or a cluster id confirmed by an operator.
 """
 
 import json
@@ -19,12 +19,12 @@ from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml
 
 FOUNDERS = 3
-STRANGERS = (b"strang-1", b"strang-2")
+UNKNOWN_NODES = (b"strang-1", b"strang-2")
 
 
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Three founders, in good order; each story may add servers, and none needs those of another."""
+    """Start three founders. Tests may add servers and do not depend on each other."""
     with local_farm(tmp_path_factory.mktemp("copied"), FOUNDERS) as farm:
         farm.start_all()
         farm.wait_settled()
@@ -32,35 +32,35 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 def formation_of(node: Node) -> FormationState:
-    """What the node's formation file says."""
+    """Return the content of the node's formation file."""
     return decode_formation_state((node.directory / "formation.json").read_bytes())
 
 
 def real_founding(farm: Farm) -> Founding:
-    """By the file of a founder."""
+    """Return the founding in the file of a founder."""
     founding = formation_of(farm.nodes[0]).founding
     assert founding is not None
     return founding
 
 
-def forged_beside(founder: Founder) -> Founding:
-    """A founding of the liar's making, with a real promise inside: promises are no secret among holders of the key."""
-    invented = [Founder(each, founder.clock_ms, bytes(16)) for each in STRANGERS]
+def forged_founding(founder: Founder) -> Founding:
+    """Return a false founding with one real promise: every holder of the farm key can read promises."""
+    invented = [Founder(each, founder.clock_ms, bytes(16)) for each in UNKNOWN_NODES]
     return Founding(tuple(sorted([founder, *invented], key=lambda each: each.node_id)))
 
 
 def seeds_of(farm: Farm) -> list[str]:
-    """Where its gossip listens."""
+    """Return the gossip addresses of the founders."""
     return [addresses(node)[0] for node in farm.nodes[:FOUNDERS]]
 
 
 def formation_alarm(node: Node) -> str:
-    """What formation says to the node's operator."""
+    """Return the text of the node's formation alarm, or ""."""
     return next((each.text for each in node.view().alarms if each.kind == "formation"), "")
 
 
 def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
-    """One more node with this key file, not started; it belongs to `farm` from here on."""
+    """Add a node with this key file to `farm`, without a start."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds_of(farm))
     farm.nodes.append(node)
@@ -68,13 +68,13 @@ def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
 
 
 def serves(node: Node) -> bool:
-    """Whether it is a server of the farm with its log; a sixth one stays a learner, since five vote."""
+    """Return True if the node is a server with the farm's log. The sixth server stays a learner: five servers vote."""
     view = node.view()
     return view.node.raft_id is not None and view.raft.applied_index > 0
 
 
 def no_founder(farm: Farm) -> Node:
-    """A voter that is not a founder: the first that an earlier story has added, or a new one."""
+    """Return a voter that is not a founder: the first one added by an earlier test, or a new one."""
     if len(farm.nodes) == FOUNDERS:
         newcomer(farm, "no-founder", exported_key(farm.nodes[0], farm.directory / "no-founder.key")).start()
     node = farm.nodes[FOUNDERS]
@@ -83,7 +83,7 @@ def no_founder(farm: Farm) -> Node:
 
 
 def led_by(farm: Farm, node: Node) -> None:
-    """Have this node lead."""
+    """Transfer leadership to this node."""
 
     def leads() -> bool:
         leader = farm.leader()
@@ -95,20 +95,20 @@ def led_by(farm: Farm, node: Node) -> None:
 
 
 def with_identity(node: Node) -> bytes:
-    """Make the identity of a node before it starts; its NodeId."""
+    """Create the identity of a node before its start; return its NodeId."""
     identity = NodeIdentity.throwaway()
     node.directory.chmod(0o700)
     save_identity(node.directory, identity)
     return identity.node_id
 
 
-def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_with_a_cluster_id(
+def test_forged_founding_is_reported_and_ignored(
     founded: Farm,
 ) -> None:
-    # Given a farm, and a stranger with its key that tells of another founding with a founder's promise inside
+    # Given a farm, and an unknown node with its key that announces another founding with a founder's promise
     real = real_founding(founded)
     exported = exported_key(founded.nodes[0], founded.directory / "exported.key")
-    forged = forged_beside(real.promised[0])
+    forged = forged_founding(real.promised[0])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
         founded.wait_until(
             lambda: all(forged.cluster_id.hex() in formation_alarm(node) for node in founded.nodes),
@@ -116,16 +116,16 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
             "every member tells of the other founding",
         )
         assert all("announced by liar" in formation_alarm(node) for node in founded.nodes)
-        # When a founder starts again that remembers its promise and not the founding
+        # When a founder restarts with its promise and without the founding
         late = next(node for node in founded.nodes[:FOUNDERS] if node.view().raft.role is RaftRole.FOLLOWER)
         late.stop()
         state = formation_of(late)
-        forgotten = FormationState(promise=state.promise, endorsed=real)
-        (late.directory / "formation.json").write_bytes(encode_formation_state(forgotten))
+        promise_only = FormationState(promise=state.promise, endorsed=real)
+        (late.directory / "formation.json").write_bytes(encode_formation_state(promise_only))
         late.start()
-        # And a node comes with an exported key file
+        # And a node with an exported key file is added
         fourth = newcomer(founded, "node-4", exported).start()
-        # Then both are servers of the real farm, and count what they did not believe
+        # Then both are servers of the real farm, and count the ignored founding
         founded.wait_until(lambda: late.view().node.phase is Phase.FOUNDED, START_BOUND_S, "the founder votes again")
         founded.wait_until(lambda: serves(fourth), START_BOUND_S, "the node serves")
         founded.wait_until(
@@ -137,28 +137,28 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
         assert formation_of(fourth).known == real
 
 
-def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_confirms_it(founded: Farm) -> None:
+def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> None:
     real = real_founding(founded)
-    forged = forged_beside(real.promised[1])
+    forged = forged_founding(real.promised[1])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
-        # Given a node with the key file of the day before the founding, which discovers two clusters
+        # Given a node with the key file from before the founding, which discovers two clusters
         fifth = newcomer(founded, "node-5", founded.directory / "farm.key").start()
         founded.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),
             START_BOUND_S,
             "it names both clusters",
         )
-        # Then it has joined neither, and says who tells of which, and what to do
-        said = call("status", "--node", fifth.directory).stdout
-        assert f"cluster {forged.cluster_id.hex()} (announced by liar)" in said
-        assert f"`garlicfarm confirm-cluster {real.cluster_id.hex()}`" in said
+        # Then it has not joined either cluster, and its status shows both announcers and the command
+        status = call("status", "--node", fifth.directory).stdout
+        assert f"cluster {forged.cluster_id.hex()} (announced by liar)" in status
+        assert f"`garlicfarm confirm-cluster {real.cluster_id.hex()}`" in status
         view = fifth.view()
         assert (view.raft.role, view.farm.cluster_id) == (RaftRole.NONE, None)
         assert not (fifth.directory / "raft").exists()
-        # When its operator confirms the cluster that a founder shows, the newcomer joins it
-        refused = call("confirm-cluster", "00" * 16, "--node", fifth.directory)
-        assert refused.returncode == 1
-        assert "no member reports cluster" in refused.stderr
+        # When its operator confirms the cluster of the founders, the node joins it
+        result = call("confirm-cluster", "00" * 16, "--node", fifth.directory)
+        assert result.returncode == 1
+        assert "no member reports cluster" in result.stderr
         done = call("confirm-cluster", real.cluster_id.hex(), "--json", "--node", fifth.directory)
         assert json.loads(done.stdout)["confirmed"] == real.cluster_id.hex()
         founded.wait_until(lambda: serves(fifth), START_BOUND_S, "it serves")
@@ -167,20 +167,20 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
         assert (state.known, state.confirmed) == (real, real.cluster_id)
 
 
-def test_a_newcomer_takes_its_raft_id_from_no_stranger_and_gets_rid_of_a_wrong_one(founded: Farm) -> None:
-    # Given a stranger that counts itself to the real farm and tells a newcomer a Raft id
+def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
+    # Given an unknown node that claims to belong to the real farm and announces a Raft id for a new node
     real, leader = real_founding(founded), no_founder(founded)
     sixth = newcomer(founded, "node-6", exported_key(founded.nodes[0], founded.directory / "exported-6.key"))
     node_id = with_identity(sixth)
     real_notice = FormationNotice(founding=real)
     with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):
-        # And the word of a member that was evicted since, which the newcomer had believed
+        # And the stored Raft id from a member that was evicted later
         note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
         (sixth.directory / "admissions.json").write_text(json.dumps(note))
-        # And a leader that is no founder, so that its word needs the admissions that lead to one
+        # And a leader that is not a founder, so its announcement needs the admissions that lead to a founder
         led_by(founded, leader)
         sixth.start()
-        # Then it serves under the id that the log has given it
+        # Then the node serves with the id from the log
         founded.wait_until(
             lambda: sixth.view().node.raft_id not in {None, 77}, START_BOUND_S, "its Raft id is corrected"
         )

@@ -1,4 +1,4 @@
-"""`garlicfarm debug` of a farm of processes, one of which was killed: all of it without one secret."""
+"""`garlicfarm debug` of a farm with a killed node: the bundle is complete and does not contain a secret."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ PRIVATE = ("*.key", "*.token", "*.pem", "keys")
 
 
 def secret_texts(directory: Path) -> set[bytes]:
-    """Every line that only a key file or a token file has."""
+    """Return the long words of all key and token files."""
     files = [path for pattern in PRIVATE for path in directory.rglob(pattern)]
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
     values = set[bytes]()
@@ -27,9 +27,9 @@ def secret_texts(directory: Path) -> set[bytes]:
     return values
 
 
-def test_a_bundle_tells_of_every_node_and_holds_no_secret_of_the_farm(tmp_path: Path) -> None:
+def test_bundle_describes_each_node_without_secrets(tmp_path: Path) -> None:
     with local_farm(tmp_path, 3) as farm:
-        # Given a farm whose first node is open to other machines, and whose last one was killed.
+        # Given a farm whose first node accepts remote connections, and whose last node was killed.
         first, second, last = farm.nodes
         port = free_port(socket.SOCK_STREAM)
         with first.configuration.open("a") as file:
@@ -37,7 +37,7 @@ def test_a_bundle_tells_of_every_node_and_holds_no_secret_of_the_farm(tmp_path: 
         farm.start_all()
         farm.wait_settled()
         last.kill()
-        # When a bundle is made with the admin token of the first, and another one with its read token.
+        # When one bundle is created with the admin token of the first node, and one with its read token.
         bundles = {
             token: bundle(first, second, port, token, tmp_path / f"{token}.tar.gz")
             for token in (ADMIN_TOKEN_FILE, READ_TOKEN_FILE)
@@ -45,41 +45,41 @@ def test_a_bundle_tells_of_every_node_and_holds_no_secret_of_the_farm(tmp_path: 
         secrets = [secret for _, secret in secrets_of(farm)]
         texts = secret_texts(tmp_path)
         public = {line for path in tmp_path.rglob("leaf.destination") for line in path.read_bytes().split()}
-    # Then it has the views of all that run, the asked one's profile and settings, and who is missing.
+    # Then it has the views of all running nodes, profile and settings of the named node, and the missing node.
     found = bundles[ADMIN_TOKEN_FILE]
     summary = json.loads(found["summary.json"])
     assert [each["name"] for each in summary["answered"]] == [first.name, second.name]
     assert [each["missing"] for each in summary["answered"]] == [[], []]
     assert last.name in {each["name"] for each in summary["silent"]}
-    told = json.loads(found[f"{first.name}/debug.json"])
-    assert told["settings"]["farm_key"].endswith("farm.key")
-    assert told["profile"]["processorS"] > 0
-    assert any("ConsensusServer" in each["name"] for each in told["tasks"])
-    # A read token shows everything but what the node tells admins.
+    debug = json.loads(found[f"{first.name}/debug.json"])
+    assert debug["settings"]["farm_key"].endswith("farm.key")
+    assert debug["profile"]["processorS"] > 0
+    assert any("ConsensusServer" in each["name"] for each in debug["tasks"])
+    # The bundle of a read token lacks only the data for admins.
     shown = json.loads(bundles[READ_TOKEN_FILE]["summary.json"])["answered"][0]
     assert shown["missing"][0].startswith(f"{first.name}/debug.json: the node refused: this token only reads")
-    # And nothing in it is a secret, in whatever form.
-    everything = b"\n".join(content for files in bundles.values() for content in files.values())
+    # The bundles do not contain a secret in any encoding.
+    content_of_all = b"\n".join(content for files in bundles.values() for content in files.values())
     assert len(texts - public) > 10
     for secret in secrets:
         forms = (secret, secret.hex().encode(), base64.b64encode(secret), base64.urlsafe_b64encode(secret))
-        assert not any(form.rstrip(b"=") in everything for form in forms)
-    # The master's public destination stands in its key file too, and is what the farm publishes.
-    leaked = {text for text in texts - public if text in everything}
+        assert not any(form.rstrip(b"=") in content_of_all for form in forms)
+    # The public destination of the master is also in its key file, and the farm publishes it.
+    leaked = {text for text in texts - public if text in content_of_all}
     assert {text[:16] for text in leaked} <= {text[:16] for text in destinations(found)}
 
 
 def destinations(found: dict[str, bytes]) -> set[bytes]:
-    """What the views show as destinations of masters and leaves, which are public."""
+    """Return the destinations of masters and leaves in the views, which are public."""
     views = [json.loads(content) for name, content in found.items() if name.endswith("view.json")]
     settings = [json.loads(content)["settings"] for name, content in found.items() if name.endswith("debug.json")]
-    keys = [each for told in settings for each in (*told["leaf"], *told["master"])]
+    keys = [each for each_settings in settings for each in (*each_settings["leaf"], *each_settings["master"])]
     shown = {str(each["destination"]).encode() for each in keys if "destination" in each}
     return shown | {str(each["master"]).encode() for view in views for each in view["publishing"]}
 
 
 def bundle(first: Node, second: Node, port: int, token: str, output: Path) -> dict[str, bytes]:
-    """The files of a bundle that was asked for by URL."""
+    """Return the files of a bundle requested by URL."""
     place = first.directory
     credentials = ("--token-file", place / token, "--certificate", place / CERTIFICATE_FILE)
     nodes = ("--node", f"https://{LOOPBACK}:{port}", "--node", second.directory)

@@ -1,4 +1,4 @@
-"""No process blocks its event loop: a story under the watch, planted operations, and a disk that hangs."""
+"""Event loops do not block: a farm under the watch, planted blocking operations, and a hanging or slow disk."""
 
 import os
 import re
@@ -125,8 +125,8 @@ def test_each_exception_has_a_reason_and_a_limit() -> None:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:
-    """A farm of three, of which the first node's disk hangs while `hang` exists."""
-    with local_farm(tmp_path / "farm", 3, unhurried=True) as farm:
+    """Start a farm of three. The disk of the first node hangs while the file `hang` exists."""
+    with local_farm(tmp_path / "farm", 3, lan_timing=True) as farm:
         os.environ[hung_disk.ENVIRONMENT] = str(tmp_path / "hang")
         try:
             farm.nodes[0].start()
@@ -138,7 +138,7 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
 
 
 def led_by(farm: Farm, node: Node) -> None:
-    """Return when this node leads."""
+    """Wait until this node leads."""
     farm.wait_until(lambda: farm.leader() is node or _hand_over(farm, node), START_BOUND_S, f"{node.name} leads")
 
 
@@ -149,7 +149,7 @@ def _hand_over(farm: Farm, node: Node) -> bool:
     return False
 
 
-def test_node_goes_on_while_its_disk_hangs_and_stops_in_time(tmp_path: Path, farm: Farm) -> None:
+def test_node_works_while_disk_hangs_and_stops_in_time(tmp_path: Path, farm: Farm) -> None:
     node, other, _ = farm.nodes
     led_by(farm, node)
     (tmp_path / "hang").touch()
@@ -161,25 +161,25 @@ def test_node_goes_on_while_its_disk_hangs_and_stops_in_time(tmp_path: Path, far
     assert node.process is not None
     began = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
-    assert node.ended(END_BOUND_S) == 1
+    assert node.wait_end(END_BOUND_S) == 1
     assert time.monotonic() - began < 2 * CLOSE_SECONDS
-    # Either the log's disk is what hangs first, or another file.
+    # Either the disk of the log hangs first, or another file.
     assert re.search("did not finish a write within 5 s|did not end within 12 s", tail(node.log_file))
 
 
-def test_second_signal_ends_a_node_whose_disk_hangs(tmp_path: Path, farm: Farm) -> None:
+def test_second_signal_ends_node_with_hanging_disk(tmp_path: Path, farm: Farm) -> None:
     node, other, _ = farm.nodes
     (tmp_path / "hang").touch()
     assert other.submit({"mark": "hung"}).outcome.value == "committed"
     assert node.process is not None
     node.process.send_signal(signal.SIGTERM)
     node.process.send_signal(signal.SIGINT)
-    assert node.ended(END_BOUND_S) == 1
+    assert node.wait_end(END_BOUND_S) == 1
     assert "Traceback" not in tail(node.log_file)
 
 
-def test_node_with_a_slow_disk_stops_in_order(tmp_path: Path, farm: Farm) -> None:
-    """Given a disk whose syncs take 2 s, when its node is told to stop, then it ends with exit code 0."""
+def test_node_with_slow_disk_stops_with_code_zero(tmp_path: Path, farm: Farm) -> None:
+    """Each sync takes 2 s."""
     node, other, _ = farm.nodes
     led_by(farm, node)
     (tmp_path / "new").write_text("2")
@@ -188,4 +188,4 @@ def test_node_with_a_slow_disk_stops_in_order(tmp_path: Path, farm: Farm) -> Non
         assert other.submit({"mark": f"slow-{number}"}).outcome.value == "committed"
     assert node.process is not None
     node.process.send_signal(signal.SIGTERM)
-    assert node.ended(END_BOUND_S) == 0, tail(node.log_file)
+    assert node.wait_end(END_BOUND_S) == 0, tail(node.log_file)

@@ -1,4 +1,4 @@
-"""What a farm does when its processes are killed: nothing acknowledged is lost, and the others take over."""
+"""Killed processes of a farm: acknowledged entries survive, and other servers become leader and publisher."""
 
 import json
 import time
@@ -13,7 +13,7 @@ ROUNDS_OF_KILLING_ALL = 3
 
 
 def publisher(farm: Farm) -> tuple[Node, Read] | None:
-    """The node that publishes, by the word of the leader, and what it has on disk."""
+    """Return the publisher in the leader's view, and its published structure."""
     leader = farm.leader()
     if leader is None:
         return None
@@ -24,10 +24,10 @@ def publisher(farm: Farm) -> tuple[Node, Read] | None:
     return None
 
 
-def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> None:
+def test_killed_leader_is_replaced_without_loss_of_entries(farm: Farm) -> None:
     leader = farm.wait_settled()
     before = leader.view()
-    survivors = [node for node in farm.nodes if node is not leader]
+    others = [node for node in farm.nodes if node is not leader]
     with Submitter(farm, farm.nodes, "leader-killed") as submitter:
         submitter.wait_for(10, START_BOUND_S)
         leader.kill()
@@ -42,21 +42,21 @@ def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> N
         submitter.wait_for(10, START_BOUND_S)
     print(f"a new leader after {took_s:.2f} s")  # noqa: T201 - shown with -s
     assert not submitter.errors
-    for node in survivors:
+    for node in others:
         farm.wait_log(node, submitter.acknowledged)
 
-    def shown() -> bool:
-        # The present leader: there may have been one more election.
+    def is_shown() -> bool:
+        # Use the current leader: another election is possible.
         now_leader = farm.leader()
-        views = [node.view() for node in survivors]
+        views = [node.view() for node in others]
         statuses = {m.status for view in views for m in view.members if m.name == leader.name}
         if now_leader is None or {view.raft.leader_name for view in views} != {now_leader.name}:
             return False
         status = json.loads(call("status", "--json", "--node", now_leader.directory).stdout)
         return statuses == {MemberStatus.DEAD} and status["raft"]["role"] == RaftRole.LEADER.value
 
-    assert new_leader in survivors
-    farm.wait_until(shown, START_BOUND_S, "the views show the new leader, and the old one as dead")
+    assert new_leader in others
+    farm.wait_until(is_shown, START_BOUND_S, "the views show the new leader, and the old one as dead")
 
     leader.start()
     farm.wait_settled()
@@ -68,25 +68,27 @@ def test_the_leader_is_killed_and_no_acknowledged_entry_is_lost(farm: Farm) -> N
     assert rejoined.farm.cluster_id == before.farm.cluster_id
 
 
-def test_the_publisher_is_killed_and_another_server_publishes(farm: Farm) -> None:
+def test_killed_publisher_is_replaced(farm: Farm) -> None:
     old, last = farm.wait_until(lambda: publisher(farm), START_BOUND_S, "a node publishes")
     old.kill()
     killed_at = time.monotonic()
 
-    def succeeded() -> Read | None:
+    def next_structure() -> Read | None:
         found = [each for node in farm.running for each in node.published()]
         return next((each for each in found if each.published_s > last.published_s), None)
 
-    made = farm.wait_until(succeeded, PUBLISHER_BOUND_S, "another server publishes")
+    made = farm.wait_until(next_structure, PUBLISHER_BOUND_S, "another server publishes")
     print(f"a new publisher after {time.monotonic() - killed_at:.2f} s")  # noqa: T201 - shown with -s
     assert made.destination == last.destination
 
-    def shown() -> bool:
+    def is_shown() -> bool:
         chosen = {each.publisher_name for node in farm.running for each in node.view().publishing}
         successors = [node for node in farm.running if chosen == {node.name}]
         return any(len(each.entries) == 2 for node in successors for each in node.published())
 
-    farm.wait_until(shown, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead one's leaf is left out")
+    farm.wait_until(
+        is_shown, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead one's leaf is left out"
+    )
 
     old.start()
     farm.wait_settled()
@@ -97,7 +99,7 @@ def test_the_publisher_is_killed_and_another_server_publishes(farm: Farm) -> Non
     )
 
 
-def test_all_are_killed_at_any_moment_and_every_acknowledged_entry_is_there_after_the_restart(farm: Farm) -> None:
+def test_entries_survive_kill_of_all_nodes(farm: Farm) -> None:
     random = seeded("kill all")
     acknowledged: dict[int, str] = {}
     for round_number in range(ROUNDS_OF_KILLING_ALL):
@@ -121,7 +123,7 @@ def test_all_are_killed_at_any_moment_and_every_acknowledged_entry_is_there_afte
     assert len({json.dumps({i: m for i, m in log.items() if i <= common}, sort_keys=True) for log in logs}) == 1
 
 
-def test_a_follower_passes_the_order_to_hand_leadership_over_on_to_the_leader(farm: Farm) -> None:
+def test_follower_forwards_transfer_request_to_leader(farm: Farm) -> None:
     farm.start_all()
     leader = farm.wait_settled()
     follower, successor = (node for node in farm.nodes if node is not leader)

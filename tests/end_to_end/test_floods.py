@@ -1,6 +1,6 @@
-"""Floods against a running node: what strangers and holders of the password cost it, and which peers get through.
+"""Floods against a running node, by unknown clients and by holders of the password: their cost, and served peers.
 
-The node may open 1,024 files and sockets, as shells allow by default, and cannot raise that.
+The node may open 1,024 files and sockets, the default of shells, and cannot raise this limit.
 """
 
 import os
@@ -33,21 +33,21 @@ DESCRIPTORS = 1024
 CONNECTIONS = 999
 DRIPPING = 60
 GROWTH_BOUND_BYTES = 96 * 2**20
-"""32 MiB for clients, what Python needs beside them, and 60 connections; it was 741 MB."""
+"""The limit of growth: 32 MiB for clients, Python's own overhead, and 60 connections. Without limits it was 741 MB."""
 CONNECT_BOUND_S = 2.5
-"""Ten times what it takes without a flood on a busy machine; it was 9.7 s."""
+"""Ten times the time without a flood on a busy machine. Without protection it was 9.7 s."""
 REQUEST_BYTES = 12 * 2**20
 CHUNK_BYTES = 256 * 1024
 
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """One node that may open 1,024 descriptors."""
+    """Start one node that may open 1,024 descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
     with local_farm(tmp_path_factory.mktemp("floods") / "farm", 1) as farm:
         node = farm.nodes[0].start(anew=True)
-        # Before it has read its configuration.
+        # Set the limit before the node has read its configuration.
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         farm.wait_settled()
         yield farm
@@ -68,8 +68,8 @@ def _still_serves(farm: Farm, node: Node) -> None:
     assert node.view().node.pid == node.pid
 
 
-def test_sixty_dripping_requests_with_the_password_cost_a_bounded_amount(farm: Farm) -> None:
-    """Given 60 clients that each send 12 MiB of a request and not its end, then memory grows by the budget alone."""
+def test_incomplete_requests_use_bounded_memory(farm: Farm) -> None:
+    """Each of 60 clients sends 12 MiB of a request, without its end."""
     node = farm.nodes[0]
     before = node.resident_bytes()
     most = trio.run(_drip, farm, node)
@@ -86,7 +86,7 @@ async def _drip(farm: Farm, node: Node) -> int:
     credentials = Credentials(shown.username, shown.password)
     identity = Identity((await trio.to_thread.run_sync(node.view)).farm.cluster_id, None)
     address = PeerAddress(*_raft_address(node), certificate.fingerprint)
-    # A header that announces more than is ever sent.
+    # The header announces more bytes than follow.
     announced = min(REQUEST_BYTES, DEFAULT_LIMITS.log_bytes)
     head = encode_request(
         ClientRequest(
@@ -123,8 +123,8 @@ async def _drip(farm: Farm, node: Node) -> int:
     return most
 
 
-def test_a_node_at_its_limit_of_descriptors_lives_and_keeps_its_reserve(farm: Farm) -> None:
-    """Given 999 connections, a third of them in the midst of TLS, then the node has what it needs for its own work."""
+def test_node_at_descriptor_limit_keeps_reserve(farm: Farm) -> None:
+    """A third of 999 connections stops within the TLS handshake."""
     node = farm.nodes[0]
     with ExitStack() as opened:
         for number in range(CONNECTIONS):
@@ -139,7 +139,7 @@ def test_a_node_at_its_limit_of_descriptors_lives_and_keeps_its_reserve(farm: Fa
 
 
 @pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"], ids=["from a member's address", "from elsewhere"])
-def test_a_member_connects_in_time_through_a_flood_of_half_open_connections(farm: Farm, source: str) -> None:
+def test_member_connects_in_time_during_flood(farm: Farm, source: str) -> None:
     node = farm.nodes[0]
     times: list[float] = []
     with ExitStack() as opened:
@@ -156,7 +156,7 @@ def test_a_member_connects_in_time_through_a_flood_of_half_open_connections(farm
 
 
 def _connect_time(node: Node) -> float:
-    """How long TLS and the first answer take."""
+    """Return the time of TLS and the first reply."""
     began = time.monotonic()
     with (
         socket.create_connection(_raft_address(node), 30) as connection,
@@ -167,8 +167,8 @@ def _connect_time(node: Node) -> float:
     return time.monotonic() - began
 
 
-def test_the_log_tells_a_flood_in_few_lines(farm: Farm) -> None:
-    """Given all floods above, then the node has not filled its log and its ring with them."""
+def test_flood_is_logged_in_few_lines(farm: Farm) -> None:
+    """All floods above came from few addresses."""
     node = farm.nodes[0]
     lines = node.log_file.read_text(errors="replace").splitlines()
     refused = [line for line in lines if "connection-refused" in line]

@@ -1,8 +1,8 @@
-"""Entries that speak for the farm without being allowed to: sent to the Raft port by a holder of a copied farm key.
+"""Forged entries from a holder of a copied farm key, sent to the Raft port.
 
-Before entries carried proofs, each of these attacks succeeded against this very farm: of 64 invented servers' reports
-sixteen leaves stood in the signed Meta LS2 and none of the farm's own, a phantom with `publishConfig` on became the
-publisher, so no node published, and forged weights moved costs. No alarm said so.
+Before entries carried proofs, each of these attacks succeeded against this farm. Reports of 64 invented servers put
+sixteen false leaves into the signed Meta LeaseSet2, without a leaf of the farm. An invented server with `publishConfig`
+on became the publisher, so the farm did not publish. Forged weights changed costs. None of this raised an alarm.
 """
 
 import base64
@@ -39,7 +39,7 @@ INVENTED = 64
 
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Three nodes that publish."""
+    """Start three nodes that publish."""
     with local_farm(tmp_path_factory.mktemp("forged"), 3) as farm:
         farm.start_all()
         farm.wait_settled()
@@ -47,7 +47,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 class Attacker:
-    """Has a copy of the farm key, and so may connect and submit."""
+    """A client with a copy of the farm key, which may connect and submit."""
 
     def __init__(self, farm: Farm) -> None:
         view = farm.nodes[0].view()
@@ -56,12 +56,12 @@ class Attacker:
         self._number = 0
 
     def sign(self, entry: bytes, key: Ed25519PrivateKey) -> bytes:
-        """A valid proof by `key`."""
+        """Return the entry with a valid proof by `key`."""
         self._number += 1
         return sign_entry(entry, key, self.cluster_id, time.time_ns() // 1_000_000 + self._number)
 
     def submit(self, entries: list[bytes]) -> None:
-        """To the leader's Raft port, as a client without a proof; all of them are committed."""
+        """Submit entries to the leader's Raft port, as a client without a proof; wait for their commitment."""
         leader = self._farm.wait_settled()
         before = leader.view().raft.commit_index or 0
         trio.run(self._send, leader, entries)
@@ -90,7 +90,7 @@ class Attacker:
 
 
 def forged_report(farm: Farm, server_id: int, leaves: int = 1) -> bytes:
-    """The most inviting report that there can be: idle, willing to publish, with leaves of the attacker."""
+    """Return an attractive report: an idle server, able to publish, with leaves of the attacker."""
     [destination] = {each.destination for node in farm.nodes for each in node.published()}
     master = base64.b64encode(destination, altchars=b"-~").decode()
     report: dict[str, Any] = {
@@ -111,24 +111,24 @@ def forged_report(farm: Farm, server_id: int, leaves: int = 1) -> bytes:
 
 
 def without_effect(node: Node) -> dict[str, int]:
-    """How many entries had none, by reason."""
+    """Count the entries without effect, by reason."""
     mark = "without_effect_"
     return {name.partition(mark)[2]: value for name, value in node.counters().items() if mark in name}
 
 
 def listed(farm: Farm) -> set[bytes]:
-    """The leaves of what the farm has published last."""
+    """Return the leaves of the farm's newest publication."""
     found = [each for node in farm.nodes for each in node.published()]
     latest = max(found, key=lambda each: each.published_s, default=None)
     return set() if latest is None else set(latest.entries)
 
 
 def last_second(farm: Farm) -> int:
-    """Of what the farm has published."""
+    """Return the time of the farm's newest publication, in seconds."""
     return max((each.published_s for node in farm.nodes for each in node.published()), default=0)
 
 
-def test_nothing_that_a_copied_key_submits_changes_publisher_or_publication(founded: Farm) -> None:
+def test_forged_entries_change_neither_publisher_nor_publication(founded: Farm) -> None:
     farm, attacker = founded, Attacker(founded)
     node = farm.nodes[0]
     farm.wait_until(lambda: len(listed(farm)) == len(farm.nodes), START_BOUND_S, "every leaf is listed")
@@ -156,7 +156,7 @@ def test_nothing_that_a_copied_key_submits_changes_publisher_or_publication(foun
         ]
     )
     second = last_second(farm)
-    # Unsettled things would show in a publication that the attack caused: one more has to come, whatever is changed.
+    # Force one more publication: an effect of the attack would show in it.
     force = {"force": {"master": node.view().publishing[0].master}}
     farm.wait_done("publish", "force", force["force"]["master"], at=lambda: farm.nodes[2])
     farm.wait_until(lambda: last_second(farm) > second, START_BOUND_S, "the next structure is published")
@@ -180,15 +180,13 @@ def test_nothing_that_a_copied_key_submits_changes_publisher_or_publication(foun
 
 
 @pytest.mark.soak
-def test_a_client_key_may_do_what_its_scopes_say_and_its_entries_have_effect_once(
-    founded: Farm, tmp_path: Path
-) -> None:
+def test_client_key_is_limited_to_its_scopes(founded: Farm, tmp_path: Path) -> None:
     farm, node, file = founded, founded.nodes[0], tmp_path / "script.key"
     leaf = new_demo_leaf().address.removesuffix(".b32.i2p")
     cost = json.dumps({"cost": {"hash": leaf, "factor": 2.0}})
     weights = json.dumps({"factors": {"throughIndex": 1, "formula": "x", "factors": {leaf: 1.1}}})
 
-    def said(*arguments: str | Path) -> str:
+    def output_of(*arguments: str | Path) -> str:
         done = call(*arguments, "--node", node.directory)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -201,13 +199,13 @@ def test_a_client_key_may_do_what_its_scopes_say_and_its_entries_have_effect_onc
     call("keys", "new-client", file, "--name", "script")
     assert file.stat().st_mode & 0o777 == 0o600
     assert "no member admitted the key" in refusal("--client-key", file, cost)
-    assert "is admitted with the scope operator" in said("node", "admit-client", file, "--scope", "operator")
-    said("submit", "--client-key", file, cost)
+    assert "is admitted with the scope operator" in output_of("node", "admit-client", file, "--scope", "operator")
+    output_of("submit", "--client-key", file, cost)
     assert [each.factor for each in node.view().weights.costs] == [2.0]
     assert "not admitted for this kind" in refusal("--client-key", file, weights)
-    [listed_key] = json.loads(said("node", "clients", "--json"))["clients"]
+    [listed_key] = json.loads(output_of("node", "clients", "--json"))["clients"]
     assert (listed_key["name"], listed_key["scopes"], listed_key["admitted"]) == ("script", ["operator"], True)
-    assert "is removed" in said("node", "remove-client", "script", "--yes")
+    assert "is removed" in output_of("node", "remove-client", "script", "--yes")
     assert "retired, evicted or removed" in refusal("--client-key", file, cost)
-    said("submit", json.dumps({"cost": {"hash": leaf, "factor": 1.0}}))
+    output_of("submit", json.dumps({"cost": {"hash": leaf, "factor": 1.0}}))
     assert not farm.nodes[1].view().weights.costs

@@ -1,4 +1,4 @@
-"""Founding a farm with real processes: whatever the order of their starts, there is one farm, and only its own."""
+"""Founding with real processes: any order of starts creates exactly one farm, without nodes of other farms."""
 
 import re
 import socket
@@ -12,27 +12,27 @@ from tests.end_to_end.settings import broadcast_farm, free_port
 
 
 def clusters(farm: Farm) -> set[str | None]:
-    """The cluster ids that its nodes tell."""
+    """Return the cluster ids in the views of the nodes."""
     return {node.view().farm.cluster_id for node in farm.nodes}
 
 
 def founded(farm: Farm) -> bool:
-    """Whether every node is a voter of a farm that has a leader."""
+    """Return True if all nodes are voters of a farm with a leader."""
     views = [node.view() for node in farm.nodes]
     return all(view.node.phase is Phase.FOUNDED and view.raft.leader_id is not None for view in views)
 
 
 def no_alarm(node: Node) -> bool:
-    """Whether nothing stands on its board; what it says of its start ends by itself."""
+    """Return True if the node does not have an active alarm. Alarms of the start end automatically."""
     return not node.view().alarms
 
 
-def heard_of_the_other_farm(node: Node) -> bool:
-    """Whether it counted datagrams sealed with another farm's key."""
+def received_from_other_farm(node: Node) -> bool:
+    """Return True if the node counted datagrams sealed with another farm's key."""
     return node.counters().get("gossip_dropped_other_farm", 0) > 0
 
 
-def test_founders_that_start_late_or_again_create_one_farm(tmp_path: Path) -> None:
+def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None:
     random = seeded("late founders")
     with local_farm(tmp_path / "farm", 3) as farm:
         for node in random.sample(farm.nodes, 3):
@@ -48,8 +48,8 @@ def test_founders_that_start_late_or_again_create_one_farm(tmp_path: Path) -> No
         assert {node.view().node.raft_id for node in farm.nodes} == {1, 2, 3}
 
 
-def test_two_farms_on_the_same_ports_and_broadcast_address_find_their_own_and_stay_apart(tmp_path: Path) -> None:
-    """Six processes without any seed, started in random order, announce themselves to the same broadcast address."""
+def test_two_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
+    """Six processes without seeds start in random order and announce themselves at the same broadcast address."""
     random = seeded("two farms")
     gossip_port, consensus_port = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)
     hosts = [f"127.0.{random.randrange(1, 250)}.{number}" for number in range(1, 7)]
@@ -71,13 +71,13 @@ def test_two_farms_on_the_same_ports_and_broadcast_address_find_their_own_and_st
                 assert {member.name for member in node.view().members} <= names
                 farm.wait_until(partial(no_alarm, node), START_BOUND_S, f"{node.name} has no alarm")
                 farm.wait_until(
-                    partial(heard_of_the_other_farm, node),
+                    partial(received_from_other_farm, node),
                     START_BOUND_S,
                     f"{node.name} counts what it heard of the other farm: {node.counters()}",
                 )
 
 
-def test_machines_with_one_host_name_get_names_of_their_own_and_keep_them(tmp_path: Path) -> None:
+def test_nodes_with_one_host_name_keep_unique_names(tmp_path: Path) -> None:
     with local_farm(tmp_path, 3) as farm:
         for node in farm.nodes:
             text = node.configuration.read_text()
@@ -86,17 +86,17 @@ def test_machines_with_one_host_name_get_names_of_their_own_and_keep_them(tmp_pa
 
         def names() -> set[str]:
             views = [node.view() for node in farm.nodes]
-            told = {view.node.name for view in views}
-            agreed = all({member.name for member in view.members} == told for view in views)
+            names_now = {view.node.name for view in views}
+            agreed = all({member.name for member in view.members} == names_now for view in views)
             settled = all(view.verdict.kind is VerdictKind.HEALTHY for view in views)
-            return told if agreed and settled and len(told) == 3 else set()
+            return names_now if agreed and settled and len(names_now) == 3 else set()
 
-        told = farm.wait_until(names, START_BOUND_S, "three names, and a healthy farm")
-        host = min(told, key=len)
-        assert all(each == host or re.fullmatch(f"{re.escape(host[:27])}-[0-9a-f]{{4}}", each) for each in told)
+        first_names = farm.wait_until(names, START_BOUND_S, "three names, and a healthy farm")
+        host = min(first_names, key=len)
+        assert all(each == host or re.fullmatch(f"{re.escape(host[:27])}-[0-9a-f]{{4}}", each) for each in first_names)
         for node in farm.nodes:
             node.stop()
         farm.start_all()
         again = farm.wait_until(names, START_BOUND_S, "three names after a restart")
-        assert again == told
+        assert again == first_names
         assert not [alarm for node in farm.nodes for alarm in node.view().alarms if alarm.kind == "admission"]

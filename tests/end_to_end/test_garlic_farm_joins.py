@@ -1,4 +1,4 @@
-"""Servers join and go while clients write and read. `python -m tests.simulation garlic-farm-joins` is the long one."""
+"""Servers join and leave while clients write and read. `python -m tests.simulation garlic-farm-joins` runs longer."""
 
 from pathlib import Path
 from random import Random
@@ -9,8 +9,8 @@ from tests.simulation.consensus.linearizability import Verdict
 from tests.simulation.garlic_farm_joins import Story
 
 
-async def test_two_servers_join_and_go_and_the_whole_history_is_linearizable(tmp_path: Path) -> None:
-    """One by log packs, one by snapshot after the log was compacted."""
+async def test_history_with_joining_servers_is_linearizable(tmp_path: Path) -> None:
+    """One server joins with log packs, the other with a snapshot after compaction of the log."""
     with trio.fail_after(300):
         figures = await Story(tmp_path, entries=2_000, clients=16, random=Random(11)).run()
     print("\n".join(figures.lines()))  # noqa: T201 - shown with -s

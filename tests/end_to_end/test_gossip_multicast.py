@@ -1,7 +1,7 @@
-"""Announcements by broadcast and multicast, IPv4 and IPv6, on a LAN of network namespaces that the test makes itself.
+"""Announcements by broadcast and multicast, IPv4 and IPv6, on a LAN of network namespaces.
 
-Making namespaces needs root and iproute2; where they are not to be had the tests are skipped with that reason. Each
-node is a process in a namespace of its own: loopback would hide a wrong interface.
+Namespaces need root and iproute2; without them the tests are skipped with this reason. Each node is a process in its
+own namespace: loopback would hide a wrong interface.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 NODE = """
 import sys, trio, gossip
 host, target, others = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -37,7 +37,7 @@ def _ip(*arguments: str) -> None:
 
 @pytest.fixture
 def lan() -> Iterator[list[str]]:
-    """The names of two namespaces, each with one interface on a common bridge, 192.168.78.x and fd78::x."""
+    """Create two namespaces on a common bridge, 192.168.78.x and fd78::x; yield their names."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     prefix = f"gm{os.getpid()}"
@@ -72,7 +72,7 @@ def lan() -> Iterator[list[str]]:
     ],
     ids=["IPv4 broadcast", "IPv4 multicast", "IPv6 multicast on the link", "IPv6 multicast in the site"],
 )
-def test_nodes_of_a_lan_find_each_other_without_an_address(lan: list[str], hosts: tuple[str, str], target: str) -> None:
+def test_lan_nodes_discover_each_other_without_addresses(lan: list[str], hosts: tuple[str, str], target: str) -> None:
     with ExitStack() as stack:
         processes = []
         for name, host in zip(lan, hosts, strict=True):
@@ -82,7 +82,7 @@ def test_nodes_of_a_lan_find_each_other_without_an_address(lan: list[str], hosts
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            stack.enter_context(process)  # upon leaving, its standard input ends, and so does it
+            stack.enter_context(process)  # at its end, the standard input closes, and the process ends
             stack.callback(process.kill)
             processes.append(process)
         for process, other in zip(processes, reversed(hosts), strict=True):
@@ -91,4 +91,4 @@ def test_nodes_of_a_lan_find_each_other_without_an_address(lan: list[str], hosts
         for process in processes:
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""Farms of real processes that know each other by I2P names and speak through an HTTP proxy, without any gossip."""
+"""Farms of real processes with I2P names, connected only through an HTTP proxy, without gossip."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ from tests.i2p_proxy import I2pProxy
 
 
 def statuses(view: FarmView) -> dict[str, str]:
-    """How one node sees the others."""
+    """Return the status of each member in this view."""
     return {member.name: member.status.value for member in view.members}
 
 
@@ -36,7 +36,7 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
 ) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=4)
     with I2pProxy(files.names) as proxy, files.farm(f'address = "{LOOPBACK}:{proxy.port}"') as farm:
-        # Given three routers that know two seeds, and no other way to each other than the proxy
+        # Given three nodes with two seeds, which can reach each other only through the proxy
         *founders, newcomer = farm.nodes
         for node in founders:
             node.start()
@@ -45,17 +45,17 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
         assert all(line.startswith("GET http://") for line in proxy.requests)
         assert len({node.view().farm.cluster_id for node in founders}) == 1
         assert leader.submit({"mark": "one"}).index is not None
-        # When a fourth comes
+        # When a fourth node joins
         exported_key(leader, files.directory / "farm.key", "--replace")
         newcomer.start()
         farm.wait_until(lambda: newcomer.view().node.raft_id == 4, START_BOUND_S, "the newcomer is admitted")
         farm.wait_settled()
-        # Then it is a server like the others, and one that leaves is removed again
+        # Then it is a server like the others, and it is removed after it leaves
         assert newcomer.submit({"mark": "two"}).index is not None
         newcomer.ask(lambda client: client.leave())
-        newcomer.ended(START_BOUND_S)
+        newcomer.wait_end(START_BOUND_S)
         three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is removed")
-        # And one that is killed is dead to the others, and back when it comes back, under the same Raft id
+        # And a killed server is dead in the views, and alive under the same Raft id after its restart
         victim = next(node for node in founders if node is not three.leader())
         raft_id = victim.view().node.raft_id
         victim.kill()
@@ -72,8 +72,8 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
             lambda: victim.view().node.raft_id == raft_id, START_BOUND_S, "its server runs under its Raft id"
         )
         assert {member.address for member in watcher.view().members} == {None}, "no node listens for gossip"
-        # And one that is evicted is out, and the operator is told whose keys are to be replaced by hand
-        # (who has just come back would be shut out before the log could tell it why)
+        # And an evicted server is excluded, and the output names the nodes whose keys the operator must replace.
+        # (Wait until all logs are equal: a server just restarted would be excluded before it could read the reason.)
         leading = three.wait_until(three.leader, START_BOUND_S, "a node leads")
         reached = leading.view().raft.commit_index
         three.wait_until(
@@ -83,13 +83,13 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
         done = three.wait_done("node", "evict", stolen.name, "--yes", at=lambda: three.led_by_another(stolen))
         assert "The keys were not replaced" in done.stdout
         assert all(node.name in done.stdout for node in founders)
-        assert stolen.ended(START_BOUND_S) == 1
+        assert stolen.wait_end(START_BOUND_S) == 1
         assert "was evicted, and is never admitted again" in tail(stolen.log_file)
 
 
 @pytest.fixture(scope="session")
 def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The program of Debian's package, installed or unpacked for the test."""
+    """Return the program of Debian's package, installed or unpacked for the test."""
     installed = shutil.which("tinyproxy")
     if installed is not None:
         return installed
@@ -109,7 +109,7 @@ def tinyproxy(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @contextmanager
 def running_tinyproxy(program: str, directory: Path, upstream_port: int) -> Iterator[int]:
-    """Debian's tinyproxy with a password, which hands `.i2p` names on to another proxy."""
+    """Run Debian's tinyproxy with a password; it forwards `.i2p` names to another proxy."""
     directory.mkdir()
     port = free_port(socket.SOCK_STREAM)
     (directory / "tinyproxy.conf").write_text(
@@ -142,14 +142,14 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
 
 
 async def guess_the_password(proxy: I2pProxy, name: str) -> None:
-    """Call a server without the farm's key."""
+    """Connect to a server without the farm's key."""
     caller = Initiator("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
     transport = I2pConnector(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
     with pytest.raises(GarlicFarmError, match="does not accept user"):
         await Dialer(caller, transport=transport).dial(PeerAddress(name, 7669, None))
 
 
-def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> None:
+def test_farm_works_through_tinyproxy(tmp_path: Path, tinyproxy: str) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=3)
     password = tmp_path / "proxy.password"
     password.write_text("farmer\n")
@@ -165,7 +165,7 @@ def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> N
         leader = farm.wait_settled()
         assert leader.submit({"mark": "through tinyproxy"}).index is not None
         assert all(line.startswith("CONNECT ") for line in upstream.requests)
-        # When a client tries without the farm's key, the operator of that server sees it
+        # When a client without the farm's key connects, the operator of the server gets an alarm
         trio.run(guess_the_password, upstream, next(iter(files.names)))
         alarm = farm.wait_until(
             lambda: next((each for each in farm.nodes[0].view().alarms if each.kind == "peers-refused"), None),
@@ -174,6 +174,6 @@ def test_a_farm_stands_on_debians_tinyproxy(tmp_path: Path, tinyproxy: str) -> N
         )
         assert "wrong user or password (user 'stranger')" in alarm.text
         assert farm.nodes[0].counters()["garlic_farm_wrong_credentials"] >= 1
-        # When every connection breaks at once, the farm heals by itself
+        # When all connections break, the farm recovers
         upstream.cut()
         farm.wait_settled()

@@ -1,7 +1,7 @@
-"""Servers whose files and sockets fail once at each place of the program: none ends, and none shows a traceback.
+"""Injected errors of files and sockets, once per calling line: servers keep running, without a traceback.
 
-`faulty_node` raises the errors. A journal that cannot be written or synced (EIO) ends a server by design, since a
-server must not repeat a failed sync; so that error spares the storage.
+`faulty_node` raises the errors. A journal that cannot be written or synced (EIO) ends a server by design, because a
+server must not repeat a failed sync. So EIO excludes the storage.
 """
 
 import os
@@ -22,16 +22,16 @@ from tests.node.kraft_processes import Files
 from tests.node.test_zmq_raft_open_peer import free_peers
 
 ERRORS = ("ENOSPC", "EIO", "EMFILE", "ECONNRESET") if IS_SOAK else ("EIO", "ECONNRESET")
-"""Each is the reason of one more run of all places; `make soak` plays all."""
+"""The injected errors, one run for each; `make soak` runs all."""
 ROUNDS = 3
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 pytestmark = pytest.mark.search
 
 
 class Faults:
-    """The errors of one process, and the process."""
+    """A process, and its injected errors."""
 
     def __init__(self, directory: Path, *arguments: str | Path) -> None:
         self._directory = directory / "faults"
@@ -44,27 +44,27 @@ class Faults:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Not watched: a report of the watch would meet the errors, too.
+                # Without the watch: its reports would also get the errors.
                 env={name: value for name, value in os.environ.items() if name != ENVIRONMENT},
             )
 
     def work_with(self, name: str, work: Callable[[], object]) -> None:
-        """Do some work while each place of the program fails once with this error."""
+        """Do some work while each line of the program fails once with this error."""
         (self._directory / "spared").write_text("consensus/storage/" if name == "EIO" else "")
         (self._directory / "errno").write_text(name)
         for _ in range(ROUNDS):
             work()
-            assert self.process.poll() is None, f"{name} ended the server\n{self.met()}\n{tail(self.log)}"
+            assert self.process.poll() is None, f"{name} ended the server\n{self.failed_calls()}\n{tail(self.log)}"
         (self._directory / "errno").unlink()
 
-    def met(self) -> str:
-        """Return which places failed, a line for each."""
+    def failed_calls(self) -> str:
+        """Return the failed calls, one per line."""
         return (self._directory / "failed").read_text()
 
     def end(self) -> int:
-        """Stop the process; returns its exit code."""
+        """Stop the process; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
 
 @contextmanager
@@ -74,26 +74,26 @@ def faulty(directory: Path, *arguments: str | Path) -> Iterator[Faults]:
         yield faults
     finally:
         faults.process.kill()
-        faults.process.wait(PATIENCE_S)
+        faults.process.wait(TIMEOUT_S)
         if faults.process.stdin is not None:
             faults.process.stdin.close()
 
 
 def call_all(*commands: tuple[str | Path, ...]) -> list[int]:
-    """Run commands of the program; a command may be refused while the server meets an error."""
+    """Run commands of the program; return their exit codes. A command may be refused while the server gets an error."""
     return [
-        subprocess.run(command(*each), capture_output=True, timeout=PATIENCE_S, check=False).returncode
+        subprocess.run(command(*each), capture_output=True, timeout=TIMEOUT_S, check=False).returncode
         for each in commands
     ]
 
 
-def test_node_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path: Path) -> None:
+def test_node_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
     with local_farm(tmp_path / "farm", 3) as farm:
         node = farm.nodes[0]
         for other in farm.nodes[1:]:
             other.start()
         with faulty(tmp_path, "run", "--config", node.configuration, "--stop-with-stdin") as faults:
-            # The farm asks and ends it as its own.
+            # The farm queries the process and ends it.
             node.process = faults.process
             farm.wait_settled()
             for name in ERRORS:
@@ -101,13 +101,13 @@ def test_node_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path: Path) 
                 farm.wait_settled()
             assert faults.end() == 0, tail(faults.log)
         assert "fault of the program" not in faults.log.read_text()
-        assert {line.split()[0] for line in faults.met().splitlines()} == set(ERRORS)
+        assert {line.split()[0] for line in faults.failed_calls().splitlines()} == set(ERRORS)
 
 
 def use(farm: Farm) -> None:
-    """Ask the first node for everything that opens a file or a socket; it may refuse."""
+    """Request everything from the first node that opens a file or a socket. Requests may be refused."""
     node = farm.nodes[0]
-    for question in (
+    for request in (
         node.view,
         lambda: node.metric("garlicfarm_alarms"),
         lambda: node.submit({"mark": "with errors"}),
@@ -115,12 +115,12 @@ def use(farm: Farm) -> None:
         node.entries,
     ):
         try:
-            question()
+            request()
         except ControlError:
             continue
 
 
-def test_zmq_peer_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path: Path) -> None:
+def test_zmq_peer_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
     (peer,) = free_peers(1)
     server = ("--id", "1", "--peer", f"1={peer.url}", "--ident", "test", "--directory", tmp_path / "peer", "--json")
     client = ("--seed", peer.url, "--ident", "test")
@@ -129,11 +129,11 @@ def test_zmq_peer_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path: Pa
         assert call_all(update) == [0], tail(faults.log)
         for name in ERRORS:
             faults.work_with(name, lambda: call_all(update))
-        assert call_all(update, ("zmq-raft", "status", *client)) == [0, 0], faults.met()
+        assert call_all(update, ("zmq-raft", "status", *client)) == [0, 0], faults.failed_calls()
         assert faults.end() == 0, tail(faults.log)
 
 
-def test_kraft_voter_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path: Path) -> None:
+def test_kraft_voter_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
     files = Files(tmp_path, 1)
     files.format(1)
     describe = ("kraft", "describe", "--bootstrap-controller", files.controllers, "--timeout", "10")
@@ -141,5 +141,5 @@ def test_kraft_voter_whose_calls_fail_once_at_each_place_stays_healthy(tmp_path:
         assert call_all(describe) == [0], tail(faults.log)
         for name in ERRORS:
             faults.work_with(name, lambda: call_all(describe))
-        assert call_all(describe) == [0], faults.met()
+        assert call_all(describe) == [0], faults.failed_calls()
         assert faults.end() == 0, tail(faults.log)

@@ -173,5 +173,5 @@ def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> N
     farm, listen = lone_farm(tmp_path, "")
     with farm, socket.create_server((LOOPBACK, int(listen.rpartition(":")[2]))):
         (node,) = farm.nodes
-        assert node.start().ended(BOUND_S) == 1
+        assert node.start().wait_end(BOUND_S) == 1
         assert "[kafka]: cannot listen at" in node.log_file.read_text().splitlines()[-1]

@@ -47,7 +47,7 @@ def farm(own_farm: Farm) -> Farm:
     """In good order."""
     own_farm.start_all()
     own_farm.wait_settled()
-    own_farm.wait_acquainted()
+    own_farm.wait_known()
     return own_farm
 
 
@@ -64,9 +64,9 @@ def alarms(node: Node) -> dict[str, str]:
 
 
 def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with_the_new_keys(
-    unhurried_farm: Farm,
+    lan_timing_farm: Farm,
 ) -> None:
-    farm = unhurried_farm
+    farm = lan_timing_farm
     before = farm.nodes[0].view().raft.term
     with Submitter(farm, farm.nodes, "rotated") as submitter:
         submitter.wait_for(5, START_BOUND_S)

@@ -27,7 +27,7 @@ def test_a_farm_made_before_does_not_start_and_its_backup_does(tmp_path: Path) -
     with Farm(tmp_path, [node]) as farm:
         # Given a state directory of that time, the node ends with the way over as its last line
         shutil.copy(RECORDED / "formation.json", node.directory)
-        assert node.start().ended(END_BOUND_S) == 1
+        assert node.start().wait_end(END_BOUND_S) == 1
         assert "`garlicfarm backup FILE` on a node of the farm" in tail(node.log_file).splitlines()[-1]
         # When the backup is restored in its place
         configuration = node.configuration.read_text()

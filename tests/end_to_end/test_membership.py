@@ -102,7 +102,7 @@ def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing:
     leader = growing.wait_settled()
     raft_id = leader.view().node.raft_id
     assert call("leave", "--yes", "--node", leader.directory).returncode == 0
-    assert leader.ended(START_BOUND_S) == 0
+    assert leader.wait_end(START_BOUND_S) == 0
     others = [node for node in growing.nodes if node is not leader]
     growing.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
     roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
@@ -120,7 +120,7 @@ def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing:
 def test_a_node_that_leaves_a_farm_of_the_least_size_goes_without_waiting_and_stays_a_voter(growing: Farm) -> None:
     leaving = growing.nodes[2]
     leaving.ask(lambda client: client.leave())
-    assert leaving.ended(START_BOUND_S) == 0
+    assert leaving.wait_end(START_BOUND_S) == 0
 
     def told() -> bool:
         leader = growing.leader()

@@ -27,7 +27,7 @@ FORGED = b'{"mark":"forged"}'
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Three founders in no hurry to elect, so that a term that rises was made to, and a fourth that votes."""
-    with local_farm(tmp_path_factory.mktemp("raft-port"), 3, unhurried=True) as made:
+    with local_farm(tmp_path_factory.mktemp("raft-port"), 3, lan_timing=True) as made:
         made.start_all()
         made.wait_settled()
         fourth = newcomer(made, "node-4")
@@ -75,7 +75,7 @@ def refused(connection: Connection, why: str) -> None:
     with connection:
         assert connection.status == 403, connection.head
         assert f"X-Garlic-Refusal: {why}".encode() in connection.head
-        body = connection.heard(len(b"Forbidden\n") + REPLY_BYTES)
+        body = connection.receive(len(b"Forbidden\n") + REPLY_BYTES)
         assert body == b"Forbidden\n", "no message was answered"
 
 
@@ -100,13 +100,13 @@ def test_a_stranger_that_claims_no_id_may_submit_and_says_nothing_that_servers_s
     before = leader.view()
     with Connection(way_to(leader, farm), Claimed()) as client:
         assert client.status == 101
-        client.say(message(CLIENT, 0, 0, 0, application(0, b'{"mark":"client"}')))
-        reply = client.heard(REPLY_BYTES)
+        client.send(message(CLIENT, 0, 0, 0, application(0, b'{"mark":"client"}')))
+        reply = client.receive(REPLY_BYTES)
         assert (len(reply), reply[-1]) == (REPLY_BYTES, 1), "its entry is committed"
     for source in (2, 77):
         with Connection(way_to(leader, farm), Claimed(), forged(source, leader)) as client:
             assert client.status == 101
-            assert client.heard(REPLY_BYTES) == b"", "closed without an answer"
+            assert client.receive(REPLY_BYTES) == b"", "closed without an answer"
     unharmed(before, farm)
     assert leader.submit({"mark": "after"}).index is not None
 
@@ -121,7 +121,7 @@ def test_a_member_speaks_in_its_own_name_alone(farm: Farm) -> None:
         claim = Claimed(own_id, "server", key, before.node.raft_id)
         with Connection(way_to(leader, farm), claim, forged(source, leader)) as connection:
             assert connection.status == 101
-            assert connection.heard(REPLY_BYTES) == b""
+            assert connection.receive(REPLY_BYTES) == b""
         refused(Connection(way_to(leader, farm), Claimed(source, "server", key)), "unknown-identity")
     unharmed(before, farm)
 

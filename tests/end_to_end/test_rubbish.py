@@ -67,7 +67,7 @@ def bent(random: Random, data: bytes) -> bytes:
 def unharmed(farm: Farm, node: Node) -> Iterator[dict[str, int]]:
     """Whatever the block does to `node`, the farm is the same afterwards, and the node has not grown much."""
     farm.wait_settled()
-    farm.wait_acquainted()
+    farm.wait_known()
     # A new farm raises its level behind its settling.
     farm.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the feature level is raised")
     before, memory_bytes, counters = node.view(), node.resident_bytes(), node.counters()

@@ -67,7 +67,7 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
         gossip = kind is socket.SOCK_DGRAM
         with single(tmp_path, **{"gossip_port" if gossip else "consensus_port": port}) as farm:
             node = farm.nodes[0].start()
-            assert node.ended(END_BOUND_S) == 1
+            assert node.wait_end(END_BOUND_S) == 1
             assert ("bind" if gossip else "consensus.bind") in tail(node.log_file)
             assert f"{LOOPBACK}:{port}" in tail(node.log_file)
             assert "Traceback" not in tail(node.log_file)
@@ -86,7 +86,7 @@ def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reaso
         assert node.stop() == 0
         key = tmp_path / "farm.key"
         key.chmod(0o644)
-        assert node.start().ended(END_BOUND_S) == 1
+        assert node.start().wait_end(END_BOUND_S) == 1
         # When each line that it has written is parsed.
         lines = node.log_file.read_text(encoding="ascii").splitlines()
         found = [json.loads(line) for line in lines]
@@ -152,14 +152,14 @@ def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path)
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["outcome"] == "committed"
         os.kill(node.pid, signal.SIGINT)
-        assert node.ended(END_BOUND_S) == 0
+        assert node.wait_end(END_BOUND_S) == 0
         assert not node.socket.exists()
 
         node.start()
         farm.wait_until(leads, START_BOUND_S, "again")
         assert node.view().node.generation == 2
         assert call("leave", "--yes", "--node", node.directory).returncode == 0
-        assert node.ended(END_BOUND_S) == 0
+        assert node.wait_end(END_BOUND_S) == 0
         assert "Traceback" not in tail(node.log_file)
     assert call("status", "--node", node.directory).returncode == 1
 

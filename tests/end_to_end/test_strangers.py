@@ -16,8 +16,8 @@ def extra(farm: Farm, directory: Path, *without: str) -> Farm:
     return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
 
 
-def test_node_that_is_not_a_founder_observes_without_disturbance(unhurried_farm: Farm, tmp_path: Path) -> None:
-    farm = unhurried_farm
+def test_node_that_is_not_a_founder_observes_without_disturbance(lan_timing_farm: Farm, tmp_path: Path) -> None:
+    farm = lan_timing_farm
     before = farm.wait_settled().view()
     here = {member.node_id for member in before.members}
     with extra(farm, tmp_path, *STATE) as strangers:
@@ -46,7 +46,7 @@ def test_node_that_is_not_a_founder_observes_without_disturbance(unhurried_farm:
 def test_a_copy_of_a_running_node_stops_and_says_why(farm: Farm, tmp_path: Path) -> None:
     with extra(farm, tmp_path) as copies:
         copy = copies.nodes[0].start()
-        assert copy.ended(END_BOUND_S) == 1
+        assert copy.wait_end(END_BOUND_S) == 1
         said = tail(copy.log_file)
         assert "this directory is a copy" in said or "another live node at" in said
     farm.wait_settled()
@@ -67,7 +67,7 @@ def test_of_two_live_nodes_with_one_identity_one_stops_and_the_copy_never_become
             return next((node for node in (original, copy) if not node.running), None)
 
         node = copies.wait_until(stopped, START_BOUND_S, "one of the two stops")
-        assert node.ended(1) == 1
+        assert node.wait_end(1) == 1
         assert "another live node at" in tail(node.log_file)
         assert "give one of them a fresh state directory" in tail(node.log_file)
         assert not (copy.directory / "raft").exists()
@@ -82,7 +82,7 @@ def test_a_server_whose_log_was_removed_does_not_come_back_as_the_same_voter(far
     kept = tmp_path / "raft"
     shutil.move(node.directory / "raft", kept)
     node.start()
-    assert node.ended(END_BOUND_S) == 1
+    assert node.wait_end(END_BOUND_S) == 1
     assert "new state directory" in tail(node.log_file)
     # The directory is the same one again: a rename keeps its inode.
     shutil.rmtree(node.directory / "raft", ignore_errors=True)

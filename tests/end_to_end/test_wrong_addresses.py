@@ -24,14 +24,14 @@ def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: 
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
         leader = farm.wait_settled()
-        farm.wait_acquainted()
+        farm.wait_known()
         wrong, other = followers(farm, leader)
         wrong.stop()
         right = wrong.configuration.read_text()
         wrong.configuration.write_text(advertising(right, "consensus", free_port(socket.SOCK_STREAM)))
         assert leader.submit({"mark": "before"}).outcome is SubmitOutcome.COMMITTED
         wrong.start()
-        farm.wait_acquainted()
+        farm.wait_known()
         committed = leader.view().raft.commit_index
         farm.wait_until(lambda: other.view().raft.applied_index >= committed, START_BOUND_S, "the other has the log")
         assert wrong.view().raft.applied_index < committed, "the leader cannot reach it there"
@@ -59,5 +59,5 @@ def test_wrong_gossip_address_is_corrected_by_its_file(tmp_path: Path) -> None:
         wrong.stop()
         wrong.configuration.write_text(right)
         wrong.start()
-        farm.wait_acquainted()
+        farm.wait_known()
         assert farm.wait_settled() in {leader, wrong, other}

@@ -68,7 +68,7 @@ class MadeUpLog:
     submit_answer: tuple[int, Mapping[str, object]] = (200, {})
     submitted: list[bytes] = field(default_factory=list)
 
-    def happen(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
+    def add_event(self, kind: str, *, log_time: bool = False, **data: Any) -> None:
         """Add an event to the trace."""
         cursor = self.first_cursor + len(self.events)
         log_time_ms = self.log_time_ms if log_time else None
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(log: MadeUpLog, path: Path) -> Iterator[str]:
+def serve_log(log: MadeUpLog, path: Path) -> Iterator[str]:
     """Serve `log` at the Unix socket `path` while the block runs."""
     with _Server(path, log) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

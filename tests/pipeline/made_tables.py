@@ -33,7 +33,7 @@ def rows_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def wrote(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
+def write_batch(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Write a batch of a base table, of events or of transitions."""
     opened = Table(output, _SPECS[table])
     given = [{BATCH: batch, **row} for row in rows]
@@ -41,7 +41,7 @@ def wrote(output: Path, table: str, batch: int, rows: Sequence[Mapping[str, Any]
     return opened
 
 
-def knew(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def write_current_state(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Write the last rows of a batch, by part of the current state."""
     found = {name: rows_of(SCHEMAS[name], given) for name, given in rows.items()}
     CurrentState(output).take(LOG, batch, found)
@@ -80,7 +80,7 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
     return gold_rows(output, name)
 
 
-def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]], batch: int = 0) -> None:
+def write_derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]], batch: int = 0) -> None:
     """Append rows, or the rows of a later batch, to a derived table."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
     Table(output, SPECS[name]).append(LOG, batch, made)

@@ -16,7 +16,7 @@ from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.tables import Gold
 from pipeline.serve.query import documents
 from tests.pipeline.farm_log_server import MadeUpLog
-from tests.pipeline.made_tables import derived, tables_of, wrote
+from tests.pipeline.made_tables import tables_of, write_batch, write_derived
 
 MINUTE_MS = 60_000
 HOURS = 8
@@ -106,7 +106,7 @@ def test_leaders_counts_changes_and_short_terms_per_day(tmp_path: Path) -> None:
             **others,
         }
 
-    derived(
+    write_derived(
         tmp_path,
         "leaderships",
         [
@@ -144,7 +144,7 @@ def test_churn_counts_membership_changes_per_day(tmp_path: Path) -> None:
         at = NOON + timedelta(hours=hour)
         return {"at": at, "server_id": server, "previous": previous, "state": state, "reason": reason}
 
-    wrote(
+    write_batch(
         tmp_path,
         "configurations",
         0,
@@ -162,7 +162,7 @@ def test_churn_counts_membership_changes_per_day(tmp_path: Path) -> None:
     rows = [(row["day"], row["joined"], row["removed"], row["silent"]) for row in query_rows(tmp_path, "churn")]
     assert rows == [("2026-01-01", 2, 0, None), ("2026-01-02", 0, 1, None)], "what was not watched is unknown"
     # when transitions are recorded
-    wrote(
+    write_batch(
         tmp_path,
         "transitions",
         0,
@@ -193,9 +193,9 @@ def test_help_lists_each_query_within_80_columns() -> None:
 def test_empty_answer_explains_missing_rows(output: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(query, ["churn", "--output", str(output)])
     assert "No rows" not in result.stderr
-    wrote(tmp_path, "configurations", 0, [{"index": 1, "voters": [1], "learners": [], "log_time": NOON}])
+    write_batch(tmp_path, "configurations", 0, [{"index": 1, "voters": [1], "learners": [], "log_time": NOON}])
     became = {"at": NOON, "server_id": 1, "previous": "", "state": "healthy", "reason": "first report"}
-    wrote(tmp_path, "transitions", 0, [became])
+    write_batch(tmp_path, "transitions", 0, [became])
     result = CliRunner().invoke(query, ["churn", "--output", str(tmp_path)])
     assert (result.exit_code, result.stderr.startswith("No rows: no server joined or was removed")) == (0, True)
 

@@ -16,7 +16,7 @@ from pipeline.cli.queries import query
 from pipeline.gold.answers import answer_sql
 from pipeline.serve.query import documents
 from pipeline.serve.report import make_report
-from tests.pipeline.made_tables import derived, knew
+from tests.pipeline.made_tables import write_current_state, write_derived
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -56,7 +56,7 @@ def test_forecast_follows_trend_despite_daily_swing(tmp_path: Path) -> None:
         disturbed = random.choice((0.0, 100.0)) if random.random() < 0.1 else 30 + 2 * day + swing(day)
         return disturbed + random.uniform(-1, 1)
 
-    derived(tmp_path, "router_health", rows_of_a_router(1, 20, busy))
+    write_derived(tmp_path, "router_health", rows_of_a_router(1, 20, busy))
     (row,) = (row for row in capacity_rows(tmp_path) if row["kind"] == "router" and row["resource"] == "cpu")
     assert (row["days"], row["trend"]) == (20, pytest.approx(0.02, abs=0.004))
     assert row["trend_low"] < row["trend"] < row["trend_high"]
@@ -72,7 +72,7 @@ def test_days_left_without_rise_and_at_limit(tmp_path: Path) -> None:
         # router 4 needs more than a year
         4: lambda day: 40 + 0.05 * day,
     }
-    derived(
+    write_derived(
         tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 8, routers[server])]
     )
     rows = {row["name"]: row for row in capacity_rows(tmp_path) if row["kind"] == "router"}
@@ -81,7 +81,7 @@ def test_days_left_without_rise_and_at_limit(tmp_path: Path) -> None:
 
 
 def test_trend_requires_three_days(tmp_path: Path) -> None:
-    derived(tmp_path, "router_health", rows_of_a_router(1, 2, lambda day: 10 + 20 * day))
+    write_derived(tmp_path, "router_health", rows_of_a_router(1, 2, lambda day: 10 + 20 * day))
     row = capacity_rows(tmp_path)[0]
     assert (row["days"], row["trend"], row["trend_high"], row["days_left_soonest"]) == (2, None, None, None)
     assert row["load"] == pytest.approx(0.1 + 0.2 * (2 - 2.5 / 24), abs=1e-6), "the mean of the last four hours"
@@ -89,7 +89,7 @@ def test_trend_requires_three_days(tmp_path: Path) -> None:
 
 def test_removed_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
     gone = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
-    derived(
+    write_derived(
         tmp_path,
         "router_health",
         [*rows_of_a_router(1, 5, lambda _: 60.0), *rows_of_a_router(2, 5, lambda _: 30.0), *gone],
@@ -104,7 +104,7 @@ def test_removed_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
 def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) -> None:
     routers = {1: (3 * LIMIT_BYTES_PER_S, 900_000.0), 2: (LIMIT_BYTES_PER_S, 300_000.0), 3: (LIMIT_BYTES_PER_S, 0.0)}
     serving = {"d-shared": (1, 2), "d-alone": (3,)}
-    derived(
+    write_derived(
         tmp_path,
         "router_health",
         [
@@ -113,7 +113,7 @@ def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) ->
             for _, window in hours(4)
         ],
     )
-    derived(
+    write_derived(
         tmp_path,
         "destination_health",
         [
@@ -123,7 +123,7 @@ def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) ->
             for day, window in hours(4)
         ],
     )
-    knew(
+    write_current_state(
         tmp_path,
         0,
         {
@@ -146,9 +146,13 @@ def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) ->
 
 
 def test_query_without_figures_explains_missing_rows(tmp_path: Path) -> None:
-    derived(tmp_path, "router_health", [{**window, "server_id": 1, "reports": 1} for _, window in hours(1)])
-    derived(tmp_path, "destination_health", [{**window, "server_id": 1, "destination": "d"} for _, window in hours(1)])
-    knew(tmp_path, 0, {"routers": [{"index": 1, "server_id": 1}], "destinations": [{"index": 1, "server_id": 1}]})
+    write_derived(tmp_path, "router_health", [{**window, "server_id": 1, "reports": 1} for _, window in hours(1)])
+    write_derived(
+        tmp_path, "destination_health", [{**window, "server_id": 1, "destination": "d"} for _, window in hours(1)]
+    )
+    write_current_state(
+        tmp_path, 0, {"routers": [{"index": 1, "server_id": 1}], "destinations": [{"index": 1, "server_id": 1}]}
+    )
     result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path)])
     assert (result.exit_code, "No rows: no report tells processor" in result.stderr) == (0, True)
 
@@ -157,7 +161,7 @@ def test_impossible_figures_are_clamped(tmp_path: Path) -> None:
     def hostile(day: float) -> float:
         return (-1e9, 1e9, 0.0, 1e-9)[round(day * 24) % 4]
 
-    derived(tmp_path, "router_health", rows_of_a_router(1, 4, hostile))
+    write_derived(tmp_path, "router_health", rows_of_a_router(1, 4, hostile))
     result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path), "--json"])
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert {(row["kind"], row["load"], row["days_left"]) for row in rows} == {("router", 2.5, 0.0), ("farm", 2.5, 0.0)}
@@ -171,7 +175,7 @@ def test_report_lists_scarcest_limits_first(tmp_path: Path) -> None:
         4: lambda _: 85.0,
         5: lambda day: 30 + day + swing(day),
     }
-    derived(
+    write_derived(
         tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 20, routers[server])]
     )
     page = make_report(tmp_path, BEGIN + timedelta(days=20), show_destinations=False)

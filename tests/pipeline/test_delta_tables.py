@@ -22,7 +22,7 @@ from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
-from tests.pipeline.made_tables import knew, rows_of, wrote
+from tests.pipeline.made_tables import rows_of, write_batch, write_current_state
 from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -32,12 +32,12 @@ WRITING = """
 import sys
 from pathlib import Path
 from tests.pipeline.test_delta_tables import clock
-from tests.pipeline.made_tables import wrote
+from tests.pipeline.made_tables import write_batch
 from pipeline.tables.upkeep import tidy
 output, begin = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 for batch in range(begin, begin + 10_000):
-    table = wrote(output, "clocks", batch, [clock(batch), clock(batch)])
+    table = write_batch(output, "clocks", batch, [clock(batch), clock(batch)])
     if batch % 8 == 0:
         tidy(table, None)
 """
@@ -53,14 +53,14 @@ def indexes(output: Path) -> list[int]:
 
 def test_batch_repeated_is_stored_once(tmp_path: Path) -> None:
     for batch in (0, 1, 1, 0, 2):
-        wrote(tmp_path, "clocks", batch, [clock(batch)])
+        write_batch(tmp_path, "clocks", batch, [clock(batch)])
     assert indexes(tmp_path) == [0, 1, 2]
     assert Table(tmp_path, CLOCKS).committed(LOG) == 2
     assert Table(tmp_path, CLOCKS).committed("another query") == -1
 
 
 def test_unused_files_of_repeated_task_are_swept(tmp_path: Path) -> None:
-    table = wrote(tmp_path, "clocks", 0, [clock(0)])
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
     orphan = write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(9)]))
     assert table.append(LOG, 1, None, write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(1)])))
     assert not table.append(LOG, 1, None, orphan)
@@ -76,7 +76,7 @@ def test_unused_files_of_repeated_task_are_swept(tmp_path: Path) -> None:
 def test_older_table_gets_new_column_with_nulls(tmp_path: Path) -> None:
     old = pa.schema([each for each in CLOCKS.schema if each.name != "period_ms"])
     Table(tmp_path, TableSpec("clocks", old, ("farm", "index"))).append(LOG, 0, rows_of(old, [clock(1)]))
-    wrote(tmp_path, "clocks", 1, [clock(2)])
+    write_batch(tmp_path, "clocks", 1, [clock(2)])
     rows = stored_rows(tmp_path / "clocks", CLOCKS.schema).sort_by("index")
     assert rows.column("period_ms").to_pylist() == [None, 1000]
     assert set(CLOCKS.schema.names) == {each.name for each in DeltaTable(tmp_path / "clocks").schema().fields}
@@ -84,9 +84,9 @@ def test_older_table_gets_new_column_with_nulls(tmp_path: Path) -> None:
 
 def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "STEPS", ((4, 4 * upkeep.MIB),))
-    table = wrote(tmp_path, "clocks", 0, [clock(0)])
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
     for batch in range(1, 30):
-        wrote(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
+        write_batch(tmp_path, "clocks", batch, [clock(batch), {"index": 1000 + batch}])
         tidy(table, None)
     assert indexes(tmp_path) == [*range(30), *range(1001, 1030)]
     assert len(table.files()) < 10
@@ -96,16 +96,16 @@ def test_merge_keeps_rows_and_older_versions(tmp_path: Path, monkeypatch: pytest
 
 def test_retention_drops_whole_files_but_keeps_undated_rows(tmp_path: Path) -> None:
     for batch in range(12):
-        table = wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
-    wrote(tmp_path, "clocks", 12, [{"index": 5}])
+        table = write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
+    write_batch(tmp_path, "clocks", 12, [{"index": 5}])
     tidy(table, 500_000)
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
 
 
 def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> None:
     for batch in range(12):
-        wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
-    wrote(tmp_path, "clocks", 12, [{"index": 5}])
+        write_batch(tmp_path, "clocks", batch, [clock(batch * 100)])
+    write_batch(tmp_path, "clocks", 12, [{"index": 5}])
     files = stored_files(tmp_path / "clocks")
     (untimed,) = (file for file in files if file.youngest is None)
     assert untimed.written_ms is not None
@@ -121,7 +121,7 @@ def test_undated_rows_expire_by_batch_number_or_write_time(tmp_path: Path) -> No
 
 def test_file_statistics_hold_day_and_time_range(tmp_path: Path) -> None:
     for batch in (0, 4000, 90_000):
-        wrote(tmp_path, "clocks", batch, [clock(batch), clock(batch + 10)])
+        write_batch(tmp_path, "clocks", batch, [clock(batch), clock(batch + 10)])
     found = sorted(
         (file.day, file.rows, file.oldest, file.youngest) for file in stored_files(tmp_path / "clocks") if file.day
     )
@@ -131,8 +131,8 @@ def test_file_statistics_hold_day_and_time_range(tmp_path: Path) -> None:
 
 def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars", reason="only the extra `test` brings it")
-    wrote(tmp_path, "clocks", 0, [clock(1)])
-    wrote(tmp_path, "clocks", 1, [clock(2)])
+    write_batch(tmp_path, "clocks", 0, [clock(1)])
+    write_batch(tmp_path, "clocks", 1, [clock(2)])
     place = tmp_path / "clocks"
     assert polars.read_delta(str(place)).sort("index")["index"].to_list() == [1, 2]
     assert polars.read_delta(str(place), version=1).shape == (1, len(CLOCKS.schema))
@@ -143,7 +143,7 @@ def test_duckdb_and_polars_read_current_and_older_version(tmp_path: Path) -> Non
 
 
 def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
-    wrote(tmp_path, "clocks", 0, [clock(0), clock(0)])
+    write_batch(tmp_path, "clocks", 0, [clock(0), clock(0)])
     for attempt in range(KILLS):
         begin = Table(tmp_path, CLOCKS).committed(LOG)
         command = [sys.executable, "-c", WRITING, str(tmp_path), str(begin)]
@@ -157,7 +157,7 @@ def test_killed_run_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
 
 
 def test_damaged_table_error_names_file_and_remedy(tmp_path: Path) -> None:
-    wrote(tmp_path, "clocks", 0, [clock(0)])
+    write_batch(tmp_path, "clocks", 0, [clock(0)])
     (file,) = stored_files(tmp_path / "clocks")
     (tmp_path / "clocks" / file.path).write_bytes(b"half of a fi")
     with pytest.raises(TableDamagedError, match=r"part-.*parquet is damaged .*: restore it from a backup"):
@@ -180,19 +180,19 @@ def test_current_state_ignores_older_row_and_repeated_batch(tmp_path: Path) -> N
         return {"publishers": [{"master": "d-1", "index": index, "server_id": server_id}]}
 
     for batch, (index, server_id) in enumerate(((10, 1), (9, 2), (10, 1), (11, 3), (10, 1))):
-        knew(tmp_path, batch, publisher(index, server_id))
-    knew(tmp_path, 3, publisher(99, 99))
+        write_current_state(tmp_path, batch, publisher(index, server_id))
+    write_current_state(tmp_path, 3, publisher(99, 99))
     assert [(row["index"], row["server_id"]) for row in read(tmp_path, "publishers")] == [(11, 3)]
     # values absent from a batch keep their last value
-    knew(tmp_path, 5, {"farm": [{"index": 7, "period_ms": 10_000}]})
-    knew(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
+    write_current_state(tmp_path, 5, {"farm": [{"index": 7, "period_ms": 10_000}]})
+    write_current_state(tmp_path, 6, {"farm": [{"index": 8, "leader_id": 2}]})
     (farm,) = read(tmp_path, "farm")
     assert (farm["index"], farm["period_ms"], farm["leader_id"]) == (8, 10_000, 2)
 
 
 def test_current_state_is_separate_per_farm(tmp_path: Path) -> None:
     for batch, farm in enumerate(("a", "b", "a")):
-        knew(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
+        write_current_state(tmp_path, batch, {"routers": [{"farm": farm, "server_id": 1, "index": 5 + batch}]})
     assert [(row["farm"], row["index"]) for row in read(tmp_path, "routers")] == [("a", 7), ("b", 6)]
     assert len(CurrentState(tmp_path).rows("routers")) == 2
 

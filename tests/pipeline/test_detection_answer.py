@@ -16,9 +16,9 @@ from gossip.core.updates import Suspicion
 from pipeline.cli.queries import query
 from pipeline.gold.answers import GOSSIP_TIMINGS, answer_sql
 from pipeline.serve.query import documents
-from tests.pipeline.made_tables import FARM, derived, knew
+from tests.pipeline.made_tables import FARM, write_current_state, write_derived
 from tests.pipeline.test_answers import query_rows
-from tests.pipeline.test_trace_tables import Rows, event, made_of, report
+from tests.pipeline.test_trace_tables import Rows, event, report, write_and_derive
 
 TO_SUSPECT_MS, PERIOD_MS = 1_582, 30_000
 """The expected time to a suspicion, e/(e-1) seconds, and the reporting period."""
@@ -54,8 +54,8 @@ def test_detection_time_starts_at_last_report(tmp_path: Path) -> None:
         *observed("a", 93, dead=98, back=210),
         *observed("b", 92, dead=99, back=211),
     ]
-    knew(tmp_path, 0, {"farm": [{"period_ms": PERIOD_MS}]})
-    made_of(tmp_path, events, [report(second, 3) for second in (0, 30, 60, 90, 220)])
+    write_current_state(tmp_path, 0, {"farm": [{"period_ms": PERIOD_MS}]})
+    write_and_derive(tmp_path, events, [report(second, 3) for second in (0, 30, 60, 90, 220)])
     rows = detection(tmp_path)
     farm = rows["farm", FARM]
     assert (farm["suspicions"], farm["detections"], farm["unjudged"], farm["false_positive_rate"]) == (1, 1, 0, 0.0)
@@ -78,8 +78,8 @@ def test_member_alive_without_restart_is_false_suspicion(tmp_path: Path) -> None
         # and an open suspicion
         *observed("a", 1_800, back=None),
     ]
-    made_of(tmp_path, events, [])
-    knew(tmp_path, 0, {"farm": [{"period_ms": PERIOD_MS}]})
+    write_and_derive(tmp_path, events, [])
+    write_current_state(tmp_path, 0, {"farm": [{"period_ms": PERIOD_MS}]})
     row = detection(tmp_path)["member", "c"]
     counted = ("suspicions", "detections", "false_suspicions", "false_deaths", "unjudged")
     assert [row[each] for each in counted] == [4, 1, 1, 1, 1]
@@ -99,7 +99,7 @@ def test_suspicion_without_member_trace_is_unjudged(tmp_path: Path) -> None:
         *observed("a", 500, member="e", back=502),
         *observed("a", 2_500, member="e", back=2_502),
     ]
-    made_of(tmp_path, events, [])
+    write_and_derive(tmp_path, events, [])
     rows = detection(tmp_path)
     assert (rows["member", "c"]["unjudged"], rows["member", "c"]["false_positive_rate"]) == (1, None)
     assert (rows["member", "d"]["unjudged"], rows["member", "d"]["detections"]) == (1, 1), "it was called dead"
@@ -115,7 +115,7 @@ def test_observer_started_after_loss_lacks_detection_time(tmp_path: Path) -> Non
         # given an observer that starts an hour after the loss
         *observed("b", 3_700, dead=3_705, back=None),
     ]
-    made_of(tmp_path, events, [report(second, 3) for second in (30, 60, 90)])
+    write_and_derive(tmp_path, events, [report(second, 3) for second in (30, 60, 90)])
     rows = detection(tmp_path)
     assert (rows["member", "c"]["suspicions"], rows["member", "c"]["dead_max_ms"]) == (1, 8_000)
     assert (rows["observer", "b"]["detections"], rows["observer", "b"]["dead_max_ms"]) == (1, None)
@@ -123,7 +123,7 @@ def test_observer_started_after_loss_lacks_detection_time(tmp_path: Path) -> Non
 
 def test_member_that_left_is_not_a_loss(tmp_path: Path) -> None:
     events = [*observed("a", 300, back=None), event("a", 400, 301, "member-left", member="c", id="cc")]
-    made_of(tmp_path, events, [])
+    write_and_derive(tmp_path, events, [])
     assert documents(tmp_path, answer_sql("detection")) == []
 
 
@@ -133,8 +133,8 @@ def test_expected_suspicion_time_equals_gossip_timers(
     tmp_path: Path, timing: str, options: SwimOptions, members: int
 ) -> None:
     # given a farm with one suspect member
-    derived(tmp_path, "members", [{"member": f"m{number}"} for number in range(members)])
-    derived(
+    write_derived(tmp_path, "members", [{"member": f"m{number}"} for number in range(members)])
+    write_derived(
         tmp_path,
         "detections",
         [{"observer": "m0", "member": "m1", "suspect_at": event("m0", 1, 0, "")["log_time"], "outcome": "suspect"}],

@@ -28,7 +28,7 @@ from pipeline.source.endpoint import TIMEOUT_SECONDS
 from pipeline.source.farms import nodes_of_farms
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.recent import by_farm, newest, recent_rows
-from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, served
+from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, serve_log
 from tests.pipeline.test_feedback import slow_farm
 
 NO_SPARK = cast("SparkSession", None)
@@ -70,7 +70,7 @@ def two_farms(place: Path) -> Iterator[tuple[MadeUpLog, MadeUpLog, Path]]:
     one, two = a_farm(1), a_farm(2)
     with ExitStack() as stack:
         addresses = [
-            stack.enter_context(served(log, place / f"{name}.sock")) for log, name in ((one, "one"), (two, "two"))
+            stack.enter_context(serve_log(log, place / f"{name}.sock")) for log, name in ((one, "one"), (two, "two"))
         ]
         named = {name: {"nodes": [address]} for name, address in zip(("one", "two"), addresses, strict=True)}
         yield one, two, write_farms(place / "farms.json", **named)
@@ -144,7 +144,7 @@ def test_hanging_farm_does_not_delay_batches_or_other_farms(tmp_path: Path) -> N
     log_lines: list[str] = []
     with two_farms(tmp_path) as (one, two, file):
         hanging = Hanging(**vars(a_farm(3)))
-        with served(hanging, tmp_path / "three.sock"):
+        with serve_log(hanging, tmp_path / "three.sock"):
             write_farms(file, **{name: {"nodes": [f"{name}.sock"]} for name in ("one", "two", "three")})
             feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)
             try:
@@ -249,7 +249,7 @@ def test_unreachable_farms_delay_next_farm_briefly(tmp_path: Path, monkeypatch: 
             silent = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
             silent.bind(str(tmp_path / f"silent-{number}.sock"))
             silent.listen()
-        stack.enter_context(served(one, tmp_path / "one.sock"))
+        stack.enter_context(serve_log(one, tmp_path / "one.sock"))
         names = [*(f"silent-{number}" for number in range(8)), "one"]
         file = write_farms(tmp_path / "farms.json", **{name: {"nodes": [f"{name}.sock"]} for name in names})
         feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, log_lines.append), log_lines.append)

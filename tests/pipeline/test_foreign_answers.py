@@ -21,7 +21,7 @@ from pipeline.source import endpoint, log_client, ranges, traces
 from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.source.traces import EVENTS_LOST, NodeTrace, same_place
-from tests.pipeline.farm_log_server import EPOCH_MS, served, three_servers
+from tests.pipeline.farm_log_server import EPOCH_MS, serve_log, three_servers
 from tests.processes import END_S
 
 CLUSTER = "00112233445566778899aabbccddeeff"
@@ -118,7 +118,7 @@ def test_invalid_page_is_skipped_with_reason(reply: dict[str, Any] | bytes, why:
         with pytest.raises(FarmLogError, match=why):
             list(FarmLog((first,)).range(1, 3, page_size=2, cluster=CLUSTER))
         # If another node has the entries, they come from that node.
-        with served(ours, tmp_path / "two.sock") as second:
+        with serve_log(ours, tmp_path / "two.sock") as second:
             found = FarmLog((first, second)).range(1, 3, page_size=2, cluster=CLUSTER)
             assert [(each.index, each.kind) for each in found] == [(1, "configuration"), (2, "application")]
 
@@ -163,7 +163,7 @@ def test_hanging_nodes_are_awaited_concurrently(tmp_path: Path, monkeypatch: pyt
         reply_at(tmp_path / "one.sock", hang) as one,
         reply_at(tmp_path / "two.sock", hang) as two,
         reply_at(tmp_path / "three.sock", hang) as three,
-        served(log, tmp_path / "four.sock") as four,
+        serve_log(log, tmp_path / "four.sock") as four,
     ):
         monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 20.0)
         assert [found.address for found in FarmLog((one, two, three, four)).statuses()] == [four]
@@ -192,7 +192,7 @@ def test_hanging_node_does_not_delay_reachable_node(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 3_600.0)
     monkeypatch.setattr(ranges, "LOOK_AROUND_SECONDS", -1.0)
     monkeypatch.setattr(ranges, "LOOK_AROUND_PATIENCE_SECONDS", 0.05)
-    with served(log, tmp_path / "one.sock") as one, reply_at(tmp_path / "two.sock", hang) as two:
+    with serve_log(log, tmp_path / "one.sock") as one, reply_at(tmp_path / "two.sock", hang) as two:
         try:
             of_nodes = ranges.NodeRanges((one, two), Credentials(), 100)
             assert [of_nodes.status(CLUSTER).commit_index for _ in range(3)] == [log.commit_index] * 3

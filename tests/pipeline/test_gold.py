@@ -1,7 +1,7 @@
 """Derived tables by window: an update changes only the windows of a batch, and equals a complete derivation.
 
-`gold_expected.json` has the rows of an earlier implementation, with Spark. In the log of days, one server stops reporting, a
-submission is repeated, and an entry is refused.
+`gold_expected.json` has the rows of an earlier implementation, with Spark. In the log of days, one server stops
+reporting, a submission is repeated, and an entry is refused.
 """
 
 import json

@@ -14,7 +14,7 @@ from pipeline.source import log_client, ranges
 from pipeline.source.endpoint import Credentials
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
 from pipeline.source.log_client import FarmLog, FarmLogError, FarmSilentError, LogEntry
-from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def read(log: FarmLog, end: int, cluster: str) -> Iterator[LogEntry]:
 def test_node_stopping_within_range_is_replaced(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
     end = log.commit_index + 1
-    with served(log, tmp_path / "two.sock") as second:
-        with served(log, tmp_path / "one.sock") as first:
+    with serve_log(log, tmp_path / "two.sock") as second:
+        with serve_log(log, tmp_path / "one.sock") as first:
             entries = read(FarmLog((first, second)), end, log.cluster_id)
             first_entries = [next(entries) for _ in range(5)]
         requests_before = log.requests
@@ -46,7 +46,7 @@ def test_node_without_next_entry_is_skipped(tmp_path: Path) -> None:
     lagging, compacted = copy.deepcopy(whole), copy.deepcopy(whole)
     lagging.entries = lagging.entries[:10]
     compacted.first_index, compacted.entries = 8, compacted.entries[7:]
-    with served(lagging, tmp_path / "one.sock") as first, served(compacted, tmp_path / "two.sock") as second:
+    with serve_log(lagging, tmp_path / "one.sock") as first, serve_log(compacted, tmp_path / "two.sock") as second:
         log = FarmLog((second, first))
         entries = list(read(log, whole.commit_index + 1, whole.cluster_id))
         assert log.oldest() == 1
@@ -56,17 +56,17 @@ def test_node_without_next_entry_is_skipped(tmp_path: Path) -> None:
 def test_node_of_another_cluster_is_skipped(tmp_path: Path) -> None:
     ours, foreign = three_servers(minutes=1), three_servers(minutes=2)
     foreign.cluster_id = "ff" * 16
-    with served(foreign, tmp_path / "one.sock") as first:
+    with serve_log(foreign, tmp_path / "one.sock") as first:
         with pytest.raises(FarmLogError, match="belongs to the cluster ffff"):
             list(read(FarmLog((first,)), 5, ours.cluster_id))
-        with served(ours, tmp_path / "two.sock") as second:
+        with serve_log(ours, tmp_path / "two.sock") as second:
             assert len(list(read(FarmLog((first, second)), 5, ours.cluster_id))) == 4
 
 
 def test_entry_on_no_node_fails_with_reason_of_each_node(tmp_path: Path) -> None:
     log = MadeUpLog(first_index=5)
     log.report(1, uptime=1)
-    with served(log, tmp_path / "one.sock") as first:
+    with serve_log(log, tmp_path / "one.sock") as first:
         absent = str(tmp_path / "absent.sock")
         with pytest.raises(FarmLogError, match=r"(?s)entry 1 is not to be had.*compacted away.*absent\.sock"):
             list(read(FarmLog((first, absent)), 3, log.cluster_id))
@@ -75,12 +75,12 @@ def test_entry_on_no_node_fails_with_reason_of_each_node(tmp_path: Path) -> None
 def test_stream_survives_short_outage_of_farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = three_servers(minutes=1)
     stream = FarmDataSource({"node": str(tmp_path / "one.sock")}).streamReader(ENTRIES)
-    with served(log, tmp_path / "one.sock"):
+    with serve_log(log, tmp_path / "one.sock"):
         start = stream.initialOffset()
     # Without a reply the offset does not change, and the progress does not show a new entry.
     assert stream.latestOffset(start, ReadAllAvailable()) == start
     assert stream.reportLatestOffset() is None
-    with served(log, tmp_path / "one.sock"):
+    with serve_log(log, tmp_path / "one.sock"):
         assert next_of(stream, start) == log.commit_index + 1
     assert stream.reportLatestOffset() == {"farms": {log.cluster_id: log.commit_index + 1}}
     # until the outage exceeds its limit
@@ -98,7 +98,7 @@ def test_range_retries_longer_for_unresponsive_farm(tmp_path: Path, monkeypatch:
         def restart_node(_: float) -> None:
             waited[0] += 1
             if waited[0] == 2 * log_client.ROUNDS:
-                later.enter_context(served(log, tmp_path / "one.sock"))
+                later.enter_context(serve_log(log, tmp_path / "one.sock"))
 
         monkeypatch.setattr("pipeline.source.log_client.time.sleep", restart_node)
         assert len(list(read(farm, 5, log.cluster_id))) == 4
@@ -126,7 +126,7 @@ def test_isolated_node_does_not_delay_stream(tmp_path: Path, monkeypatch: pytest
     whole = three_servers(minutes=2)
     cut_off = copy.deepcopy(whole)
     cut_off.entries = cut_off.entries[:10]
-    with served(cut_off, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
+    with serve_log(cut_off, tmp_path / "one.sock") as first, serve_log(whole, tmp_path / "two.sock") as second:
         # then a run to the end of the log gets the end from the other node
         stream = stream_of(first, second)
         start = {"farms": {whole.cluster_id: 1}}
@@ -144,7 +144,7 @@ def test_isolated_node_does_not_delay_stream(tmp_path: Path, monkeypatch: pytest
 
 def test_last_responsive_node_is_requested_first(tmp_path: Path) -> None:
     log, absent = three_servers(minutes=1), str(tmp_path / "absent.sock")
-    with served(log, tmp_path / "one.sock") as first:
+    with serve_log(log, tmp_path / "one.sock") as first:
         of_nodes = ranges.NodeRanges((absent, first), Credentials(), 100)
         found = of_nodes.status()
         assert of_nodes.plan(1, 5, found.cluster).addresses == (first, absent)
@@ -154,7 +154,7 @@ def test_new_stream_starts_at_oldest_entry_of_any_node(tmp_path: Path) -> None:
     whole = three_servers(minutes=1)
     compacted = copy.deepcopy(whole)
     compacted.first_index, compacted.entries = 8, compacted.entries[7:]
-    with served(compacted, tmp_path / "one.sock") as first, served(whole, tmp_path / "two.sock") as second:
+    with serve_log(compacted, tmp_path / "one.sock") as first, serve_log(whole, tmp_path / "two.sock") as second:
         stream = stream_of(first, second)
         found = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
         assert found["begins"] == {whole.cluster_id: {"next": 1}}
@@ -169,10 +169,10 @@ def test_stream_start_skips_entries_before_gap(tmp_path: Path) -> None:
     compacted.first_index, compacted.entries = 12, compacted.entries[11:]
     lagging.first_index, lagging.entries = 8, lagging.entries[7:11]
     with (
-        served(empty, tmp_path / "one.sock") as one,
-        served(cut_off, tmp_path / "two.sock") as two,
-        served(compacted, tmp_path / "three.sock") as three,
-        served(lagging, tmp_path / "four.sock") as four,
+        serve_log(empty, tmp_path / "one.sock") as one,
+        serve_log(cut_off, tmp_path / "two.sock") as two,
+        serve_log(compacted, tmp_path / "three.sock") as three,
+        serve_log(lagging, tmp_path / "four.sock") as four,
     ):
         # then a new run starts after the gap
         stream = stream_of(one, two, three, four)
@@ -192,9 +192,9 @@ def test_stream_skips_nodes_of_other_cluster(tmp_path: Path) -> None:
     foreign.cluster_id, joining.cluster_id = "ff" * 16, ""
     start: Offset = {"farms": {ours.cluster_id: 1}}
     with (
-        served(foreign, tmp_path / "one.sock") as first,
-        served(joining, tmp_path / "two.sock") as second,
-        served(ours, tmp_path / "three.sock") as third,
+        serve_log(foreign, tmp_path / "one.sock") as first,
+        serve_log(joining, tmp_path / "two.sock") as second,
+        serve_log(ours, tmp_path / "three.sock") as third,
     ):
         end = stream_of(first, second, third).latestOffset(start, ReadAllAvailable())
         assert end == {"farms": {ours.cluster_id: ours.commit_index + 1}}
@@ -208,13 +208,13 @@ def test_stream_skips_nodes_of_other_cluster(tmp_path: Path) -> None:
 
 def test_start_after_end_of_log_is_rejected(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
-    with served(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
+    with serve_log(log, tmp_path / "one.sock") as first, pytest.raises(FarmLogError, match="choose an earlier one"):
         FarmDataSource({"node": first, "start": "5000"}).reader(ENTRIES).partitions()
 
 
 def test_read_of_empty_range_returns_no_rows(tmp_path: Path) -> None:
     log = three_servers(minutes=1)
-    with served(log, tmp_path / "one.sock") as first:
+    with serve_log(log, tmp_path / "one.sock") as first:
         reader = FarmDataSource({"node": first, "start": str(log.commit_index + 1)}).reader(ENTRIES)
         assert reader.partitions() == []
         assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"

@@ -22,7 +22,7 @@ from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
 from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.shares import TASKS_MAX, Span, fair_shares, packed
-from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 from tests.processes import END_S
 
 ALL = ReadAllAvailable()
@@ -68,7 +68,7 @@ def hanging(path: Path) -> Iterator[None]:
             ended.wait(END_S)
             return super().page(first, limit)
 
-    with served(Hanging(), path):
+    with serve_log(Hanging(), path):
         try:
             yield
         finally:
@@ -82,7 +82,7 @@ def test_farms_keep_offsets_when_file_changes(
     file, sockets = tmp_path / "farms.toml", {name: tmp_path / f"{name}.sock" for name in ("one", "two", "three")}
     with ExitStack() as stack:
         for log, path in zip((one, two, three), sockets.values(), strict=True):
-            stack.enter_context(served(log, path))
+            stack.enter_context(serve_log(log, path))
         # given two farms
         write_farms(file, {name: sockets[name] for name in ("one", "two")})
         stream = stream_of(file)
@@ -117,7 +117,7 @@ def test_unresponsive_farm_is_reported_without_delay(tmp_path: Path, monkeypatch
     monkeypatch.setattr(farms, "AGAIN_SECONDS", 1e-6)
     here, absent, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
     write_farms(file, {name: tmp_path / f"{name}.sock" for name in ("here", "gone", "hangs")})
-    with served(here, tmp_path / "here.sock"), hanging(tmp_path / "hangs.sock"):
+    with serve_log(here, tmp_path / "here.sock"), hanging(tmp_path / "hangs.sock"):
         stream = stream_of(file)
         start = stream.initialOffset()
         end = stream.latestOffset(start, ALL)
@@ -127,7 +127,7 @@ def test_unresponsive_farm_is_reported_without_delay(tmp_path: Path, monkeypatch
         assert offsets["farms"] == {here.cluster_id: here.commit_index + 1}
         assert set(offsets["problems"]) == {"gone", "hangs"}
         assert "is the farm running" in offsets["problems"]["gone"]
-        with served(absent, tmp_path / "gone.sock"):
+        with serve_log(absent, tmp_path / "gone.sock"):
             later = stream.latestOffset(end, ALL)
             assert list(read(stream, end, later)) == ["gone"]
 
@@ -136,7 +136,7 @@ def test_compacted_log_of_one_farm_does_not_block_others(tmp_path: Path) -> None
     one, two, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
     write_farms(file, {name: tmp_path / f"{name}.sock" for name in ("one", "two")})
     one.first_index, one.entries = 8, one.entries[7:]
-    with served(one, tmp_path / "one.sock"), served(two, tmp_path / "two.sock"):
+    with serve_log(one, tmp_path / "one.sock"), serve_log(two, tmp_path / "two.sock"):
         stream = stream_of(file)
         start: Offset = {"farms": {one.cluster_id: 3, two.cluster_id: 3}}
         end = stream.latestOffset(start, ALL)
@@ -194,7 +194,7 @@ def test_farm_whose_address_is_edited_waits_for_its_answer(tmp_path: Path) -> No
 def test_farm_with_two_names_is_read_once(tmp_path: Path) -> None:
     log, file = a_farm(1), tmp_path / "farms.toml"
     write_farms(file, {"one": tmp_path / "one.sock", "same": tmp_path / "one.sock"})
-    with served(log, tmp_path / "one.sock"):
+    with serve_log(log, tmp_path / "one.sock"):
         stream = stream_of(file)
         end = stream.latestOffset({"farms": {}}, ALL)
         assert list(read(stream, {"farms": {}}, end)) == ["one"]
@@ -204,7 +204,7 @@ def test_farm_with_two_names_is_read_once(tmp_path: Path) -> None:
 def test_invalid_file_keeps_current_farms(tmp_path: Path) -> None:
     log, file = a_farm(1), tmp_path / "farms.toml"
     write_farms(file, {"one": tmp_path / "one.sock"})
-    with served(log, tmp_path / "one.sock"):
+    with serve_log(log, tmp_path / "one.sock"):
         stream = stream_of(file)
         file.write_text("[farms.one")
         end = stream.latestOffset({"farms": {}}, ALL)
@@ -234,7 +234,7 @@ def test_unusable_file_error_names_cause(tmp_path: Path, text: str, words: str) 
 def test_backlog_uses_rest_of_batch(tmp_path: Path) -> None:
     long, short, file = a_farm(1, minutes=3), a_farm(2), tmp_path / "farms.toml"
     write_farms(file, {name: tmp_path / f"{name}.sock" for name in ("long", "short")})
-    with served(long, tmp_path / "long.sock"), served(short, tmp_path / "short.sock"):
+    with serve_log(long, tmp_path / "long.sock"), serve_log(short, tmp_path / "short.sock"):
         end = stream_of(file).latestOffset({"farms": {}}, ReadMaxRows(short.commit_index + 30))
         assert end["farms"] == {long.cluster_id: 31, short.cluster_id: short.commit_index + 1}
 

@@ -20,8 +20,8 @@ from pipeline.serve.query import _OpenTables
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.java import Java, use_java
 from pipeline.tables.names import NAMES_FILE, SALT_FILE, read_names, remember_names, salt_of
-from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
-from tests.pipeline.made_tables import knew
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
+from tests.pipeline.made_tables import write_current_state
 
 NO_DATABASE = b"no database" * 100
 
@@ -29,7 +29,7 @@ NO_DATABASE = b"no database" * 100
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     """Return an output directory that contains one server."""
-    knew(tmp_path, 0, {"routers": [{"server_id": 3, "index": 9}]})
+    write_current_state(tmp_path, 0, {"routers": [{"server_id": 3, "index": 9}]})
     return tmp_path
 
 
@@ -139,7 +139,7 @@ def test_backfill_of_absent_range_does_not_claim_directory(part: tuple[str, str]
     whole = three_servers(minutes=1)
     log = MadeUpLog(first_index=11, entries=[{**each, "index": each["index"] + 10} for each in whole.entries[:24]])
     first, last = part
-    with served(log, tmp_path / "control.sock") as address:
+    with serve_log(log, tmp_path / "control.sock") as address:
         command = ["backfill", "--node", address, "--from", first, "--to", last, "--output", str(tmp_path / "tables")]
         result = CliRunner().invoke(pipeline, command)
     assert result.exit_code == 1

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.run import LAYOUT, RunSettings, claim_layout, claim_range, prepare, run_forever, run_once
 from pipeline.source.log_client import FarmLogError
-from tests.pipeline.made_tables import wrote
+from tests.pipeline.made_tables import write_batch
 
 NO_SESSION = cast("SparkSession", None)
 """No session: the directory is checked before Spark starts."""
@@ -40,7 +40,7 @@ def test_table_without_checkpoint_is_refused(table: str, checkpoint: str, tmp_pa
     for name in ("checkpoint", "checkpoint-events"):
         (tmp_path / name).mkdir()
     prepare(tmp_path)
-    wrote(tmp_path, table, 0, [{"log_time": datetime(2026, 1, 1, tzinfo=UTC)}])
+    write_batch(tmp_path, table, 0, [{"log_time": datetime(2026, 1, 1, tzinfo=UTC)}])
     prepare(tmp_path)
     (tmp_path / checkpoint).rmdir()
     with pytest.raises(FarmLogError, match=f"tables .{table}. and no {checkpoint} that"):

@@ -11,7 +11,7 @@ from pipeline.source import log_client
 from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.spark.java import find_java
 from pipeline.spark.session import has_own_settings
-from tests.pipeline.farm_log_server import served, three_servers
+from tests.pipeline.farm_log_server import serve_log, three_servers
 
 
 def test_java_of_extra_is_used_with_wrapper(
@@ -53,7 +53,7 @@ def test_java_home_without_java_is_skipped(tmp_path: Path) -> None:
 def test_range_is_read_in_pages_and_missing_entry_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_client, "ROUND_PAUSE_SECONDS", 0.0)
     log = three_servers(minutes=1)
-    with served(log, tmp_path / "control.sock") as address:
+    with serve_log(log, tmp_path / "control.sock") as address:
         farm = FarmLog((address,))
         assert [entry.index for entry in farm.range(2, 12, page_size=3)] == list(range(2, 12))
         with pytest.raises(FarmLogError, match="is not to be had"):

@@ -1,4 +1,8 @@
-"""The report: a page that a browser opens without a script, tells the worst first, and says what it left out."""
+"""The HTML report: safe against hostile names, without scripts, worst rows first, with the number of omitted rows.
+
+Each test writes tables by hand and reads the page. The first part tests safety, the second part the verdict, the third
+part the sections and charts.
+"""
 
 import re
 from base64 import b64encode
@@ -15,7 +19,7 @@ from click.testing import CliRunner
 from pipeline.cli.queries import report as report_command
 from pipeline.tables.delta import StoredFile, stored_files
 from pipeline.tables.names import remember_names
-from tests.pipeline.made_tables import derived, knew, wrote
+from tests.pipeline.made_tables import write_batch, write_current_state, write_derived
 from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from
 
 pytest.importorskip("vl_convert", reason="the extra `pipeline` of an older version is installed")
@@ -31,7 +35,7 @@ SHAPES = {"svg", "g", "path", "line", "rect", "circle", "text"}
 
 
 class Elements(HTMLParser):
-    """Which elements and attributes a page consists of."""
+    """The names of elements and attributes of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -40,26 +44,26 @@ class Elements(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """Notes one."""
+        """Record one element."""
         self.names.add(tag)
         self.attributes |= {name for name, _ in attrs}
 
 
 def last_report(server: int, ago: timedelta = 5 * SECOND, **others: Any) -> dict[str, Any]:
-    told = {"destinations": 1, "healthy_destinations": 1, "attached": True, "job_lag_ms": 2.0}
-    return {"server_id": server, "index": server, "log_time": NOON - ago, **told, **others}
+    values = {"destinations": 1, "healthy_destinations": 1, "attached": True, "job_lag_ms": 2.0}
+    return {"server_id": server, "index": server, "log_time": NOON - ago, **values, **others}
 
 
 def farm(**others: Any) -> dict[str, Any]:
     return {"index": 4711, "log_time": NOON, "period_ms": 30_000, **others}
 
 
-def made(output: Path, now: datetime = NOON + SECOND) -> str:
+def make_page(output: Path, now: datetime = NOON + SECOND) -> str:
     return report.make_report(output, now, show_destinations=False)
 
 
 def verdict(page: str) -> tuple[str, str]:
-    """Its headline and all that it says, as text."""
+    """Return the headline of the verdict, and its complete text."""
     found = page[page.index('<div class="verdict') : page.index("</div>")]
     return re.findall("<strong>(.*?)</strong>", found)[0], re.sub("<[^>]+>", " ", found)
 
@@ -70,24 +74,26 @@ def section(page: str, title: str) -> str:
 
 
 def wide(part: str) -> list[str]:
-    """The drawings for a wide screen."""
+    """Return the drawings for a wide screen."""
     return re.findall(r'<svg [^>]*class="wide".*?</svg>', part)
 
 
-# -- one safe page -----------------------------------------------------------------------------------------------------
+# -- safety of the page ------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_hostile_names_is_plain_elements_that_a_strict_policy_keeps_from_loading_anything(
+def test_page_of_hostile_names_has_only_safe_elements(
     tmp_path: Path,
 ) -> None:
-    knew(tmp_path, 0, {"farm": [farm(farm=EVIL), farm()], "routers": [last_report(1, farm=EVIL), last_report(1)]})
-    derived(tmp_path, "router_health", [health(0, 1, 0.5)])
-    derived(tmp_path, "detections", [detection(0, observer=EVIL, member=EVIL, outcome=EVIL)])
+    write_current_state(
+        tmp_path, 0, {"farm": [farm(farm=EVIL), farm()], "routers": [last_report(1, farm=EVIL), last_report(1)]}
+    )
+    write_derived(tmp_path, "router_health", [health(0, 1, 0.5)])
+    write_derived(tmp_path, "detections", [detection(0, observer=EVIL, member=EVIL, outcome=EVIL)])
     reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
-    derived(tmp_path, "publishers", [{"master": EVIL, **reign}])
-    derived(tmp_path, "destination_health", [destination(EVIL, 0.5)])
-    wrote(tmp_path, "quarantine", 0, [{"index": 1, "reason": EVIL, "log_time": NOON}])
-    page = made(tmp_path)
+    write_derived(tmp_path, "publishers", [{"master": EVIL, **reign}])
+    write_derived(tmp_path, "destination_health", [destination(EVIL, 0.5)])
+    write_batch(tmp_path, "quarantine", 0, [{"index": 1, "reason": EVIL, "log_time": NOON}])
+    page = make_page(tmp_path)
     found = Elements(page)
     assert found.names <= PLAIN | TABLES | SHAPES
     assert not [name for name in found.attributes if name.startswith("on") or name in {"style", "src", "href"}]
@@ -102,20 +108,20 @@ def test_a_page_of_hostile_names_is_plain_elements_that_a_strict_policy_keeps_fr
     assert "&lt;script&gt;aler · server 1" in page
 
 
-def test_what_text_of_the_tables_does_in_a_chart_is_to_be_shown() -> None:
+def test_chart_escapes_text_of_tables() -> None:
     bars = [charts.Bar(name, NOON, NOON + MINUTE, name, 1) for name in (EVIL, "datum.lane", "server 1")]
     drawn = charts.timeline(bars)
     assert Elements(drawn).names <= {"figure", "title"} | SHAPES
     (one,) = wide(drawn)
-    told = re.findall("<title>(.*?)</title>", one)
-    assert len(told) == 3
-    assert told[0].startswith("&lt;script&gt;alert(1)")
-    assert told[1] == "datum.lane", "no expression"
+    titles = re.findall("<title>(.*?)</title>", one)
+    assert len(titles) == 3
+    assert titles[0].startswith("&lt;script&gt;alert(1)")
+    assert titles[1] == "datum.lane", "no expression"
 
 
-def test_the_command_writes_one_file_and_names_no_destination_unasked(tmp_path: Path) -> None:
+def test_report_hides_destinations_unless_requested(tmp_path: Path) -> None:
     reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
-    derived(tmp_path, "publishers", [{"master": "d-0123456789ab", **reign}])
+    write_derived(tmp_path, "publishers", [{"master": "d-0123456789ab", **reign}])
     remember_names(tmp_path, {"d-0123456789ab": "q" * 52})
 
     def page(*options: str) -> str:
@@ -133,31 +139,31 @@ def test_the_command_writes_one_file_and_names_no_destination_unasked(tmp_path: 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_has_been_dead_for_384_s_is_silent_whatever_its_last_report_said(tmp_path: Path) -> None:
+def test_dead_server_is_not_healthy_despite_last_report(tmp_path: Path) -> None:
     dead = last_report(1, timedelta(seconds=384))
     watched = {"server_id": 1, "at": NOON - 10 * MINUTE, "state": "healthy"}
-    knew(tmp_path, 0, {"farm": [farm()], "routers": [dead], "watched": [watched]})
-    head, told = verdict(made(tmp_path))
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [dead], "watched": [watched]})
+    head, text = verdict(make_page(tmp_path))
     assert head == "0 of 1 server healthy"
-    assert "1 silent: server 1 for 6 min 24 s" in told
+    assert "1 silent: server 1 for 6 min 24 s" in text
 
 
-def test_a_farm_whose_log_has_stood_still_for_384_s_is_not_called_healthy(tmp_path: Path) -> None:
-    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
-    assert verdict(made(tmp_path, NOON + 120 * SECOND))[0] == "1 of 1 server healthy"
-    head, told = verdict(made(tmp_path, NOON + 384 * SECOND))
+def test_verdict_of_stale_log_is_not_healthy(tmp_path: Path) -> None:
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+    assert verdict(make_page(tmp_path, NOON + 120 * SECOND))[0] == "1 of 1 server healthy"
+    head, text = verdict(make_page(tmp_path, NOON + 384 * SECOND))
     assert head == "Nothing is known of the last 6 min 24 s"
-    assert "1 of 1 server healthy at the end of the tables" in told
+    assert "1 of 1 server healthy at the end of the tables" in text
 
 
-def test_tables_of_long_ago_are_old_and_no_outage(tmp_path: Path) -> None:
-    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
-    head, told = verdict(made(tmp_path, NOON + timedelta(days=329)))
+def test_verdict_of_old_tables_reports_age_without_outage(tmp_path: Path) -> None:
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+    head, text = verdict(make_page(tmp_path, NOON + timedelta(days=329)))
     assert re.fullmatch(r"The tables end 32[89] d.* ago", head)
-    assert "1 of 1 server healthy at the end of the tables" in told
+    assert "1 of 1 server healthy at the end of the tables" in text
 
 
-def test_more_lines_than_colors_differ_by_dashes() -> None:
+def test_lines_beyond_colors_are_dashed() -> None:
     points = [(NOON, 1.0), (NOON + MINUTE, 2.0)]
     some, many = (
         charts.lines([charts.Series(f"server {number}", points) for number in range(count)], "ms")
@@ -169,27 +175,27 @@ def test_more_lines_than_colors_differ_by_dashes() -> None:
 
 def test_outlier_does_not_flatten_the_other_lines() -> None:
     def height(highest: float) -> float:
-        """Return how much of the chart lies between the values 2 and 4."""
-        quiet = charts.Series("quiet", [(NOON, 2.0), (NOON + MINUTE, 4.0), (NOON + 2 * MINUTE, 2.0)])
-        loud = charts.Series("loud", [(NOON, 2.0), (NOON + MINUTE, highest), (NOON + 2 * MINUTE, 2.0)])
-        [path] = re.findall(r'd="M[^"]*"[^>]*stroke="var\(--shade-0\)"', charts.lines([quiet, loud], "ms"))[:1]
+        """Return the height of the chart between the values 2 and 4."""
+        steady = charts.Series("quiet", [(NOON, 2.0), (NOON + MINUTE, 4.0), (NOON + 2 * MINUTE, 2.0)])
+        outlier = charts.Series("loud", [(NOON, 2.0), (NOON + MINUTE, highest), (NOON + 2 * MINUTE, 2.0)])
+        [path] = re.findall(r'd="M[^"]*"[^>]*stroke="var\(--shade-0\)"', charts.lines([steady, outlier], "ms"))[:1]
         heights = [float(each) for each in re.findall(r",(-?[\d.]+)", path)]
         return max(heights) - min(heights)
 
     assert height(10_000) > height(50) / 5
 
 
-def test_the_verdict_follows_the_watch_where_there_is_one_and_the_last_report_where_there_is_none(
+def test_verdict_uses_watch_state_or_else_last_report(
     tmp_path: Path,
 ) -> None:
     reports = [
         last_report(1),
         last_report(2, attached=False),
-        # given one bad report among good ones, which the watch forgives
+        # given one bad report among good ones, which the watch ignores
         last_report(3, attached=False),
-        # and one that reports again after a silence
+        # a server that reports again after an outage
         last_report(4),
-        # and one whose good report is not the third in a row
+        # and a server whose good report is not the third in sequence
         last_report(5),
     ]
     watched = [
@@ -197,16 +203,16 @@ def test_the_verdict_follows_the_watch_where_there_is_one_and_the_last_report_wh
         {"server_id": 4, "at": NOON - MINUTE, "state": "silent"},
         {"server_id": 5, "at": NOON - MINUTE, "state": "unhealthy"},
     ]
-    knew(tmp_path, 0, {"farm": [farm()], "routers": reports, "watched": watched})
-    head, told = verdict(made(tmp_path))
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": reports, "watched": watched})
+    head, text = verdict(make_page(tmp_path))
     assert head == "3 of 5 servers healthy"
-    assert "2 unhealthy: server 2, server 5" in told
+    assert "2 unhealthy: server 2, server 5" in text
 
 
-def test_a_member_that_never_reported_counts_and_a_silent_one_that_was_removed_does_not(tmp_path: Path) -> None:
+def test_verdict_counts_member_without_report_but_not_removed(tmp_path: Path) -> None:
     reports = [last_report(1), last_report(2, 60 * MINUTE), last_report(3, 60 * MINUTE)]
-    knew(tmp_path, 0, {"farm": [farm()], "routers": reports})
-    wrote(
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": reports})
+    write_batch(
         tmp_path,
         "configurations",
         0,
@@ -215,17 +221,17 @@ def test_a_member_that_never_reported_counts_and_a_silent_one_that_was_removed_d
             {"index": 9, "voters": [1, 2], "learners": [4], "log_time": NOON},
         ],
     )
-    page = made(tmp_path)
-    head, told = verdict(page)
+    page = make_page(tmp_path)
+    head, text = verdict(page)
     assert head == "1 of 3 servers healthy"
-    assert "1 never reported: server 4" in told
-    assert "server 3" not in told
+    assert "1 never reported: server 4" in text
+    assert "server 3" not in text
     servers = re.findall(r">(server \d|removed|silent|healthy|never reported)<", section(page, "Servers"))
     assert servers == ["server 4", "never reported", "server 2", "silent", "server 1", "healthy", "server 3", "removed"]
 
 
-def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> None:
-    knew(
+def test_verdict_separates_farms_with_equal_server_ids(tmp_path: Path) -> None:
+    write_current_state(
         tmp_path,
         0,
         {
@@ -233,15 +239,15 @@ def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> 
             "routers": [last_report(1, farm="a" * 32, attached=False), last_report(1, 61 * MINUTE, farm="b" * 32)],
         },
     )
-    head, told = verdict(made(tmp_path))
+    head, text = verdict(make_page(tmp_path))
     assert head == "Nothing is known of the last 1 h 1 s of 1 of 2 farms"
-    assert "1 of 2 servers healthy at the end of the tables" in told
-    assert f"1 unhealthy: {'a' * 12} · server 1" in told
-    assert f"{'b' * 12}: The tables reach to entry 4711 of the log, at log time 2026-01-01 11:00:00 UTC" in told
+    assert "1 of 2 servers healthy at the end of the tables" in text
+    assert f"1 unhealthy: {'a' * 12} · server 1" in text
+    assert f"{'b' * 12}: The tables reach to entry 4711 of the log, at log time 2026-01-01 11:00:00 UTC" in text
 
 
-def test_a_report_opens_the_log_of_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+def test_report_opens_each_table_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
     opened: list[str] = []
 
     def counted(root: Path) -> list[StoredFile]:
@@ -249,84 +255,84 @@ def test_a_report_opens_the_log_of_each_table_once(tmp_path: Path, monkeypatch: 
         return stored_files(root)
 
     monkeypatch.setattr(query, "stored_files", counted)
-    made(tmp_path)
+    make_page(tmp_path)
     assert sorted(opened) == sorted(query.TABLES)
 
 
-def test_a_report_shows_one_version_of_a_table_that_a_run_changes(tmp_path: Path) -> None:
-    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+def test_report_shows_one_version_of_changing_table(tmp_path: Path) -> None:
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
 
     def servers(ask: query.Ask) -> list[list[dict[str, Any]]]:
-        """The servers before and after a commit."""
+        """Return the servers before and after a commit."""
         before = ask("SELECT server_id FROM current_routers")
-        knew(tmp_path, 1, {"routers": [last_report(2)]})
+        write_current_state(tmp_path, 1, {"routers": [last_report(2)]})
         return [before, ask("SELECT server_id, index FROM current_routers")]
 
     assert query.of_one_version(tmp_path, servers) == [[{"server_id": 1}], [{"server_id": 1, "index": 1}]]
     assert len(query.documents(tmp_path, "SELECT server_id FROM current_routers")) == 2
 
 
-def test_tables_without_a_report_give_no_verdict(tmp_path: Path) -> None:
-    knew(tmp_path, 0, {"farm": [farm()]})
-    assert verdict(made(tmp_path))[0] == "Nothing is known yet: no server has reported"
+def test_verdict_without_reports_is_unknown(tmp_path: Path) -> None:
+    write_current_state(tmp_path, 0, {"farm": [farm()]})
+    assert verdict(make_page(tmp_path))[0] == "Nothing is known yet: no server has reported"
 
 
-def test_what_a_page_cuts_is_escaped() -> None:
+def test_page_escapes_note_about_omitted_rows() -> None:
     assert "<b>" not in parts.cut(1, 2, "<b>rows", "the <b>newest")
 
 
-# -- the worst first, and what is cut is told --------------------------------------------------------------------------
+# -- sections: worst rows first, with the number of omitted rows -------------------------------------------------------
 
 
 def health(minute: int, server: int, availability: float = 1.0, lag_ms: float = 2.0) -> dict[str, Any]:
     begin = NOON + minute * MINUTE
-    told = {"availability": availability, "job_lag_p95_ms": lag_ms, "reports": 2}
-    return {"window_start": begin, "window_end": begin + MINUTE, "server_id": server, **told}
+    values = {"availability": availability, "job_lag_p95_ms": lag_ms, "reports": 2}
+    return {"window_start": begin, "window_end": begin + MINUTE, "server_id": server, **values}
 
 
 def detection(minute: int, **others: Any) -> dict[str, Any]:
-    told = {"observer": "node-1", "member": "node-2", "suspect_at": NOON + minute * MINUTE}
-    return {**told, "contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, **others}
+    values = {"observer": "node-1", "member": "node-2", "suspect_at": NOON + minute * MINUTE}
+    return {**values, "contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, **others}
 
 
 def destination(name: str, healthy: float) -> dict[str, Any]:
-    told = {"window_start": NOON, "window_end": NOON + MINUTE, "server_id": 1, "reports": 2, "breaks": 0}
-    return {"destination": name, "healthy_share": healthy, **told}
+    values = {"window_start": NOON, "window_end": NOON + MINUTE, "server_id": 1, "reports": 2, "breaks": 0}
+    return {"destination": name, "healthy_share": healthy, **values}
 
 
-def test_what_burns_its_error_budget_stands_below_the_verdict_in_words_the_worst_first(tmp_path: Path) -> None:
+def test_error_budget_lists_worst_servers_first(tmp_path: Path) -> None:
     def in_minute(minute: int, server: int) -> float:
         lately = {1: 0.0 if minute >= 570 else 1.0, 3: 0.85, 4: 0.97}
         return lately.get(server, 1.0) if minute >= 540 else 0.0 if server == 2 and minute < 3 else 1.0
 
-    # given ten hours in which, for the last one, server 1 was half away, 3 lost 15 % and 4 lost 3 %; 2 was away before
-    derived(
+    # given ten hours: in the last one, server 1 was down for half, 3 for 15 % and 4 for 3 %; server 2 was down before
+    write_derived(
         tmp_path,
         "router_health",
         [health(minute, server, in_minute(minute, server)) for minute in range(600) for server in range(1, 16)],
     )
     page = report.make_report(tmp_path, NOON + 600 * MINUTE, show_destinations=False, objective_percent=99.0)
-    told = section(page, "Error budget")
-    assert page.index('class="verdict') < page.index(told) < page.index("<h2>Servers</h2>")
-    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", told)
+    budget = section(page, "Error budget")
+    assert page.index('class="verdict') < page.index(budget) < page.index("<h2>Servers</h2>")
+    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", budget)
     assert rows == [
         ("bad", "server 1", "used up 5 times, burns 50 times too fast"),
         ("bad", "server 3", "used up, burns 15 times too fast"),
         ("warn", "server 4", "burns 3 times too fast, gone in 7 d"),
     ]
-    assert "3 of 15 budgets shown, the worst; the rest: at least 50% left." in told
-    assert "The objective is 99% good" in told
+    assert "3 of 15 budgets shown, the worst; the rest: at least 50% left." in budget
+    assert "The objective is 99% good" in budget
 
 
-def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_told(tmp_path: Path) -> None:
+def test_leaders_and_churn_list_days_with_most_changes(tmp_path: Path) -> None:
     def term(number: int, day: int) -> dict[str, Any]:
         at = NOON + timedelta(days=day, minutes=number)
         times = {"first_at": at, "last_at": at + 30 * SECOND, "first_index": number}
         return {"term": number, "leader_id": number % 3, **times, "leader_changed": True, "gap_ms": 1_000}
 
-    # given a day more than is told, of which the last has two changes
-    derived(tmp_path, "leaderships", [term(number, min(number, 5)) for number in range(7)])
-    wrote(
+    # given one day more than the page shows; the last day has two changes
+    write_derived(tmp_path, "leaderships", [term(number, min(number, 5)) for number in range(7)])
+    write_batch(
         tmp_path,
         "configurations",
         0,
@@ -335,7 +341,7 @@ def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_
             for index in (1, 2, 4)
         ],
     )
-    page = made(tmp_path)
+    page = make_page(tmp_path)
     rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Leaders"))
     assert (len(rows), rows[0]) == (5, ("2026-01-06", "2"))
     assert "5 of 6 days shown, with the most changes." in section(page, "Leaders")
@@ -343,35 +349,37 @@ def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_
     assert rows == [("2026-01-05", "2"), ("2026-01-03", "1")]
 
 
-def test_servers_that_were_down_are_told_the_longest_down_first_and_how_much_the_rest_was(tmp_path: Path) -> None:
+def test_failures_list_longest_outage_first(tmp_path: Path) -> None:
     def became(server: int, minute: int, previous: str, state: str) -> dict[str, Any]:
         return {"at": NOON + minute * MINUTE, "server_id": server, "previous": previous, "state": state, "reason": ""}
 
-    # given twelve servers of which one has never failed and one is silent, the others down as long as their number says
-    told = [became(server, 0, "", "healthy") for server in range(13)]
-    told += [became(server, 10, "healthy", "unhealthy") for server in range(1, 12)]
-    told += [became(server, 10 + server, "unhealthy", "healthy") for server in range(1, 12)]
-    told.append(became(12, 20, "healthy", "silent"))
-    wrote(tmp_path, "transitions", 0, told)
-    knew(tmp_path, 0, {"farm": [farm(log_time=NOON + 60 * MINUTE)]})
-    shown = section(made(tmp_path), "Failures")
+    # given thirteen servers: 0 never failed, 12 stopped reporting, and server N in between was down for N minutes
+    transitions = [became(server, 0, "", "healthy") for server in range(13)]
+    transitions += [became(server, 10, "healthy", "unhealthy") for server in range(1, 12)]
+    transitions += [became(server, 10 + server, "unhealthy", "healthy") for server in range(1, 12)]
+    transitions.append(became(12, 20, "healthy", "silent"))
+    write_batch(tmp_path, "transitions", 0, transitions)
+    write_current_state(tmp_path, 0, {"farm": [farm(log_time=NOON + 60 * MINUTE)]})
+    shown = section(make_page(tmp_path), "Failures")
     rows = re.findall(r"<tr( class=bad)?><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", shown)
     assert rows[:2] == [(" class=bad", "server 12", "40 min"), ("", "server 11", "11 min")]
     assert len(rows) == 10
     assert "10 of 12 servers that failed shown, the longest down; the rest: at most 2 min." in shown
 
 
-def test_routers_that_depart_from_their_own_usual_are_told_with_what_is_usual(tmp_path: Path) -> None:
+def test_early_warning_shows_unusual_and_usual_values(tmp_path: Path) -> None:
     slots = 4 * DAY_SLOTS
-    knew(tmp_path, 0, {"farm": [farm()]})
-    derived(tmp_path, "router_health", health_rows(slots))
-    assert "No router departs from its usual values" in section(made(tmp_path), "Early warning")
-    # when the lag of one rises, and another had lost most of its tunnels for an hour and a half
+    write_current_state(tmp_path, 0, {"farm": [farm()]})
+    write_derived(tmp_path, "router_health", health_rows(slots))
+    assert "No router departs from its usual values" in section(make_page(tmp_path), "Early warning")
+    # when the lag of one server rises, and another server had lost most of its tunnels for 100 minutes
     lost = health_rows(slots, tunnels=lambda slot: 30.0 if slots - 30 <= slot < slots - 20 else 300.0)
     rising = [row | {"server_id": 7} for row in health_rows(slots, lag=rising_from(slots - 5, factor=50.0))]
-    derived(tmp_path, "router_health", [row | {"server_id": 6} for row in lost] + rising, batch=1)
-    told = re.findall(r"<tr( class=warn)?>(<td [^>]*>server .*?)</tr>", section(made(tmp_path), "Early warning"))
-    cells = [(kind, re.findall("<td[^>]*>([^<]*)</td>", row)) for kind, row in told]
+    write_derived(tmp_path, "router_health", [row | {"server_id": 6} for row in lost] + rising, batch=1)
+    matches = re.findall(
+        r"<tr( class=warn)?>(<td [^>]*>server .*?)</tr>", section(make_page(tmp_path), "Early warning")
+    )
+    cells = [(kind, re.findall("<td[^>]*>([^<]*)</td>", row)) for kind, row in matches]
     (now, first), (over, second) = cells
     assert (now, first[0], first[3], first[5]) == (" class=warn", "server 7", "continues", "the hour of day")
     assert re.fullmatch(r"lag \d[\d,]+ ms, usually [\d.]+ ms", first[1])
@@ -379,22 +387,25 @@ def test_routers_that_depart_from_their_own_usual_are_told_with_what_is_usual(tm
     assert re.fullmatch(r"tunnels [\d.]+, usually [\d.]+", second[1])
 
 
-def test_how_soon_losses_were_noticed_stands_beside_what_is_expected_with_false_alarms(tmp_path: Path) -> None:
+def test_detection_compares_measured_and_expected_times(tmp_path: Path) -> None:
     times = {"contact_to_dead_ms": 8_000, "suspect_to_dead_ms": 4_500}
     lost = [
         detection(10 * n, member=f"node-{n}", outcome="dead", contact_to_suspect_ms=1_000 * n, **times)
         for n in range(1, 8)
     ]
-    # given one that was called dead and was alive
+    # given a live member declared dead
     alive = {"member": "node-8", "dead_at": NOON + MINUTE, "back_at": NOON + 2 * MINUTE, "outcome": "came-back"}
-    derived(tmp_path, "detections", [*lost, detection(0, **alive)])
+    write_derived(tmp_path, "detections", [*lost, detection(0, **alive)])
     trace = {"first_event_at": NOON - MINUTE, "last_event_at": NOON + 60 * MINUTE}
-    derived(tmp_path, "members", [{"member": "node-8", **trace}])
-    knew(tmp_path, 0, {"farm": [farm()]})
-    told = section(made(tmp_path), "Detection")
-    assert "SWIM expects 1.6 s to suspect, 5.6 s to dead if others confirm it, and 4.0 to 24.0 s between." in told
-    assert "The times to both are too long by up to 30 s." in told
-    (row,) = re.findall("<tr class=bad>(<td [^>]*>the farm</td>.*?)</tr>", told)
+    write_derived(tmp_path, "members", [{"member": "node-8", **trace}])
+    write_current_state(tmp_path, 0, {"farm": [farm()]})
+    detection_section = section(make_page(tmp_path), "Detection")
+    assert (
+        "SWIM expects 1.6 s to suspect, 5.6 s to dead if others confirm it, and 4.0 to 24.0 s between."
+        in detection_section
+    )
+    assert "The times to both are too long by up to 30 s." in detection_section
+    (row,) = re.findall("<tr class=bad>(<td [^>]*>the farm</td>.*?)</tr>", detection_section)
     assert re.findall("<td[^>]*>([^<]*)</td>", row) == [
         "the farm",
         "1 of 8, 1 called dead",
@@ -403,26 +414,26 @@ def test_how_soon_losses_were_noticed_stands_beside_what_is_expected_with_false_
         "8.0, 8.0, 8.0 s",
         "4.5, 4.5 s",
     ]
-    assert "5 of 8 members shown, with the longest delay of detection." in told
+    assert "5 of 8 members shown, with the longest delay of detection." in detection_section
 
 
-def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page_stays_small(tmp_path: Path) -> None:
+def test_report_of_thousand_servers_is_limited(tmp_path: Path) -> None:
     reports = [
         last_report(server, 10 * MINUTE if server == 777 else SECOND, attached=server != 500)
         for server in range(1, 1001)
     ]
-    knew(tmp_path, 0, {"farm": [farm()], "routers": reports})
+    write_current_state(tmp_path, 0, {"farm": [farm()], "routers": reports})
     flapping = [health(n, server, (n * server) % 3 / 2, server) for n in range(120) for server in range(1, 1001)]
-    derived(
+    write_derived(
         tmp_path, "router_health", [row for row in flapping if row["server_id"] != 777 or row["window_start"] < NOON]
     )
-    derived(tmp_path, "destination_health", [destination(f"d-{n:04}", n / 1000) for n in range(1000)])
-    derived(tmp_path, "detections", [detection(n) for n in range(150)])
-    page = made(tmp_path)
+    write_derived(tmp_path, "destination_health", [destination(f"d-{n:04}", n / 1000) for n in range(1000)])
+    write_derived(tmp_path, "detections", [detection(n) for n in range(150)])
+    page = make_page(tmp_path)
     assert verdict(page)[0] == "998 of 1,000 servers healthy"
-    told = re.findall(r"<tr[^>]*><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", section(page, "Servers"))
-    assert told[:2] == [("server 777", "silent"), ("server 500", "unhealthy")]
-    assert len(told) == 200
+    rows = re.findall(r"<tr[^>]*><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td>", section(page, "Servers"))
+    assert rows[:2] == [("server 777", "silent"), ("server 500", "unhealthy")]
+    assert len(rows) == 200
     assert "200 of 1,000 servers shown, the worst; the rest: 800 healthy." in page
     assert "<summary>170 more rows</summary>" in section(page, "Servers")
     assert "40 of 999 servers shown, the worst; the rest: at least " in section(page, "Availability by server")
@@ -430,16 +441,16 @@ def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page
     assert "100 of 150 detections shown, the newest." in page
     assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
     assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
-    # even where the strips of the worst change their color in every stretch
+    # even if the color in the strips of the worst servers changes everywhere
     assert len(page) < 2_000_000
 
 
-def test_a_server_that_is_silent_is_drawn_as_not_available_and_many_windows_as_few(tmp_path: Path) -> None:
-    told = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
-    derived(tmp_path, "router_health", [health(n, server, 1.0, 1234.0) for n, server in told])
+def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
+    windows = [(n, server) for n in range(2_000) for server in range(1, 12) if server != 7 or n < 1_001]
+    write_derived(tmp_path, "router_health", [health(n, server, 1.0, 1234.0) for n, server in windows])
     reign = {"server_id": 1, "first_at": NOON, "last_at": NOON + MINUTE, "publications": 3}
-    derived(tmp_path, "publishers", [{"master": master, **reign} for master in ("d-1", "d-2")])
-    page = made(tmp_path)
+    write_derived(tmp_path, "publishers", [{"master": master, **reign} for master in ("d-1", "d-2")])
+    page = make_page(tmp_path)
     (strips,) = wide(section(page, "Availability by server"))
     marks = re.findall("<title>(.*?)</title>", strips)
     assert [mark for mark in marks if "server 7" in mark] == [
@@ -456,14 +467,15 @@ def test_a_server_that_is_silent_is_drawn_as_not_available_and_many_windows_as_f
     assert len(page) < 100_000
 
 
-def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tmp_path: Path) -> None:
-    # given two hours of windows of a minute, ten hours of nothing, and an hour of which one server saw the second half
-    told = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
-    # of a pause as long as the longest reporting period nothing is made
-    told = [(n, server) for n, server in told if n not in range(50, 60)]
-    derived(tmp_path, "router_health", [health(n, server) for n, server in told])
-    knew(tmp_path, 0, {"farm": [farm(log_time=NOON + 780 * MINUTE)]})
-    page = made(tmp_path, NOON + timedelta(days=3))
+def test_gap_of_whole_farm_is_drawn_as_unknown(tmp_path: Path) -> None:
+    # given two hours of windows of a minute, a gap of ten hours, and one hour; in it, server 2 reported only in the
+    # second half
+    windows = [(n, 1) for n in [*range(120), *range(720, 780)]] + [(n, 2) for n in range(750, 780)]
+    # A pause of the longest reporting period is not a gap.
+    windows = [(n, server) for n, server in windows if n not in range(50, 60)]
+    write_derived(tmp_path, "router_health", [health(n, server) for n, server in windows])
+    write_current_state(tmp_path, 0, {"farm": [farm(log_time=NOON + 780 * MINUTE)]})
+    page = make_page(tmp_path, NOON + timedelta(days=3))
     (strips,) = wide(section(page, "Availability by server"))
     assert re.findall("<title>(.*?)</title>", strips) == [
         "server 1, 01-01 12:00 to 01-01 14:00: 100.0%",
@@ -472,17 +484,17 @@ def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tm
     ]
     (lag,) = wide(section(page, "Lag by server"))
     assert lag.count("<title>server ") == 3, "no line leads across it"
-    # and a page that was made days later says so
+    # A page made days later shows the end of the tables.
     assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00 UTC;" in page
 
 
-def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colors_that_the_page_has() -> None:
+def test_charts_have_two_widths_and_theme_colors() -> None:
     points = [(NOON + n * MINUTE, n / 7) for n in range(7)]
     drawn = charts.strips([charts.Series("server 1", points)]) + charts.lines([charts.Series("server 1", points)], "ms")
     widths = [int(width) for width in re.findall(r'<svg width="(\d+)"', drawn)]
     assert widths == [charts.WIDE, charts.NARROW] * 2
     assert charts.NARROW <= 390 - 2 * 15, "a phone's width without the margins"
-    wanted = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
+    used = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
     light, dark = re.findall(r":root \{(.*?)\}", parts.STYLE, re.DOTALL)
-    assert wanted <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
+    assert used <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
     assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no color that is right in one light only"

@@ -1,4 +1,4 @@
-"""A run's own metrics: what a batch adds to them, how the lag is counted, and where they are served."""
+"""Metrics of a run: values added by a batch, the computation of the lag, and the endpoint for Prometheus."""
 
 import json
 import math
@@ -27,13 +27,13 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def value(metrics: RunMetrics, name: str) -> float:
-    """One figure of what Prometheus gets."""
+    """Return the value of one exported metric."""
     (found,) = re.findall(rf"^garlicfarm_pipeline_{name} (\S+)$", metrics.exposition().decode(), re.MULTILINE)
     return float(found)
 
 
 @pytest.mark.parametrize("few_rows", [20_000, 0], ids=["rows in memory", "rows in files"])
-def test_a_batch_is_counted_with_all_its_entries_and_those_that_were_refused(tmp_path: Path, few_rows: int) -> None:
+def test_batch_counts_entries_and_quarantined_entries(tmp_path: Path, few_rows: int) -> None:
     log = three_servers(minutes=2)
     log.add(value="not json at all")
     log.add(base64="//79")
@@ -52,12 +52,12 @@ def test_a_batch_is_counted_with_all_its_entries_and_those_that_were_refused(tmp
     assert value(metrics, "farms") == 1
 
 
-def test_a_farm_that_does_not_answer_hides_no_lag_of_another() -> None:
+def test_lag_excludes_farm_without_reply() -> None:
     def progress(read: dict[str, int], newest: dict[str, int] | None) -> dict[str, object]:
-        told = [None if each is None else json.dumps({"farms": each}) for each in (read, newest)]
-        return {"sources": [{"endOffset": told[0], "latestOffset": told[1]}]}
+        offsets = [None if each is None else json.dumps({"farms": each}) for each in (read, newest)]
+        return {"sources": [{"endOffset": offsets[0], "latestOffset": offsets[1]}]}
 
-    # given a farm that was read far, and has told nothing since the run began
+    # given a farm that was read far, and did not reply since the start of the run
     read, newest, farms, _ = places(progress({"gone": 1_000_001, "here": 11}, {"here": 101, "new": 6}))
     assert newest - read == 90 + 5
     assert farms == {"here", "new"}
@@ -65,8 +65,8 @@ def test_a_farm_that_does_not_answer_hides_no_lag_of_another() -> None:
 
 
 @pytest.mark.parametrize(("most", "is_full"), [(20, True), (21, True), (30, False)])
-def test_a_batch_of_a_topic_is_full_by_the_indexes_that_it_spans(tmp_path: Path, most: int, *, is_full: bool) -> None:
-    # given entries of which the topic does not show some
+def test_topic_batch_is_full_by_span_of_indexes(tmp_path: Path, most: int, *, is_full: bool) -> None:
+    # given entries with gaps: the topic does not show every entry
     log = three_servers(minutes=2)
     log.entries = [each for each in log.entries[:20] if each["index"] not in {1, 5, 6, 7, 8}]
     outcome = outcome_of(pa.Table.from_batches(work(Lake(tmp_path, 60_000).plan, arrow_entries_of(log).to_batches())))
@@ -75,7 +75,7 @@ def test_a_batch_of_a_topic_is_full_by_the_indexes_that_it_spans(tmp_path: Path,
     assert not may_have_more(outcome, {"node": "a", "maxEntriesPerBatch": "16"})
 
 
-def test_the_lag_is_not_known_before_the_first_batch_and_is_then_that_of_the_farm_furthest_behind() -> None:
+def test_lag_is_unknown_before_first_batch() -> None:
     now = NOON.timestamp()
     metrics = RunMetrics(lambda: now)
     assert math.isnan(value(metrics, "lag_seconds"))
@@ -85,16 +85,16 @@ def test_the_lag_is_not_known_before_the_first_batch_and_is_then_that_of_the_far
     metrics.batch_done(1.0, 5, 0, {"a": NOON - timedelta(seconds=30), "b": NOON - timedelta(seconds=384)})
     metrics.progressed(60, 100)
     assert (value(metrics, "lag_seconds"), value(metrics, "lag_entries")) == (384, 40)
-    # a batch without an entry of a farm leaves what is known of it
+    # a batch without entries of a farm does not change the lag of the farm
     metrics.batch_done(1.0, 5, 0, {"b": NOON})
     metrics.progressed(100, 100)
     assert (value(metrics, "lag_seconds"), value(metrics, "lag_entries")) == (30, 0)
-    # and a farm whose clock is ahead is not behind
+    # a farm whose clock is ahead does not lag
     metrics.batch_done(1.0, 1, 0, {"a": NOON + timedelta(seconds=9)})
     assert value(metrics, "lag_seconds") == 0
 
 
-def test_a_farm_that_has_left_is_not_behind_until_it_is_back() -> None:
+def test_lag_excludes_unlisted_farm_until_listed_again() -> None:
     now = NOON.timestamp()
     metrics = RunMetrics(lambda: now)
     metrics.batch_done(1.0, 5, 0, {"a": NOON - timedelta(seconds=30), "b": NOON - timedelta(seconds=384)})
@@ -120,22 +120,22 @@ def test_lost_starts_are_counted_from_zero() -> None:
     assert value(metrics, "lost_starts_total") == 1
 
 
-def test_a_port_alone_is_on_loopback_and_another_host_is_told() -> None:
+def test_address_defaults_to_loopback() -> None:
     assert address("9400") == (LOOPBACK, 9400)
     assert address("0.0.0.0:9400") == ("0.0.0.0", 9400)  # noqa: S104 - not listened at
     assert address("[::1]:9400") == ("::1", 9400)
     for wrong in ("", "nine", "host:", "65536", "a b:1", "http://host:1", "::1:9400"):
         with pytest.raises(ValueError, match="neither a port nor HOST:PORT"):
             address(wrong)
-    refused = CliRunner().invoke(run, ["--metrics", "http://host:1"])
-    assert (refused.exit_code, "neither a port nor HOST:PORT" in refused.output) == (2, True)
+    result = CliRunner().invoke(run, ["--metrics", "http://host:1"])
+    assert (result.exit_code, "neither a port nor HOST:PORT" in result.output) == (2, True)
 
 
-def test_prometheus_gets_the_metrics_while_the_run_lasts_and_no_longer() -> None:
-    told: list[str] = []
-    with serving_metrics(LOOPBACK, 0, told.append) as metrics:
+def test_metrics_are_served_only_during_run() -> None:
+    log_lines: list[str] = []
+    with serving_metrics(LOOPBACK, 0, log_lines.append) as metrics:
         metrics.batch_done(1.0, 5, 1, {"a": NOON})
-        (found,) = re.findall(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", told[0])
+        (found,) = re.findall(r"Metrics: (http://127\.0\.0\.1:\d+/metrics)", log_lines[0])
         with urllib.request.urlopen(found, timeout=10) as answer:  # noqa: S310 - this test's own
             assert answer.headers["Content-Type"].startswith("text/plain; version=")
             assert "garlicfarm_pipeline_quarantined_entries_total 1.0" in answer.read().decode()
@@ -143,9 +143,9 @@ def test_prometheus_gets_the_metrics_while_the_run_lasts_and_no_longer() -> None
         pass
 
 
-def test_an_address_that_is_taken_ends_the_command_with_what_to_do() -> None:
+def test_occupied_address_fails_with_remedy() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        told = f"cannot listen for metrics on 127.0.0.1:{port}: .* Choose another --metrics"
-        with pytest.raises(click.ClickException, match=told), serving_metrics(LOOPBACK, port, lambda _: None):
+        message = f"cannot listen for metrics on 127.0.0.1:{port}: .* Choose another --metrics"
+        with pytest.raises(click.ClickException, match=message), serving_metrics(LOOPBACK, port, lambda _: None):
             pass

@@ -1,4 +1,4 @@
-"""What a run writes beside its tables is its own, and what killed runs left is removed by the next."""
+"""Scratch files of runs: a private directory per run, the removal of files of killed runs, and the output lock."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from tests.processes import END_S
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the directory that other runs on this machine use."""
+def _own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a directory that other runs on this machine do not use."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
 def other_run(code: str, place: Path) -> "subprocess.Popen[str]":
-    """Another process that does this, says so, and waits for its end."""
+    """Start another process that runs `code`, prints "held", and waits for its end."""
     environment = {**os.environ, "TMPDIR": str(place)}
     command = [sys.executable, "-c", f"import sys\n{code}\nprint('held', flush=True)\nsys.stdin.read()"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -30,41 +30,41 @@ def other_run(code: str, place: Path) -> "subprocess.Popen[str]":
     return process
 
 
-def killed(process: "subprocess.Popen[str]") -> None:
+def kill(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=END_S)
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+def test_next_run_removes_files_of_killed_runs_only(tmp_path: Path) -> None:
     code = "from pipeline.spark.scratch import run_directory\n(run_directory() / 'artifacts').mkdir()"
     living, dying = other_run(code, tmp_path), other_run(code, tmp_path)
     try:
         runs = scratch.scratch_directory() / "runs"
         assert len([*runs.glob("*/artifacts")]) == 2
-        killed(dying)
+        kill(dying)
         own = scratch.run_directory.__wrapped__()
         assert own.parent == runs
         (left,) = runs.glob("*/artifacts")
         assert left.parent.name.startswith(f"{living.pid}-")
     finally:
-        killed(living)
+        kill(living)
 
 
-def test_a_directory_that_another_user_can_write_is_refused(tmp_path: Path) -> None:
+def test_directory_writable_by_other_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").mkdir()
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").chmod(0o777)
     with pytest.raises(scratch.ScratchError, match="remove it, or set TMPDIR"):
         scratch.scratch_directory()
 
 
-def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+def test_link_as_scratch_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").symlink_to(tmp_path / "mine")
     with pytest.raises(scratch.ScratchError, match="only this user"):
         scratch.scratch_directory()
 
 
-def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+def test_output_lock_excludes_second_run_until_process_ends(tmp_path: Path) -> None:
     output = tmp_path / "tables"
     other = other_run(
         f"from pathlib import Path\nfrom pipeline.lake import alone_in\n"
@@ -75,12 +75,12 @@ def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_n
         with pytest.raises(FarmLogError, match="another pipeline writes"), lake.alone_in(output):
             pass
     finally:
-        killed(other)
+        kill(other)
     with lake.alone_in(output):
         pass
 
 
-def test_an_output_directory_that_cannot_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_output_directory_creation_failure_names_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(FarmLogError, match="choose another --output"), lake.alone_in(tmp_path / "file" / "tables"):
         pass

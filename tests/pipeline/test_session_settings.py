@@ -1,4 +1,4 @@
-"""An operator's settings of Spark count; those of the pipeline fill in what was not said."""
+"""Settings of Spark: an operator's settings override the pipeline's defaults."""
 
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,7 +11,7 @@ from pipeline.spark.settings import JAVA_OPTIONS, fetching, operator_settings, r
 OURS = ("-Dours=1",)
 
 
-def test_what_no_operator_has_said_suits_one_small_machine_and_a_cluster_keeps_its_own_defaults() -> None:
+def test_defaults_suit_small_machine_but_not_cluster() -> None:
     here = settings_for({}, None, OURS)
     assert (here["spark.master"], here["spark.driver.memory"]) == ("local[*]", "1g")
     assert here["spark.sql.session.timeZone"] == "UTC"
@@ -22,36 +22,36 @@ def test_what_no_operator_has_said_suits_one_small_machine_and_a_cluster_keeps_i
     assert not {"spark.ui.enabled", "spark.driver.memory", "spark.sql.shuffle.partitions"} & cluster.keys()
 
 
-def test_the_master_of_the_command_stands_before_that_of_the_files() -> None:
-    told = {"spark.master": "spark://host:7077"}
-    assert settings_for(told, None, OURS)["spark.master"] == "spark://host:7077"
-    assert settings_for(told, "local[1]", OURS)["spark.master"] == "local[1]"
+def test_master_of_command_overrides_files() -> None:
+    settings = {"spark.master": "spark://host:7077"}
+    assert settings_for(settings, None, OURS)["spark.master"] == "spark://host:7077"
+    assert settings_for(settings, "local[1]", OURS)["spark.master"] == "local[1]"
 
 
 @pytest.mark.parametrize("name", [JAVA_OPTIONS, "spark.driver.extraJavaOptions"])
-def test_an_operators_collector_is_the_only_one_and_its_options_come_last(name: str) -> None:
+def test_operator_collector_replaces_ours_and_options_come_last(name: str) -> None:
     found = settings_for({name: "-XX:+UseG1GC -Dours=2"}, None, OURS)
     assert "SerialGC" not in " ".join(found.values())
     assert found[name].endswith("-XX:+UseG1GC -Dours=2")
     assert found[JAVA_OPTIONS].startswith("-Dours=1")
 
 
-def test_files_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+def test_defaults_file_is_parsed_like_in_spark(tmp_path: Path) -> None:
     file = tmp_path / "spark-defaults.conf"
     file.write_text("# spark.a 1\nspark.b   2 3\nspark.c=4\n spark.d : 5\nelse 6\n\nspark.e\n!spark.f 7\n")
     assert read_defaults(file) == {"spark.b": "2 3", "spark.c": "4", "spark.d": "5"}
     assert read_defaults(tmp_path / "absent") == {}
 
 
-def test_the_command_stands_before_the_options_of_submission_and_these_before_the_file(tmp_path: Path) -> None:
+def test_command_overrides_submit_options_and_file(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.a file\nspark.b file\nspark.c file\n")
     environment = {
         "SPARK_HOME": str(tmp_path),
         "PYSPARK_SUBMIT_ARGS": "--master local[3] --conf 'spark.b=sub mitted' --conf=spark.c=submitted pyspark-shell",
     }
-    told = operator_settings(environment, [("spark.c", "command")])
-    assert told == {
+    settings = operator_settings(environment, [("spark.c", "command")])
+    assert settings == {
         "spark.a": "file",
         "spark.b": "sub mitted",
         "spark.c": "command",
@@ -59,7 +59,7 @@ def test_the_command_stands_before_the_options_of_submission_and_these_before_th
     }
 
 
-def test_packages_are_fetched_beside_an_operators_own_unless_a_jar_is_named_and_where_the_operator_says() -> None:
+def test_fetching_adds_packages_and_respects_operator() -> None:
     file, package = Path("ivy.xml"), "org.example:a-b_2.13:1"
     alone = fetching({}, [package], file)
     assert alone == {"spark.jars.packages": package, "spark.jars.ivySettings": "ivy.xml"}
@@ -70,8 +70,8 @@ def test_packages_are_fetched_beside_an_operators_own_unless_a_jar_is_named_and_
     assert fetching({}, [], file) == {}
 
 
-def test_ivy_asks_maven_before_the_cache_of_a_user_that_may_have_descriptions_without_jars() -> None:
+def test_ivy_queries_maven_before_local_cache() -> None:
     root = ET.fromstring(_REPOSITORIES)  # noqa: S314 - our own text
-    asked = [each.get("root") for each in root.iter("ibiblio")]
-    assert asked == [None, "file:${user.home}/.m2/repository"]
+    roots = [each.get("root") for each in root.iter("ibiblio")]
+    assert roots == [None, "file:${user.home}/.m2/repository"]
     assert [each.get("name") for each in root.iter("chain")] == [each.get("defaultResolver") for each in root[:1]]

@@ -1,4 +1,8 @@
-"""Queries begin one after the other, and one whose start was lost begins again."""
+"""Several queries in one run: they start one at a time, and a query with a lost start is started again.
+
+A start is lost if Spark's Python worker does not connect in time. Pauses double between attempts. The clock of
+these tests is a number.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -16,7 +20,7 @@ LOST = "Query [id = 1] terminated with exception: Python worker failed to connec
 
 @dataclass
 class MadeUpQuery:
-    """A query that does what a test says."""
+    """A query controlled by a test."""
 
     isActive: bool = True  # noqa: N815 - Spark's name
     lastProgress: Any = None  # noqa: N815 - Spark's name
@@ -26,47 +30,47 @@ class MadeUpQuery:
     failure: Exception | None = None
 
     def exception(self) -> Exception | None:
-        """What it died of."""
+        """Return the cause of the failure."""
         return self.failure
 
     def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
-        """Never waits."""
+        """Return immediately."""
         del timeout
         return not self.isActive
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the query."""
         self.isActive = False
 
     def rest(self) -> None:
-        """It has nothing to do."""
+        """Enter the state without work."""
         self.status = {"isTriggerActive": False, "message": "Waiting for next trigger"}
 
     def die(self, reason: str) -> None:
-        """It ends for this reason."""
+        """End the query with this failure."""
         self.isActive, self.failure = False, RuntimeError(reason)
 
 
-class Told:
-    """Two queries beside each other, what was begun, and what the operator heard."""
+class TwoQueries:
+    """Two concurrent queries, the list of all starts, and the operator's log lines."""
 
     def __init__(self, give_up_s: float | None = None) -> None:
-        self.begun: list[tuple[str, MadeUpQuery]] = []
-        self.heard: list[str] = []
+        self.starts: list[tuple[str, MadeUpQuery]] = []
+        self.log_lines: list[str] = []
         self.now_s = 0.0
         self.lost = 0
         kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
         self.side_by_side = SideBySide(
             kept,
-            Patience(notify=self.heard.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
+            Patience(notify=self.log_lines.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
         )
 
     def _count(self) -> None:
         self.lost += 1
 
     def lose_start(self) -> None:
-        """The first query misses Spark's limit; the time of the longest pause passes."""
-        next(query for name, query in reversed(self.begun) if name == "first").die(LOST)
+        """Lose a start of the first query, and advance the clock by the longest pause."""
+        next(query for name, query in reversed(self.starts) if name == "first").die(LOST)
         self.side_by_side.step()
         self.now_s += PAUSE_LONGEST_S
         self.side_by_side.step()
@@ -74,47 +78,47 @@ class Told:
     def _begin(self, name: str) -> Any:
         def begin() -> RunningQuery:
             query = MadeUpQuery()
-            self.begun.append((name, query))
+            self.starts.append((name, query))
             return query
 
         return begin
 
     def names(self) -> list[str]:
-        """Of all that were begun, in order."""
-        return [name for name, _ in self.begun]
+        """Return the names of all started queries, in order."""
+        return [name for name, _ in self.starts]
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def queries() -> TwoQueries:
+    return TwoQueries()
 
 
-def test_a_query_begins_when_those_before_it_have_come_to_rest(told: Told) -> None:
-    assert told.side_by_side.step()
-    assert told.side_by_side.step()
-    assert told.names() == ["first"]
-    told.begun[0][1].rest()
-    assert told.side_by_side.step()
-    assert told.names() == ["first", "second"]
+def test_query_starts_after_previous_queries_are_idle(queries: TwoQueries) -> None:
+    assert queries.side_by_side.step()
+    assert queries.side_by_side.step()
+    assert queries.names() == ["first"]
+    queries.starts[0][1].rest()
+    assert queries.side_by_side.step()
+    assert queries.names() == ["first", "second"]
 
 
-def test_a_query_that_always_has_work_lets_the_next_one_begin_behind_its_first_batch(told: Told) -> None:
-    told.side_by_side.step()
-    told.begun[0][1].lastProgress = {"batchId": 0}
-    told.side_by_side.step()
-    assert told.names() == ["first", "second"]
+def test_query_starts_after_first_batch_of_busy_query(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
+    queries.starts[0][1].lastProgress = {"batchId": 0}
+    queries.side_by_side.step()
+    assert queries.names() == ["first", "second"]
 
 
-def test_a_query_that_died_of_a_lost_start_begins_again_and_the_operator_hears_of_it(told: Told) -> None:
-    told.side_by_side.step()
-    told.lose_start()
-    assert told.names() == ["first", "first"]
-    assert "more than ten seconds to start" in told.heard[0]
+def test_query_is_restarted_after_lost_start(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
+    queries.lose_start()
+    assert queries.names() == ["first", "first"]
+    assert "more than ten seconds to start" in queries.log_lines[0]
 
 
-def test_a_start_that_fails_before_there_is_a_query_counts_as_well() -> None:
-    heard: list[str] = []
-    outcomes: list[RuntimeError | MadeUpQuery] = [_refused(LOST), MadeUpQuery()]
+def test_start_failing_without_query_counts_as_lost() -> None:
+    log_lines: list[str] = []
+    outcomes: list[RuntimeError | MadeUpQuery] = [_py4j_error(LOST), MadeUpQuery()]
 
     def begin() -> RunningQuery:
         outcome = outcomes.pop(0)
@@ -123,85 +127,85 @@ def test_a_start_that_fails_before_there_is_a_query_counts_as_well() -> None:
         return outcome
 
     now_s = iter((0.0, 0.0, 0.0, PAUSE_LONGEST_S))
-    patience = Patience(notify=heard.append, count=lambda: None, clock=lambda: next(now_s))
+    patience = Patience(notify=log_lines.append, count=lambda: None, clock=lambda: next(now_s))
     side_by_side = SideBySide([Kept("it", begin)], patience)
     side_by_side.step()
     side_by_side.step()
-    assert (len(heard), outcomes) == (1, [])
+    assert (len(log_lines), outcomes) == (1, [])
 
 
-def _refused(text: str) -> Any:
+def _py4j_error(text: str) -> Any:
     from py4j.protocol import Py4JError  # noqa: PLC0415 - beside its only use
 
     return Py4JError(text)
 
 
-def test_follower_never_gives_up_after_lost_starts(told: Told) -> None:
-    told.side_by_side.step()
+def test_following_run_retries_lost_starts_without_limit(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
     for _ in range(2_000):
-        told.lose_start()
-    assert (told.lost, len(told.begun)) == (2_000, 2_001)
+        queries.lose_start()
+    assert (queries.lost, len(queries.starts)) == (2_000, 2_001)
 
 
-def test_pauses_between_lost_starts_double_up_to_a_minute(told: Told) -> None:
-    told.side_by_side.step()
+def test_pauses_between_lost_starts_double_up_to_a_minute(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
     for _ in range(8):
-        told.lose_start()
-    pauses = [re.findall(r"in (\d+) s", line)[0] for line in told.heard]
+        queries.lose_start()
+    pauses = [re.findall(r"in (\d+) s", line)[0] for line in queries.log_lines]
     assert pauses == ["1", "2", "4", "8", "16", "32", "60", "60"]
 
 
-def test_lost_start_is_not_repeated_before_its_pause_is_over(told: Told) -> None:
-    told.side_by_side.step()
-    told.begun[0][1].die(LOST)
+def test_lost_start_is_not_repeated_before_its_pause_is_over(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
+    queries.starts[0][1].die(LOST)
     for now_s in (0.0, 0.9):
-        told.now_s = now_s
-        assert told.side_by_side.step()
-    assert told.names() == ["first"]
+        queries.now_s = now_s
+        assert queries.side_by_side.step()
+    assert queries.names() == ["first"]
 
 
-def test_run_with_an_end_gives_up_after_an_hour_of_lost_starts() -> None:
-    told = Told(GIVE_UP_S)
-    told.side_by_side.step()
-    while told.now_s <= GIVE_UP_S:
-        told.lose_start()
+def test_finite_run_fails_after_an_hour_of_lost_starts() -> None:
+    queries = TwoQueries(GIVE_UP_S)
+    queries.side_by_side.step()
+    while queries.now_s <= GIVE_UP_S:
+        queries.lose_start()
     with pytest.raises(FarmLogError, match=r"for 60 minutes, .* Free some processor"):
-        told.lose_start()
+        queries.lose_start()
 
 
-def test_committed_batch_ends_a_row_of_lost_starts() -> None:
-    told = Told(GIVE_UP_S)
-    told.side_by_side.step()
+def test_committed_batch_resets_lost_starts() -> None:
+    queries = TwoQueries(GIVE_UP_S)
+    queries.side_by_side.step()
     for _ in range(2):
-        while told.now_s <= GIVE_UP_S:
-            told.lose_start()
-        next(query for name, query in reversed(told.begun) if name == "first").lastProgress = {"batchId": 1}
-        told.side_by_side.step()
-        told.now_s = 0.0
-    told.lose_start()
-    assert "in 1 s (lost starts in a row: 1)" in told.heard[-1]
+        while queries.now_s <= GIVE_UP_S:
+            queries.lose_start()
+        next(query for name, query in reversed(queries.starts) if name == "first").lastProgress = {"batchId": 1}
+        queries.side_by_side.step()
+        queries.now_s = 0.0
+    queries.lose_start()
+    assert "in 1 s (lost starts in a row: 1)" in queries.log_lines[-1]
 
 
-def test_any_other_death_is_the_end_of_all_with_the_farms_own_words(told: Told) -> None:
-    told.side_by_side.step()
-    told.begun[0][1].rest()
-    told.side_by_side.step()
-    told.begun[1][1].die("a page of frames\nFarmLogError: entries 1 to 5 were compacted away\nmore of them")
+def test_other_failure_ends_all_queries(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
+    queries.starts[0][1].rest()
+    queries.side_by_side.step()
+    queries.starts[1][1].die("a page of frames\nFarmLogError: entries 1 to 5 were compacted away\nmore of them")
     with pytest.raises(FarmLogError, match=r"^entries 1 to 5 were compacted away$"):
-        told.side_by_side.step()
-    told.side_by_side.stop()
-    assert not told.begun[0][1].isActive
+        queries.side_by_side.step()
+    queries.side_by_side.stop()
+    assert not queries.starts[0][1].isActive
 
 
-def test_all_have_come_to_their_end_when_each_has(told: Told) -> None:
-    told.side_by_side.step()
-    told.begun[0][1].stop()
-    assert told.side_by_side.step()
-    told.begun[1][1].stop()
-    assert not told.side_by_side.step()
+def test_run_ends_after_all_queries(queries: TwoQueries) -> None:
+    queries.side_by_side.step()
+    queries.starts[0][1].stop()
+    assert queries.side_by_side.step()
+    queries.starts[1][1].stop()
+    assert not queries.side_by_side.step()
 
 
-def test_an_operator_reads_the_cause_and_what_to_do_and_no_frames() -> None:
+def test_failure_reason_has_cause_and_remedy_without_frames() -> None:
     report = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An\n"
         "Traceback (most recent call last):\n"

@@ -1,4 +1,8 @@
-"""A farm's log is read out of a directory: what is committed, whole, in parallel ranges, with log time."""
+"""Reads of a farm's log from a state directory: committed entries, in parallel ranges, with log time.
+
+Most logs are written by `StoredFarmWriter`. The directory may belong to a running server, a copy without all files,
+another cluster, or a log compacted by a snapshot.
+"""
 
 import json
 import pickle
@@ -42,7 +46,7 @@ FOUNDING = Founding((Founder(bytes(8), EPOCH_MS, bytes(range(16))),))
 
 
 def small_farm(directory: Path, seed: int = 3) -> int:
-    """A made-up farm of five routers over two hours; the number of its entries."""
+    """Write a made-up farm of five routers over two hours; return the number of its entries."""
     return generate(directory, LoadModel(5, 1 / 12, seed)).entries
 
 
@@ -51,7 +55,7 @@ def rows_of(directory: Path, first: int, end: int) -> list[Row]:
     return list(log.rows(log.place(first), first, end))
 
 
-def written(directory: Path, *bodies: bytes) -> None:
+def write_log(directory: Path, *bodies: bytes) -> None:
     writer = StoredFarmWriter(directory, FOUNDING.founders, EPOCH_MS, bytes(range(16)))
     writer.append_configuration(1, [(1, "tcp://127.0.0.1:7669")])
     for body in bodies:
@@ -63,7 +67,7 @@ def clock(time_ms: int) -> bytes:
     return json.dumps({"clock": {"time": time_ms, "id": 1}}).encode()
 
 
-def test_a_generated_log_is_sound_and_every_entry_of_it_is_read_in_its_place(tmp_path: Path) -> None:
+def test_generated_log_is_sound_and_readable_in_full(tmp_path: Path) -> None:
     entries = small_farm(tmp_path / "farm")
     assert verify_storage(tmp_path / "farm" / "raft").verdict is StorageVerdict.SOUND
     assert StoredLog(tmp_path / "farm").bounds() == (1, entries)
@@ -72,7 +76,7 @@ def test_a_generated_log_is_sound_and_every_entry_of_it_is_read_in_its_place(tmp
     assert rows[0][2] == "configuration"
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(tmp_path: Path) -> None:
+def test_generated_log_depends_only_on_seed(tmp_path: Path) -> None:
     counts = [small_farm(tmp_path / name, seed) for name, seed in (("one", 3), ("two", 3), ("three", 4))]
     one, two, three = (
         rows_of(tmp_path / name, 1, count + 1) for name, count in zip(("one", "two", "three"), counts, strict=True)
@@ -81,16 +85,16 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_does_not(tmp_path: P
     assert one != three
 
 
-def test_a_range_from_the_middle_gives_the_rows_that_reading_from_the_start_gives(tmp_path: Path) -> None:
+def test_range_from_middle_equals_part_of_whole_log(tmp_path: Path) -> None:
     entries = small_farm(tmp_path / "farm")
     whole = rows_of(tmp_path / "farm", 1, entries + 1)
     for first in range(1, entries, 97):
         assert rows_of(tmp_path / "farm", first, min(first + 50, entries + 1)) == whole[first - 1 : first + 49]
 
 
-def test_log_time_is_the_greatest_clock_entry_so_far_whatever_else_says_clock(tmp_path: Path) -> None:
-    # given clocks that go back, beyond what log time can be, and entries that only mention one
-    written(
+def test_log_time_is_highest_valid_clock_entry(tmp_path: Path) -> None:
+    # given clock entries that go back or exceed the limit of log time, and entries with other clock members
+    write_log(
         tmp_path / "farm",
         b'{"note": "the \\"clock\\" is wrong"}',
         clock(EPOCH_MS + 5_000),
@@ -101,12 +105,12 @@ def test_log_time_is_the_greatest_clock_entry_so_far_whatever_else_says_clock(tm
     )
     times = [row[3] for row in rows_of(tmp_path / "farm", 1, 8)]
     assert times == [EPOCH_MS] * 2 + [EPOCH_MS + 5_000] * 5
-    # then a reader that begins anywhere knows the same
+    # then a reader from any index computes the same log time
     assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 8)] == times
 
 
-def test_log_time_goes_back_with_a_correction_wherever_the_reading_begins(tmp_path: Path) -> None:
-    written(
+def test_log_time_follows_correction_from_any_start(tmp_path: Path) -> None:
+    write_log(
         tmp_path / "farm",
         clock(EPOCH_MS + 9_000_000),
         b"{}",
@@ -120,15 +124,13 @@ def test_log_time_goes_back_with_a_correction_wherever_the_reading_begins(tmp_pa
     assert [rows_of(tmp_path / "farm", index, index + 1)[0][3] for index in range(1, 7)] == times
 
 
-def test_a_batch_in_the_middle_is_planned_without_a_search_of_the_segments_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given a log of several segments with a correction of log time in one of them
+def test_batch_plan_does_not_search_earlier_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a log of several segments, with a correction of log time in one segment
     monkeypatch.setattr("bridge.node.offline.stored_farm_writer.StorageOptions", partial(StorageOptions, 64 * 1024))
     monkeypatch.setattr("bridge.node.offline.stored_farm_writer.GROUP_ENTRIES", 16)
     bodies = [clock(EPOCH_MS + number) if number % 7 == 0 else b'{"x":"%s"}' % (b"x" * 600) for number in range(1_000)]
     bodies[500] = json.dumps({"correction": {"clock": EPOCH_MS + 5}}).encode()
-    written(tmp_path / "farm", *bodies)
+    write_log(tmp_path / "farm", *bodies)
     whole = {row[0]: row for row in rows_of(tmp_path / "farm", 1, 1_002)}
     offset, searched = dict[str, Any](farms={}), set[str]()
     noted = StoredFarm._search
@@ -139,12 +141,12 @@ def test_a_batch_in_the_middle_is_planned_without_a_search_of_the_segments_befor
 
     monkeypatch.setattr(StoredFarm, "_search", search)
     for number in range(10):
-        # when each batch is planned and read by a process that begins anew
+        # when a new process plans and reads each batch
         stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
         searched.clear()
         end = stream.latestOffset(offset, ReadMaxRows(101))
         batches: list[Any] = [each for task in stream.partitions(offset, end) for each in stream.read(task)]
-        # then log time is what reading from the start tells, and few segments were searched
+        # then log time equals log time of a read from the start, and few segments were searched
         for row in (row for batch in batches for row in batch.select(["index", "log_time"]).to_pylist()):
             assert round(row["log_time"].timestamp() * 1000) == whole[row["index"]][3], (number, row)
         offset = end
@@ -153,8 +155,8 @@ def test_a_batch_in_the_middle_is_planned_without_a_search_of_the_segments_befor
     assert [*offset["farms"].values()] == [1_002]
 
 
-def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) -> None:
-    written(tmp_path / "farm", *[b"{}"] * 9)
+def test_bounds_end_at_known_commit_index(tmp_path: Path) -> None:
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
     write_commit_index(tmp_path / "farm", 6)
     assert StoredLog(tmp_path / "farm").bounds() == (1, 6)
     (tmp_path / "farm" / "committed.json").unlink()
@@ -166,8 +168,8 @@ def test_nothing_is_read_beyond_what_is_known_to_be_committed(tmp_path: Path) ->
     assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), "but for the operator's word"
 
 
-def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what_to_do(tmp_path: Path) -> None:
-    written(tmp_path / "farm", *[b"{}"] * 9)
+def test_directory_without_commit_index_error_names_option(tmp_path: Path) -> None:
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
     (tmp_path / "farm" / "committed.json").unlink()
     with pytest.raises(FarmLogError, match="--committed-through"):
         PlaceDirectory(path=tmp_path / "farm").options()
@@ -176,9 +178,9 @@ def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what
     assert [*stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["farms"].values()] == [9]
 
 
-def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tmp_path: Path) -> None:
-    # given the operator's word, or a note that was copied later than the log beside it
-    written(tmp_path / "farm", clock(EPOCH_MS + 1_000), *[b"{}"] * 8)
+def test_bounds_beyond_log_fail_before_plan(tmp_path: Path) -> None:
+    # given the operator's option, or a commit index copied later than the log
+    write_log(tmp_path / "farm", clock(EPOCH_MS + 1_000), *[b"{}"] * 8)
     assert StoredLog(tmp_path / "farm", committed_through=10).bounds() == (1, 10)
     with pytest.raises(FarmLogError, match=r"should have entry 11, and ends before it.* --committed-through"):
         StoredLog(tmp_path / "farm", committed_through=11).bounds()
@@ -188,29 +190,27 @@ def test_an_end_that_the_log_does_not_hold_is_told_before_anything_is_planned(tm
         reader.partitions()
 
 
-def test_files_that_go_away_between_two_glances_are_looked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # given a running server that takes a newer snapshot, or compacts its log, while its directory is looked at
-    with_snapshot(tmp_path / "farm")
-    files, glances = ReadOnlyDirectory.files, [0]
+def test_vanishing_files_are_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a running server that adds a snapshot, or compacts its log, during a read of the directory
+    write_log_and_snapshot(tmp_path / "farm")
+    files, listings = ReadOnlyDirectory.files, [0]
 
-    def gone_by_now(self: ReadOnlyDirectory) -> Sequence[str]:
-        glances[0] += 1
+    def vanishing_files(self: ReadOnlyDirectory) -> Sequence[str]:
+        listings[0] += 1
         names = [*files(self)]
-        return [*names, f"{4:020d}.segment", f"{9:020d}.snapshot"] if glances[0] < stored_log.LOOKS else names
+        return [*names, f"{4:020d}.segment", f"{9:020d}.snapshot"] if listings[0] < stored_log.LOOKS else names
 
-    monkeypatch.setattr(ReadOnlyDirectory, "files", gone_by_now)
+    monkeypatch.setattr(ReadOnlyDirectory, "files", vanishing_files)
     assert StoredLog(tmp_path / "farm").cluster_id() == FOUNDING.cluster_id.hex()
-    # but not for ever
-    glances[0] = -1_000
+    # The retries have a limit.
+    listings[0] = -1_000
     with pytest.raises(FarmLogError, match="cannot be read"):
         StoredLog(tmp_path / "farm")
-    assert glances[0] == stored_log.LOOKS - 1_000
+    assert listings[0] == stored_log.LOOKS - 1_000
 
 
-def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path: Path) -> None:
-    written(tmp_path / "farm", *[b"{}"] * 9)
+def test_archived_log_ignores_commit_index_of_new_cluster(tmp_path: Path) -> None:
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
     own = StoredLog(tmp_path / "farm").cluster_id()
     (tmp_path / "farm" / "raft").rename(tmp_path / "farm" / "raft.of-01020304")
     aside = StoredLog(tmp_path / "farm" / "raft.of-01020304")
@@ -219,8 +219,8 @@ def test_what_recover_set_aside_is_not_judged_by_the_new_clusters_notes(tmp_path
     assert StoredLog(tmp_path / "farm" / "raft.of-01020304", committed_through=10).bounds() == (1, 10)
 
 
-def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    written(tmp_path / "farm", *[b"{}"] * 9)
+def test_directory_of_another_cluster_during_run_is_refused(tmp_path: Path) -> None:
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
     stream = FarmDataSource({"directory": str(tmp_path / "farm")}).streamReader(ENTRIES)
     read = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     shutil.rmtree(tmp_path / "farm")
@@ -229,28 +229,28 @@ def test_a_directory_that_becomes_another_clusters_while_it_is_read_is_refused(t
         stream.latestOffset(read, ReadAllAvailable())
 
 
-def test_a_batch_that_is_repeated_out_of_another_clusters_directory_is_refused(tmp_path: Path) -> None:
-    # given a batch that was planned and then interrupted, and another farm in its directory by the next run
-    written(tmp_path / "farm", *[b"{}"] * 9)
+def test_repeated_batch_from_another_cluster_is_refused(tmp_path: Path) -> None:
+    # given a planned, interrupted batch, and another farm in its directory at the next run
+    write_log(tmp_path / "farm", *[b"{}"] * 9)
     options = {"directory": str(tmp_path / "farm")}
     stream = FarmDataSource(options).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
-    carried = pickle.dumps(stream.partitions(start, end)[0])
+    pickled_task = pickle.dumps(stream.partitions(start, end)[0])
     shutil.rmtree(tmp_path / "farm")
     small_farm(tmp_path / "farm")
-    # then neither its plan is made again, be it the first batch of all or a later one, nor an older plan carried out
+    # then the batch can neither be planned again, as first or later batch, nor be read from its old plan
     later = FarmDataSource(options).streamReader(ENTRIES)
     (cluster,) = end["farms"]
-    for begun in (start, {"farms": {cluster: 4}}):
+    for begin in (start, {"farms": {cluster: 4}}):
         with pytest.raises(FarmLogError, match="garlicfarm recover"):
-            later.partitions(begun, end)
+            later.partitions(begin, end)
     with pytest.raises(FarmLogError, match="garlicfarm recover"):
-        list(later.read(pickle.loads(carried)))  # noqa: S301 - our own
+        list(later.read(pickle.loads(pickled_task)))  # noqa: S301 - our own
 
 
-def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupted_is_told(tmp_path: Path) -> None:
-    with_snapshot(tmp_path / "farm")
+def test_compacted_entries_of_repeated_first_batch_fail(tmp_path: Path) -> None:
+    write_log_and_snapshot(tmp_path / "farm")
     options = {"directory": str(tmp_path / "farm"), "committedThrough": "9"}
     stream = FarmDataSource(options).streamReader(ENTRIES)
     end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(3))
@@ -262,49 +262,49 @@ def test_a_first_batch_whose_entries_were_compacted_while_the_run_was_interrupte
         later.partitions(later.initialOffset(), end)
 
 
-def test_a_clock_entry_that_is_not_committed_yet_is_nothing_to_go_by(tmp_path: Path) -> None:
-    # given a search while the newest entries, a clock entry among them, may still be replaced
-    written(tmp_path / "farm", clock(EPOCH_MS + 1_000), b"{}", clock(EPOCH_MS + 2_000), b"{}")
+def test_uncommitted_clock_entry_is_ignored(tmp_path: Path) -> None:
+    # given a search while the newest entries, with a clock entry, may still be replaced
+    write_log(tmp_path / "farm", clock(EPOCH_MS + 1_000), b"{}", clock(EPOCH_MS + 2_000), b"{}")
     write_commit_index(tmp_path / "farm", 3)
     log = StoredLog(tmp_path / "farm")
     log.place(3)
     (clocks,) = log._farm._clocks.values()
     assert [*clocks.indexes] == [2]
-    # then they are looked at when they are
+    # then they are read after their commit
     write_commit_index(tmp_path / "farm", 5)
     assert log.place(5).index == 4
 
 
-def test_a_copy_without_the_hard_state_is_read_as_well(tmp_path: Path) -> None:
+def test_copy_without_hard_state_is_readable(tmp_path: Path) -> None:
     entries = small_farm(tmp_path / "farm")
     shutil.copytree(tmp_path / "farm", tmp_path / "copy")
     (tmp_path / "copy" / "raft" / "ballot").unlink()
     assert rows_of(tmp_path / "copy", 1, entries + 1) == rows_of(tmp_path / "farm", 1, entries + 1)
 
 
-def test_a_damaged_record_is_an_error_that_names_the_place(tmp_path: Path) -> None:
-    written(tmp_path / "farm", *(f'{{"number": {number}}}'.encode() for number in range(50)))
+def test_damaged_record_error_names_entry(tmp_path: Path) -> None:
+    write_log(tmp_path / "farm", *(f'{{"number": {number}}}'.encode() for number in range(50)))
     (segment,) = (tmp_path / "farm" / "raft").glob("*.segment")
     content = bytearray(segment.read_bytes())
     content[content.find(b'"number": 20')] ^= 1
     segment.write_bytes(content)
-    # The entries were written as one group, which has one checksum.
+    # One checksum protects the entries, because they were written as one group.
     with pytest.raises(FarmLogError, match=r"entry 1 is missing or damaged .* log verify"):
         rows_of(tmp_path / "farm", 1, 52)
 
 
-def test_a_directory_without_a_log_says_what_to_name(tmp_path: Path) -> None:
+def test_directory_without_log_error_names_state_directory(tmp_path: Path) -> None:
     with pytest.raises(FarmLogError, match="state directory"):
         StoredLog(tmp_path)
 
 
-def test_an_existing_directory_is_not_written_over(tmp_path: Path) -> None:
+def test_generate_refuses_non_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(FarmLogError, match="not empty"):
         small_farm(tmp_path)
 
 
-def test_rows_become_arrow_batches_with_the_bytes_of_what_is_refused() -> None:
+def test_refused_rows_keep_their_bytes() -> None:
     rows: list[Row] = [(1, 1, "application", None, b"\xff\xfe"), (2, 1, "no-op", 1_000, '{"é": 1}'.encode())]
     (batch,) = record_batches(rows, "farm")
     assert batch.column("farm").to_pylist() == ["farm", "farm"]
@@ -314,14 +314,14 @@ def test_rows_become_arrow_batches_with_the_bytes_of_what_is_refused() -> None:
     assert batch.column("log_time").null_count == 1
 
 
-def test_large_bodies_end_a_batch_early() -> None:
+def test_large_bodies_end_batch_early() -> None:
     rows: list[Row] = [(number, 1, "application", 0, bytes(10 * 1024 * 1024)) for number in range(1, 9)]
     assert [batch.num_rows for batch in record_batches(rows, "farm")] == [4, 4]
 
 
-def with_snapshot(directory: Path) -> None:
-    """A snapshot at index 5 beside a log of nine entries, as a running server writes it."""
-    written(directory, clock(EPOCH_MS + 1_000), *[b"{}"] * 7)
+def write_log_and_snapshot(directory: Path) -> None:
+    """Write a log of nine entries and a snapshot at index 5, like a running server."""
+    write_log(directory, clock(EPOCH_MS + 1_000), *[b"{}"] * 7)
     state = FarmState(
         log_time_ms=EPOCH_MS + 1_000,
         applied_index=5,
@@ -342,8 +342,8 @@ def with_snapshot(directory: Path) -> None:
         disk.close()
 
 
-def test_a_stream_that_begins_with_the_snapshot_gives_its_reports_and_then_what_is_behind_it(tmp_path: Path) -> None:
-    with_snapshot(tmp_path / "farm")
+def test_stream_from_snapshot_returns_reports_then_entries(tmp_path: Path) -> None:
+    write_log_and_snapshot(tmp_path / "farm")
     stream = FarmDataSource({"directory": str(tmp_path / "farm"), "start": "snapshot"}).streamReader(ENTRIES)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
@@ -354,15 +354,15 @@ def test_a_stream_that_begins_with_the_snapshot_gives_its_reports_and_then_what_
     assert (snapshot["index"], snapshot["kind"]) == (5, "snapshot")
     assert (snapshot["entry"], snapshot["server_id"], snapshot["report"]["uptime_ms"]) == ("snapshot", 2, 77)
     assert second[0].column("index").to_pylist() == [6, 7, 8, 9]
-    # then a later batch does not give the snapshot again
+    # then a later batch does not repeat the snapshot
     assert stream.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_begins_later(tmp_path: Path) -> None:
-    with_snapshot(tmp_path / "farm")
+def test_snapshot_defines_commit_index_and_log_time(tmp_path: Path) -> None:
+    write_log_and_snapshot(tmp_path / "farm")
     (tmp_path / "farm" / "committed.json").unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (1, 5)
-    # given that the entries before were compacted away
+    # given a log without the entries before the snapshot
     for segment in (tmp_path / "farm" / "raft").glob("*.segment"):
         segment.unlink()
     assert StoredLog(tmp_path / "farm").bounds() == (6, 5)
@@ -371,8 +371,8 @@ def test_what_a_snapshot_covers_is_committed_and_tells_log_time_where_the_log_be
         reader.partitions()
 
 
-def test_entries_that_a_truncation_cut_from_their_group_are_not_read(tmp_path: Path) -> None:
-    """Their bytes are still in the file, behind those of the entries that stay."""
+def test_truncated_entries_are_not_read(tmp_path: Path) -> None:
+    """The bytes of truncated entries stay in the file, after the bytes of the remaining entries."""
     directory, recovery = open_directory(tmp_path / "raft", bytes(8), 1, StorageOptions())
     old = tuple(Entry.command(1, clock(EPOCH_MS + number)) for number in range(5))
     new = (Entry.command(2, clock(EPOCH_MS + 90)), Entry.command(2, clock(EPOCH_MS + 91)))
@@ -387,8 +387,8 @@ def test_entries_that_a_truncation_cut_from_their_group_are_not_read(tmp_path: P
     (segment,) = log.segments
     kept = [(1, entry.data) for entry in old[:3]] + [(2, entry.data) for entry in new]
     assert [(term, data) for _, _, term, _, data in log.entries(log.beginning(segment), 6)] == kept
-    held = [entry for _, entries in log.groups_holding(segment, b'"clock"', 0) for entry in entries]
-    assert [(index, term, data) for _, index, term, _, data in held] == [
+    found = [entry for _, entries in log.groups_holding(segment, b'"clock"', 0) for entry in entries]
+    assert [(index, term, data) for _, index, term, _, data in found] == [
         (index, term, data) for index, (term, data) in enumerate(kept, start=1)
     ]
     with pytest.raises(StorageError, match="entry 6 is missing"):

@@ -1,4 +1,4 @@
-"""What the tables say of made-up rows, computed by hand: elections, restarts, late reports, clocks that are off."""
+"""Formulas of derived tables on made-up rows with known results: elections, restarts, late reports, wrong clocks."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ import pytest
 from pipeline.gold.tables import window_ms
 from pipeline.tables.rows import Pseudonyms, base_rows
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, destination
-from tests.pipeline.made_tables import derived_rows, wrote
+from tests.pipeline.made_tables import derived_rows, write_batch
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PERIOD = timedelta(seconds=30)
@@ -21,7 +21,7 @@ HOUR_MS = 3_600_000
 
 
 def clock(at: float, term: int = 1, period_ms: int = 30_000) -> dict[str, Any]:
-    """A clock entry: after so many periods, in which term."""
+    """Return a clock entry, `at` periods after noon."""
     return {"log_time": NOON + PERIOD * at, "term": term, "period_ms": period_ms}
 
 
@@ -30,65 +30,65 @@ def report(at: float, *, server: int = 1, offset_s: float = 10.0, **more: Any) -
     return {"log_time": moment, "server_id": server, "written_at": moment + timedelta(seconds=offset_s), **more}
 
 
-def wrote_all(output: Path, **tables: list[dict[str, Any]]) -> None:
-    """Base tables with these rows; the index is a row's place if it does not say."""
+def write_tables(output: Path, **tables: list[dict[str, Any]]) -> None:
+    """Write base tables with these rows. Without an index, the index is the row's position."""
     for table, rows in tables.items():
-        wrote(output, table, 0, [{"index": place, **row} for place, row in enumerate(rows, 1)])
+        write_batch(output, table, 0, [{"index": place, **row} for place, row in enumerate(rows, 1)])
 
 
-def test_availability_counts_periods_and_holds_none_against_a_router_that_an_election_cut_short(
+def test_availability_ignores_period_cut_by_election(
     tmp_path: Path,
 ) -> None:
-    # given a leader that fell soon after its clock entry, and a newest period in which no server reported yet
+    # given a leader that failed soon after its clock entry, and a newest period without reports so far
     clocks = [clock(at, term) for at, term in ((0, 1), (1, 1), (2, 1), (2.1, 2), (3.1, 2))]
-    told = [
+    reports = [
         *(report(at, server=1) for at in (0, 0, 2.1)),
         *(report(at, server=2) for at in (0, 1, 2, 2.1)),
         *(report(at, server=3) for at in (0, 1, 2.1)),
     ]
-    wrote_all(tmp_path, reports=told, clocks=clocks)
+    write_tables(tmp_path, reports=reports, clocks=clocks)
     rows = derived_rows(tmp_path, "router_health", HOUR_MS)
-    # then a second report in one period does not make up for none in another
+    # then a second report in one period does not compensate for a missing report in another
     assert {row["server_id"]: row["availability"] for row in rows} == {1: pytest.approx(2 / 3), 2: 1.0, 3: 1.0}
 
 
-def test_a_restart_is_noticed_behind_reports_that_tell_no_uptime(tmp_path: Path) -> None:
-    told = [report(at, uptime_ms=uptime_ms) for at, uptime_ms in enumerate((600_000, None, None, 5_000, 35_000))]
-    wrote_all(tmp_path, reports=told, clocks=[clock(0)])
+def test_restart_is_detected_after_reports_without_uptime(tmp_path: Path) -> None:
+    reports = [report(at, uptime_ms=uptime_ms) for at, uptime_ms in enumerate((600_000, None, None, 5_000, 35_000))]
+    write_tables(tmp_path, reports=reports, clocks=[clock(0)])
     (row,) = derived_rows(tmp_path, "router_health", HOUR_MS)
     assert (row["uptime_resets"], row["restarted"], row["uptime_ms"]) == (1, True, 35_000)
 
 
-def test_a_destination_that_breaks_between_two_windows_broke_once(tmp_path: Path) -> None:
+def test_break_between_windows_counts_once(tmp_path: Path) -> None:
     healthy = (True, True, False, False, True, False)
-    told = [{**report(at), "destination": "d-1", "healthy": each} for at, each in enumerate(healthy)]
-    told += [{**report(at), "destination": "d-1", "healthy": each} for at, each in ((6, True), (200, False))]
-    # The windows of destinations are those of the reports that name them.
-    wrote_all(tmp_path, destination_reports=told, reports=[report(each) for each in (*range(7), 200)])
+    reports = [{**report(at), "destination": "d-1", "healthy": each} for at, each in enumerate(healthy)]
+    reports += [{**report(at), "destination": "d-1", "healthy": each} for at, each in ((6, True), (200, False))]
+    # Windows of destinations come from the reports that contain them.
+    write_tables(tmp_path, destination_reports=reports, reports=[report(each) for each in (*range(7), 200)])
     rows = derived_rows(tmp_path, "destination_health", MINUTE_MS)
     assert [row["breaks"] for row in rows] == [0, 1, 1, 0, 0], "what comes an hour later did not break just now"
 
 
-def test_figures_beyond_all_bounds_stop_no_table(tmp_path: Path) -> None:
+def test_extreme_figures_do_not_stop_derivation(tmp_path: Path) -> None:
     most = 2**63 - 1
-    told = [report(at, bandwidth_bytes_per_s=most, participating_tunnels=most, cpu_percent=1e300) for at in range(3)]
-    told = [{**row, "configured_bandwidth_bytes_per_s": 1, "destinations": 0} for row in told]
-    wrote_all(tmp_path, reports=told)
+    reports = [report(at, bandwidth_bytes_per_s=most, participating_tunnels=most, cpu_percent=1e300) for at in range(3)]
+    reports = [{**row, "configured_bandwidth_bytes_per_s": 1, "destinations": 0} for row in reports]
+    write_tables(tmp_path, reports=reports)
     (row,) = derived_rows(tmp_path, "router_health", HOUR_MS)
     assert (row["bandwidth_bytes_per_s"], row["participating_tunnels"]) == (float(most), float(most))
     assert (row["cpu_percent"], row["healthy_share"]) == (1e9, None)
 
 
-def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window_holds_two_reports(
+def test_late_reports_and_wrong_clocks_are_distinguished(
     tmp_path: Path,
 ) -> None:
-    # given a clock that is five hours ahead, and one report that took a minute more than the others
+    # given a clock five hours ahead, and one report that took a minute longer
     ahead_s = 5 * 3600
-    told = [report(at, offset_s=ahead_s - (60 if at == 4 else 0)) for at in range(8)]
-    # and of another server one just before what the farm takes, one behind it, one of a year that there is not
-    told += [report(0, server=2, offset_s=59.0), report(0, server=2, offset_s=61.0)]
-    told += [report(0, server=2) | {"written_at": None}]
-    wrote_all(tmp_path, reports=told, clocks=[clock(0)])
+    reports = [report(at, offset_s=ahead_s - (60 if at == 4 else 0)) for at in range(8)]
+    # and reports of another server: just within the farm's limit, just beyond it, and without a valid date
+    reports += [report(0, server=2, offset_s=59.0), report(0, server=2, offset_s=61.0)]
+    reports += [report(0, server=2) | {"written_at": None}]
+    write_tables(tmp_path, reports=reports, clocks=[clock(0)])
     rows = derived_rows(tmp_path, "data_quality", MINUTE_MS)
     rows.sort(key=lambda row: (row["server_id"], row["window_start"]))
     assert [(row["server_id"], row["late"], row["clock_off"]) for row in rows] == [
@@ -97,24 +97,24 @@ def test_late_reports_and_clocks_that_are_off_are_told_apart_also_where_a_window
     ]
 
 
-def test_a_clock_is_off_by_the_period_that_the_farm_had_then_whatever_else_claims_to_be_a_clock_entry(
+def test_clock_limit_follows_period_of_its_time(
     tmp_path: Path,
 ) -> None:
-    # given a period of 30 s, of 2 s three hours later, and two entries that only look as if they were a leader's
+    # given a period of 30 s, of 2 s three hours later, and two false clock entries
     periods = [(0, 1, 30_000), (0, 50, 2**52), (360, 100, 2_000), (360, 150, 1)]
     clocks = [{**clock(at, period_ms=each), "index": index} for at, index, each in periods]
     # when reports are 59 s and 61 s ahead, then 31 s and 33 s, and others lag 44 s and 46 s, then 2 s and 4 s
-    told = [(1, 0, 60, each) for each in (59.0, 61.0)] + [(1, 360, 160, each) for each in (31.0, 33.0)]
-    told += [(2, 0, 70, each) for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
-    told += [(2, 360, 170, each) for each in (9.0, 9.0, 9.0, 7.0, 5.0)]
+    cases = [(1, 0, 60, each) for each in (59.0, 61.0)] + [(1, 360, 160, each) for each in (31.0, 33.0)]
+    cases += [(2, 0, 70, each) for each in (9.0, 9.0, 9.0, -35.0, -37.0)]
+    cases += [(2, 360, 170, each) for each in (9.0, 9.0, 9.0, 7.0, 5.0)]
     reports = [
         report(at, server=server, offset_s=each) | {"index": first + place % 10}
-        for place, (server, at, first, each) in enumerate(told)
+        for place, (server, at, first, each) in enumerate(cases)
     ]
-    wrote_all(tmp_path, reports=reports, clocks=clocks)
+    write_tables(tmp_path, reports=reports, clocks=clocks)
     rows = derived_rows(tmp_path, "data_quality", MINUTE_MS)
     rows.sort(key=lambda row: (row["server_id"], row["window_start"]))
-    # then of each pair one is within a period and 30 s, and one is more than one and a half periods behind the others
+    # then one of each pair is within a period and 30 s, and one is more than 1.5 periods late
     assert [(row["server_id"], row["reports"], row["late"], row["clock_off"]) for row in rows] == [
         (1, 2, 0, 1),
         (1, 2, 0, 1),
@@ -123,17 +123,17 @@ def test_a_clock_is_off_by_the_period_that_the_farm_had_then_whatever_else_claim
     ]
 
 
-def test_only_a_request_that_names_a_submission_makes_a_second_copy_a_repetition(tmp_path: Path) -> None:
+def test_duplicate_requires_valid_request_id(tmp_path: Path) -> None:
     requests = ("a-b-1-2", "a-b-1-2", "once", "once", "x-1-0", "x-1-0", None, None, "x-1-1\n", "x-1-1\n")
-    told = [report(at, request=request) for at, request in enumerate(requests)]
-    # and a copy that comes more than an hour later is counted again
-    told.append(report(130, request="a-b-1-2"))
-    wrote_all(tmp_path, reports=told)
+    reports = [report(at, request=request) for at, request in enumerate(requests)]
+    # a copy more than an hour later is counted again
+    reports.append(report(130, request="a-b-1-2"))
+    write_tables(tmp_path, reports=reports)
     rows = derived_rows(tmp_path, "data_quality", HOUR_MS)
     assert [(row["reports"], row["duplicates"]) for row in rows] == [(9, 1), (1, 0)]
 
 
-def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exception() -> None:
+def test_several_masters_are_read_and_hostile_json_is_refused() -> None:
     log = MadeUpLog()
     part = {
         "destination": destination("one"),
@@ -161,9 +161,9 @@ def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exceptio
         log.add(value=text)
     found = base_rows(arrow_entries_of(log), Pseudonyms("salt"))
     rows = found["reports"].to_pylist()
-    said = [(row["masters"], row["publishing"], row["publish_config"]) for row in rows]
-    assert said[:3] == [(1, False, "auto"), (1, False, "auto"), (2, True, "auto,off")]
-    assert len(said) == 3, "a report of which a part cannot be read is none"
+    masters = [(row["masters"], row["publishing"], row["publish_config"]) for row in rows]
+    assert masters[:3] == [(1, False, "auto"), (1, False, "auto"), (2, True, "auto,off")]
+    assert len(masters) == 3, "a report of which a part cannot be read is none"
     assert (rows[2]["can_sign_until"].year, rows[2]["last_published_at"].year, rows[2]["uptime_ms"]) == (2033, 2026, 7)
     refused = found["quarantine"].to_pylist()
     assert len(refused) == 9
@@ -171,12 +171,12 @@ def test_several_masters_are_read_and_hostile_json_gives_reasons_and_no_exceptio
 
 
 @pytest.mark.parametrize("text", ["", "minute", "0 minutes", "-1 hour", "1 month", "1 minute 30", "9999999 days"])
-def test_what_is_no_width_of_a_window_is_refused_by_name(text: str) -> None:
+def test_invalid_window_width_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not the width of a window"):
         window_ms(text)
 
 
-def test_a_window_of_centuries_which_would_end_in_a_year_that_cannot_be_shown_is_refused() -> None:
+def test_window_wider_than_a_year_is_refused() -> None:
     assert window_ms("366 days") == 366 * 24 * HOUR_MS
     with pytest.raises(ValueError, match="wider than a year"):
         window_ms("999999 weeks")

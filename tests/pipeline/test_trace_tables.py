@@ -1,4 +1,7 @@
-"""Tables of the nodes' traces: what they tell of made-up events, also where these come in batches."""
+"""Tables of the nodes' traces: detections, convergence and members, from made-up events in one or many batches.
+
+Random traces are taken in random steps, with kills between them. The tables must equal the tables of one batch.
+"""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS_SPEC, LOG
 from tests.effort import over_seeds
-from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, knew, wrote
+from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, write_batch, write_current_state
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE_MS = 60_000
@@ -27,11 +30,11 @@ Rows = list[dict[str, Any]]
 
 
 def event(node: str, cursor: int, second: float, kind: str, **data: object) -> dict[str, Any]:
-    """An event at so many seconds after noon, of a node whose clock is a little behind."""
+    """Return an event at `second` after noon. The clock of the node is 7 s slow."""
     at = NOON + timedelta(seconds=second)
     own_ms = int(at.timestamp() * 1000) + OFFSET_MS
-    told = {"node": node, "cursor": cursor, "time_ms": own_ms, "log_time": at, "kind": kind}
-    return {**told, "clock_offset_ms": OFFSET_MS, "data": json.dumps(data)}
+    values = {"node": node, "cursor": cursor, "time_ms": own_ms, "log_time": at, "kind": kind}
+    return {**values, "clock_offset_ms": OFFSET_MS, "data": json.dumps(data)}
 
 
 def report(second: float, server: int) -> dict[str, Any]:
@@ -42,16 +45,16 @@ def tables(output: Path) -> dict[str, Rows]:
     return {name: gold_rows(output, name) for name in TRACED}
 
 
-def made_of(output: Path, events: Rows, reports: Rows) -> dict[str, Rows]:
-    """The tables of these rows, made at once."""
-    wrote(output, "events", 0, events)
-    wrote(output, "reports", 0, reports)
+def write_and_derive(output: Path, events: Rows, reports: Rows) -> dict[str, Rows]:
+    """Write these rows in one batch, and return the derived tables."""
+    write_batch(output, "events", 0, events)
+    write_batch(output, "reports", 0, reports)
     derived_rows(output, "detections", MINUTE_MS)
     return tables(output)
 
 
-def test_an_episode_is_dated_by_the_last_report_before_it_and_its_news_by_the_nodes_that_saw_it(tmp_path: Path) -> None:
-    told = [
+def test_detection_starts_at_last_report_before_suspicion(tmp_path: Path) -> None:
+    events = [
         event("c", 1, 0, "founded", raftId=3),
         event("a", 1, 10, "member-suspect", member="c", id="33"),
         event("a", 2, 14, "member-dead", member="c", id="33"),
@@ -61,8 +64,8 @@ def test_an_episode_is_dated_by_the_last_report_before_it_and_its_news_by_the_no
         event("a", 5, 52, "member-alive", member="b", id="22"),
         event("a", 5, 52, "member-alive", member="b", id="22"),
     ]
-    # and a server of another farm with that id, which is no contact
-    made = made_of(tmp_path, told, [report(8, 3), report(20, 3), report(9, 3) | {"farm": "ff" * 16}])
+    # A server of another farm with this id is not a contact.
+    made = write_and_derive(tmp_path, events, [report(8, 3), report(20, 3), report(9, 3) | {"farm": "ff" * 16}])
     found = {(row["observer"], row["member"]): row for row in made["detections"]}
     of_c = found["a", "c"]
     assert (of_c["contact_to_suspect_ms"], of_c["contact_to_dead_ms"], of_c["member_id"]) == (2_000, 6_000, "33")
@@ -80,19 +83,19 @@ def test_an_episode_is_dated_by_the_last_report_before_it_and_its_news_by_the_no
     assert [(row["member"], row["server_id"]) for row in made["members"]] == [("a", None), ("b", None), ("c", 3)]
 
 
-def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(tmp_path: Path) -> None:
-    # given a node whose clock is three hours behind, which was measured badly for its second batch of events
-    behind = {"farm": None}
-    told = [
+def test_detection_intervals_use_observer_clock(tmp_path: Path) -> None:
+    # given a node whose clock is wrongly measured in its second batch of events
+    undated = {"farm": None}
+    events = [
         event("a", 10, 10, "server-admitted", name="c", server=3),
         event("a", 12, 12, "member-suspect", member="c"),
         event("a", 17, 17, "member-dead", member="c") | {"log_time": NOON - timedelta(hours=1)},
         event("a", 99, 99, "member-alive", member="c") | {"log_time": NOON - timedelta(hours=1)},
-        # and, in a file, one without log time and without a farm
-        event("a", 200, 200, "member-suspect", member="d") | behind | {"log_time": None},
+        # and, from a file, an event without log time and farm
+        event("a", 200, 200, "member-suspect", member="d") | undated | {"log_time": None},
     ]
-    knew(tmp_path, 0, {"farm": [{"index": 1}]})
-    of_c, of_d = made_of(tmp_path, told, [report(0, 3)])["detections"]
+    write_current_state(tmp_path, 0, {"farm": [{"index": 1}]})
+    of_c, of_d = write_and_derive(tmp_path, events, [report(0, 3)])["detections"]
     assert (of_c["contact_to_suspect_ms"], of_c["contact_to_dead_ms"]) == (12_000, 17_000)
     assert (of_c["suspect_to_dead_ms"], of_c["dead_to_back_ms"], of_c["outcome"]) == (5_000, 82_000, "came-back")
     assert of_c["dead_at"] == NOON + timedelta(seconds=17)
@@ -100,8 +103,8 @@ def test_moments_of_a_detection_lie_as_far_apart_as_by_the_observers_own_clock(t
     assert of_d["farm"] == FARM, "there is one farm only"
 
 
-def test_events_of_hostile_nodes_stop_no_table(tmp_path: Path) -> None:
-    told = [
+def test_hostile_events_do_not_stop_derivation(tmp_path: Path) -> None:
+    events = [
         event("a", 1, 1, "server-admitted", name="x", server="9" * 40),
         event("a", 2, 2, "server-admitted", name=["x"], server={"a": 1}),
         event("a", 3, 3, "member-suspect", member=None),
@@ -112,12 +115,12 @@ def test_events_of_hostile_nodes_stop_no_table(tmp_path: Path) -> None:
         event("a", 8, 8, "member-dead", member="b") | {"time_ms": 2**62},
         event("a", 9, 9, "member-dead", member="b"),
     ]
-    made = made_of(tmp_path, told, [])
+    made = write_and_derive(tmp_path, events, [])
     assert [row["member"] for row in made["detections"] if row["member"] != '{"a":[1]}'] == ["b"]
 
 
-def lived(random: Random, node: str, seconds: int) -> Iterator[dict[str, Any]]:
-    """What a node tells: of the others that they fall silent and come back, and now and then that it began anew."""
+def random_trace(random: Random, node: str, seconds: int) -> Iterator[dict[str, Any]]:
+    """Yield the trace of a node: status changes of the other nodes, and occasional restarts of itself."""
     cursor, second = 1, random.uniform(0, HOUR_S)
     yield event(node, 1, second, "joined", raftId=1 + NODES.index(node))
     while (second := round(second + random.expovariate(1 / 900), 3)) < seconds:
@@ -132,22 +135,22 @@ def lived(random: Random, node: str, seconds: int) -> Iterator[dict[str, Any]]:
 
 
 def steps(random: Random, hours: int) -> Iterator[tuple[str, Rows]]:
-    """Batches of events and of reports, in an order in which neither query waits for the other."""
+    """Yield batches of events and of reports in random order: neither query waits for the other."""
     seconds = hours * HOUR_S
-    traces = [[*lived(random, node, seconds)] for node in NODES]
-    # A server that is away does not report.
+    traces = [[*random_trace(random, node, seconds)] for node in NODES]
+    # A server misses a tenth of its reports.
     reports = [report(at, server) for at in range(0, seconds, 30) for server in (1, 2, 3) if random.random() < 0.9]
     old: Rows = []
     while any(traces) or reports:
         if random.random() < 0.5 and any(traces):
-            told: Rows = []
+            batch: Rows = []
             for trace in traces:
                 count = random.choice((0, 5, 40))
-                told += trace[:count]
+                batch += trace[:count]
                 del trace[:count]
-            # Some are told again, as out of a file that was renamed.
-            yield "events", [*told, *random.sample(old, min(2, len(old)))]
-            old += told
+            # Some events are repeated, like events from a renamed file.
+            yield "events", [*batch, *random.sample(old, min(2, len(old)))]
+            old += batch
         else:
             count = random.choice((1_000, 5_000))
             yield "reports", reports[:count]
@@ -155,65 +158,63 @@ def steps(random: Random, hours: int) -> Iterator[tuple[str, Rows]]:
 
 
 class Run:
-    """A run of the pipeline that takes batches, and may be killed."""
+    """A run of the pipeline, which a test can kill."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
         self.gold = Gold(output, MINUTE_MS)
         self.batches = {"events": -1, "reports": -1}
 
-    def take(self, table: str, rows: Rows) -> None:
-        """A batch, and which windows it touches."""
+    def write(self, table: str, rows: Rows) -> None:
+        """Write a batch, and record the windows that it touches."""
         self.batches[table] += 1
         starts = sorted({each["log_time"].replace(second=0, microsecond=0) for each in rows})
         if table == "reports" and rows:
             windows = pa.table({"farm": [FARM] * len(starts), "window_start": starts})
             self.gold.note(LOG, self.batches[table], windows)
-        wrote(self.output, table, self.batches[table], rows)
+        write_batch(self.output, table, self.batches[table], rows)
 
     def refresh(self) -> None:
-        """All tables up to it."""
+        """Derive all tables."""
         self.gold.refresh(self.batches["reports"])
 
 
-def at_once(output: Path, taken: list[tuple[str, Rows]]) -> dict[str, Rows]:
+def derive_in_one_batch(output: Path, taken: list[tuple[str, Rows]]) -> dict[str, Rows]:
     run = Run(output)
     for table in run.batches:
-        run.take(table, [row for name, rows in taken for row in rows if name == table])
+        run.write(table, [row for name, rows in taken for row in rows if name == table])
     run.refresh()
     return tables(output)
 
 
 @over_seeds(10, quick=1)
-def test_tables_from_batches_of_both_queries_equal_one_batch(seed: int, tmp_path: Path) -> None:
+def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     taken, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
     for table, rows in taken:
-        run.take(table, rows)
+        run.write(table, rows)
         if random.random() < 0.7:
             run.refresh()
         if random.random() < 0.1:
             Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
     run.refresh()
-    expected = at_once(tmp_path / "once", taken)
+    expected = derive_in_one_batch(tmp_path / "once", taken)
     for name, rows in tables(run.output).items():
         assert rows == expected[name], (seed, name)
-    told = expected["detections"]
-    assert {row["outcome"] for row in told} == {"left", "came-back", "false-suspicion", "dead", "suspect"}
-    assert {row["is_over"] for row in told if row["outcome"] == "dead"} == {True, False}
-    assert all(row["last_contact"] for row in told)
+    detections = expected["detections"]
+    assert {row["outcome"] for row in detections} == {"left", "came-back", "false-suspicion", "dead", "suspect"}
+    assert {row["is_over"] for row in detections if row["outcome"] == "dead"} == {True, False}
+    assert all(row["last_contact"] for row in detections)
 
 
-def test_a_run_that_is_killed_between_any_two_steps_has_each_event_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(9)
     taken = [*steps(random, hours=12)]
-    expected = at_once(tmp_path / "once", taken)
+    expected = derive_in_one_batch(tmp_path / "once", taken)
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 
     def killed_around(table: Table, *arguments: Any) -> None:
-        # a derived table's commit is the last thing that a run does, or the last that it does not
+        # the commit of a derived table is either the last step of the run, or the first missing one
         place = random.choice(("before", "after", "never"))
         if table.spec.name not in TRACED or place == "never":
             commit(table, *arguments)
@@ -223,7 +224,7 @@ def test_a_run_that_is_killed_between_any_two_steps_has_each_event_once(
         raise KeyboardInterrupt
 
     for table, rows in taken:
-        run.take(table, rows)
+        run.write(table, rows)
         with monkeypatch.context() as patched:
             patched.setattr(Table, "_commit", killed_around)
             try:
@@ -251,10 +252,10 @@ def copies_of(rows: Rows, **changed: object) -> Rows:
     ],
     ids=["undated", "undated, two farms", "another day", "same date, two farms"],
 )
-def test_event_of_a_node_and_of_a_file_counts_once(
+def test_event_from_node_and_file_counts_once(
     farms: int, dates: dict[str, object], tmp_path: Path, *, is_file_first: bool
 ) -> None:
-    knew(tmp_path, 0, {"farm": [{"index": 1, "farm": each} for each in (FARM, "ff" * 16)[:farms]]})
+    write_current_state(tmp_path, 0, {"farm": [{"index": 1, "farm": each} for each in (FARM, "ff" * 16)[:farms]]})
     of_node = [
         event("a", 1, 10, "member-suspect", member="c", id="33"),
         event("a", 2, 12, "member-dead", member="c", id="33"),
@@ -262,7 +263,7 @@ def test_event_of_a_node_and_of_a_file_counts_once(
     ]
     of_file = copies_of(of_node, farm=None, **dates)
     for batch, rows in enumerate((of_file, of_node) if is_file_first else (of_node, of_file)):
-        wrote(tmp_path, "events", batch, rows)
+        write_batch(tmp_path, "events", batch, rows)
         derived_rows(tmp_path, "detections", MINUTE_MS)
     made = tables(tmp_path)
     assert [row["outcome"] for row in made["detections"]] == ["came-back"]
@@ -274,19 +275,19 @@ def test_event_of_a_node_and_of_a_file_counts_once(
     assert [row["member"] for row in made["members"]] == ["a"]
 
 
-def test_copies_within_one_batch_count_once_with_the_known_date(tmp_path: Path) -> None:
+def test_copies_in_one_batch_count_once_with_known_date(tmp_path: Path) -> None:
     of_node = [event("a", 1, 10, "member-suspect", member="c", id="33")]
-    made = made_of(tmp_path, [*copies_of(of_node, farm=None, log_time=None), *of_node], [])
+    made = write_and_derive(tmp_path, [*copies_of(of_node, farm=None, log_time=None), *of_node], [])
     assert [row["suspect_at"] for row in made["detections"]] == [NOON + timedelta(seconds=10)]
 
 
-def test_long_trace_is_taken_in_portions_with_equal_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [*steps(Random(5), hours=30)]
     events = [rows for table, rows in taken if table == "events"]
-    expected = at_once(tmp_path / "once", taken)
+    expected = derive_in_one_batch(tmp_path / "once", taken)
     run = Run(tmp_path / "portions")
     for table, rows in taken:
-        run.take(table, rows)
+        run.write(table, rows)
     Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
     monkeypatch.setattr(traces, "PORTION_EVENTS", 100)
     sizes: list[int] = []

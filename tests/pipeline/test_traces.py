@@ -1,4 +1,4 @@
-"""The traces of nodes: read in stretches, with lives told apart and what is lost said."""
+"""Traces of nodes and trace files: ranges of events, restarts of nodes, lost events, and invalid lines."""
 
 import json
 from collections.abc import Iterator
@@ -16,21 +16,21 @@ from pipeline.source.endpoint import Credentials
 from pipeline.source.events import FarmEventsDataSource, FarmEventsStreamReader
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.traces import EVENTS_LOST, EventRow, FileTrace, NodeTrace, Trace, same_place
-from tests.pipeline.farm_log_server import MadeUpLog, served
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log
 
 
 def a_node_with_five_events() -> MadeUpLog:
-    """Its clock is two seconds ahead of log time."""
+    """Return a node with five events. Its clock is two seconds ahead of log time."""
     node = MadeUpLog(clock_ahead_ms=2_000)
-    node.happen("node-started", pid=1)
+    node.add_event("node-started", pid=1)
     for number in range(3):
-        node.happen("member-suspect", member=f"node-{number}")
-    node.happen("publication-accepted", log_time=True, server=1)
+        node.add_event("member-suspect", member=f"node-{number}")
+    node.add_event("publication-accepted", log_time=True, server=1)
     return node
 
 
 def read(trace: Trace, start: str | None = None) -> tuple[str, list[EventRow]]:
-    """Up to where it went, and the rows."""
+    """Return the end of the read, and the rows."""
     end = trace.end(start)
     assert end is not None
     return end, list(trace.rows(trace.stretch(start, end)))
@@ -40,39 +40,39 @@ def trace_of(address: str) -> NodeTrace:
     return NodeTrace(address, Credentials())
 
 
-def test_every_event_is_read_once_with_the_clocks_offset_against_log_time(tmp_path: Path) -> None:
+def test_event_is_read_once_with_clock_offset(tmp_path: Path) -> None:
     node = a_node_with_five_events()
-    with served(node, tmp_path / "control.sock") as address:
+    with serve_log(node, tmp_path / "control.sock") as address:
         end, rows = read(trace_of(address))
         assert end.startswith("1:6:")
         assert [row[1] for row in rows] == [1, 2, 3, 4, 5]
         assert {row[4] for row in rows} == {2_000}
         assert {row[3] for row in rows} == {node.log_time_ms}, "told by the event, or reckoned from the offset"
-        node.happen("leader-elected", term=2)
+        node.add_event("leader-elected", term=2)
         assert [row[5] for row in read(trace_of(address), end)[1]] == ["leader-elected"]
 
 
-def test_events_that_were_overwritten_before_they_were_read_leave_a_row_that_counts_them(tmp_path: Path) -> None:
+def test_overwritten_events_are_counted_in_a_row(tmp_path: Path) -> None:
     node = a_node_with_five_events()
     node.first_cursor, node.events = 4, node.events[3:]
-    with served(node, tmp_path / "control.sock") as address:
+    with serve_log(node, tmp_path / "control.sock") as address:
         _, rows = read(trace_of(address), "1:2")
     assert [(row[5], row[1]) for row in rows[:2]] == [(EVENTS_LOST, 3), ("member-suspect", 4)]
     assert json.loads(rows[0][6]) == {"lost": 2}
 
 
-def test_a_restarted_node_is_read_from_the_beginning_of_its_new_life(tmp_path: Path) -> None:
+def test_restarted_node_is_read_from_start_of_its_trace(tmp_path: Path) -> None:
     node = a_node_with_five_events()
-    with served(node, tmp_path / "control.sock") as address:
+    with serve_log(node, tmp_path / "control.sock") as address:
         end, _ = read(trace_of(address))
         node.generation, node.events = 2, node.events[:1]
-        begun, rows = read(trace_of(address), end)
-        assert begun.startswith("2:2:")
+        new_end, rows = read(trace_of(address), end)
+        assert new_end.startswith("2:2:")
         assert [row[1] for row in rows] == [1]
 
 
-def test_what_a_node_took_along_between_planning_and_reading_is_counted_and_stops_nothing(tmp_path: Path) -> None:
-    with served(a_node_with_five_events(), tmp_path / "control.sock") as address:
+def test_unreachable_node_after_plan_counts_events_as_lost(tmp_path: Path) -> None:
+    with serve_log(a_node_with_five_events(), tmp_path / "control.sock") as address:
         trace = trace_of(address)
         end = trace.end(None)
         assert end is not None
@@ -82,18 +82,18 @@ def test_what_a_node_took_along_between_planning_and_reading_is_counted_and_stop
     assert trace.end(end) is None, "it does not answer, and stays where it is"
 
 
-def test_a_batch_that_is_repeated_when_the_clock_has_moved_gives_the_same_rows(tmp_path: Path) -> None:
+def test_repeated_batch_equals_first_despite_clock_change(tmp_path: Path) -> None:
     node = a_node_with_five_events()
-    with served(node, tmp_path / "control.sock") as address:
+    with serve_log(node, tmp_path / "control.sock") as address:
         trace = trace_of(address)
         end, rows = read(trace)
         node.clock_ahead_ms += 700
         assert list(trace.rows(trace.stretch(None, end))) == rows
-        # and where nothing happened there is nothing new, however the clock goes
+        # without new events the end does not change, even if the clock does
         assert trace.end(end) == end
 
 
-def test_a_trace_file_that_became_shorter_is_told(tmp_path: Path) -> None:
+def test_shortened_trace_file_fails(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(event) + "\n" for event in a_node_with_five_events().events))
     end, _ = read(FileTrace(str(path)))
@@ -102,26 +102,26 @@ def test_a_trace_file_that_became_shorter_is_told(tmp_path: Path) -> None:
         FileTrace(str(path)).end(end)
 
 
-def run_that_ends(**options: str) -> FarmEventsStreamReader:
+def finite_run(**options: str) -> FarmEventsStreamReader:
     stream = FarmEventsDataSource(options).streamReader(EVENTS)
     assert isinstance(stream, FarmEventsStreamReader)
     stream.prepareForTriggerAvailableNow()
     return stream
 
 
-def test_a_trace_file_that_became_shorter_is_told_by_a_run_that_ends_as_well(tmp_path: Path) -> None:
+def test_shortened_trace_file_fails_in_finite_run(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     lines = [json.dumps(event) + "\n" for event in a_node_with_five_events().events]
     path.write_text("".join(lines))
     stream = FarmEventsDataSource({"files": str(path)}).streamReader(EVENTS)
     start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     path.write_text(lines[0])
-    stream = run_that_ends(files=str(path))
+    stream = finite_run(files=str(path))
     with pytest.raises(FarmLogError, match="cut or replaced"):
         stream.latestOffset(start, ReadAllAvailable())
 
 
-def test_events_are_of_the_farm_that_their_node_names_and_those_of_a_file_of_the_one_that_its_reader_names(
+def test_event_farm_comes_from_node_or_option(
     tmp_path: Path,
 ) -> None:
     def farms(**options: str) -> set[str | None]:
@@ -133,23 +133,23 @@ def test_events_are_of_the_farm_that_their_node_names_and_those_of_a_file_of_the
 
     node, path = a_node_with_five_events(), tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(event) + "\n" for event in node.events))
-    with served(node, tmp_path / "control.sock") as address:
+    with serve_log(node, tmp_path / "control.sock") as address:
         assert farms(node=address) == {node.cluster_id}
     assert farms(files=str(path)) == {None}
     assert farms(files=str(path), farm="ab" * 16) == {"ab" * 16}
 
 
-def test_a_run_that_ends_takes_what_was_there_when_its_first_batch_was_planned(tmp_path: Path) -> None:
+def test_finite_run_ends_at_events_of_first_plan(tmp_path: Path) -> None:
     node = a_node_with_five_events()
-    with served(node, tmp_path / "control.sock") as address:
-        stream = run_that_ends(node=address)
+    with serve_log(node, tmp_path / "control.sock") as address:
+        stream = finite_run(node=address)
         end = stream.latestOffset({}, ReadAllAvailable())
-        node.happen("leader-elected", term=2)
+        node.add_event("leader-elected", term=2)
         assert stream.latestOffset(end, ReadAllAvailable()) == end
         assert same_place(end[address], "1:6")
 
 
-def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
+def test_trace_file_is_read_by_complete_lines(tmp_path: Path) -> None:
     node = a_node_with_five_events()
     path = tmp_path / "trace.jsonl"
     text = "".join(json.dumps(event) + "\n" for event in node.events)
@@ -175,31 +175,31 @@ def test_a_trace_file_is_read_by_whole_lines(tmp_path: Path) -> None:
         '{"cursor": 1, "timeMs": 1, "logTimeMs": null, "node": "a", "kind": "b", "data": []}',
     ],
 )
-def test_a_line_that_is_no_event_names_its_place(tmp_path: Path, line: str) -> None:
+def test_invalid_line_error_names_its_position(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(FarmLogError, match="at byte 0") as told:
+    with pytest.raises(FarmLogError, match="at byte 0") as error:
         list(source_of_files(path))
-    assert len(str(told.value)) < 1_000
+    assert len(str(error.value)) < 1_000
 
 
 def source_of_files(path: Path) -> Iterator[pa.RecordBatch]:
-    """What Spark gets of a file, as it gets it."""
+    """Yield the record batches of a file, like for Spark."""
     reader = FarmEventsDataSource({"files": str(path)}).reader(EVENTS)
     for partition in reader.partitions():
         yield from reader.read(partition)
 
 
-def test_large_events_end_a_record_batch_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_events_end_record_batch_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "BYTES_PER_RECORD_BATCH", 30_000)
     node = MadeUpLog()
     for _ in range(8):
-        node.happen("member-suspect", member="x" * 10_000)
+        node.add_event("member-suspect", member="x" * 10_000)
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(event) + "\n" for event in node.events))
     assert [batch.num_rows for batch in source_of_files(tmp_path / "trace.jsonl")] == [3, 3, 2]
 
 
-def test_a_pattern_may_have_any_part_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_pattern_may_contain_wildcards_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "trace.jsonl").write_text("")
@@ -218,7 +218,7 @@ def test_a_pattern_may_have_any_part_of_a_path(tmp_path: Path, monkeypatch: pyte
             planned(nothing)
 
 
-def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> None:
+def test_read_of_absent_node_is_empty(tmp_path: Path) -> None:
     reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"

@@ -1,8 +1,7 @@
-"""`garlicfarm pipeline views` opens the tables in another program's DuckDB, and every panel over them finds its rows.
+"""`garlicfarm pipeline views`: the tables in another program's DuckDB, and the panels of the dashboard.
 
-The views read by `delta_scan`, which needs DuckDB's extension `delta`; DuckDB fetches it from its own server. A test
-has no such server, so here delta-rs, which reads the same log, stands in for that one function; `make interop-tables`
-has the extension itself.
+The views use `delta_scan` of DuckDB's extension `delta`, which DuckDB downloads. A test cannot download it. So here
+delta-rs, which reads the same Delta log, replaces this function. `make interop-tables` uses the extension.
 """
 
 import ast
@@ -24,7 +23,7 @@ from pipeline.gold.tables import Gold
 from pipeline.serve.query import TABLES, documents
 from tests.packages import monitoring
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import derived, tables_of, wrote
+from tests.pipeline.made_tables import tables_of, write_batch, write_derived
 from tests.structure.sources import ROOT
 
 MINUTE_MS = 60_000
@@ -36,7 +35,7 @@ _MACRO = re.compile(r"\$__timeFilter\(([^()]+)\)")
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A farm with failures, refused entries, several leaders, and an episode of detection; its name has a quote."""
+    """Return the tables of a farm with failures, refused entries, leaders and a detection. The name has a quote."""
     made = tmp_path_factory.mktemp("tables") / "farm's"
     gold = Gold(made, MINUTE_MS)
     tables_of(generated_log(routers=5, days=0.15, seed=3), made, gold=gold, watch=True)
@@ -44,7 +43,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (last,) = documents(made, "SELECT farm, log_time AS suspect_at FROM reports ORDER BY index DESC LIMIT 1")
     episode = {**last, "observer": "one", "member": "two", "member_id": "2", "outcome": "dead"}
     spans = {"contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, "suspect_to_dead_ms": 3100}
-    derived(made, "detections", [{**episode, **spans}])
+    write_derived(made, "detections", [{**episode, **spans}])
     return made
 
 
@@ -54,8 +53,8 @@ def script(output: Path) -> str:
     return result.stdout
 
 
-def opened(sql: str) -> duckdb.DuckDBPyConnection:
-    """A program's DuckDB after the script, with delta-rs in place of the extension."""
+def open_views(sql: str) -> duckdb.DuckDBPyConnection:
+    """Run the script in a new DuckDB; delta-rs replaces the extension."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for number, path in enumerate(_SCAN.findall(sql)):
@@ -69,7 +68,7 @@ def opened(sql: str) -> duckdb.DuckDBPyConnection:
 
 @pytest.fixture(scope="module")
 def program(output: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with opened(script(output)) as connection:
+    with open_views(script(output)) as connection:
         yield connection
 
 
@@ -77,28 +76,26 @@ def rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...
     return connection.execute(sql).fetchall()
 
 
-def test_every_table_and_every_question_is_a_view_with_the_rows_of_query(
-    output: Path, program: duckdb.DuckDBPyConnection
-) -> None:
+def test_view_of_each_table_and_query_has_rows_of_query(output: Path, program: duckdb.DuckDBPyConnection) -> None:
     assert {name for (name,) in rows(program, "SELECT view_name FROM duckdb_views() WHERE NOT internal")} == {
         *TABLES,
         *ANSWERS,
     }
     for name in ("reports", "router_health", "current_routers", "transitions", "detections"):
-        told = [tuple(row.values()) for row in documents(output, f"FROM {name}")]
-        assert sorted(map(repr, program.table(name).fetchall())) == sorted(map(repr, told))
-        assert told
+        expected = [tuple(row.values()) for row in documents(output, f"FROM {name}")]
+        assert sorted(map(repr, program.table(name).fetchall())) == sorted(map(repr, expected))
+        assert expected
     for name in ANSWERS:
-        told_rows = [tuple(row.values()) for row in documents(output, answer_sql(name))]
-        assert rows(program, f"FROM {name}") == told_rows
+        expected_rows = [tuple(row.values()) for row in documents(output, answer_sql(name))]
+        assert rows(program, f"FROM {name}") == expected_rows
     assert rows(program, "FROM slo")
 
 
-def test_a_table_that_no_run_has_made_is_a_view_without_rows_that_has_its_columns(tmp_path: Path) -> None:
-    wrote(tmp_path, "clocks", 0, [{"index": 1}])
-    told = script(tmp_path)
-    assert told.count("not there yet") == len(TABLES) - 1
-    with opened(told) as connection:
+def test_absent_table_is_empty_view_with_columns(tmp_path: Path) -> None:
+    write_batch(tmp_path, "clocks", 0, [{"index": 1}])
+    script_text = script(tmp_path)
+    assert script_text.count("not there yet") == len(TABLES) - 1
+    with open_views(script_text) as connection:
         assert rows(connection, "SELECT count(*) FROM clocks") == [(1,)]
         assert rows(connection, "FROM slo") == []
         for name, schema in TABLES.items():
@@ -108,14 +105,12 @@ def test_a_table_that_no_run_has_made_is_a_view_without_rows_that_has_its_column
         assert kinds["voters"] == "BIGINT[]"
 
 
-def test_without_tables_it_says_how_to_make_them(tmp_path: Path) -> None:
+def test_directory_without_tables_error_names_remedy(tmp_path: Path) -> None:
     result = CliRunner().invoke(views, ["--output", str(tmp_path)])
     assert (result.exit_code, "make them with" in result.output) == (1, True)
 
 
-def test_the_documents_code_for_python_reads_a_table(
-    output: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_python_code_of_document_reads_table(output: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "farm-tables").symlink_to(output)
     monkeypatch.chdir(tmp_path)
     document = (ROOT / "docs" / "how-to" / "open-the-tables.md").read_text(encoding="utf-8")
@@ -130,16 +125,16 @@ def test_the_documents_code_for_python_reads_a_table(
         else:
             exec(ast.unparse(part), space)  # noqa: S102 - the same
     by_duckdb, all_reports, less_available = found
-    (told,) = documents(output, "SELECT count(*) AS n FROM reports")
-    assert sum(count for _, count in by_duckdb.fetchall()) == all_reports.height == told["n"]
-    assert 0 < less_available.height < told["n"]
+    (counted,) = documents(output, "SELECT count(*) AS n FROM reports")
+    assert sum(count for _, count in by_duckdb.fetchall()) == all_reports.height == counted["n"]
+    assert 0 < less_available.height < counted["n"]
 
 
 # -- the dashboard -----------------------------------------------------------------------------------------------------
 
 
-def as_grafana_asks(sql: str, farms: list[str], begin: datetime, end: datetime) -> str:
-    """The SQL with what Grafana puts in place of macros and variables: times and names as texts of SQL."""
+def grafana_sql(sql: str, farms: list[str], begin: datetime, end: datetime) -> str:
+    """Return the SQL with Grafana's substitutions: times and names become SQL literals."""
     since, until = (f"'{each:%Y-%m-%dT%H:%M:%SZ}'" for each in (begin, end))
     sql = _MACRO.sub(rf"\1 >= {since} AND \1 <= {until}", sql)
     sql = sql.replace("$__timeFrom()", since).replace("$__timeTo()", until)
@@ -148,7 +143,7 @@ def as_grafana_asks(sql: str, farms: list[str], begin: datetime, end: datetime) 
     return sql
 
 
-def answered(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+def panel_rows(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> duckdb.DuckDBPyRelation:
     (variable,) = (
         each
         for each in monitoring.dashboard(monitoring.TABLES_DASHBOARD)["templating"]["list"]
@@ -157,28 +152,24 @@ def answered(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> duckd
     farms = [farm for (farm,) in rows(program, variable["query"])]
     ((begin, end),) = rows(program, "SELECT min(log_time), max(log_time) FROM reports")
     (target,) = panel["targets"]
-    return program.sql(as_grafana_asks(target["rawSql"], farms, begin, end + timedelta(seconds=1)))
+    return program.sql(grafana_sql(target["rawSql"], farms, begin, end + timedelta(seconds=1)))
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_finds_rows_with_the_columns_that_it_names(
-    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
-) -> None:
-    found = answered(program, panel)
+def test_panel_has_rows_and_named_columns(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> None:
+    found = panel_rows(program, panel)
     named = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
     assert [column for column in found.columns if column != "time"] == named
     assert found.fetchone() is not None
-    # The data source hands these on as text.
+    # The data source would convert these to text.
     assert "HUGEINT" not in map(str, found.types)
 
 
 @pytest.mark.parametrize(
     "panel", [panel for panel in PANELS if panel["type"] == "timeseries"], ids=lambda panel: panel["title"]
 )
-def test_a_panel_over_time_has_one_row_a_moment_in_order_and_figures_only(
-    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
-) -> None:
-    found = answered(program, panel)
+def test_time_panel_has_one_sorted_row_per_moment(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> None:
+    found = panel_rows(program, panel)
     assert (found.columns[0], panel["targets"][0]["format"]) == ("time", 0)
     assert {str(kind) for kind in found.types[1:]} <= {"BIGINT", "DOUBLE"}
     moments = [row[0] for row in found.fetchall()]
@@ -190,7 +181,5 @@ def test_a_panel_over_time_has_one_row_a_moment_in_order_and_figures_only(
     [each for each in PANELS if each["type"] == "table" and "GROUP BY" not in each["targets"][0]["rawSql"]],
     ids=lambda panel: panel["title"],
 )
-def test_a_row_that_is_about_one_thing_names_its_farm(
-    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
-) -> None:
-    assert "farm" in answered(program, panel).columns
+def test_row_about_one_object_names_its_farm(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> None:
+    assert "farm" in panel_rows(program, panel).columns

@@ -1,4 +1,4 @@
-"""What is wanted of the entries: by options of the source, and by the filters that Spark hands to a batch read."""
+"""Selection of entries by options of the source, and by filters that Spark pushes into a batch read."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,21 +27,21 @@ from pipeline.schemas import ENTRIES
 from pipeline.source.farm import FarmDataSource, FilteredBatchReader
 from pipeline.source.log_client import FarmLogError
 from pipeline.source.wanted import Bounds, Wanted
-from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, served, three_servers
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, serve_log, three_servers
 
 HALF = datetime.fromtimestamp((EPOCH_MS + 30_000) / 1000, UTC)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Any:
-    """A minute of a farm, served."""
+    """Serve one minute of a farm; yield the log and its address."""
     made = three_servers(minutes=1)
-    with served(made, tmp_path / "control.sock") as address:
+    with serve_log(made, tmp_path / "control.sock") as address:
         yield made, address
 
 
 def rows_of(reader: DataSourceReader) -> list[dict[str, Any]]:
-    """What a batch read gives."""
+    """Return the rows of a batch read."""
     batches: list[Any] = [batch for task in reader.partitions() for batch in reader.read(task)]
     return [row for batch in batches for row in batch.to_pylist()]
 
@@ -67,30 +67,32 @@ FILTERS: list[tuple[Filter, str]] = [
     (IsNotNull(("log_time",)), "log_time"),
 ]
 _MEANING: dict[type[Filter], Callable[[Any, Any], bool]] = {
-    EqualTo: lambda value, told: value == told.value,
-    GreaterThan: lambda value, told: value > told.value,
-    GreaterThanOrEqual: lambda value, told: value >= told.value,
-    LessThan: lambda value, told: value < told.value,
-    LessThanOrEqual: lambda value, told: value <= told.value,
-    In: lambda value, told: value in told.value,
+    EqualTo: lambda value, condition: value == condition.value,
+    GreaterThan: lambda value, condition: value > condition.value,
+    GreaterThanOrEqual: lambda value, condition: value >= condition.value,
+    LessThan: lambda value, condition: value < condition.value,
+    LessThanOrEqual: lambda value, condition: value <= condition.value,
+    In: lambda value, condition: value in condition.value,
     IsNotNull: lambda value, _: value is not None,
 }
 
 
-@pytest.mark.parametrize(("told", "column"), FILTERS, ids=[f"{type(told).__name__} {name}" for told, name in FILTERS])
-def test_a_filter_that_is_taken_gives_the_rows_that_spark_would_have_kept(
-    log: tuple[MadeUpLog, str], told: Filter, column: str
+@pytest.mark.parametrize(
+    ("condition", "column"), FILTERS, ids=[f"{type(condition).__name__} {name}" for condition, name in FILTERS]
+)
+def test_pushed_filter_returns_rows_that_spark_would_keep(
+    log: tuple[MadeUpLog, str], condition: Filter, column: str
 ) -> None:
     reader = FarmDataSource({"node": log[1], "pushFilters": "true"}).reader(ENTRIES)
     assert isinstance(reader, FilteredBatchReader)
-    assert list(reader.pushFilters([told])) == []
-    meaning = _MEANING[type(told)]
+    assert list(reader.pushFilters([condition])) == []
+    meaning = _MEANING[type(condition)]
     assert rows_of(reader) == [
-        row for row in all_rows(log[1]) if row[column] is not None and meaning(row[column], told)
+        row for row in all_rows(log[1]) if row[column] is not None and meaning(row[column], condition)
     ]
 
 
-def test_a_filter_that_is_not_known_is_left_to_spark() -> None:
+def test_unsupported_filter_is_left_to_spark() -> None:
     others: list[Filter] = [
         Not(EqualTo(("index",), 7)),
         StringStartsWith(("entry",), "re"),
@@ -103,7 +105,7 @@ def test_a_filter_that_is_not_known_is_left_to_spark() -> None:
     assert list(reader.pushFilters(others)) == others
 
 
-def test_options_choose_rows_and_columns_of_a_stream(log: tuple[MadeUpLog, str]) -> None:
+def test_stream_options_select_rows_and_columns(log: tuple[MadeUpLog, str]) -> None:
     options = {"node": log[1], "entries": "report", "servers": "1,3", "columns": "index,server_id,report"}
     source = FarmDataSource({**options, "until": HALF.isoformat()})
     assert [field.name for field in source.schema()] == ["index", "server_id", "report"]
@@ -115,16 +117,16 @@ def test_options_choose_rows_and_columns_of_a_stream(log: tuple[MadeUpLog, str])
     batches: list[Any] = [*stream.read(task)]
     (batch,) = batches
     assert batch.schema.names == ["index", "server_id", "report"]
-    wanted = [
+    expected = [
         row for row in all_rows(log[1]) if row["entry"] == "report" and row["server_id"] != 2 and row["log_time"] < HALF
     ]
-    assert batch.column("index").to_pylist() == [row["index"] for row in wanted]
+    assert batch.column("index").to_pylist() == [row["index"] for row in expected]
     assert pc.struct_field(batch.column("report"), "uptime_ms").to_pylist() == [
-        row["report"]["uptime_ms"] for row in wanted
+        row["report"]["uptime_ms"] for row in expected
     ]
 
 
-def test_columns_that_need_no_decoding_are_the_same_without(log: tuple[MadeUpLog, str]) -> None:
+def test_columns_without_decoding_are_unchanged(log: tuple[MadeUpLog, str]) -> None:
     names = ["log_time", "index", "kind", "body_bytes"]
     assert all_rows(log[1], columns=",".join(names)) == [
         {name: row[name] for name in names} for row in all_rows(log[1])
@@ -141,23 +143,23 @@ def test_columns_that_need_no_decoding_are_the_same_without(log: tuple[MadeUpLog
         ("pushFilters", "yes", "must be true or false"),
     ],
 )
-def test_an_option_that_says_nothing_is_refused_with_what_it_must_be(option: str, value: str, words: str) -> None:
+def test_invalid_option_error_names_valid_values(option: str, value: str, words: str) -> None:
     source = FarmDataSource({"node": "absent.sock", option: value})
     with pytest.raises(FarmLogError, match=words):
         source.reader(source.schema())
 
 
 @given(some.lists(some.tuples(some.none() | some.integers(0, 9), some.none() | some.integers(0, 9)), max_size=4))
-def test_bounds_within_bounds_hold_what_all_of_them_hold(told: list[tuple[int | None, int | None]]) -> None:
+def test_bounds_intersection_contains_common_values(limits: list[tuple[int | None, int | None]]) -> None:
     bounds = Bounds()
-    for least, end in told:
+    for least, end in limits:
         bounds = bounds.within(least, end)
-    held = [number for number in range(10) if all(number in Bounds(*each) for each in told)]
-    assert [number for number in range(10) if number in bounds] == held
+    common = [number for number in range(10) if all(number in Bounds(*each) for each in limits)]
+    assert [number for number in range(10) if number in bounds] == common
     first, end = bounds.cut(0, 10)
-    assert [*range(first, end)] == held
+    assert [*range(first, end)] == common
 
 
-def test_two_filters_of_one_column_leave_what_both_leave() -> None:
+def test_selection_of_one_column_is_intersection() -> None:
     once = Wanted().of("entries", ["report", "clock"])
     assert once.of("entries", ["clock", "factors"]).entries == frozenset({"clock"})

@@ -1,4 +1,4 @@
-"""The watch over batches: silence and return become rows, whatever the batches are and whatever is repeated."""
+"""The watch over batches: transitions of servers, for any division into batches and after any crash."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -33,13 +33,13 @@ def clock(index: int, at_ms: int, period_ms: int | None = 10_000, farm: str = FA
     return {**row, "entry": "clock", "server_id": 1, "period_ms": period_ms}
 
 
-def report(index: int, at_ms: int, server_id: int, farm: str = FARM, **said: Any) -> Row:
+def report(index: int, at_ms: int, server_id: int, farm: str = FARM, **figures: Any) -> Row:
     row = {**REPORT, "farm": farm, "index": index, "at_ms": at_ms, "server_id": server_id, "period_ms": None}
-    return {**row, "uptime_ms": at_ms, **said}
+    return {**row, "uptime_ms": at_ms, **figures}
 
 
-def a_silent_server(periods: int, farm: str = FARM) -> list[Row]:
-    """Periods of 10 s; server 2 says nothing after the sixth."""
+def rows_of_stopping_server(periods: int, farm: str = FARM) -> list[Row]:
+    """Return periods of 10 s. Server 2 does not report after the sixth."""
     rows: list[Row] = []
     for at_ms in range(10_000, 10_000 * (periods + 1), 10_000):
         rows.append(clock(len(rows) + 1, at_ms, farm=farm))
@@ -50,12 +50,12 @@ def a_silent_server(periods: int, farm: str = FARM) -> list[Row]:
 
 
 def table(rows: Iterable[Row]) -> pa.Table | None:
-    told = list(rows)
-    return pa.Table.from_pylist(told) if told else None
+    listed = list(rows)
+    return pa.Table.from_pylist(listed) if listed else None
 
 
-def watched(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
-    """One batch by a run that has just begun."""
+def watch_batch(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
+    """Process one batch in a new run."""
     watching = Watching(output, PERIODS_MS)
     changes = watching.changes(LOG, batch, table(rows))
     watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
@@ -63,62 +63,62 @@ def watched(output: Path, batch: int, rows: Iterable[Row]) -> list[Row]:
     return list(changes.to_pylist())
 
 
-def told(output: Path) -> list[tuple[Any, ...]]:
+def transitions(output: Path) -> list[tuple[Any, ...]]:
     rows = stored_rows(output / "transitions", TRANSITIONS_SPEC.schema)
-    # A silence may be complete at the moment of the report that ends it.
+    # The timeout of a server may end at the time of its next report.
     in_order = sorted(rows.to_pylist(), key=lambda row: (row["farm"], row["server_id"], row["at"], row["index"] or 0))
     return [(row["server_id"], row["at"], row["previous"], row["state"], row["reason"]) for row in in_order]
 
 
-def test_silence_alone_yields_a_row_with_the_moment_at_which_it_was_complete(tmp_path: Path) -> None:
-    watched(tmp_path, 0, a_silent_server(24))
-    assert [(server, before, state) for server, _, before, state, _ in told(tmp_path)] == [
+def test_timeout_of_reports_is_dated_at_its_end(tmp_path: Path) -> None:
+    watch_batch(tmp_path, 0, rows_of_stopping_server(24))
+    assert [(server, before, state) for server, _, before, state, _ in transitions(tmp_path)] == [
         (1, "", "healthy"),
         (2, "", "healthy"),
         (2, "healthy", "silent"),
     ]
-    assert told(tmp_path)[-1][1] == datetime.fromtimestamp(90, UTC)
+    assert transitions(tmp_path)[-1][1] == datetime.fromtimestamp(90, UTC)
 
 
-def test_a_batch_that_is_repeated_gives_the_same_rows_whichever_of_its_writes_a_crash_left(tmp_path: Path) -> None:
-    rows = a_silent_server(24)
-    watched(tmp_path / "once", 0, rows[:20])
-    watched(tmp_path / "once", 1, rows[20:])
-    # given a crash behind the changes and before the state
+def test_repeated_batch_after_crash_has_same_rows(tmp_path: Path) -> None:
+    rows = rows_of_stopping_server(24)
+    watch_batch(tmp_path / "once", 0, rows[:20])
+    watch_batch(tmp_path / "once", 1, rows[20:])
+    # given a crash after the changes and before the state
     place = tmp_path / "crashed"
-    watched(place, 0, rows[:20])
+    watch_batch(place, 0, rows[:20])
     watching = Watching(place, PERIODS_MS)
     watching.transitions.append(LOG, 1, watching.changes(LOG, 1, table(rows[20:])))
-    # when the batch comes again, and again behind its state
-    watched(place, 1, rows[20:])
-    assert watched(place, 1, rows[20:]) == []
-    assert told(place) == told(tmp_path / "once")
+    # when the batch is repeated, and repeated again after its state was stored
+    watch_batch(place, 1, rows[20:])
+    assert watch_batch(place, 1, rows[20:]) == []
+    assert transitions(place) == transitions(tmp_path / "once")
     states = [stored_rows(each / "watch_state", STATE_SPEC.schema) for each in (place, tmp_path / "once")]
     assert states[0] == states[1]
 
 
-def test_farms_are_watched_by_their_own_log_time(tmp_path: Path) -> None:
-    watched(tmp_path, 0, [*a_silent_server(24), *a_silent_server(6, OTHER)])
+def test_farm_is_watched_by_its_own_log_time(tmp_path: Path) -> None:
+    watch_batch(tmp_path, 0, [*rows_of_stopping_server(24), *rows_of_stopping_server(6, OTHER)])
     rows = stored_rows(tmp_path / "transitions", TRANSITIONS_SPEC.schema).to_pylist()
     states = [(row["farm"], row["state"]) for row in rows]
     assert states.count((FARM, "silent")) == 1
     assert states.count((OTHER, "silent")) == 0
 
 
-def test_a_period_that_changes_is_told_by_the_old_one_before_and_by_the_new_one_after(tmp_path: Path) -> None:
+def test_timeout_follows_change_of_reporting_period(tmp_path: Path) -> None:
     rows = [
         clock(1, 1_000),
         report(2, 1_000, 1),
         report(3, 1_000, 2),
-        # 30 s are over for both when the period becomes longer
+        # 30 s are over for both servers when the period becomes longer
         clock(4, 31_000, 60_000),
         report(5, 32_000, 1),
-        # of the new period less than three are over
+        # less than three new periods are over
         clock(6, 150_000, 60_000),
-        # and what the farm does not take changes nothing
+        # and an invalid period is ignored
         clock(7, 160_000, 1),
     ]
-    assert [(row["server_id"], row["state"], row["reason"]) for row in watched(tmp_path, 0, rows)] == [
+    assert [(row["server_id"], row["state"], row["reason"]) for row in watch_batch(tmp_path, 0, rows)] == [
         (1, "healthy", "first report"),
         (2, "healthy", "first report"),
         (1, "silent", "no report for 30000 ms"),
@@ -127,14 +127,14 @@ def test_a_period_that_changes_is_told_by_the_old_one_before_and_by_the_new_one_
     ]
 
 
-def test_a_run_after_one_that_did_not_watch_begins_anew(tmp_path: Path) -> None:
-    watched(tmp_path, 0, a_silent_server(3))
-    found = watched(tmp_path, 7, [clock(90, 900_000), report(91, 900_000, 1)])
+def test_watch_after_gap_starts_again(tmp_path: Path) -> None:
+    watch_batch(tmp_path, 0, rows_of_stopping_server(3))
+    found = watch_batch(tmp_path, 7, [clock(90, 900_000), report(91, 900_000, 1)])
     assert [(row["server_id"], row["reason"]) for row in found] == [(1, "first report")]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_depend_on_the_log_alone_and_not_on_how_it_was_cut_into_batches(seed: int, tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_division_into_batches(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     at_ms, rows = 0, list[Row]()
     for index in range(1, 120):
@@ -142,17 +142,17 @@ def test_rows_depend_on_the_log_alone_and_not_on_how_it_was_cut_into_batches(see
         if random.random() < 0.3:
             rows.append(clock(index, at_ms, random.choice((10_000, 10_000, 30_000, None))))
         else:
-            said = random.choice(({}, {"healthy_destinations": 0}, {"job_lag_ms": 700.0}, {"uptime_ms": 0}))
-            rows.append(report(index, at_ms, random.randint(1, 3), **said))
+            figures = random.choice(({}, {"healthy_destinations": 0}, {"job_lag_ms": 700.0}, {"uptime_ms": 0}))
+            rows.append(report(index, at_ms, random.randint(1, 3), **figures))
 
     def cut(name: str, places: list[int]) -> list[tuple[Any, ...]]:
         watching = Watching(tmp_path / name, PERIODS_MS)
         for batch, (start, stop) in enumerate(pairwise([0, *places, len(rows)])):
             changes = watching.changes(LOG, batch, table(rows[start:stop]))
             watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
-        return told(tmp_path / name)
+        return transitions(tmp_path / name)
 
-    at_once = cut("once", [])
-    assert len(at_once) > 20
-    assert cut("each", list(range(1, len(rows), 3))) == at_once
-    assert cut("some", sorted(random.sample(range(1, len(rows)), 10))) == at_once, f"seed {seed}"
+    whole = cut("once", [])
+    assert len(whole) > 20
+    assert cut("each", list(range(1, len(rows), 3))) == whole
+    assert cut("some", sorted(random.sample(range(1, len(rows)), 10))) == whole, f"seed {seed}"

@@ -1,4 +1,7 @@
-"""The past weighed again: the present setting gives what was submitted, another one what it would have changed."""
+"""`what-if`: a replay of the past with other settings. The present settings repeat the actual submissions.
+
+A made-up farm has slow, unhealthy and absent servers, and a run that submits factors. The replay reads only its tables.
+"""
 
 import json
 import sys
@@ -37,38 +40,38 @@ SERVERS = (1, 2, 3, 4)
 
 @dataclass
 class Farm:
-    """In place of nodes: what is submitted becomes the next entry of the log."""
+    """A fake farm: a submission becomes the next entry of the log."""
 
     log: MadeUpLog
     removed_servers: set[int] = field(default_factory=set)
     proposals: list[Mapping[str, Any]] = field(default_factory=list)
 
     def oldest(self) -> int:
-        """Far ahead, so that nothing is read from before the first batch."""
+        """Return a high index, so that nothing before the first batch is read."""
         return 1_000_000
 
     def log_time_ms(self) -> int | None:
-        """The run has caught up."""
+        """Return the newest log time, so that the run is up to date."""
         return self.log.log_time_ms
 
     def removed(self) -> frozenset[int]:
-        """As operators said."""
+        """Return the servers removed by operators."""
         return frozenset(self.removed_servers)
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """It is committed and accepted."""
+        """Commit and accept the entry."""
         self.log.add(value=json.dumps(entry))
         self.proposals.append(cast("Mapping[str, Any]", entry["factors"]))
         return Submitted(self.log.commit_index)
 
 
-def lived_through(seed: int, periods: int) -> Farm:
-    """A farm whose servers lag, fall ill and silent, and which a run follows that submits factors."""
-    random, log, told = Random(seed), MadeUpLog(), list[str]()
+def farm_with_problems(seed: int, periods: int) -> Farm:
+    """Return a farm whose servers lag, become unhealthy and stop reporting, with the factors of a run."""
+    random, log, log_lines = Random(seed), MadeUpLog(), list[str]()
     log.add("configuration", value='{"voters": [{"id": 1}]}')
-    farm, given = Farm(log), 0
-    feedback = Feedback(cast("SparkSession", None), {}, farm, told.append)
-    lag_ms, silent = dict.fromkeys(SERVERS, 5.0), dict.fromkeys(SERVERS, 0)
+    farm, read = Farm(log), 0
+    feedback = Feedback(cast("SparkSession", None), {}, farm, log_lines.append)
+    lag_ms, absent = dict.fromkeys(SERVERS, 5.0), dict.fromkeys(SERVERS, 0)
     for period in range(periods):
         log.tick(0 if period == 0 else PERIOD_MS)
         if period in {periods // 2, periods * 3 // 4}:
@@ -78,41 +81,41 @@ def lived_through(seed: int, periods: int) -> Farm:
         for server in SERVERS:
             if random.random() < 0.05:
                 lag_ms[server] = random.choice((5.0, 900.0))
-            silent[server] = silent[server] - 1 if silent[server] else (random.random() < 0.02) * 8
-            if not silent[server]:
+            absent[server] = absent[server] - 1 if absent[server] else (random.random() < 0.02) * 8
+            if not absent[server]:
                 leaf = {"destination": destination(f"leaf {server}"), "healthy": random.random() < 0.9}
                 router = {"jobLag": lag_ms[server] * random.uniform(0.5, 1.5)}
                 body = {"cluster": "farm", "date": log.log_time_ms, "id": server, "router": router}
                 log.add(value=json.dumps({**body, "destinations": [leaf]}))
-        found = arrow_entries_of(MadeUpLog(entries=log.entries[given:], cluster_id=log.cluster_id))
-        given = log.commit_index
+        found = arrow_entries_of(MadeUpLog(entries=log.entries[read:], cluster_id=log.cluster_id))
+        read = log.commit_index
         feedback.after_batch(recent_rows(found))
-    assert (feedback.failed, feedback.refused) == (0, 0), told
+    assert (feedback.failed, feedback.refused) == (0, 0), log_lines
     return farm
 
 
-def made(log: MadeUpLog, output: Path) -> None:
+def write_tables(log: MadeUpLog, output: Path) -> None:
     gold = Gold(output, MINUTE_MS)
     tables_of(log, output, gold=gold)
     gold.refresh(0)
 
 
 @over_seeds(10, quick=1)
-def test_replay_with_the_present_setting_repeats_the_submissions(
+def test_replay_with_present_setting_repeats_submissions(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm = lived_through(seed, 400)
-    made(farm.log, tmp_path)
+    farm = farm_with_problems(seed, 400)
+    write_tables(farm.log, tmp_path)
     found: list[Proposal] = []
     moment_over = Course.moment_over
 
-    def listening(course: Course, removed: frozenset[int]) -> Proposal | None:
+    def recording(course: Course, removed: frozenset[int]) -> Proposal | None:
         proposal = moment_over(course, removed)
         if proposal is not None:
             found.append(proposal)
         return proposal
 
-    monkeypatch.setattr(replay.Course, "moment_over", listening)
+    monkeypatch.setattr(replay.Course, "moment_over", recording)
     (past,) = replayed(tmp_path, (PRESENT,), LEFT_AT, DAY_MS, lambda _: None).values()
     addresses = read_names(tmp_path)
     expected = [(each["throughIndex"], each["factors"]) for each in farm.proposals]
@@ -121,32 +124,32 @@ def test_replay_with_the_present_setting_repeats_the_submissions(
         (each.through_index, {addresses[leaf]: factor for leaf, factor in each.factors.items()}) for each in found
     ] == expected, f"seed {seed}"
     assert past.recorded_entries == past.courses[0].entries == len(expected)
-    # and these are the entries that the table of factors holds
+    # the table of factors contains the same entries
     stored = documents(tmp_path, "SELECT DISTINCT through_index FROM factors ORDER BY 1")
     assert [row["through_index"] for row in stored] == [through for through, _ in expected]
 
 
 class Story:
-    """Rows and windows of three servers, of which the third may be bad."""
+    """Rows and windows of three servers; the third one may be bad."""
 
     def __init__(self, *settings: Setting, removals: tuple[Removal, ...] = ()) -> None:
         self.past = Past(settings, LEFT_AT, removals)
         self.now_ms = EPOCH_MS
         self.index = 0
 
-    def minutes(self, count: int, *, lag_ms: float = 5.0, silent: bool = False) -> None:
-        """So many windows of two periods go by."""
+    def pass_minutes(self, count: int, *, lag_ms: float = 5.0, absent: bool = False) -> None:
+        """Add windows of two periods each."""
         for _ in range(count):
             start_ms = self.now_ms
             for _ in range(2):
                 self.past.observe(ClockRow(self._next(), self.now_ms, PERIOD_MS))
                 for server in (1, 2, 3):
-                    if server < 3 or not silent:
-                        told_ms = lag_ms if server == 3 else 5.0
+                    if server < 3 or not absent:
+                        reported_ms = lag_ms if server == 3 else 5.0
                         leaves = ((f"leaf-{server}", True),)
-                        self.past.observe(ReportRow(self._next(), self.now_ms, server, told_ms, leaves))
+                        self.past.observe(ReportRow(self._next(), self.now_ms, server, reported_ms, leaves))
                 self.now_ms += PERIOD_MS
-            is_bad = {1: False, 2: False} | ({} if silent else {3: lag_ms > 500})
+            is_bad = {1: False, 2: False} | ({} if absent else {3: lag_ms > 500})
             self.past.window_over(Window(start_ms, self.now_ms, is_bad))
 
     def _next(self) -> int:
@@ -154,12 +157,12 @@ class Story:
         return self.index
 
 
-def test_a_larger_gain_leaves_a_bad_server_sooner_and_costs_more_entries() -> None:
+def test_larger_gain_leaves_bad_server_sooner_with_more_entries() -> None:
     story = Story(Setting(gain=0), PRESENT, Setting(gain=8))
-    story.minutes(20)
-    story.minutes(40, lag_ms=350)
-    story.minutes(20)
-    story.minutes(40, lag_ms=900)
+    story.pass_minutes(20)
+    story.pass_minutes(40, lag_ms=350)
+    story.pass_minutes(20)
+    story.pass_minutes(40, lag_ms=900)
     never, present, eager = story.past.courses
     assert (never.entries, never.factor.mean, never.factor.deviation) == (0, 1.0, 0.0)
     assert 0 < present.entries < eager.entries
@@ -172,29 +175,29 @@ def test_a_larger_gain_leaves_a_bad_server_sooner_and_costs_more_entries() -> No
     assert shares[0] == story.past.bad_share.mean == pytest.approx(40 / 119 / 3)
 
 
-def test_a_server_is_left_anew_in_each_spell_and_a_silent_one_is_bad_until_it_is_forgotten() -> None:
+def test_server_is_left_in_each_bad_spell() -> None:
     story = Story(PRESENT)
-    story.minutes(10)
+    story.pass_minutes(10)
     for _ in range(3):
-        story.minutes(30, lag_ms=900)
-        story.minutes(30)
-    story.minutes(90, silent=True)
+        story.pass_minutes(30, lag_ms=900)
+        story.pass_minutes(30)
+    story.pass_minutes(90, absent=True)
     health, course = story.past.health[3], story.past.courses[0].servers[3]
     assert (health.spells, len(course.left_ms)) == (4, 4)
     assert health.bad_windows == pytest.approx(3 * 30 + 60, abs=2)
     assert health.windows == pytest.approx(10 + 3 * 60 + 60, abs=2)
 
 
-def test_a_removed_server_has_no_weight_and_no_windows_until_it_is_let_back() -> None:
+def test_removed_server_is_excluded_until_readmitted() -> None:
     story = Story(PRESENT, removals=(Removal(1, 3, removed=True), Removal(300, 3, removed=False)))
-    story.minutes(30)
+    story.pass_minutes(30)
     assert set(story.past.health) == {1, 2}
-    story.minutes(30, lag_ms=900)
+    story.pass_minutes(30, lag_ms=900)
     assert set(story.past.health) == {1, 2, 3}
     assert story.past.health[3].spells == 0, "whether it was well before is not known"
 
 
-def test_a_spread_is_that_of_all_its_numbers() -> None:
+def test_spread_has_mean_and_deviation_of_all_numbers() -> None:
     random = Random(3)
     numbers = [random.uniform(0.5, 2) for _ in range(1_000)]
     spread = Spread()
@@ -206,46 +209,46 @@ def test_a_spread_is_that_of_all_its_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables of a farm with trouble."""
+    """Return the tables of a farm with problems."""
     found = tmp_path_factory.mktemp("tables")
-    made(lived_through(1, 200).log, found)
+    write_tables(farm_with_problems(1, 200).log, found)
     return found
 
 
-def asked(output: Path, *arguments: str) -> Result:
+def run_what_if(output: Path, *arguments: str) -> Result:
     return CliRunner().invoke(what_if, [*arguments, "--output", str(output)])
 
 
-def test_the_command_tells_both_settings_and_each_server(output: Path) -> None:
-    result = asked(output, "--gain", "6", "--pause-periods", "4", "--json")
+def test_command_reports_both_settings_and_each_server(output: Path) -> None:
+    result = run_what_if(output, "--gain", "6", "--pause-periods", "4", "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert (told["present"]["setting"]["gain"], told["asked"]["setting"]["gain"]) == (2.0, 6.0)
-    assert told["present"]["entries"] == told["recorded_entries"] < told["asked"]["entries"]
-    assert {each["server_id"] for each in told["servers"]} == set(SERVERS)
-    bad = [each["bad_windows"] for each in told["servers"]]
+    document = json.loads(result.stdout)
+    assert (document["present"]["setting"]["gain"], document["asked"]["setting"]["gain"]) == (2.0, 6.0)
+    assert document["present"]["entries"] == document["recorded_entries"] < document["asked"]["entries"]
+    assert {each["server_id"] for each in document["servers"]} == set(SERVERS)
+    bad = [each["bad_windows"] for each in document["servers"]]
     assert bad == sorted(bad, reverse=True)
-    assert told["present"]["left"] == sum(each["present"]["left"] for each in told["servers"])
-    shown = asked(output, "--gain", "6", "--pause-periods", "4").stdout
+    assert document["present"]["left"] == sum(each["present"]["left"] for each in document["servers"])
+    shown = run_what_if(output, "--gain", "6", "--pause-periods", "4").stdout
     assert max(map(len, shown.splitlines()[1:])) <= 80
     assert "pause periods" in shown
-    assert f"{told['asked']['entries']}" in shown
+    assert f"{document['asked']['entries']}" in shown
 
 
 def test_more_servers_than_a_farm_holds_are_reported(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(output, "--gain", "6").stderr == ""
+    assert run_what_if(output, "--gain", "6").stderr == ""
     monkeypatch.setattr("pipeline.cli.what_if.SERVERS_MAX", len(SERVERS) - 1)
-    assert f"has {len(SERVERS)} servers in these days" in asked(output, "--gain", "6").stderr
+    assert f"has {len(SERVERS)} servers in these days" in run_what_if(output, "--gain", "6").stderr
 
 
-def test_of_a_shorter_past_fewer_days_are_weighed(output: Path) -> None:
-    hour = json.loads(asked(output, "--gain", "6", "--days", f"{1 / 24}", "--json").stdout)
+def test_days_option_limits_weighed_past(output: Path) -> None:
+    hour = json.loads(run_what_if(output, "--gain", "6", "--days", f"{1 / 24}", "--json").stdout)
     assert (hour["days"], hour["windows"]) == (pytest.approx(1 / 24, abs=1e-3), pytest.approx(60, abs=1))
 
 
-def test_shares_that_are_asked_are_weighed_with(output: Path) -> None:
-    told = json.loads(asked(output, "--shares", "0", "0", "1", "--json").stdout)["asked"]
-    assert [told["setting"][name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
+def test_shares_option_sets_shares(output: Path) -> None:
+    chosen = json.loads(run_what_if(output, "--shares", "0", "0", "1", "--json").stdout)["asked"]
+    assert [chosen["setting"][name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -261,13 +264,13 @@ def test_shares_that_are_asked_are_weighed_with(output: Path) -> None:
         (("--gain", "3", "--days", "inf"), "is not in the range"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_the_reason(arguments: tuple[str, ...], why: str, output: Path) -> None:
-    result = asked(output, *arguments)
+def test_invalid_option_is_refused_with_reason(arguments: tuple[str, ...], why: str, output: Path) -> None:
+    result = run_what_if(output, *arguments)
     assert (result.exit_code, why in " ".join(result.stderr.split())) == (2, True), result.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--gain",), ("--shares", "1", "0")])
-def test_an_option_without_its_value_is_wrong_usage_and_no_fault(
+def test_option_without_value_is_reported_as_usage_error(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["garlicfarm", "pipeline", "what-if", *arguments])
@@ -277,9 +280,9 @@ def test_an_option_without_its_value_is_wrong_usage_and_no_fault(
     assert f"Error: Option '{arguments[0]}' requires" in capsys.readouterr().err
 
 
-def test_without_tables_or_without_windows_it_says_how_to_make_them(tmp_path: Path) -> None:
-    result = asked(tmp_path / "nowhere", "--gain", "3")
+def test_missing_tables_or_windows_error_names_remedy(tmp_path: Path) -> None:
+    result = run_what_if(tmp_path / "nowhere", "--gain", "3")
     assert (result.exit_code, "make them with `garlicfarm pipeline run" in result.stderr) == (1, True)
-    tables_of(lived_through(1, 5).log, tmp_path)
-    result = asked(tmp_path, "--gain", "3")
+    tables_of(farm_with_problems(1, 5).log, tmp_path)
+    result = run_what_if(tmp_path, "--gain", "3")
     assert (result.exit_code, "does not contain a report with a window in router_health" in result.stderr) == (1, True)

@@ -1,14 +1,14 @@
-"""How well warnings foretell failures that are known: what is a hit, what is false, and how long before.
+"""A measurement of early warnings against known failures: precision, recall and lead.
 
-    a warning is in time       a degradation of its server has begun when it is given, and the router has not failed yet
-    a warning is about relief  a signal was as bad as before a failure, but none followed: false, and told apart
-    any other warning          false: also one that is given after the failure
+    a warning is in time       after the first sign of a degradation of its server, and before the failure
+    a warning is about relief  a signal was as bad as before a failure, but no failure followed: false, shown apart
+    any other warning          false; for example, after the failure
 
     precision    warnings in time / warnings
-    recall       degradations with a warning in time / degradations;  of all failures: those without a sign as well
+    recall       degradations with a warning in time / degradations; recall of all: also failures without a sign
     lead         from the first warning in time to the failure
 
-Only what lies in the judged time counts: warnings that are given in it, failures that begin to show and happen in it.
+Only warnings in the judged time count, and only failures with both first sign and failure in it.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from pipeline.planned_failures import DAY_MS, Kind, Label, Signal
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning, as an operator gets it."""
+    """A warning in the form for operators."""
 
     server_id: int
     signal: str
@@ -30,14 +30,14 @@ class Warned:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> "Warned":
-        """Out of a row of the question `warnings`."""
+        """Return the warning of a row of the query `warnings`."""
         at: datetime = row["warned_at"]
         return cls(row["server_id"], row["signal"], round(at.timestamp() * 1000))
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedFarm:
-    """What happened to a farm in the judged time, and what was warned of."""
+    """The failures and warnings of a farm in the judged time."""
 
     routers: int
     begins_ms: int
@@ -48,7 +48,7 @@ class JudgedFarm:
 
 @dataclass(slots=True)
 class Judgment:
-    """The sums over farms."""
+    """The sums over all farms."""
 
     router_days: float = 0.0
     in_time: int = 0
@@ -61,41 +61,41 @@ class Judgment:
 
     @property
     def warnings(self) -> int:
-        """All of them."""
+        """Return the number of all warnings."""
         return self.in_time + self.of_relief + self.other
 
     @property
     def precision(self) -> float:
-        """Share of the warnings that a failure followed; 0 without warnings."""
+        """Return the share of the warnings followed by a failure, or 0 without warnings."""
         return self.in_time / max(1, self.warnings)
 
     @property
     def recall(self) -> float:
-        """Share of the failures with signs that were foreseen."""
+        """Return the share of predicted failures among the failures with signs."""
         return sum(self.foreseen.values()) / max(1, sum(self.degradations.values()))
 
     @property
     def recall_of_all(self) -> float:
-        """Share of all failures."""
+        """Return the share of predicted failures among all failures."""
         return sum(self.foreseen.values()) / max(1, sum(self.degradations.values()) + self.sudden)
 
     @property
     def false_per_router_day(self) -> float:
-        """Warnings that no failure followed."""
+        """Return the number of warnings without a later failure, per router and day."""
         return (self.of_relief + self.other) / self.router_days
 
     @property
     def median_lead_ms(self) -> float | None:
-        """None if nothing was foreseen."""
+        """Return the median lead, or None without predicted failures."""
         return statistics.median(self.leads_ms) if self.leads_ms else None
 
     def recall_of(self, signal: Signal) -> float:
-        """Share of the failures that showed in this signal."""
+        """Return the share of predicted failures among the failures with signs in this signal."""
         return self.foreseen.get(signal, 0) / max(1, self.degradations.get(signal, 0))
 
 
 def judge(farms: Iterable[JudgedFarm]) -> Judgment:
-    """All warnings of these farms against all labels."""
+    """Compare all warnings of these farms with all labels."""
     found = Judgment()
     for farm in farms:
         found.router_days += farm.routers * (farm.ends_ms - farm.begins_ms) / DAY_MS
@@ -104,7 +104,7 @@ def judge(farms: Iterable[JudgedFarm]) -> Judgment:
             _count(found, warning, farm.labels)
         for label in farm.labels:
             if label.fails_ms is not None and farm.begins_ms <= label.begins_ms and label.fails_ms < farm.ends_ms:
-                _foreseen(found, label, warnings)
+                _count_failure(found, label, warnings)
     return found
 
 
@@ -118,7 +118,7 @@ def _count(found: Judgment, warning: Warned, labels: Sequence[Label]) -> None:
         found.other += 1
 
 
-def _foreseen(found: Judgment, label: Label, warnings: Sequence[Warned]) -> None:
+def _count_failure(found: Judgment, label: Label, warnings: Sequence[Warned]) -> None:
     if label.signal is None or label.fails_ms is None:
         found.sudden += 1
         return

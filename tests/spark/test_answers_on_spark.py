@@ -14,7 +14,7 @@ from pipeline.serve.query import TABLES, documents
 from pipeline.tables.delta import stored_rows
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import derived, knew, tables_of, wrote
+from tests.pipeline.made_tables import tables_of, write_batch, write_current_state, write_derived
 from tests.pipeline.test_trace_tables import event
 from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from, season
 from tests.spark import JVM_SOCKETS
@@ -50,13 +50,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for node in "ab"
         for cursor in range(3, 30)
     ]
-    wrote(made, "events", 0, told)
+    write_batch(made, "events", 0, told)
     gold.refresh(0)
     weeks_of_load(made, random)
     # And a third farm, of which a router departs from four days, and one from six hours.
     days = health_rows(4 * DAY_SLOTS, rising_from(4 * DAY_SLOTS - 9, season), rising_from(3 * DAY_SLOTS, season, 0.3))
     hours = [row | {"server_id": 5} for row in health_rows(50, rising_from(44))]
-    derived(made, "router_health", [row | {"farm": "0b" * 16} for row in days + hours], batch=2)
+    write_derived(made, "router_health", [row | {"farm": "0b" * 16} for row in days + hours], batch=2)
     return made
 
 
@@ -82,12 +82,12 @@ def weeks_of_load(made: Path, random: Random) -> None:
         {**window, "destination": "d-shared", "connections": random.random() * place, "bandwidth_bytes_per_s": 1e4 / 3}
         for place, window in enumerate(windows)
     ]
-    derived(made, "router_health", routers, batch=1)
-    derived(made, "destination_health", destinations, batch=1)
+    write_derived(made, "router_health", routers, batch=1)
+    write_derived(made, "destination_health", destinations, batch=1)
     limits = {"farm": "0a" * 16, "index": 1, "configured_bandwidth_bytes_per_s": 1_234_567}
     told = [{**limits, "server_id": server} for server in (1, 2)]
-    served = [{**each, "destination": "d-shared", "configured_connections": 333} for each in told]
-    knew(made, 1, {"routers": told, "destinations": served})
+    reported = [{**each, "destination": "d-shared", "configured_connections": 333} for each in told]
+    write_current_state(made, 1, {"routers": told, "destinations": reported})
 
 
 @pytest.fixture(scope="module")

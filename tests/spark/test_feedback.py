@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
 from pipeline.run import RunSettings, await_end, prepare, start_query
-from tests.pipeline.farm_log_server import address, arrow_entries_of, served
+from tests.pipeline.farm_log_server import address, arrow_entries_of, serve_log
 from tests.pipeline.test_feedback import PERIOD_MS, Listener, slow_farm
 from tests.spark import JVM_SOCKETS
 
@@ -18,7 +18,7 @@ def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession
     told: list[str] = []
     log = slow_farm(periods=6, slow_from=5)
     listener = Listener(log.log_time_ms)
-    with served(log, tmp_path / "control.sock") as node:
+    with serve_log(log, tmp_path / "control.sock") as node:
         source = {"node": node, "start": "19"}
         judge = FarmsFeedback(session, OneReach(Reach(listener, source)), told.append)
         settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
@@ -27,7 +27,7 @@ def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession
         await_end(session, settings, lambda: start_query(session, settings, available_now=True))
         judge.finish()
         # then one entry says what the whole history says
-        body = listener.taken[0]["factors"]
+        body = listener.accepted[0]["factors"]
         assert isinstance(body, dict)
         assert body["throughIndex"] == log.commit_index
         assert body["formula"] == "strain-1"
@@ -38,4 +38,4 @@ def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession
     listener.newest_ms = log.log_time_ms
     judge.after_batch(arrow_entries_of(log))
     judge.finish()
-    assert len(listener.taken) == len(told) == 1
+    assert len(listener.accepted) == len(told) == 1

@@ -18,7 +18,7 @@ from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import BASE_SPECS
-from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.farm_log_server import MadeUpLog, serve_log, three_servers
 from tests.pipeline.made_tables import gold_rows
 from tests.pipeline.test_pipeline_tables import history
 from tests.spark import JVM_SOCKETS
@@ -33,7 +33,7 @@ Ran = tuple[MadeUpLog, Path]
 def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """A minute of a farm, read by a run that came to its end."""
     place, log = tmp_path_factory.mktemp("run"), three_servers(minutes=1)
-    with served(log, place / "control.sock") as address:
+    with serve_log(log, place / "control.sock") as address:
         run_once(session, RunSettings(place / "tables", {"node": address}))
     return log, place / "tables"
 
@@ -57,7 +57,7 @@ def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_
     log.tick(10_000)
     log.report(1, uptime=70_000)
     metrics = RunMetrics()
-    with served(log, tmp_path / "control.sock") as address:
+    with serve_log(log, tmp_path / "control.sock") as address:
         run_once(session, RunSettings(output, {"node": address}, metrics=metrics))
     # then each report is there once, and all entries of both batches are counted
     assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
@@ -71,10 +71,10 @@ def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) 
     (noted,) = (output / "checkpoint" / "offsets").glob("[0-9]*")
     offset = json.loads(noted.read_text().splitlines()[-1])
     stream = FarmDataSource({"node": str(tmp_path / "control.sock")}).streamReader(ENTRIES)
-    with served(log, tmp_path / "control.sock"):
+    with serve_log(log, tmp_path / "control.sock"):
         assert stream.latestOffset(offset, ReadAllAvailable()) == offset
     log.cluster_id = "ff" * 16
-    with served(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
+    with serve_log(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
         stream.latestOffset(offset, ReadAllAvailable())
 
 
@@ -82,7 +82,10 @@ def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession,
     log, output = ran
     compacted = MadeUpLog(first_index=log.commit_index + 50)
     compacted.report(1, uptime=1)
-    with served(compacted, tmp_path / "control.sock") as address, pytest.raises(FarmLogError, match="compacted away"):
+    with (
+        serve_log(compacted, tmp_path / "control.sock") as address,
+        pytest.raises(FarmLogError, match="compacted away"),
+    ):
         run_once(session, RunSettings(output, {"node": address}))
 
 

@@ -14,8 +14,8 @@ from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import FARM
-from tests.pipeline.test_gold import HALF_HOUR_MS, grown
-from tests.pipeline.test_trace_tables import Run, at_once, steps, tables
+from tests.pipeline.test_gold import HALF_HOUR_MS, derive_in_parts
+from tests.pipeline.test_trace_tables import Run, derive_in_one_batch, steps, tables
 from tests.spark import JVM_SOCKETS
 
 pytestmark = JVM_SOCKETS
@@ -24,10 +24,10 @@ pytestmark = JVM_SOCKETS
 def test_gold_tables_have_equal_rows(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = generated_log(3, 0.15, 5)
     ends = [log.commit_index // 2]
-    expected = grown(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
+    expected = derive_in_parts(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
     # given rows of which even a short portion is more than one machine is to ask for
     monkeypatch.setattr(refreshing, "PORTION_ROWS", 0)
-    assert grown(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
+    assert derive_in_parts(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
     for name, folded in FOLDED.items():
         rows = stored_rows(tmp_path / "spark" / folded.source, BASE_SPECS[folded.source].schema)
         session.createDataFrame(rows).createOrReplaceTempView(folded.source)
@@ -40,12 +40,12 @@ def test_trace_tables_have_equal_rows(session: SparkSession, tmp_path: Path) -> 
     # given what is known of the first half of the events, and the second half
     taken = [*steps(Random(3), hours=10)]
     half = len(taken) // 2
-    at_once(tmp_path, taken[:half])
+    derive_in_one_batch(tmp_path, taken[:half])
     known = {name: stored_rows(tmp_path / name, traced.spec.schema) for name, traced in TRACED.items()}
     run = Run(tmp_path)
     run.batches = {"events": 0, "reports": 0}
     for name in run.batches:
-        run.take(name, [row for table, rows in taken[half:] for row in rows if table == name])
+        run.write(name, [row for table, rows in taken[half:] for row in rows if table == name])
     run.refresh()
     expected = tables(tmp_path)
     # when Spark is asked with the views that DuckDB found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.pipeline.farm_log_server import entries_of, served, three_servers
+from tests.pipeline.farm_log_server import entries_of, serve_log, three_servers
 from tests.pipeline.test_traces import a_node_with_five_events
 from tests.pipeline.test_wanted import HALF, all_rows
 from tests.spark import JVM_SOCKETS
@@ -16,7 +16,7 @@ pytestmark = JVM_SOCKETS
 
 def test_source_yields_each_committed_entry_once_in_order(session: SparkSession, tmp_path: Path) -> None:
     log = three_servers(minutes=1)
-    with served(log, tmp_path / "control.sock") as address:
+    with serve_log(log, tmp_path / "control.sock") as address:
         nodes = f"{tmp_path / 'absent.sock'},{address}"
         rows = session.read.format("farm").option("node", nodes).option("pageSize", "7").load().collect()
     rows.sort(key=lambda row: row["index"])
@@ -26,7 +26,7 @@ def test_source_yields_each_committed_entry_once_in_order(session: SparkSession,
 
 def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_path: Path) -> None:
     one, two = a_node_with_five_events(), a_node_with_five_events()
-    with served(one, tmp_path / "one.sock") as first, served(two, tmp_path / "two.sock") as second:
+    with serve_log(one, tmp_path / "one.sock") as first, serve_log(two, tmp_path / "two.sock") as second:
         absent = str(tmp_path / "absent.sock")
         for _ in range(2):
             stream = session.readStream.format("farm_events").option("node", f"{first},{absent},{second}").load()
@@ -35,7 +35,7 @@ def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_pat
             query.awaitTermination()
             # given a crash that left the batch without the note of its end; and something more happens
             shutil.rmtree(tmp_path / "checkpoint" / "commits")
-            two.happen("leader-elected", term=2)
+            two.add_event("leader-elected", term=2)
     rows = session.read.parquet(str(tmp_path / "events")).collect()
     assert sorted(row["cursor"] for row in rows) == sorted([1, 2, 3, 4, 5] * 2 + [6])
     assert json.loads(next(row["data"] for row in rows if row["cursor"] == 6)) == {"term": 2}
@@ -44,7 +44,7 @@ def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_pat
 def test_filters_are_pushed_to_the_source(session: SparkSession, tmp_path: Path) -> None:
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        with served(three_servers(minutes=1), tmp_path / "control.sock") as node:
+        with serve_log(three_servers(minutes=1), tmp_path / "control.sock") as node:
             rows = session.read.format("farm").option("node", node).option("pushFilters", "true").load()
             early = "log_time < '2026-01-01 00:00:30'"
             chosen = rows.where(f"index > 3 and entry = 'report' and server_id in (1, 2) and {early}")
