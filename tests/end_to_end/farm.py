@@ -222,7 +222,7 @@ class Node:
         return 0.0
 
     def counters(self) -> dict[str, int]:
-        """Return all counters of the view. Those of gossip and Raft have a prefix."""
+        """Return all counters of the view. Counters of gossip and Raft have a prefix."""
         view = self.view()
         return {
             **view.counters,

@@ -7,7 +7,7 @@ connect, read and write sockets, before it imports the program. While `DIRECTORY
 such call of each line of the program raises this error. Each failed call is appended to `DIRECTORY/failed`.
 
 A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that waits for a connection,
-each thread that writes a file and each task without a waiting caller gets the error where the kernel would report it.
+each thread that writes a file and each task without a waiting caller gets the error at its own call.
 """
 
 import builtins

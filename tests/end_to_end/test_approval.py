@@ -8,7 +8,7 @@ import pytest
 from bridge.api.view import Phase, RaftRole
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.test_identities import alarms, nodes
-from tests.end_to_end.test_membership import newcomer
+from tests.end_to_end.test_membership import add_node
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def status_of(farm: Farm, node: Node) -> object:
 def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> None:
     # Given: a farm, and a new node with its key file.
     founder = approving_farm.nodes[0]
-    new_node = newcomer(approving_farm, "node-2")
+    new_node = add_node(approving_farm, "node-2")
     approving_farm.wait_until(
         lambda: status_of(approving_farm, new_node) == "waiting for approval", START_BOUND_S, "it is listed"
     )

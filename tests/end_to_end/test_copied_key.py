@@ -174,7 +174,7 @@ def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
     node_id = with_identity(sixth)
     real_notice = FormationNotice(founding=real)
     with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):
-        # And the stored Raft id from a member that was evicted later
+        # And the stored Raft id from a later evicted member
         note = {"cluster": real.cluster_id.hex(), "servers": {}, "told": 77}
         (sixth.directory / "admissions.json").write_text(json.dumps(note))
         # And a leader that is not a founder, so its announcement needs the admissions that lead to a founder

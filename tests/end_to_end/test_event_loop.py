@@ -86,7 +86,7 @@ def test_founding_publishing_and_restart_block_no_loop(tmp_path: Path) -> None:
 def test_watch_reports_planted_operations(tmp_path: Path) -> None:
     findings = tmp_path / "findings"
     findings.mkdir()
-    # The first argument is a command that is judged.
+    # The watch examines only some commands; the first argument is one of them.
     done = subprocess.run(
         [sys.executable, "-c", PLANTED, "run", tmp_path],
         env={**os.environ, **watched_environment(findings)},

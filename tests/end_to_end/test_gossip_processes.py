@@ -1,4 +1,4 @@
-"""Gossip on real sockets: many nodes in one process, and processes that are killed or stopped for seconds.
+"""Gossip on real sockets: many nodes in one process, and killed or paused processes.
 
 The tests are short versions of `python -m benchmarks gossip-many gossip-kill gossip-stop`, which print the figures.
 """

@@ -21,7 +21,7 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key,
 from tests.end_to_end.hostile_words import Words, in_batches, requests
 from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
 from tests.end_to_end.settings import addresses
-from tests.end_to_end.test_membership import newcomer
+from tests.end_to_end.test_membership import add_node
 from tests.simulation.entry_fuzz import SAMPLES, unsigned
 
 HOSTILE = "node-4"
@@ -40,7 +40,7 @@ def grown_farm(directory: Path) -> Farm:
     farm = local_farm(directory, 3)
     farm.start_all()
     farm.wait_settled()
-    fourth = newcomer(farm, HOSTILE)
+    fourth = add_node(farm, HOSTILE)
     farm.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth node votes")
     farm.wait_settled()
     return farm
@@ -125,7 +125,7 @@ def attack(farm: Farm, share: float) -> None:
         assert call("status", "--node", node.directory).returncode in (
             0,
             3,
-        )  # the hostile member is down, which is told
+        )  # 3: the hostile member is down
     # And after the eviction of the member, the farm publishes, loses its leader, and restarts
     farm.wait_done("node", "evict", node_id, "--yes", at=farm.wait_settled)
     leader = farm.wait_settled()

@@ -17,7 +17,7 @@ from consensus.storage.directory import Directory
 from consensus.storage.hard_state import HardStateFile
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail
 from tests.end_to_end.settings import copy_of
-from tests.end_to_end.test_membership import newcomer
+from tests.end_to_end.test_membership import add_node
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
 
 
 def test_evicted_node_stays_out_while_an_offline_node_returns(farm: Farm) -> None:
-    stolen = newcomer(farm, "node-4")
+    stolen = add_node(farm, "node-4")
     farm.wait_until(lambda: len(voters(stolen)) == 4, START_BOUND_S, "the fourth node votes")
     leader = farm.led_by_another(stolen)
     stolen_id = stolen.view().node.node_id

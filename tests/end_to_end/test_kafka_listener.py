@@ -1,4 +1,4 @@
-"""The Kafka listener of a real node: the farm's log read by a stock consumer, and written by a stock producer."""
+"""The Kafka listener of a real node: kafka-python reads and writes the farm's log, and `kraft` commands read it."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ EXCLUSION = encode(Exclusion(hash_of(new_demo_leaf().base64), excluded=True)).de
 
 
 def lone_farm(directory: Path, kafka: str) -> tuple[Farm, str]:
-    """One node, and where its listener is."""
+    """Return a farm of one node, and the address of its listener."""
     key_file = directory / "farm.key"
     save_farm_key(key_file, new_farm_key(1))
     gossip, consensus, listen = (
@@ -36,7 +36,7 @@ def lone_farm(directory: Path, kafka: str) -> tuple[Farm, str]:
 
 
 def new_user(directory: Path, name: str, *scopes: str) -> tuple[str, dict[str, Any]]:
-    """The line of a user, and what its client needs to log in."""
+    """Create a user; return the line for the users file, and the login settings of a client."""
     options = [part for scope in scopes for part in ("--scope", scope)]
     made = call("keys", "kafka-user", directory / f"{name}.password", "--name", name, *options)
     assert made.returncode == 0
@@ -50,10 +50,10 @@ def new_user(directory: Path, name: str, *scopes: str) -> tuple[str, dict[str, A
 
 
 def kafka_python(listen: str, login: dict[str, Any], **job: Any) -> Any:
-    """What kafka-python did, in a process of its own."""
-    told = json.dumps({"listen": listen, "login": login, **job})
+    """Run kafka-python in a separate process; return its output."""
+    request = json.dumps({"listen": listen, "login": login, **job})
     done = subprocess.run(
-        [sys.executable, "-m", "tests.end_to_end.kafka_python", told],
+        [sys.executable, "-m", "tests.end_to_end.kafka_python", request],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         timeout=60,
@@ -63,8 +63,8 @@ def kafka_python(listen: str, login: dict[str, Any], **job: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: Path) -> None:
-    # Given a node that lists a user who may produce and one who may read
+def test_listed_users_read_and_produce_each_record_once(tmp_path: Path) -> None:
+    # Given a node with a list of a user who may produce and a user who may read
     (writer_line, writer), (reader_line, reader) = new_user(tmp_path, "writer", "submit"), new_user(tmp_path, "reader")
     users = tmp_path / "users"
     users.write_text(writer_line + reader_line)
@@ -80,13 +80,13 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         offsets = kafka_python(listen, writer, produce=notes, idempotent=True)
         assert offsets == list(range(offsets[0], offsets[0] + 100))
 
-        # Then the reader reads the log as `GET /v1/log` shows it, without what is not for readers
+        # Then the reader gets the log of `GET /v1/log`, without control records
         read = kafka_python(listen, reader, read=offsets[-1] + 1)
         found = [each for each in read if each["offset"] <= offsets[-1]]
-        told = node.entries()
+        entries = node.entries()
         assert {each["offset"]: each["value"] for each in found} == {
             index - 1: entry.data.decode()
-            for index, entry in told.items()
+            for index, entry in entries.items()
             if entry.kind.value == "application" and b"kafkaProducer" not in entry.data and index <= offsets[-1] + 1
         }
         assert [(each["offset"], json.loads(each["value"])["note"]) for each in found if each["key"] == "foreign"] == [
@@ -94,11 +94,11 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         ]
         assert {each["key"] for each in found} >= {"clock/1", "foreign", "level"}
         for each in found:
-            entry = told[each["offset"] + 1]
+            entry = entries[each["offset"] + 1]
             assert each["headers"] == [["term", str(entry.term)]]
             assert each["timestamp"] == (-1 if entry.log_time_ms is None else entry.log_time_ms)
 
-        # And a group goes on where it has stopped
+        # And a group continues at its offset
         in_group = kafka_python(listen, reader, read=offsets[-1] + 1, group="readers")
         assert in_group[: len(found)] == found
         [last] = kafka_python(listen, writer, produce=[json.dumps({"note": 100})], idempotent=False)
@@ -107,7 +107,7 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         assert {each["offset"] for each in following}.isdisjoint(each["offset"] for each in in_group)
         assert [each["value"] for each in following if each["offset"] == last] == [json.dumps({"note": 100})]
 
-        # And what is no entry, or out of scope, is refused
+        # And an invalid entry, or an entry out of scope, is refused
         for login, value, error in (
             (writer, "no JSON", "InvalidRecordError"),
             (writer, EXCLUSION, "TopicAuthorizationFailedError"),
@@ -120,8 +120,8 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
         assert view.counters["kafka_logins"] >= 3
 
 
-def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_voters_of_it(tmp_path: Path) -> None:
-    # Given a node with a listener that has a record for each entry, and notes in its log
+def test_kraft_commands_read_farm_but_do_not_change_voters(tmp_path: Path) -> None:
+    # Given a node whose listener has a record for each entry, and entries in its log
     farm, listen = lone_farm(tmp_path, "control_records = true\n")
     with farm:
         (node,) = farm.nodes
@@ -130,14 +130,14 @@ def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_vote
         for number in range(3):
             node.submit({"note": number})
 
-        # When its log is read by the commands for quorums, then it is that of `GET /v1/log`, each offset told
-        told, where = node.entries(), ("--bootstrap-server", listen)
-        printed = call("kraft", "log", *where, "--json", "--limit", str(len(told)))
+        # When the `kraft` commands read its log, then it equals the log of `GET /v1/log`, with each offset
+        entries, where = node.entries(), ("--bootstrap-server", listen)
+        printed = call("kraft", "log", *where, "--json", "--limit", str(len(entries)))
         assert printed.returncode == 0, printed.stderr
         records = [json.loads(line) for line in printed.stdout.splitlines()]
-        assert [record["offset"] for record in records] == [index - 1 for index in sorted(told)]
+        assert [record["offset"] for record in records] == [index - 1 for index in sorted(entries)]
         for record in records:
-            entry = told[record["offset"] + 1]
+            entry = entries[record["offset"] + 1]
             assert record["epoch"] == entry.term
             if record["record"] == "Data":
                 assert record["value"] == entry.data.decode()
@@ -148,12 +148,12 @@ def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_vote
             2,
         ]
 
-        # And in words, with the offset to begin at
+        # And as text, from an offset on
         text = call("kraft", "log", *where, "--from", str(records[-1]["offset"]), "--limit", "1").stdout.splitlines()
         assert text[0].split()[:2] == ["OFFSET", "EPOCH"]
         assert text[1].split()[:2] == [str(records[-1]["offset"]), str(records[-1]["epoch"])]
 
-        # And the farm is described, and its voters are changed in another way
+        # And the farm is described, and a change of voters is refused with the farm's own commands
         described = call("kraft", "describe", *where, "--json")
         assert json.loads(described.stdout)["cluster"] == node.view().farm.cluster_id
         replication = ["kraft", "describe", *where, "--replication"]
@@ -164,12 +164,12 @@ def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_vote
             assert (max(map(len, lines)) <= 80) is not bool(wide)
         newcomer = ("--voter-id", "9", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAABw", "--listener", "RAFT://a:1")
         for change in (("add-voter", *newcomer), ("remove-voter", "--voter-id", "1", "--yes")):
-            refused = call("kraft", *change, *where)
-            assert (refused.returncode, refused.stdout) == (1, "")
-            assert "removes them with `garlicfarm leave` or `garlicfarm servers remove`" in refused.stderr
+            result = call("kraft", *change, *where)
+            assert (result.returncode, result.stdout) == (1, "")
+            assert "removes them with `garlicfarm leave` or `garlicfarm servers remove`" in result.stderr
 
 
-def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> None:
+def test_port_in_use_ends_node(tmp_path: Path) -> None:
     farm, listen = lone_farm(tmp_path, "")
     with farm, socket.create_server((LOOPBACK, int(listen.rpartition(":")[2]))):
         (node,) = farm.nodes

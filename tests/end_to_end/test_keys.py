@@ -1,4 +1,4 @@
-"""The farm's keys change while it runs: it goes on, restarted nodes come back, and an old file is reported."""
+"""Changes of the farm's keys while it runs: rotation, replacement, stolen copies and outdated key files."""
 
 import json
 import os
@@ -36,7 +36,7 @@ from tests.end_to_end.submitter import Submitter
 
 @pytest.fixture(scope="module")
 def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of this module's own: the standing one keeps its keys."""
+    """Start a separate farm for this module: the shared farm keeps its keys."""
     with local_farm(tmp_path_factory.mktemp("keys"), 3) as farm:
         farm.start_all()
         yield farm
@@ -44,7 +44,7 @@ def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 @pytest.fixture
 def farm(own_farm: Farm) -> Farm:
-    """In good order."""
+    """Return that farm with all nodes running and known to each other."""
     own_farm.start_all()
     own_farm.wait_settled()
     own_farm.wait_known()
@@ -52,18 +52,18 @@ def farm(own_farm: Farm) -> Farm:
 
 
 def keys(farm: Farm, *arguments: str | Path, node: Node | None = None) -> dict[str, object]:
-    """The document of one `keys` command."""
+    """Run a `keys` command; return its JSON document."""
     done = farm.wait_done("keys", *arguments, "--json", at=lambda: node or farm.nodes[0])
     found: dict[str, object] = json.loads(done.stdout)
     return found
 
 
 def alarms(node: Node) -> dict[str, str]:
-    """What stands on a node's board."""
+    """Return the node's active alarms, kind to text."""
     return {each.kind: f"{each.text}; {each.action}" for each in node.view().alarms}
 
 
-def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with_the_new_keys(
+def test_rotation_under_load_keeps_entries_and_connections(
     lan_timing_farm: Farm,
 ) -> None:
     farm = lan_timing_farm
@@ -79,14 +79,14 @@ def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with
     assert not any(node.counters().get("garlic_farm_wrong_credentials") for node in farm.nodes)
     leader = farm.wait_settled()
     leader.kill()
-    survivors = [node for node in farm.nodes if node is not leader]
+    others = [node for node in farm.nodes if node is not leader]
 
     def elected() -> bool:
         found = farm.leader()
-        return found in survivors
+        return found in others
 
     farm.wait_until(elected, LEADER_BOUND_S, "the others elect a leader over connections of their own")
-    assert survivors[0].submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED
+    assert others[0].submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED
     leader.start()
     farm.wait_settled()
 
@@ -101,37 +101,35 @@ def test_a_rotation_under_load_loses_nothing_and_the_next_leader_is_elected_with
     assert "garlicfarm keys export --replace" in alarms(leader)["farm-key-file"]
 
 
-def test_a_fourth_node_with_the_old_key_file_is_told_why_and_joins_with_the_current_one(
-    farm: Farm, tmp_path: Path
-) -> None:
+def test_new_node_with_retired_key_joins_with_exported_file(farm: Farm, tmp_path: Path) -> None:
     key_file = tmp_path / "farm.key"
     shutil.copy(farm.directory / "farm.key", key_file)
     keys(farm, "rotate")
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [addresses(node)[0] for node in farm.nodes]
-    newcomer = node_toml(tmp_path / "node-4", farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
-    with Farm(tmp_path, [newcomer]):
-        newcomer.start()
-        farm.wait_until(lambda: "key-retired" in alarms(newcomer), START_BOUND_S, "the newcomer is told")
+    new_node = node_toml(tmp_path / "node-4", farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
+    with Farm(tmp_path, [new_node]):
+        new_node.start()
+        farm.wait_until(lambda: "key-retired" in alarms(new_node), START_BOUND_S, "the newcomer is told")
         assert (
             f"`garlicfarm keys export FILE`; bring that file here, mode 0600, as {key_file}"
-            in (alarms(newcomer)["key-retired"])
+            in (alarms(new_node)["key-retired"])
         )
-        refused = call("keys", "export", tmp_path / "useless.key", "--node", newcomer.directory)
-        assert refused.returncode == 1
-        assert "query another node of the farm" in refused.stderr
-        newcomer.kill()
+        result = call("keys", "export", tmp_path / "useless.key", "--node", new_node.directory)
+        assert result.returncode == 1
+        assert "query another node of the farm" in result.stderr
+        new_node.kill()
         exported = keys(farm, "export", "--replace", key_file)
         assert load_farm_key(key_file).epoch == exported["epoch"]
-        newcomer.start()
-        farm.wait_until(lambda: len(newcomer.view().members) == 4, START_BOUND_S, "the newcomer sees the farm")
-        farm.wait_until(lambda: alarms(newcomer) == {}, START_BOUND_S, "no alarm stands at the newcomer")
-        newcomer.ask(lambda client: client.leave())
-        farm.wait_until(lambda: not newcomer.running, START_BOUND_S, "it has left")
+        new_node.start()
+        farm.wait_until(lambda: len(new_node.view().members) == 4, START_BOUND_S, "the newcomer sees the farm")
+        farm.wait_until(lambda: alarms(new_node) == {}, START_BOUND_S, "no alarm stands at the newcomer")
+        new_node.ask(lambda client: client.leave())
+        farm.wait_until(lambda: not new_node.running, START_BOUND_S, "it has left")
 
 
 def login(node: Node, farm_key: FarmKey) -> Fault | None:
-    """Why a client with the passwords of this key file cannot log in on the node's Raft port; None if it can."""
+    """Log in at the node's Raft port with the passwords of a key file; return the fault, or None."""
     host, port = addresses(node)[1].rsplit(":", 1)
     certificate = load_or_create_certificate(node.directory).fingerprint
     shown = tuple(Credentials(each.username, each.password) for each in farm_key.digest_credentials)
@@ -148,13 +146,13 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
     return trio.run(dial)
 
 
-def dropped(node: Node) -> int:
-    """How often the node got keys from a sender that may not send them."""
+def dropped_keyrings(node: Node) -> int:
+    """Return the number of keyrings dropped because the sender may not send them."""
     return node.counters().get("gossip_dropped_keyring_of_a_stranger", 0)
 
 
-def test_a_copy_of_the_key_takes_no_living_voter_out_and_hands_out_no_keys(farm: Farm, tmp_path: Path) -> None:
-    # Given: a farm, and a stranger with a copy of its key and an identity of its own.
+def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Path) -> None:
+    # Given: a farm, and an unknown node with a copy of its key and its own identity.
     copy = tmp_path / "copy.key"
     keys(farm, "export", copy)
     ring = load_farm_key(copy).key_ring
@@ -163,42 +161,42 @@ def test_a_copy_of_the_key_takes_no_living_voter_out_and_hands_out_no_keys(farm:
     thief = Signer(identity)
     envelope = Sealed(ring, os.urandom(SALT_BYTES), thief.node_id)
     alive = [(NodeId(bytes.fromhex(each.node_id)), each.generation) for each in before.members]
-    lives = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
-    left = tuple(VerdictUpdate(each, life, Status.LEFT, each, bytes(96)) for each, life in lives.items())
+    incarnations = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
+    left = tuple(
+        VerdictUpdate(each, incarnation, Status.LEFT, each, bytes(96)) for each, incarnation in incarnations.items()
+    )
     chain = ring.install(bytes(32)).use(bytes(32))
-    told = sign_keys(KeyringUpdate(chain), identity)
-    dropped_before = {node.name: dropped(node) for node in farm.nodes}
-    said_before = {node.name: len(node.log_file.read_text()) for node in farm.nodes}
+    keyring_update = sign_keys(KeyringUpdate(chain), identity)
+    dropped_before = {node.name: dropped_keyrings(node) for node in farm.nodes}
+    log_sizes = {node.name: len(node.log_file.read_text()) for node in farm.nodes}
 
-    def said(node: Node) -> str:
-        return node.log_file.read_text()[said_before[node.name] :]
+    def new_log(node: Node) -> str:
+        return node.log_file.read_text()[log_sizes[node.name] :]
 
-    # When: it tells every node that all others have left, and keys of its own.
-    def tell_them(loudspeaker: socket.socket) -> None:
+    # When: it sends to each node that all others have left, and its own keys.
+    def send_to_all(sender: socket.socket) -> None:
         for node in farm.nodes:
             own = NodeId(bytes.fromhex(node.view().node.node_id))
-            ping = PingRequest(thief.node_id, Incarnation(1, 0), own, lives[own], 1, 0, None, Payload(left))
+            ping = PingRequest(thief.node_id, Incarnation(1, 0), own, incarnations[own], 1, 0, None, Payload(left))
             host, port = addresses(node)[0].rsplit(":", 1)
-            for message in (ping, told):
-                loudspeaker.sendto(envelope.seal(encode(message), own), (host, int(port)))
+            for message in (ping, keyring_update):
+                sender.sendto(envelope.seal(encode(message), own), (host, int(port)))
 
-    def refused() -> bool:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as loudspeaker:
-            tell_them(loudspeaker)
-        return all(dropped(node) > dropped_before[node.name] for node in farm.nodes)
+    def is_dropped() -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            send_to_all(sender)
+        return all(dropped_keyrings(node) > dropped_before[node.name] for node in farm.nodes)
 
-    # Then: every node has refused what came last, and the group is what it was.
-    farm.wait_until(refused, START_BOUND_S, "every node has dropped the keys of a stranger")
+    # Then: each node has dropped the keyring, the last message, and the group is unchanged.
+    farm.wait_until(is_dropped, START_BOUND_S, "every node has dropped the keys of a stranger")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
-    assert not any("member-left" in said(node) for node in farm.nodes)
+    assert not any("member-left" in new_log(node) for node in farm.nodes)
     assert keys(farm, "list")["primary"] == listed["primary"]
 
 
-def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_place(
-    farm: Farm, tmp_path: Path
-) -> None:
-    # Given: a farm of three, one of them away, and a copy of its key file.
+def test_replaced_keys_invalidate_copied_key_file(farm: Farm, tmp_path: Path) -> None:
+    # Given: a farm of three, one node offline, and a copy of its key file.
     export = tmp_path / "copied.key"
     keys(farm, "export", export)
     copied = load_farm_key(export)
@@ -208,28 +206,28 @@ def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_
     leader = farm.wait_settled()
     listed = json.loads(call("node", "list", "--json", "--node", leader.directory).stdout)["nodes"]
     admitted = [each["name"] for each in listed if each["standing"] == "member"]
-    away = next(node for node in farm.nodes if node is not leader)
-    away.kill()
+    offline = next(node for node in farm.nodes if node is not leader)
+    offline.kill()
 
     def leading() -> Node:
         return farm.wait_until(farm.leader, START_BOUND_S, "a node leads")
 
     # When: the operator replaces the keys.
     done = farm.wait_done("keys", "replace", "--yes", "--json", at=leading)
-    told = json.loads(done.stdout)
-    assert (told["era"], told["sealedFor"], told["leftOut"]) == (1, len(admitted), [])
-    # Then: all nodes refuse the passwords of the copy, and the node that was away does when it is back.
-    away.start()
+    document = json.loads(done.stdout)
+    assert (document["era"], document["sealedFor"], document["leftOut"]) == (1, len(admitted), [])
+    # Then: all nodes refuse the passwords of the copy, also the offline node after its restart.
+    offline.start()
     farm.wait_settled()
 
-    def refused() -> bool:
+    def is_refused() -> bool:
         return all(login(node, copied) is Fault.WRONG_CREDENTIALS for node in farm.nodes)
 
-    farm.wait_until(refused, START_BOUND_S, "no Raft port takes the passwords of the copy")
+    farm.wait_until(is_refused, START_BOUND_S, "no Raft port takes the passwords of the copy")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
     assert farm.nodes[0].submit({"mark": "replaced"}).outcome is SubmitOutcome.COMMITTED
-    # And: a node that comes with the copy is not discovered.
+    # And: a new node with the copy is not discovered.
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [addresses(node)[0] for node in farm.nodes]
     thief = node_toml(tmp_path / "thief", farm_key=export, gossip=gossip, consensus=consensus, seeds=seeds)
@@ -241,41 +239,41 @@ def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_
 
 
 @pytest.mark.soak
-def test_a_node_that_was_down_during_a_forced_rotation_comes_back_with_the_exported_file(farm: Farm) -> None:
-    away = farm.nodes[2]
-    away.kill()
+def test_node_offline_during_forced_rotation_rejoins(farm: Farm) -> None:
+    offline = farm.nodes[2]
+    offline.kill()
     farm.wait_until(
-        lambda: farm.nodes[0].ask(lambda client: client.keys()).absent == (away.name,),
+        lambda: farm.nodes[0].ask(lambda client: client.keys()).absent == (offline.name,),
         START_BOUND_S,
         "it is known to be down",
     )
-    refused = call("keys", "rotate", "--node", farm.nodes[0].directory)
-    assert refused.returncode == 1
-    assert f"{away.name} is down" in refused.stderr
+    result = call("keys", "rotate", "--node", farm.nodes[0].directory)
+    assert result.returncode == 1
+    assert f"{offline.name} is down" in result.stderr
     done = keys(farm, "rotate", "--force")
-    assert done["leftOut"] == [away.name]
-    away.start()
-    farm.wait_until(lambda: "key-retired" in alarms(away), START_BOUND_S, "it is told that its keys were removed")
-    away.kill()
+    assert done["leftOut"] == [offline.name]
+    offline.start()
+    farm.wait_until(lambda: "key-retired" in alarms(offline), START_BOUND_S, "it is told that its keys were removed")
+    offline.kill()
     keys(farm, "export", "--replace", farm.directory / "farm.key")
-    away.start()
+    offline.start()
     farm.wait_settled()
-    assert keys(farm, "list", node=away)["primary"] == done["key"]
+    assert keys(farm, "list", node=offline)["primary"] == done["key"]
     farm.wait_until(
         lambda: not any("farm-key-file" in alarms(node) for node in farm.nodes), 60.0, "the file is current"
     )
 
 
-def test_a_damaged_file_of_keys_stops_the_start_and_names_it(farm: Farm) -> None:
+def test_damaged_keys_file_ends_start_with_its_name(farm: Farm) -> None:
     node = farm.nodes[1]
     node.kill()
     path = node.directory / KEYS_FILE
-    kept = path.read_bytes()
-    path.write_bytes(b"\0" + kept[1:])
+    content = path.read_bytes()
+    path.write_bytes(b"\0" + content[1:])
     stopped = call("run", "--config", node.configuration)
     assert stopped.returncode == 1
     assert f"{path}, this node's copy of the farm's keys, is damaged: remove it" in stopped.stderr
-    path.write_bytes(kept)
+    path.write_bytes(content)
     path.chmod(0o644)
     stopped = call("run", "--config", node.configuration)
     assert stopped.returncode == 1

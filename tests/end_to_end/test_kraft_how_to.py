@@ -1,6 +1,6 @@
-"""docs/how-to/run-a-kraft-quorum.md does what it says: its commands, in order, create a quorum and change it.
+"""docs/how-to/run-a-kraft-quorum.md: its commands, run in order, create a quorum and change it.
 
-Addresses are changed to free ports; a block that serves runs until the test ends it. All others run in one shell.
+Addresses are replaced by free ports. A block with a server runs until the test ends it. All others run in one shell.
 """
 
 import os
@@ -31,7 +31,7 @@ END = "the block has ended with"
 
 
 class HowTo:
-    """The blocks of the document one after the other, in a directory of their own."""
+    """The blocks of the document, run in order in a separate directory."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         ports = dict(zip(SERVERS, listening_ports(len(SERVERS)), strict=True))
@@ -61,7 +61,7 @@ class HowTo:
         )
 
     def run(self) -> str:
-        """Run the next block; what it prints."""
+        """Run the next block; return its output."""
         block = next(self._blocks)
         assert SERVE.fullmatch(block) is None, block
         standard_input, output = self._shell.stdin, self._shell.stdout
@@ -84,7 +84,7 @@ class HowTo:
         raise AssertionError(f"the shell has ended within:\n{block}")
 
     def skip(self) -> None:
-        """Leave the next block out."""
+        """Skip the next block."""
         next(self._blocks)
 
     def serve(self) -> None:
@@ -104,14 +104,14 @@ class HowTo:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
 
-    def left(self) -> list[str]:
-        """The blocks that nothing has run."""
+    def remaining(self) -> list[str]:
+        """Return the blocks that were not run."""
         return [*self._blocks]
 
 
 async def versions_at(port: int) -> dict[int, tuple[int, int]]:
-    """Of each API that a server has."""
-    # Three servers load Kafka's messages at their first requests, beside whatever else the machine does.
+    """Return the version range of each API of a server."""
+    # The timeout is long: three servers load Kafka's messages at their first requests, on a busy machine.
     async with open_connection("127.0.0.1", port, DialOptions(connect_timeout_ms=60_000)) as connection:
         return dict(connection.versions)
 
@@ -141,7 +141,7 @@ def test_commands_create_a_quorum_add_and_replace_a_voter(tmp_path: Path) -> Non
         document.run()
         document.serve()
         assert document.run() == "Committed: the voters are 1, 2, 3, 4.\n"
-        assert document.left() == []
+        assert document.remaining() == []
         for process in document.serving.values():
             process.terminate()
         assert [process.wait(BOUND_S) for process in document.serving.values()] == [0, 0, 0, 0]

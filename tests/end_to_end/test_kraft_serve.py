@@ -20,7 +20,7 @@ from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kr
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
 pytestmark = [
-    # kafka-python leaves sockets of servers that were killed to the garbage collector.
+    # kafka-python leaves sockets of killed servers to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
@@ -28,12 +28,12 @@ TOPIC = "__cluster_metadata"
 RECORDS = 400
 KILL_AT = 100
 ELECTED_S = 20.0
-"""Within which two living servers elect and commit: ten fetch timeouts, on a machine that does other work."""
+"""Time for two servers to elect and commit: ten fetch timeouts, on a machine with other work."""
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 
 
 class Quorum:
-    """Three servers that run."""
+    """Three running servers."""
 
     def __init__(self, files: Files, stack: ExitStack) -> None:
         self.files = files
@@ -42,7 +42,7 @@ class Quorum:
         self._stack = stack
 
     def start(self, node_id: int, *arguments: str) -> ServeProcess:
-        """Run a server, and wait until it serves."""
+        """Start a server, and wait until it serves."""
         address = f"{LOOPBACK}:{self.metrics[node_id]}"
         server = self._stack.enter_context(served(self.files, node_id, "--metrics", address, *arguments))
         server.event("serving")
@@ -50,13 +50,13 @@ class Quorum:
         return server
 
     def ask(self, *arguments: str) -> str:
-        """What a command prints about the quorum."""
+        """Run a command about the quorum; return its output."""
         result = kraft(*arguments, "--bootstrap-controller", self.files.controllers, "--timeout", "20")
         assert result.exit_code == 0, result.stderr
         return result.stdout
 
     def leader(self) -> int:
-        """The node.id of the leader, once there is one."""
+        """Return the node.id of the leader; wait for an election if necessary."""
         return int(json.loads(self.ask("describe", "--json"))["leaderId"])
 
     def replace(self, node_id: int, settings: Mapping[str, str]) -> ServeProcess:
@@ -79,7 +79,7 @@ class Quorum:
     def lose(self, leader: int) -> None:
         """Kill the leader, and wait until one of the others leads both of them and has committed a record.
 
-        Their metrics are at an address that no setting of the quorum names, so a wrong one does not matter here.
+        Metrics use an address outside the quorum's settings, so a wrong address does not matter here.
         """
         committed = self.figures(leader)["kafka_raft_high_watermark"]
         self.running.pop(leader).end(signal.SIGKILL)
@@ -93,15 +93,15 @@ class Quorum:
         leaders = {each["kafka_raft_current_leader"] for each in found}
         return len(leaders) == 1 and leaders <= self.running.keys() and _all_beyond(found, committed)
 
-    def wait_until(self, holds: Callable[[dict[int, dict[str, Any]]], bool]) -> None:
-        """Wait until the replicas, by their ids, are so."""
+    def wait_until(self, condition: Callable[[dict[int, dict[str, Any]]], bool]) -> None:
+        """Wait until `condition` is true for the rows of the replicas, by id."""
         deadline = time.monotonic() + WAIT_S
-        while not holds(rows := {row["id"]: row for row in json.loads(self.ask("describe", "--json"))["replicas"]}):
+        while not condition(rows := {row["id"]: row for row in json.loads(self.ask("describe", "--json"))["replicas"]}):
             assert time.monotonic() < deadline, rows
             time.sleep(0.1)
 
     def figures(self, node_id: int) -> dict[str, float]:
-        """What a server answers Prometheus."""
+        """Return the metrics of a server."""
         connection = HTTPConnection(LOOPBACK, self.metrics[node_id], timeout=WAIT_S)
         try:
             connection.request("GET", "/metrics")
@@ -116,8 +116,8 @@ def _all_beyond(found: list[dict[str, float]], committed: float) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What a client left is collected before the next test, which does not expect it."""
+def _collect_garbage() -> Iterator[None]:
+    """Collect the sockets of a client here: the next test does not expect their warnings."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -126,7 +126,7 @@ def collected() -> Iterator[None]:
 
 @pytest.fixture
 def quorum(tmp_path: Path) -> Iterator[Quorum]:
-    """Three servers, one of which leads."""
+    """Start three servers, and wait for a leader."""
     files = Files(tmp_path, 4)
     with ExitStack() as stack:
         found = Quorum(files, stack)
@@ -138,7 +138,7 @@ def quorum(tmp_path: Path) -> Iterator[Quorum]:
 
 
 def producer(quorum: Quorum) -> Any:
-    """Kafka's own kind of producer: each record once, in order."""
+    """Return an idempotent producer: each record is written once, in order."""
     return kafka.KafkaProducer(
         bootstrap_servers=quorum.files.controllers.split(","),
         enable_idempotence=True,
@@ -152,7 +152,7 @@ def producer(quorum: Quorum) -> Any:
 
 
 def read_values(quorum: Quorum, count: int) -> list[bytes]:
-    """So many values from the beginning, by kafka-python's consumer."""
+    """Read `count` values from the beginning with kafka-python's consumer."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=quorum.files.controllers.split(","), auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -170,16 +170,16 @@ def read_values(quorum: Quorum, count: int) -> list[bytes]:
     return values
 
 
-def test_stock_clients_lose_and_repeat_nothing_while_the_leader_is_killed(quorum: Quorum) -> None:
-    """Every acknowledged record is read once and in order, by a consumer that also went through the election."""
-    wanted = [b"record %d" % number for number in range(RECORDS)]
+def test_stock_clients_read_each_record_once_after_leader_kill(quorum: Quorum) -> None:
+    """The consumer also reads during the election."""
+    expected = [b"record %d" % number for number in range(RECORDS)]
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.extend(read_values(quorum, RECORDS)))
     reader.start()
     writer = producer(quorum)
     try:
         sent = []
-        for number, value in enumerate(wanted):
+        for number, value in enumerate(expected):
             sent.append(writer.send(TOPIC, value, partition=0))
             if number == KILL_AT:
                 sent[-1].get(timeout=WAIT_S)
@@ -191,17 +191,17 @@ def test_stock_clients_lose_and_repeat_nothing_while_the_leader_is_killed(quorum
     reader.join(2 * WAIT_S)
     assert quorum.leader() != killed
     assert offsets == sorted(set(offsets))
-    assert read == wanted
-    # … and the server that was killed catches up
+    assert read == expected
+    # the killed server catches up
     quorum.start(killed)
     quorum.wait_until(lambda rows: rows[killed]["status"] == "Follower" and rows[killed]["lag"] == 0)
     lines = [json.loads(line) for line in quorum.ask("log", "--json").splitlines()]
-    assert [line["value"].encode() for line in lines if line["record"] == "Data"] == wanted
+    assert [line["value"].encode() for line in lines if line["record"] == "Data"] == expected
     assert {line["record"] for line in lines} >= {"LeaderChange", "KRaftVersion", "KRaftVoters", "NewProducerId"}
 
 
-def test_a_leader_that_is_told_to_stop_hands_over_first(quorum: Quorum) -> None:
-    """SIGTERM ends the leader with 0; another one leads before a fetch timeout is over."""
+def test_stopped_leader_hands_over_leadership(quorum: Quorum) -> None:
+    """Another server leads before a fetch timeout."""
     old = quorum.leader()
     stopped = quorum.running.pop(old)
     assert stopped.end(signal.SIGTERM) == 0
@@ -216,12 +216,12 @@ def _leads(quorum: Quorum, server: ServeProcess) -> bool:
 
 
 def advertised(address: str) -> dict[str, str]:
-    """The setting that has the other servers look for a server at an address."""
+    """Return the setting of the address for the other servers."""
     return {"advertised.listeners": f"CONTROLLER://{address}"}
 
 
-def test_two_servers_elect_beside_a_refused_address(quorum: Quorum) -> None:
-    """The leader does not record where nothing listens, so its loss leaves a quorum."""
+def test_two_servers_elect_despite_refused_address(quorum: Quorum) -> None:
+    """The leader does not record an address without a listener, so its loss leaves a quorum."""
     leader = quorum.leader()
     wrong = next(each for each in quorum.running if each != leader)
     nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
@@ -232,40 +232,40 @@ def test_two_servers_elect_beside_a_refused_address(quorum: Quorum) -> None:
     quorum.wait_recorded(right)
 
 
-def test_two_servers_elect_beside_a_recorded_wrong_address(quorum: Quorum) -> None:
-    """A voter moves back, and advertises where it was; no leader tries that address again before the leader is lost."""
+def test_two_servers_elect_despite_recorded_wrong_address(quorum: Quorum) -> None:
+    """A voter moves back but advertises the old address. No leader connects to it again before the leader is lost."""
     leader = quorum.leader()
     wrong = next(each for each in quorum.running if each != leader)
-    left, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
-    quorum.replace(wrong, {"listeners": f"CONTROLLER://{left}"})
-    quorum.wait_recorded(left)
-    quorum.replace(wrong, advertised(left))
+    old, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
+    quorum.replace(wrong, {"listeners": f"CONTROLLER://{old}"})
+    quorum.wait_recorded(old)
+    quorum.replace(wrong, advertised(old))
     quorum.wait_until(lambda rows: rows[wrong]["lag"] == 0)
-    assert quorum.recorded(left)
+    assert quorum.recorded(old)
     quorum.lose(leader)
     quorum.replace(wrong, {})
     quorum.wait_recorded(right)
 
 
-def test_an_observer_becomes_a_voter_and_a_voter_leaves(quorum: Quorum) -> None:
-    """Each change is committed when the command ends, and repeating it changes nothing."""
+def test_observer_becomes_voter_and_voter_is_removed(quorum: Quorum) -> None:
+    """Each change is committed when the command ends. A repeated command does not change anything."""
     quorum.files.format(4)
     quorum.start(4)
     config = ("--config", quorum.files.config(4))
     assert quorum.ask("add-voter", *config) == "Committed: the voters are 1, 2, 3, 4.\n"
     assert quorum.ask("add-voter", *config) == "It was so already: the voters are 1, 2, 3, 4.\n"
     removed = next(node_id for node_id in (1, 2, 3) if node_id != quorum.leader())
-    left = ", ".join(str(each) for each in (1, 2, 3, 4) if each != removed)
+    remaining = ", ".join(str(each) for each in (1, 2, 3, 4) if each != removed)
     leave = ("remove-voter", "--voter-id", str(removed), "--yes")
-    assert quorum.ask(*leave) == f"Committed: the voters are {left}.\n"
-    assert quorum.ask(*leave) == f"It was so already: the voters are {left}.\n"
+    assert quorum.ask(*leave) == f"Committed: the voters are {remaining}.\n"
+    assert quorum.ask(*leave) == f"It was so already: the voters are {remaining}.\n"
     rows = json.loads(quorum.ask("describe", "--json"))["replicas"]
     assert {row["id"]: row["status"] for row in rows}[removed] == "Observer"
     assert quorum.figures(removed)['kafka_raft_current_state{state="observer"}'] == 1
 
 
-def test_the_metrics_of_the_kip_are_those_of_the_quorum(quorum: Quorum) -> None:
-    """Each of the thirteen, on the leader and on a follower."""
+def test_kip_metrics_match_quorum_state(quorum: Quorum) -> None:
+    """All thirteen metrics of KIP-595, on the leader and on a follower."""
     writer = producer(quorum)
     for number in range(50):
         writer.send(TOPIC, b"%d" % number, partition=0).get(timeout=WAIT_S)
@@ -284,25 +284,25 @@ def test_the_metrics_of_the_kip_are_those_of_the_quorum(quorum: Quorum) -> None:
     assert follower['kafka_raft_current_state{state="follower"}'] == 1
     assert 0 < leader["kafka_raft_election_latency_avg"] <= leader["kafka_raft_election_latency_max"] < WAIT_S * 1000
     assert 0 < leader["kafka_raft_commit_latency_avg"] <= leader["kafka_raft_commit_latency_max"] < WAIT_S * 1000
-    # 50 records in at most 60 s, and no more than all of the log in 30 s
+    # 50 records in at most 60 s, and at most the whole log in 30 s
     assert 50 / 60 <= leader["kafka_raft_append_records_rate"] <= state["highWatermark"] / 30
     assert 50 / 60 <= follower["kafka_raft_fetch_records_rate"] <= state["highWatermark"] / 30
     assert follower["kafka_raft_append_records_rate"] == leader["kafka_raft_fetch_records_rate"] == 0
 
 
-def test_a_server_of_another_cluster_ends_when_an_elected_leader_says_so(quorum: Quorum) -> None:
-    """Its exit code is 1, and the reason names the cluster id."""
-    stranger = next(each for each in (1, 2, 3) if each != quorum.leader())
-    quorum.running.pop(stranger).end()
-    quorum.files.write(stranger, {"log.dirs": str(quorum.files.path / "other")})
-    quorum.files.format(stranger, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
-    with served(quorum.files, stranger) as server:
+def test_server_of_another_cluster_ends_after_election(quorum: Quorum) -> None:
+    """The elected leader rejects its cluster id."""
+    foreign = next(each for each in (1, 2, 3) if each != quorum.leader())
+    quorum.running.pop(foreign).end()
+    quorum.files.write(foreign, {"log.dirs": str(quorum.files.path / "other")})
+    quorum.files.format(foreign, cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    with served(quorum.files, foreign) as server:
         assert server.ended() == 1
         assert "cluster" in server.errors()
 
 
-def test_a_quorum_over_tls_asks_each_other_and_its_tools_for_a_login(tmp_path: Path) -> None:
-    """Servers with a user's password elect a leader; a tool with another password is refused, and so is a plain one."""
+def test_tls_quorum_requires_login_of_servers_and_tools(tmp_path: Path) -> None:
+    """Servers with a password elect a leader. Tools with a wrong password, or without TLS, are refused."""
     files, authority = Files(tmp_path), Authority(tmp_path)
     certificate = authority.certificate(LOOPBACK).path
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(authority.file)}
@@ -334,8 +334,7 @@ def test_a_quorum_over_tls_asks_each_other_and_its_tools_for_a_login(tmp_path: P
         assert kraft("describe", "--bootstrap-controller", files.address(1), "--timeout", "1").exit_code == 1
 
 
-def test_a_port_that_is_taken_ends_the_server_with_advice(quorum: Quorum) -> None:
-    """Exit code 1; the address and what to change are named."""
+def test_port_in_use_ends_server_with_remedy(quorum: Quorum) -> None:
     quorum.files.write(4, {"listeners": f"CONTROLLER://{quorum.files.address(1)}"})
     quorum.files.format(4)
     with served(quorum.files, 4) as server:

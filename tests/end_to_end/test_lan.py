@@ -1,7 +1,7 @@
-"""On a LAN the farm's key is enough: nodes with an interface each discover one another by broadcast and create a farm.
+"""A farm on a LAN needs only its key: nodes with one interface each discover each other by broadcast.
 
-The LAN is made of network namespaces: one holds a bridge, each node has one of its own with an address on it. Making
-them needs root and iproute2; where they are not to be had the test is skipped with that reason.
+The LAN consists of network namespaces: one holds a bridge, and each node has its own namespace with an address.
+Namespaces need root and iproute2; without them the tests are skipped with this reason.
 """
 
 import os
@@ -21,12 +21,12 @@ from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 
 NODES = 3
 MOVE_BOUND_S = 60.0
-"""Ten times what two looks at the interfaces take."""
+"""Ten times the period of two checks of the interfaces."""
 RECENT_MS = 5_000
 BLOCKED_BOUND_S = 120.0
-"""Gossip gives a member up within seconds, the verdict waits for ten more, and a report may have to come first."""
+"""Gossip marks a member dead within seconds, the verdict waits ten more, and it may need a report first."""
 CUT_OFF_BOUND_S = 10 * 3.0
-"""Ten times three of the shortest election timeouts; two and a half reporting periods would be 75 s."""
+"""Ten times three of the shortest election timeouts. Two and a half reporting periods would be 75 s."""
 
 
 def _ip(*arguments: str) -> None:
@@ -35,7 +35,7 @@ def _ip(*arguments: str) -> None:
 
 @pytest.fixture
 def lan() -> Iterator[list[str]]:
-    """The names of namespaces, each with one interface on a common bridge."""
+    """Create namespaces with one interface each on a common bridge; yield their names."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     prefix = f"gf{os.getpid()}"
@@ -59,12 +59,12 @@ def lan() -> Iterator[list[str]]:
         yield names
 
 
-def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str], tmp_path: Path) -> None:
+def test_lan_farm_needs_only_its_key(lan: list[str], tmp_path: Path) -> None:
     # given one key on three nodes
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     with ExitStack() as stack:
-        # when each is started with nothing but the key
+        # when each node starts with only the key
         for name in lan:
             with (tmp_path / f"{name}.log").open("wb") as output:
                 process = subprocess.Popen(
@@ -77,9 +77,9 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
-            # Leaving the process's own context closes its pipe, upon which it stops, and waits for it.
+            # The process's context closes its pipe, which stops it, and waits for its end.
             stack.enter_context(process)
-        # then they create one farm and have a leader
+        # then they create one farm and elect a leader
 
         def views() -> list[FarmView]:
             return [ask(tmp_path / name / SOCKET_NAME, lambda client: client.view()) for name in lan]
@@ -99,7 +99,7 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
 
 
 def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) -> None:
-    """A node in its namespace, with nothing but a key."""
+    """Start a node in its namespace, with only a key."""
     with state.with_suffix(".log").open("ab") as output:
         process = subprocess.Popen(
             [
@@ -114,13 +114,11 @@ def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) ->
 
 
 def view_of(state: Path) -> FarmView:
-    """What its node sees."""
+    """Return the view of the node with this state directory."""
     return ask(state / SOCKET_NAME, lambda client: client.view())
 
 
-def test_a_node_with_another_key_file_is_asked_about_on_both_sides_and_the_doctor_says_so(
-    lan: list[str], tmp_path: Path
-) -> None:
+def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path: Path) -> None:
     keys = [tmp_path / "farm.key", tmp_path / "wrong.key"]
     for key in keys:
         assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
@@ -129,29 +127,29 @@ def test_a_node_with_another_key_file_is_asked_about_on_both_sides_and_the_docto
     with ExitStack() as stack:
         for state, key in zip(states, (keys[0], keys[0], keys[1]), strict=True):
             start(state.name, key, state, stack)
-        for state, missing, heard in ((states[0], 1, states[2]), (states[2], 2, states[0])):
+        for state, missing, other in ((states[0], 1, states[2]), (states[2], 2, states[0])):
 
-            def told(state: Path = state, waits: str = f"waiting for {missing} of {NODES} nodes") -> FarmView | None:
+            def key_alarm_view(
+                state: Path = state, expected: str = f"waiting for {missing} of {NODES} nodes"
+            ) -> FarmView | None:
                 view = view_of(state)
-                is_asked = view.verdict.kind is VerdictKind.FOREIGN_KEY
-                return view if is_asked and waits in view.verdict.text else None
+                is_foreign = view.verdict.kind is VerdictKind.FOREIGN_KEY
+                return view if is_foreign and expected in view.verdict.text else None
 
-            view = wait_until(told, START_BOUND_S, f"{state.name} hears another farm's key", logs)
+            view = wait_until(key_alarm_view, START_BOUND_S, f"{state.name} hears another farm's key", logs)
 
             def alarmed(state: Path = state) -> bool:
                 return any(each.kind == "foreign-key" for each in view_of(state).alarms)
 
             wait_until(alarmed, START_BOUND_S, "it is an alarm", logs)
             assert "is the key file the same?" in view.verdict.text
-            assert view_of(heard).farm.label in view.verdict.text
+            assert view_of(other).farm.label in view.verdict.text
         done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
         assert done.returncode == 1
         assert "Gossip arrives under another farm key" in done.stdout
 
 
-def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporting_periods(
-    lan: list[str], tmp_path: Path
-) -> None:
+def test_isolated_node_reports_within_seconds(lan: list[str], tmp_path: Path) -> None:
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
@@ -200,10 +198,10 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
         number = leads.index(which == "the leader")
         moved, others = states[number], [each for each in states if each is not states[number]]
-        # when its lease brings another address
+        # when its DHCP lease has another address
         _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
         _ip("-n", moved.name, "addr", "add", f"192.168.77.{number + 51}/24", "brd", "+", "dev", "eth0")
-        # then the others reach it there, by gossip and by Raft
+        # then the others reach it at the new address, by gossip and by Raft
         address = f"192.168.77.{number + 51}"
 
         def reached(state: Path) -> bool:
@@ -220,18 +218,18 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
         wait_until(lambda: all(map(reached, others)), MOVE_BOUND_S, "the others reach it at its new address", logs)
         wait_until(lambda: reached(moved), MOVE_BOUND_S, "it belongs to the farm again", logs)
 
-        def answers() -> bool:
+        def all_reply() -> bool:
             followers = [each for state in states for each in view_of(state).raft.followers]
             recent = [
                 each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS
             ]
             return len(recent) == NODES - 1
 
-        wait_until(answers, MOVE_BOUND_S, "the leader is answered by all", logs)
+        wait_until(all_reply, MOVE_BOUND_S, "the leader is answered by all", logs)
         assert "node starts again with it" in tail(moved.with_suffix(".log"))
 
 
-def test_configured_address_that_is_gone_is_an_alarm(lan: list[str], tmp_path: Path) -> None:
+def test_removed_configured_address_is_an_alarm(lan: list[str], tmp_path: Path) -> None:
     key, state = tmp_path / "farm.key", tmp_path / lan[0]
     assert call("keys", "new-farm", "--expect", "1", "--output", key).returncode == 0
     logs = lambda: tail(state.with_suffix(".log"))  # noqa: E731 - said where it fails
@@ -241,16 +239,18 @@ def test_configured_address_that_is_gone_is_an_alarm(lan: list[str], tmp_path: P
         _ip("-n", lan[0], "addr", "add", "192.168.77.51/24", "brd", "+", "dev", "eth0")
         _ip("-n", lan[0], "addr", "del", "192.168.77.1/24", "dev", "eth0")
 
-        def gone() -> str:
+        def address_alarm() -> str:
             return next((each.text for each in view_of(state).alarms if each.kind == "address-gone"), "")
 
-        assert "gossip.bind = 192.168.77.1:7668" in wait_until(gone, MOVE_BOUND_S, "an alarm about the address", logs)
+        assert "gossip.bind = 192.168.77.1:7668" in wait_until(
+            address_alarm, MOVE_BOUND_S, "an alarm about the address", logs
+        )
         _ip("-n", lan[0], "addr", "add", "192.168.77.1/24", "brd", "+", "dev", "eth0")
-        wait_until(lambda: not gone(), MOVE_BOUND_S, "the alarm ends with the address back", logs)
+        wait_until(lambda: not address_alarm(), MOVE_BOUND_S, "the alarm ends with the address back", logs)
 
 
 def block_udp(name: str, *hooks: str) -> None:
-    """Drop what this namespace sends (`output`) or receives (`input`) by UDP; TCP goes on."""
+    """Drop UDP packets that this namespace sends (`output`) or receives (`input`). TCP still works."""
     rules = "".join(
         f"chain {hook} {{ type filter hook {hook} priority 0; meta l4proto udp drop; }}\n" for hook in hooks
     )
@@ -300,7 +300,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
             return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
 
         other = leader if blocked is not leader else states[leads.index(False)]
-        # It gives the others up one after the other, and the alarm then names one more.
+        # It marks the others dead at different times, so the alarm names one more each time.
         at_blocked = "an alarm at the node that is blocked, about the other one"
         wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, logs)
         at_other = "an alarm at the node at the other side, about the one that is blocked"
@@ -308,7 +308,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
         assert view_of(leader).raft.leader_id is not None
         for state in (blocked, leader):
             assert "servers-down" not in {each.kind for each in view_of(state).alarms}
-        # when UDP is open again, the alarms end
+        # when the block is removed, the alarms end
         open_udp(blocked.name)
         wait_until(lambda: not alarm(blocked) and not alarm(other), BLOCKED_BOUND_S, "no alarm any more", logs)
 

@@ -1,6 +1,6 @@
-"""A farm made before foundings certified themselves, with real processes: refused, and going on out of its backup.
+"""A farm from a version without certified foundings, with real processes: it is refused, and its backup continues.
 
-Where the recorded files come from is told in tests/node/test_made_before.py.
+tests/node/test_made_before.py describes the origin of the recorded files.
 """
 
 import json
@@ -18,18 +18,18 @@ RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
 EXCLUDED = "4wgsjfafa5poif2bqhkzzbmj6traiolh4opliclb32ywk5frjtdq"
 
 
-def test_a_farm_made_before_does_not_start_and_its_backup_does(tmp_path: Path) -> None:
+def test_older_farm_is_refused_but_its_backup_starts(tmp_path: Path) -> None:
     key_file = tmp_path / "farm.key"
     save_farm_key(key_file, new_farm_key(3))
     addresses = [f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
     node = node_toml(tmp_path / "node-1", farm_key=key_file, gossip=addresses[0], consensus=addresses[1], seeds=[])
     node.directory.chmod(0o700)
     with Farm(tmp_path, [node]) as farm:
-        # Given a state directory of that time, the node ends with the way over as its last line
+        # Given a state directory of that version, the node ends, and its last line names the remedy
         shutil.copy(RECORDED / "formation.json", node.directory)
         assert node.start().wait_end(END_BOUND_S) == 1
         assert "`garlicfarm backup FILE` on a node of the farm" in tail(node.log_file).splitlines()[-1]
-        # When the backup is restored in its place
+        # When the backup is restored
         configuration = node.configuration.read_text()
         node.directory.rename(tmp_path / "old")
         restored = call("restore", RECORDED / "farm.backup", "--state-dir", node.directory, "--json")
@@ -37,7 +37,7 @@ def test_a_farm_made_before_does_not_start_and_its_backup_does(tmp_path: Path) -
         node.configuration.write_text(configuration)
         node.start()
 
-        # Then the node leads a new cluster alone, which knows what the old farm had decided
+        # Then the node leads a new cluster alone, with the decisions of the old farm
         def leads() -> bool:
             view = node.view()
             return view.raft.role is RaftRole.LEADER and view.raft.commit_index > 28 and bool(view.reports)

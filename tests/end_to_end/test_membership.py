@@ -1,4 +1,4 @@
-"""Servers come and go while the farm runs: one joins and votes, one leaves and is removed, one dies and is replaced."""
+"""Changes of the group in a running farm: a server joins and votes, leaves and is removed, or fails and is replaced."""
 
 import socket
 from collections.abc import Iterator
@@ -15,132 +15,132 @@ GRACE_S = 3
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> Iterator[Farm]:
-    """A farm of three, each with a grace time of seconds, that others may join."""
+def growing_farm(tmp_path: Path) -> Iterator[Farm]:
+    """Start a farm of three, each with a grace time of seconds."""
     farm = local_farm(tmp_path, 3)
     for node in farm.nodes:
-        with_grace(node)
+        set_short_grace(node)
     with farm:
         farm.start_all()
         farm.wait_settled()
         yield farm
 
 
-def with_grace(node: Node) -> Node:
-    """Let it wait for seconds, not minutes, before it gives a dead server up."""
+def set_short_grace(node: Node) -> Node:
+    """Set a grace time of seconds instead of minutes."""
     text = node.configuration.read_text()
     node.configuration.write_text(text.replace("[consensus]\n", f"[consensus]\ngrace_ms = {GRACE_S * 1000}\n"))
     return node
 
 
-def newcomer(farm: Farm, name: str) -> Node:
-    """One more node with an exported key file and the others as seeds; it belongs to `farm` from here on."""
+def add_node(farm: Farm, name: str) -> Node:
+    """Add a node to `farm`, with an exported key file and the others as seeds, and start it."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [member.address for member in farm.nodes[0].view().members if member.address is not None]
     key_file = exported_key(farm.nodes[0], farm.directory / f"{name}.key")
     node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
-    farm.nodes.append(with_grace(node))
+    farm.nodes.append(set_short_grace(node))
     return node.start()
 
 
 def voters(node: Node) -> set[str | None]:
-    """The voters' names, by the word of one node."""
+    """Return the names of the voters in the node's view."""
     return {voter.name for voter in node.view().raft.voters}
 
 
-def test_a_fourth_node_becomes_a_voter_and_the_farm_goes_on_without_its_leader(growing: Farm) -> None:
-    growing.wait_settled()
-    with Submitter(growing, growing.nodes[:3], "joining") as submitter:
-        fourth = newcomer(growing, "node-4")
+def test_fourth_voter_keeps_farm_working_without_leader(growing_farm: Farm) -> None:
+    growing_farm.wait_settled()
+    with Submitter(growing_farm, growing_farm.nodes[:3], "joining") as submitter:
+        fourth = add_node(growing_farm, "node-4")
         submitter.wait_for(5, START_BOUND_S)
-        growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+        growing_farm.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
 
-        def by_log_packs() -> bool:
-            return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing.nodes)
+        def log_packs_sent() -> bool:
+            return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing_farm.nodes)
 
-        growing.wait_until(by_log_packs, START_BOUND_S, "it was invited, and given the log in packs")
-        leader = growing.led_by_another(fourth)
-        others = {node.name for node in growing.nodes} - {leader.name}
-        growing.wait_until(
+        growing_farm.wait_until(log_packs_sent, START_BOUND_S, "it was invited, and given the log in packs")
+        leader = growing_farm.led_by_another(fourth)
+        others = {node.name for node in growing_farm.nodes} - {leader.name}
+        growing_farm.wait_until(
             lambda: {link.name for link in leader.view().raft.links} == others, START_BOUND_S, "it has links to all"
         )
         assert all("configurations" in link.extensions for link in leader.view().raft.links if link.connected)
 
         def follows() -> bool:
-            growing.led_by_another(fourth)
+            growing_farm.led_by_another(fourth)
             view = fourth.view()
             return (view.node.raft_id, view.node.phase, view.raft.role) == (4, Phase.FOUNDED, RaftRole.FOLLOWER)
 
-        growing.wait_until(follows, START_BOUND_S, "the fourth node is a server that follows")
+        growing_farm.wait_until(follows, START_BOUND_S, "the fourth node is a server that follows")
         submitter.wait_for(5, START_BOUND_S)
     voting = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER)
-    growing.wait_until(
+    growing_farm.wait_until(
         lambda: {m.name: m.server_role for m in leader.view().members} == voting,
         START_BOUND_S,
         "it shows all as voters",
     )
-    leader = growing.led_by_another(fourth)
+    leader = growing_farm.led_by_another(fourth)
     leader.kill()
 
-    def removed() -> bool:
-        found = growing.leader()
-        return found is not None and voters(found) == {node.name for node in growing.nodes} - {leader.name}
+    def is_removed() -> bool:
+        found = growing_farm.leader()
+        return found is not None and voters(found) == {node.name for node in growing_farm.nodes} - {leader.name}
 
-    growing.wait_until(growing.leader, LEADER_BOUND_S, "another server leads")
+    growing_farm.wait_until(growing_farm.leader, LEADER_BOUND_S, "another server leads")
     assert fourth.submit({"mark": "after the leader's death"}).index is not None
-    growing.wait_until(removed, START_BOUND_S, "the dead server is removed after the grace time")
-    growing.wait_log(fourth, submitter.acknowledged)
+    growing_farm.wait_until(is_removed, START_BOUND_S, "the dead server is removed after the grace time")
+    growing_farm.wait_log(fourth, submitter.acknowledged)
     assert submitter.errors == []
     leader.start()
-    growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the server that came back votes again")
-    growing.wait_settled()
+    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the server that came back votes again")
+    growing_farm.wait_settled()
 
 
-def test_a_node_that_leaves_is_removed_and_comes_back_under_its_raft_id(growing: Farm) -> None:
-    fourth = newcomer(growing, "node-4")
-    growing.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
-    leader = growing.wait_settled()
+def test_leaving_node_is_removed_and_returns_with_its_raft_id(growing_farm: Farm) -> None:
+    fourth = add_node(growing_farm, "node-4")
+    growing_farm.wait_until(lambda: len(voters(fourth)) == 4, START_BOUND_S, "the fourth node votes")
+    leader = growing_farm.wait_settled()
     raft_id = leader.view().node.raft_id
     assert call("leave", "--yes", "--node", leader.directory).returncode == 0
     assert leader.wait_end(START_BOUND_S) == 0
-    others = [node for node in growing.nodes if node is not leader]
-    growing.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
+    others = [node for node in growing_farm.nodes if node is not leader]
+    growing_farm.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
     roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
-    growing.wait_until(
+    growing_farm.wait_until(
         lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
         START_BOUND_S,
         "every member's part is shown",
     )
     assert others[0].submit({"mark": "without it"}).index is not None
     leader.start()
-    growing.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "it votes again")
+    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "it votes again")
     assert leader.view().node.raft_id == raft_id
 
 
-def test_a_node_that_leaves_a_farm_of_the_least_size_goes_without_waiting_and_stays_a_voter(growing: Farm) -> None:
-    leaving = growing.nodes[2]
+def test_node_leaving_minimal_farm_stays_voter(growing_farm: Farm) -> None:
+    leaving = growing_farm.nodes[2]
     leaving.ask(lambda client: client.leave())
     assert leaving.wait_end(START_BOUND_S) == 0
 
-    def told() -> bool:
-        leader = growing.leader()
+    def is_reported() -> bool:
+        leader = growing_farm.leader()
         waits = () if leader is None else leader.view().raft.waits
         return any("node-3 has left; not removed: a farm of 3 needs another voter" in text for text in waits)
 
-    growing.wait_until(told, START_BOUND_S, "the leader says what it waits for")
-    assert len(voters(growing.nodes[0])) == 3
+    growing_farm.wait_until(is_reported, START_BOUND_S, "the leader says what it waits for")
+    assert len(voters(growing_farm.nodes[0])) == 3
 
 
-def test_a_node_that_leaves_takes_its_leaf_out_before_its_silence_would(growing: Farm) -> None:
-    growing.wait_settled()
-    observer = growing.nodes[0]
+def test_leaving_node_removes_its_leaf_before_report_is_stale(growing_farm: Farm) -> None:
+    growing_farm.wait_settled()
+    observer = growing_farm.nodes[0]
 
     def leaves(count: int) -> bool:
         shown = observer.view().publishing
         return bool(shown) and len(shown[0].entries) == count
 
-    growing.wait_until(lambda: leaves(3), START_BOUND_S, "every leaf is published")
-    leaving = next(node for node in growing.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
+    growing_farm.wait_until(lambda: leaves(3), START_BOUND_S, "every leaf is published")
+    leaving = next(node for node in growing_farm.nodes[1:] if node.view().publishing[0].publisher_name != node.name)
     raft_id = leaving.view().node.raft_id
     leaving.ask(lambda client: client.leave())
 
@@ -150,5 +150,5 @@ def test_a_node_that_leaves_takes_its_leaf_out_before_its_silence_would(growing:
             for report in observer.view().reports
         )
 
-    growing.wait_until(last_report, START_BOUND_S, "it says that it has no leaves, while its report is fresh")
-    growing.wait_until(lambda: leaves(2), START_BOUND_S, "the structure is without its leaf")
+    growing_farm.wait_until(last_report, START_BOUND_S, "it says that it has no leaves, while its report is fresh")
+    growing_farm.wait_until(lambda: leaves(2), START_BOUND_S, "the structure is without its leaf")

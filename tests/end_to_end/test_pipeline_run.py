@@ -1,4 +1,4 @@
-"""`garlicfarm pipeline run` against a farm that lives."""
+"""`garlicfarm pipeline run` with a running farm."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.end_to_end.farm import Farm, call
 
 
-def test_the_pipeline_shows_router_health_of_every_server(farm: Farm, tmp_path: Path) -> None:
+def test_pipeline_shows_router_health_of_each_server(farm: Farm, tmp_path: Path) -> None:
     nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
     ended = call(
         *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--master", "local[2]", *nodes),

@@ -1,7 +1,7 @@
-"""docs/how-to/prometheus-and-grafana.md does what it says: a Prometheus watches real nodes and answers every panel.
+"""docs/how-to/prometheus-and-grafana.md: a Prometheus set up with its commands scrapes real nodes and fills the panels.
 
-The commands of the page run with this test's places in place of /etc, and on loopback. Prometheus is the real one,
-where it is installed; what a node serves is compared with what dashboard and alerts ask in any case.
+The commands of the page run with this test's paths instead of /etc, on loopback. The test uses an installed Prometheus.
+Without one, it only compares the served metrics with the metrics of dashboard and alerts.
 """
 
 import http
@@ -33,8 +33,8 @@ SCRAPED_BOUND_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Farm, list[str]]]:
-    """Two nodes with the settings of the page, both kinds of clients served, and where their endpoints are."""
+def watched_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Farm, list[str]]]:
+    """Start two nodes with the settings of the page and both client listeners; yield the farm and their endpoints."""
     directory = tmp_path_factory.mktemp("watched") / "farm"
     port = free_port(socket.SOCK_DGRAM)
     farm = broadcast_farm(directory, [f"127.77.0.{number}" for number in (1, 2)], port, port)
@@ -52,7 +52,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Farm, li
         first, second = farm.nodes
         first.start()
         farm.wait_until((first.directory / "control.read.token").exists, START_BOUND_S, "it makes a token")
-        # "Copy the token of one node over that of the others" before they start, which spares a restart.
+        # "Copy the token of one node over that of the others" before they start, which avoids a restart.
         shutil.copy2(first.directory / "control.read.token", second.directory)
         second.start()
         farm.wait_settled()
@@ -61,43 +61,43 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Farm, li
 
 
 def publishes(node: Node) -> bool:
-    """Whether a structure is published, as a node sees it."""
+    """Return True if a structure is published in the node's view."""
     return any(each.seconds_to_expiry is not None for each in node.view().publishing)
 
 
-def test_real_nodes_serve_every_metric_and_label_that_dashboard_and_alerts_ask(
-    watched: tuple[Farm, list[str]],
+def test_nodes_serve_all_metrics_of_dashboard_and_alerts(
+    watched_farm: tuple[Farm, list[str]],
 ) -> None:
-    farm, _ = watched
-    told = "".join(node.ask(lambda client: client.metrics()) for node in farm.nodes)
-    # Raised by hand: a farm in good order has no alarm, and so no `kind`.
-    told += 'garlicfarm_alarms{kind="made-up"} 1.0\n'
-    assert monitoring.unserved(told) == []
+    farm, _ = watched_farm
+    exposition = "".join(node.ask(lambda client: client.metrics()) for node in farm.nodes)
+    # A healthy farm does not have an alarm, so the label `kind` is added by hand.
+    exposition += 'garlicfarm_alarms{kind="made-up"} 1.0\n'
+    assert monitoring.unserved(exposition) == []
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no Prometheus (Debian: apt-get install prometheus)")
-def test_prometheus_watches_the_nodes_as_the_page_says_and_answers_every_panel(
-    watched: tuple[Farm, list[str]], tmp_path: Path
-) -> None:
-    farm, addresses = watched
+def test_prometheus_of_page_fills_all_panels(watched_farm: tuple[Farm, list[str]], tmp_path: Path) -> None:
+    farm, addresses = watched_farm
     set_up(tmp_path, farm, addresses)
     with prometheus(tmp_path) as address:
 
-        def everything_is_up() -> bool:
+        def all_nodes_up() -> bool:
             shown = query(address, 'up{job="garlicfarm"} == 1')
             return {each["metric"]["instance"] for each in shown} == set(addresses)
 
         log = tmp_path / "prometheus.log"
-        wait_until(everything_is_up, SCRAPED_BOUND_S, "both nodes are scraped", lambda: tail(log))
+        wait_until(all_nodes_up, SCRAPED_BOUND_S, "both nodes are scraped", lambda: tail(log))
         (healthy,) = query(address, 'max by (kind) (garlicfarm_verdict{job="garlicfarm"}) == 1')
         assert healthy["metric"]["kind"] == VerdictKind.HEALTHY.value
 
         def only_alarms_are_empty() -> bool:
-            return [each["title"] for each in monitoring.panels() if not any(answers(address, each))] == ["Alarms"]
+            return [each["title"] for each in monitoring.panels() if not any(panel_results(address, each))] == [
+                "Alarms"
+            ]
 
         # Rates need two scrapes.
         wait_until(only_alarms_are_empty, SCRAPED_BOUND_S, "every other panel shows something", lambda: tail(log))
-        rules = asked(address, "rules")["groups"]
+        rules = api_data(address, "rules")["groups"]
         health = {rule["name"]: (rule["health"], rule["state"]) for group in rules for rule in group["rules"]}
         shipped = [*monitoring.alerts(), *monitoring.alerts(monitoring.PIPELINE_RULES)]
         assert health.keys() == {each.name for each in shipped}
@@ -105,7 +105,7 @@ def test_prometheus_watches_the_nodes_as_the_page_says_and_answers_every_panel(
 
 
 def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
-    """What the page has an operator do on the machine of Prometheus."""
+    """Run the commands of the page for the machine of Prometheus."""
     for number, node in enumerate([*farm.nodes, farm.nodes[0]], start=1):
         shutil.copy(node.directory / "control.crt", directory / f"node-{number}.crt")
     shutil.copy(farm.nodes[0].directory / "control.read.token", directory)
@@ -123,13 +123,13 @@ def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
         for theirs, ours in own.items():
             line = line.replace(theirs, ours)  # noqa: PLW2901 - the same line, elsewhere
         if line.startswith("promtool"):
-            hurried(directory / "etc" / "prometheus.yml")
+            adapt_configuration(directory / "etc" / "prometheus.yml")
         done = subprocess.run(["sh", "-c", line], cwd=directory, capture_output=True, text=True, check=False)  # noqa: S607
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
-def hurried(configuration: Path) -> None:
-    """The configuration with this test's places, and an answer each second."""
+def adapt_configuration(configuration: Path) -> None:
+    """Set this test's paths in the configuration, and a scrape per second."""
     text = configuration.read_text().replace("/etc/prometheus", str(configuration.parent))
     text = text.replace("/usr/share/garlicfarm", str(SHARED)).replace("interval: 15s", "interval: 1s")
     configuration.write_text(text)
@@ -137,12 +137,12 @@ def hurried(configuration: Path) -> None:
 
 @contextmanager
 def prometheus(directory: Path) -> Iterator[str]:
-    """A Prometheus until the block ends, and where it answers."""
+    """Run Prometheus until the block ends; yield its address."""
     listen = f"{LOOPBACK}:{free_port(socket.SOCK_STREAM)}"
-    told = [f"--config.file={directory}/etc/prometheus.yml", f"--storage.tsdb.path={directory}/data"]
+    options = [f"--config.file={directory}/etc/prometheus.yml", f"--storage.tsdb.path={directory}/data"]
     with (directory / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
-            ["prometheus", *told, f"--web.listen-address={listen}"],  # noqa: S607
+            ["prometheus", *options, f"--web.listen-address={listen}"],  # noqa: S607
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "GOMAXPROCS": "1"},
@@ -154,8 +154,8 @@ def prometheus(directory: Path) -> Iterator[str]:
             process.wait(START_BOUND_S)
 
 
-def answers(address: str, panel: dict[str, Any]) -> list[bool]:
-    """Whether each question of a panel has an answer; every one has to be understood."""
+def panel_results(address: str, panel: dict[str, Any]) -> list[bool]:
+    """Return for each query of a panel whether it has a result. Prometheus must accept each query."""
     variables = {"$job": "garlicfarm", "$instance": ".*", "$__rate_interval": "1m", "$__range": "1h"}
     expressions = [target["expr"] for target in panel["targets"]]
     for variable, value in variables.items():
@@ -164,9 +164,11 @@ def answers(address: str, panel: dict[str, Any]) -> list[bool]:
 
 
 def query(address: str, expression: str) -> list[dict[str, Any]]:
-    """The series that an expression gives now; none while Prometheus is not there yet, or reads its files."""
+    """Return the current series of an expression; an empty list while Prometheus starts or reads its files."""
     try:
-        found: list[dict[str, Any]] = asked(address, f"query?{urllib.parse.urlencode({'query': expression})}")["result"]
+        found: list[dict[str, Any]] = api_data(address, f"query?{urllib.parse.urlencode({'query': expression})}")[
+            "result"
+        ]
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
             raise AssertionError(f"{expression}: {error.read().decode()}") from None
@@ -176,7 +178,7 @@ def query(address: str, expression: str) -> list[dict[str, Any]]:
     return found
 
 
-def asked(address: str, target: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{address}/api/v1/{target}", timeout=10) as answer:  # noqa: S310 - http on loopback
-        data: dict[str, Any] = json.load(answer)["data"]
+def api_data(address: str, target: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{address}/api/v1/{target}", timeout=10) as reply:  # noqa: S310 - http on loopback
+        data: dict[str, Any] = json.load(reply)["data"]
     return data

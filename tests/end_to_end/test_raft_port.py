@@ -1,7 +1,7 @@
-"""A peer at the Raft port is what it claims to be: attacks by real connections, byte by byte, on a farm of processes.
+"""Attacks on the Raft port by real connections, byte by byte: a server accepts only the proven identity of a peer.
 
-The attacker has a copied key file, knows every address and id, and speaks the protocol perfectly. One farm serves all
-the stories, in this order: a stranger, a node that an operator removes, the same node after it is evicted.
+The attacker has a copied key file, all addresses and ids, and a complete implementation of the protocol. All tests use
+one farm, in this order: an unknown node, a node that an operator removes, the same node after its eviction.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
 from tests.end_to_end.settings import addresses
-from tests.end_to_end.test_membership import newcomer
+from tests.end_to_end.test_membership import add_node
 
 VOTE, APPEND, CLIENT, TIMEOUT_NOW, PRE_VOTE = 1, 3, 5, 66, 64
 REPLY_BYTES = 26
@@ -26,18 +26,18 @@ FORGED = b'{"mark":"forged"}'
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Three founders in no hurry to elect, so that a term that rises was made to, and a fourth that votes."""
+    """Start three founders with long election timeouts, so that only an attack raises the term, and a fourth voter."""
     with local_farm(tmp_path_factory.mktemp("raft-port"), 3, lan_timing=True) as made:
         made.start_all()
         made.wait_settled()
-        fourth = newcomer(made, "node-4")
+        fourth = add_node(made, "node-4")
         made.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth node votes")
         made.wait_settled()
         yield made
 
 
 def way_to(node: Node, farm: Farm) -> Way:
-    """What a holder of the copied key file knows."""
+    """Return the address and password from the copied key file."""
     key = load_farm_key(farm.directory / "farm.key")
     host, _, port = addresses(node)[1].rpartition(":")
     shown = key.digest_credentials[0]
@@ -45,7 +45,7 @@ def way_to(node: Node, farm: Farm) -> Way:
 
 
 def forged(source: int, node: Node) -> bytes:
-    """Everything by which a server could harm a farm, in the name of `source`, far ahead of every term."""
+    """Return every harmful request of a server in the name of `source`, with a high term."""
     view = node.view()
     own_id, term = view.node.raft_id or 0, view.raft.term + AHEAD
     entry = application(term, FORGED)
@@ -57,21 +57,21 @@ def forged(source: int, node: Node) -> bytes:
     )
 
 
-def told(node: Node, kind: str) -> str:
-    """What an alarm says, if it stands."""
+def alarm_text(node: Node, kind: str) -> str:
+    """Return the text of an active alarm, or ""."""
     return "; ".join(alarm.text for alarm in node.view().alarms if alarm.kind == kind)
 
 
-def unharmed(before: FarmView, farm: Farm) -> None:
-    """Terms, leader and log are what they were, and nothing forged is in any log."""
+def check_unharmed(before: FarmView, farm: Farm) -> None:
+    """Check that terms and leader are unchanged, and that the logs do not contain a forged entry."""
     for node in farm.running:
         view = node.view()
         assert (view.raft.term, view.raft.leader_id) == (before.raft.term, before.raft.leader_id), farm.logs()
         assert not [entry for entry in node.entries().values() if entry.data == FORGED]
 
 
-def refused(connection: Connection, why: str) -> None:
-    """403 and the kind, and not one byte in answer to what was said behind the handshake."""
+def check_refused(connection: Connection, why: str) -> None:
+    """Check for a 403 with the reason, and that no request after the handshake got a reply."""
     with connection:
         assert connection.status == 403, connection.head
         assert f"X-Garlic-Refusal: {why}".encode() in connection.head
@@ -80,7 +80,7 @@ def refused(connection: Connection, why: str) -> None:
 
 
 @pytest.mark.parametrize("shown", ["no proof", "a proof by its own key", "a proof for another server"])
-def test_a_stranger_with_a_copied_key_file_is_no_server_whatever_id_it_claims(farm: Farm, shown: str) -> None:
+def test_unknown_node_with_copied_key_file_is_refused(farm: Farm, shown: str) -> None:
     leader = farm.wait_settled()
     before = leader.view()
     own = None if shown == "no proof" else Ed25519PrivateKey.generate()
@@ -89,13 +89,13 @@ def test_a_stranger_with_a_copied_key_file_is_no_server_whatever_id_it_claims(fa
     for node, claimed in itertools.product(farm.nodes, (77, 2)):
         for peer_id in (None, node.view().node.raft_id):
             claim = Claimed(claimed, "server", own, peer_id, before.farm.cluster_id)
-            refused(Connection(way_to(node, farm), claim, forged(claimed, node), channel=channel), why)
+            check_refused(Connection(way_to(node, farm), claim, forged(claimed, node), channel=channel), why)
         assert node.counters()[f"garlic_farm_{why.replace('-', '_')}"] >= 2
-        assert "server 77" in told(node, "peers-refused")
-    unharmed(before, farm)
+        assert "server 77" in alarm_text(node, "peers-refused")
+    check_unharmed(before, farm)
 
 
-def test_a_stranger_that_claims_no_id_may_submit_and_says_nothing_that_servers_say(farm: Farm) -> None:
+def test_client_without_id_submits_but_cannot_act_as_server(farm: Farm) -> None:
     leader = farm.wait_settled()
     before = leader.view()
     with Connection(way_to(leader, farm), Claimed()) as client:
@@ -107,12 +107,12 @@ def test_a_stranger_that_claims_no_id_may_submit_and_says_nothing_that_servers_s
         with Connection(way_to(leader, farm), Claimed(), forged(source, leader)) as client:
             assert client.status == 101
             assert client.receive(REPLY_BYTES) == b"", "closed without an answer"
-    unharmed(before, farm)
+    check_unharmed(before, farm)
     assert leader.submit({"mark": "after"}).index is not None
 
 
-def test_a_member_speaks_in_its_own_name_alone(farm: Farm) -> None:
-    """A hostile member proves who it is, and then says what another server would."""
+def test_member_cannot_use_id_of_other_server(farm: Farm) -> None:
+    """A hostile member proves its identity, and then sends requests in the name of another server."""
     leader = farm.wait_settled()
     before, member = leader.view(), next(node for node in farm.nodes if node is not leader)
     own_id, others = member.view().node.raft_id or 0, {1, 2, 3, 4} - {before.node.raft_id}
@@ -122,8 +122,8 @@ def test_a_member_speaks_in_its_own_name_alone(farm: Farm) -> None:
         with Connection(way_to(leader, farm), claim, forged(source, leader)) as connection:
             assert connection.status == 101
             assert connection.receive(REPLY_BYTES) == b""
-        refused(Connection(way_to(leader, farm), Claimed(source, "server", key)), "unknown-identity")
-    unharmed(before, farm)
+        check_refused(Connection(way_to(leader, farm), Claimed(source, "server", key)), "unknown-identity")
+    check_unharmed(before, farm)
 
 
 def test_removed_server_connects_as_client_only(farm: Farm) -> None:
@@ -138,11 +138,13 @@ def test_removed_server_connects_as_client_only(farm: Farm) -> None:
     )
     before = leader.view()
     for node in founders:
-        refused(Connection(way_to(node, farm), Claimed(raft_id, "server", key), forged(raft_id or 0, node)), "expelled")
+        check_refused(
+            Connection(way_to(node, farm), Claimed(raft_id, "server", key), forged(raft_id or 0, node)), "expelled"
+        )
         with Connection(way_to(node, farm), Claimed(raft_id, "client", key)) as client:
             assert client.status == 101
-    unharmed(before, Farm(farm.directory, founders))
-    assert "was removed from the farm by an operator" in told(leader, "peers-refused")
+    check_unharmed(before, Farm(farm.directory, founders))
+    assert "was removed from the farm by an operator" in alarm_text(leader, "peers-refused")
 
 
 def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> None:
@@ -150,10 +152,10 @@ def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> 
     raft_id, node_id = fourth.view().node.raft_id, fourth.view().node.node_id
     key = load_identity(fourth.directory).key
     farm.wait_done("node", "evict", node_id, "--yes", at=lambda: farm.led_by_another(fourth))
-    fourth.kill()  # what was removed gets no log, and does not hear of its eviction
+    fourth.kill()  # a removed server does not get the log, so it does not receive its eviction
     farm.nodes.remove(fourth)
     leader = farm.wait_settled()
-    # It has the old key file, with which it gets no further than the challenge, and the operator gives it the new one.
+    # With the old key file it only gets the challenge. The operator gives it the new key file.
     exported_key(leader, farm.directory / "farm.key", "--replace")
     before = leader.view()
     for node in founders:
@@ -164,7 +166,7 @@ def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> 
             Claimed(None, "client", key),
             Claimed(1, "server", key),
         ):
-            refused(Connection(way_to(node, farm), claim, forged(claim.server_id or 0, node)), "expelled")
+            check_refused(Connection(way_to(node, farm), claim, forged(claim.server_id or 0, node)), "expelled")
         assert node.counters()["garlic_farm_expelled"] == counted + 4
-    unharmed(before, farm)
+    check_unharmed(before, farm)
     assert call("status", "--node", leader.directory).returncode == 0

@@ -1,6 +1,6 @@
-"""A node as an operator starts it, with a router of the kind `i2cp` beside it: a double that speaks the real bytes.
+"""A node started like an operator's, with a router of kind `i2cp`: a fake router that uses the real protocol.
 
-The same story with a Java router is in `tests/interop`.
+`tests/interop` has the same test with a Java router.
 """
 
 import socket
@@ -25,12 +25,12 @@ from tests.node.fake_i2cp_router import FakeRouter
 from tests.processes import END_S
 
 PASSWORD = "a-word-that-is-nowhere-else"  # noqa: S105 - of a router that is none
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @contextmanager
 def listening(router: FakeRouter) -> Iterator[int]:
-    """The router's port, on loopback; it lives in a thread of its own."""
+    """Run the router on loopback in a thread; yield its port."""
     ports: list[int] = []
     ready, stop, token = threading.Event(), trio.Event(), []
 
@@ -54,7 +54,7 @@ def listening(router: FakeRouter) -> Iterator[int]:
         thread.join(END_S)
 
 
-def test_a_node_publishes_through_its_router_and_its_password_is_nowhere(
+def test_node_publishes_through_router_without_storing_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake_i2cp_router, "clock_now_ms", lambda: int(time.time() * 1000))
@@ -93,11 +93,11 @@ destination = "{leaf.base64}"
         node = Node(tmp_path / "node.toml").start()
         try:
             wait_until(
-                lambda: router.structures, PATIENCE_S, "the router is handed a structure", node.log_file.read_text
+                lambda: router.structures, TIMEOUT_S, "the router is handed a structure", node.log_file.read_text
             )
             assert node.stop() == 0
-            # The node has sent it; the double, a thread, may not have read it yet.
-            wait_until(lambda: "the farm's node is done" in router.goodbyes, PATIENCE_S, "the router hears the goodbye")
+            # The node has sent the message, but the router's thread may not have read it yet.
+            wait_until(lambda: "the farm's node is done" in router.goodbyes, TIMEOUT_S, "the router hears the goodbye")
         finally:
             node.kill()
     structure = decode(router.structures[-1])

@@ -1,4 +1,4 @@
-"""A new node comes with a key file that an eviction has made worthless, and knows no seed."""
+"""A new node with a key file from before an eviction, without seeds."""
 
 import socket
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port, node_
 from tests.end_to_end.test_keys import alarms
 
 BROADCASTS_BOUND_S = 2 * START_BOUND_S
-"""Three broadcasts of one member, each about 10 s after the last."""
+"""The time of three broadcasts of one member, with about 10 s between them."""
 
 
 class Lan:
-    """Nodes on one broadcast address."""
+    """Nodes with one broadcast address."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -23,8 +23,8 @@ class Lan:
         hosts = [f"127.88.0.{number}" for number in (1, 2, 3)]
         self.farm = broadcast_farm(directory / "farm", hosts, *self._ports)
 
-    def newcomer(self, number: int, farm_key: Path) -> Node:
-        """A node that has this key, and no seed."""
+    def new_node(self, number: int, farm_key: Path) -> Node:
+        """Configure a node with this key, without seeds."""
         gossip_port, consensus_port = self._ports
         return node_toml(
             self._directory / f"node-{number}",
@@ -38,7 +38,7 @@ class Lan:
 
 @pytest.fixture
 def lan(tmp_path: Path) -> Iterator[Lan]:
-    """With a farm of three, in good order."""
+    """Start a farm of three on this LAN."""
     made = Lan(tmp_path)
     with made.farm as farm:
         farm.start_all()
@@ -51,12 +51,12 @@ def names_recorded(farm: Farm, count: int) -> bool:
     return len([each for each in nodes if each.name]) == count
 
 
-def test_new_node_with_the_key_of_before_an_eviction_says_so(lan: Lan, tmp_path: Path) -> None:
-    """It hears the members by broadcast only, and is not advised to create another farm."""
+def test_new_node_with_retired_key_raises_alarm(lan: Lan, tmp_path: Path) -> None:
+    """The node receives only broadcasts. Its alarm must not advise to create another farm."""
     farm = lan.farm
     key_file = exported_key(farm.nodes[0], tmp_path / "node-5.key")
-    stolen = lan.newcomer(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))
-    with Farm(tmp_path, [stolen, late := lan.newcomer(5, key_file)]):
+    stolen = lan.new_node(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))
+    with Farm(tmp_path, [stolen, late := lan.new_node(5, key_file)]):
         stolen.start()
         farm.wait_until(lambda: names_recorded(farm, 4), START_BOUND_S, "the fourth node is admitted")
         stolen_id = stolen.view().node.node_id

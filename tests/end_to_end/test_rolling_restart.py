@@ -1,4 +1,4 @@
-"""Five servers are restarted in turns under load: nothing acknowledged is lost, and the farm never goes off the net."""
+"""Rolling restarts of five servers under load: acknowledged entries survive, and the farm stays published."""
 
 import threading
 import time
@@ -26,8 +26,8 @@ LOOK_S = 0.2
 
 
 @pytest.fixture
-def five(tmp_path: Path) -> Iterator[Farm]:
-    """Five nodes in good order."""
+def farm_of_five(tmp_path: Path) -> Iterator[Farm]:
+    """Start a farm of five nodes, and wait for a publication."""
     with local_farm(tmp_path, SERVERS) as farm:
         farm.start_all()
         farm.wait_settled()
@@ -36,7 +36,7 @@ def five(tmp_path: Path) -> Iterator[Farm]:
 
 
 class Watch:
-    """Looks at what the routers were handed last, from a thread, as long as the block lasts."""
+    """A thread that checks the newest published structure while its block runs."""
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
@@ -79,7 +79,7 @@ class Watch:
             self.faults.append(f"a structure {age_s:.1f} s old, which ends in {left_s:.1f} s")
 
     def _consider(self, path: Path) -> None:
-        with suppress(FileNotFoundError):  # taken back since it was listed
+        with suppress(FileNotFoundError):  # removed since the listing
             try:
                 found = read_meta_lease_set(path)
             except (InvalidSignature, AssertionError) as error:
@@ -91,7 +91,7 @@ class Watch:
 
 
 def restart_all(farm: Farm, rounds: int, at_least_s: float) -> None:
-    """Each server in turn, in a new order each time; the next one only when the farm is in good order again."""
+    """Restart all servers in a random order, each after the farm has settled again, for some rounds."""
     random = seeded("rolling restart")
     began = time.monotonic()
     while rounds > 0 or time.monotonic() - began < at_least_s:
@@ -103,7 +103,7 @@ def restart_all(farm: Farm, rounds: int, at_least_s: float) -> None:
 
 
 def check_rolling_restart(farm: Farm, rounds: int, at_least_s: float = 0.0) -> None:
-    """The story of both tests."""
+    """Restart servers under load and check entries and publications."""
     began = time.monotonic()
     with Watch(farm) as watch, Submitter(farm, farm.nodes, "rolling") as submitter:
         submitter.wait_for(5, START_BOUND_S)
@@ -122,11 +122,11 @@ def check_rolling_restart(farm: Farm, rounds: int, at_least_s: float = 0.0) -> N
 
 
 @pytest.mark.soak
-def test_every_server_is_restarted_once_and_nothing_acknowledged_is_lost(five: Farm) -> None:
-    check_rolling_restart(five, rounds=1)
+def test_restart_of_each_server_keeps_acknowledged_entries(farm_of_five: Farm) -> None:
+    check_rolling_restart(farm_of_five, rounds=1)
 
 
 @pytest.mark.soak
-def test_servers_are_restarted_until_every_refresh_has_come_round(five: Farm) -> None:
-    """Longer than the refresh interval, so that the age of what is out there says something."""
-    check_rolling_restart(five, rounds=1, at_least_s=AGE_BOUND_S + 60)
+def test_restarts_beyond_refresh_interval_keep_farm_published(farm_of_five: Farm) -> None:
+    """The run is longer than the refresh interval, so an outdated structure would be found."""
+    check_rolling_restart(farm_of_five, rounds=1, at_least_s=AGE_BOUND_S + 60)

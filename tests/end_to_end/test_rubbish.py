@@ -1,7 +1,7 @@
-"""Rubbish on every port of a running node: it changes nothing, is counted, and memory stays bounded.
+"""Damaged data on every port of a running node: the farm is unchanged, the data is counted, and memory stays bounded.
 
-The datagrams and requests that are cut and bent here are real ones: sealed with the farm's key, and sent over
-connections that went through the whole upgrade. A node that takes a bent one for whole would act on it.
+The damaged datagrams and requests are real ones: sealed with the farm's key, or sent after a complete upgrade. A node
+that accepts a damaged one would act on it.
 """
 
 import os
@@ -43,12 +43,12 @@ TIMEOUT_S = 10.0
 
 
 def port(address: str) -> int:
-    """Of `host:port`."""
+    """Return the port of `host:port`."""
     return int(address.rpartition(":")[2])
 
 
-def bent(random: Random, data: bytes) -> bytes:
-    """Cut off, with flipped bits, longer, or doubled."""
+def damaged(random: Random, data: bytes) -> bytes:
+    """Return data that is cut off, changed in some bits, extended or doubled."""
     match random.randrange(4):
         case 0:
             return data[: random.randrange(len(data))]
@@ -65,10 +65,10 @@ def bent(random: Random, data: bytes) -> bytes:
 
 @contextmanager
 def unharmed(farm: Farm, node: Node) -> Iterator[dict[str, int]]:
-    """Whatever the block does to `node`, the farm is the same afterwards, and the node has not grown much."""
+    """Check after the block that the farm is unchanged, and that the node's memory is bounded."""
     farm.wait_settled()
     farm.wait_known()
-    # A new farm raises its level behind its settling.
+    # A new farm raises its level after it has settled.
     farm.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the feature level is raised")
     before, memory_bytes, counters = node.view(), node.resident_bytes(), node.counters()
     yield counters
@@ -77,18 +77,18 @@ def unharmed(farm: Farm, node: Node) -> Iterator[dict[str, int]]:
     grown_bytes = node.resident_bytes() - memory_bytes
     print(f"{node.name} grew by {grown_bytes / 2**20:.1f} MiB")  # noqa: T201 - shown with -s
     assert grown_bytes < GROWTH_BOUND_BYTES
-    assert sameness(after) == sameness(before)
+    assert unchanged_part(after) == unchanged_part(before)
     assert node.submit({"mark": "after the rubbish"}).index is not None
 
 
-def sameness(view: FarmView) -> tuple[object, ...]:
-    """What rubbish must not change."""
+def unchanged_part(view: FarmView) -> tuple[object, ...]:
+    """Return the part of the view that damaged data must not change."""
     members = {(member.node_id, member.generation) for member in view.members}
     return (view.farm, view.node.generation, view.node.pid, members, view.raft.voters)
 
 
 def real_datagrams(farm: Farm) -> list[bytes]:
-    """Messages of a member that the farm would believe, did they arrive whole and from where they say."""
+    """Return valid messages of a member; unchanged and from the stated address, the farm would accept them."""
     ring = load_farm_key(farm.directory / "farm.key").key_ring
     identity = NodeIdentity.throwaway()
     codec = SecureCodec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
@@ -105,7 +105,7 @@ def real_datagrams(farm: Farm) -> list[bytes]:
     return [codec.outgoing(message, target) for message in messages]
 
 
-def test_rubbish_on_the_gossip_port(farm: Farm) -> None:
+def test_damaged_datagrams_on_gossip_port_are_dropped(farm: Farm) -> None:
     random = seeded("gossip rubbish")
     node = farm.nodes[0]
     gossip, _ = addresses(node)
@@ -115,7 +115,7 @@ def test_rubbish_on_the_gossip_port(farm: Farm) -> None:
             datagram = (
                 random.randbytes(random.choice((0, 1, 2, 27, 40, 200, 1400, 9000)))
                 if number % 2
-                else bent(random, random.choice(real))
+                else damaged(random, random.choice(real))
             )
             if number % 4 == 3:
                 datagram = real[0][: random.randint(1, 60)] + datagram
@@ -130,7 +130,7 @@ def test_rubbish_on_the_gossip_port(farm: Farm) -> None:
     assert node.metric('garlicfarm_gossip_dropped_total{reason="bad_seal"}') > 0
 
 
-def test_ten_thousand_half_open_connections_in_sequence(farm: Farm) -> None:
+def test_half_open_connections_are_bounded(farm: Farm) -> None:
     node = farm.nodes[1]
     _, consensus = addresses(node)
     with unharmed(farm, node) as before, ExitStack() as opened:
@@ -149,7 +149,7 @@ def test_ten_thousand_half_open_connections_in_sequence(farm: Farm) -> None:
                 elif number % 3 == 2:
                     connection.sendall(b"GET / HTTP/1.1\r\n")
             if number % HALF_OPEN_AT_ONCE == 0:
-                # Not faster than the node takes them: it shall hold them, not find them closed in its backlog.
+                # Wait until the node has accepted them: otherwise they would only fill its backlog.
                 farm.wait_until(partial(_at_least, accepted, number), START_BOUND_S, f"{number} are accepted")
                 for connection in waiting:
                     connection.close()
@@ -159,11 +159,11 @@ def test_ten_thousand_half_open_connections_in_sequence(farm: Farm) -> None:
     assert counters["garlic_farm_refused_upgrade"] > 0
 
 
-def _at_least(count: Callable[[], int], wanted: int) -> bool:
-    return count() >= wanted
+def _at_least(count: Callable[[], int], minimum: int) -> bool:
+    return count() >= minimum
 
 
-def test_rubbish_inside_tls_before_the_upgrade(farm: Farm) -> None:
+def test_damaged_upgrade_requests_are_counted(farm: Farm) -> None:
     random = seeded("upgrade rubbish")
     node = farm.nodes[2]
     _, consensus = addresses(node)
@@ -176,7 +176,7 @@ def test_rubbish_inside_tls_before_the_upgrade(farm: Farm) -> None:
             lingering = slow.enter_context(socket.create_connection((LOOPBACK, port(consensus)), TIMEOUT_S))
             lingering.sendall(b"\x16")
         for number in range(150):
-            rubbish = random.randbytes(random.randint(1, 20_000)) if number % 2 else bent(random, request)
+            rubbish = random.randbytes(random.randint(1, 20_000)) if number % 2 else damaged(random, request)
             with (
                 suppress(OSError),
                 socket.create_connection((LOOPBACK, port(consensus)), TIMEOUT_S) as connection,
@@ -195,12 +195,12 @@ def test_rubbish_inside_tls_before_the_upgrade(farm: Farm) -> None:
         farm.wait_until(counted, START_BOUND_S, "the refused handshakes are counted")
 
 
-def test_rubbish_with_the_password(farm: Farm) -> None:
-    """Requests after a true upgrade: cut, bent, of an impossible size, from an impossible server."""
+def test_damaged_requests_after_upgrade_are_counted(farm: Farm) -> None:
+    """Requests are cut, changed, of an impossible size, or random bytes."""
     random = seeded("request rubbish")
     node = farm.wait_settled()
     with unharmed(farm, node) as before:
-        trio.run(_speak_rubbish, farm, node, random)
+        trio.run(_send_damaged_requests, farm, node, random)
 
         def counted() -> bool:
             now = node.counters()
@@ -210,7 +210,7 @@ def test_rubbish_with_the_password(farm: Farm) -> None:
         farm.wait_until(counted, START_BOUND_S, "the refused requests are counted")
 
 
-async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
+async def _send_damaged_requests(farm: Farm, node: Node, random: Random) -> None:
     key = load_farm_key(farm.directory / "farm.key")
     view = await trio.to_thread.run_sync(node.view)
     _, consensus = addresses(node)
@@ -236,14 +236,14 @@ async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
     impossible = requests[0][:-4] + b"\xff\xff\xff\xff"
     for number in range(60):
         dialed = await dialer.dial(address)
-        rubbish = (bent(random, random.choice(requests)), random.randbytes(5_000), impossible)[number % 3]
+        rubbish = (damaged(random, random.choice(requests)), random.randbytes(5_000), impossible)[number % 3]
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.move_on_after(0.05):
             await dialed.stream.send_all(rubbish)
             await dialed.stream.receive_some(4096)
         await trio.aclose_forcefully(dialed.stream)
 
 
-def test_rubbish_on_the_control_socket(farm: Farm) -> None:
+def test_damaged_requests_on_control_socket_are_counted(farm: Farm) -> None:
     random = seeded("control rubbish")
     node = farm.nodes[0]
     request = b"GET /v1/log?from=1&limit=5 HTTP/1.1\r\nHost: node\r\n\r\n"
@@ -253,7 +253,7 @@ def test_rubbish_on_the_control_socket(farm: Farm) -> None:
             lingering.connect(address)
             lingering.sendall(b"GET /v1/view HTTP/1.1\r\nHos")
         for number in range(300):
-            rubbish = random.randbytes(random.randint(1, 30_000)) if number % 2 else bent(random, request)
+            rubbish = random.randbytes(random.randint(1, 30_000)) if number % 2 else damaged(random, request)
             with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(0.05)
                 connection.connect(address)

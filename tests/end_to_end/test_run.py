@@ -1,4 +1,4 @@
-"""`garlicfarm run`: how one node starts, what it says when it cannot, and how it ends."""
+"""`garlicfarm run`: the start of one node, its errors, its log format, its service manager, and its end."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
 
 def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) -> Farm:
-    """One node that is a farm by itself."""
+    """Return a farm of a single node."""
     save_farm_key(directory / "farm.key", new_farm_key(1))
     gossip = gossip_port or free_port(socket.SOCK_DGRAM)
     consensus = consensus_port or free_port(socket.SOCK_STREAM)
@@ -31,14 +31,14 @@ def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) ->
     return Farm(directory, [node])
 
 
-def test_without_a_key_it_says_how_to_make_one(tmp_path: Path) -> None:
+def test_run_without_key_names_command_to_create_one(tmp_path: Path) -> None:
     ended = call("run", "--state-dir", tmp_path)
     assert ended.returncode == 1
     assert "garlicfarm keys new-farm --expect N" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_everything_that_is_wrong_in_a_configuration_is_named(tmp_path: Path) -> None:
+def test_run_names_all_configuration_errors(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('nmae = "a"\nfarm_key = "farm.key"\n[gossip]\nbind = "127.0.0.1:99999"\ncapacity = "many"\n')
     ended = call("run", "--config", file)
@@ -49,7 +49,7 @@ def test_everything_that_is_wrong_in_a_configuration_is_named(tmp_path: Path) ->
     assert "not TOML" in call("run", "--config", file).stderr
 
 
-def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
+def test_run_with_missing_key_file_names_it(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('farm_key = "nowhere.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n')
     ended = call("run", "--config", file)
@@ -58,7 +58,7 @@ def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.SocketKind) -> None:
+def test_run_with_port_in_use_names_setting(tmp_path: Path, kind: socket.SocketKind) -> None:
     with socket.socket(socket.AF_INET, kind) as other:
         other.bind((LOOPBACK, 0))
         if kind is socket.SOCK_STREAM:
@@ -71,13 +71,13 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
             assert ("bind" if gossip else "consensus.bind") in tail(node.log_file)
             assert f"{LOOPBACK}:{port}" in tail(node.log_file)
             assert "Traceback" not in tail(node.log_file)
-            # Gossip has not begun before the Raft port is there: no other member sees a node that dies at once.
+            # Gossip starts after the Raft port is open: other members do not see a node that ends immediately.
             assert gossip or not (node.directory / "generation").exists()
 
 
-def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reason_of_its_end(tmp_path: Path) -> None:
+def test_json_log_has_one_record_per_line_until_the_end(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
-        # Given a node that creates a farm, is stopped, and cannot start again for its key file.
+        # Given a node that creates a farm, is stopped, and cannot start again because of its key file.
         node = farm.nodes[0]
         with node.configuration.open("a") as file:
             file.write('\n[log]\nformat = "json"\n')
@@ -87,10 +87,10 @@ def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reaso
         key = tmp_path / "farm.key"
         key.chmod(0o644)
         assert node.start().wait_end(END_BOUND_S) == 1
-        # When each line that it has written is parsed.
+        # When each line of its log is parsed.
         lines = node.log_file.read_text(encoding="ascii").splitlines()
         found = [json.loads(line) for line in lines]
-    # Then each is a whole record, in order of time, and the last one says why the node ended.
+    # Then each is a complete record, sorted by time, and the last one is the reason of the end.
     assert all(list(each) == ["time", "level", "node", "event", "text", "fields"] for each in found)
     times = [datetime.fromisoformat(each["time"]) for each in found]
     assert all(each.tzinfo is UTC for each in times)
@@ -103,36 +103,34 @@ def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reaso
     assert str(key) in found[-1]["text"]
 
 
-@pytest.mark.parametrize("wanted", ["warning", "error"])
-def test_a_level_leaves_out_what_is_less_severe(tmp_path: Path, wanted: str) -> None:
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_log_level_omits_less_severe_records(tmp_path: Path, level: str) -> None:
     with single(tmp_path) as farm:
         node = farm.nodes[0]
         with node.configuration.open("a") as file:
-            file.write(f'\n[log]\nformat = "json"\nlevel = "{wanted}"\n')
+            file.write(f'\n[log]\nformat = "json"\nlevel = "{level}"\n')
         node.start()
         farm.wait_until(farm.leader, START_BOUND_S, "it leads")
         assert node.stop() == 0
         levels = {json.loads(line)["level"] for line in node.log_file.read_text(encoding="ascii").splitlines()}
-    assert levels == ({"warning"} if wanted == "warning" else set())
+    assert levels == ({"warning"} if level == "warning" else set())
 
 
-def test_a_node_tells_its_service_manager_when_it_serves_that_it_runs_and_that_it_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_notifies_service_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, single(tmp_path) as farm:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(START_BOUND_S)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "1500000")
         node = farm.nodes[0].start()
-        said: list[str] = []
-        while said.count("WATCHDOG=1") < 3 or "READY=1" not in said:
-            said.append(manager.recv(4096).decode().partition("\n")[0])
+        messages: list[str] = []
+        while messages.count("WATCHDOG=1") < 3 or "READY=1" not in messages:
+            messages.append(manager.recv(4096).decode().partition("\n")[0])
         assert node.view().node.pid == node.pid
         assert node.stop() == 0
-        while said[-1] != "STOPPING=1":
-            said.append(manager.recv(4096).decode().partition("\n")[0])
-        assert said.count("READY=1") == said.count("STOPPING=1") == 1
+        while messages[-1] != "STOPPING=1":
+            messages.append(manager.recv(4096).decode().partition("\n")[0])
+        assert messages.count("READY=1") == messages.count("STOPPING=1") == 1
 
 
 def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path) -> None:
@@ -145,12 +143,12 @@ def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path)
 
         farm.wait_until(leads, START_BOUND_S, "a farm of one")
         second = Node(node.configuration)
-        refused = call("run", "--config", second.configuration)
-        assert refused.returncode == 1
-        assert "a node already runs with the state directory" in refused.stderr
-        answer = call("submit", '{"mark": "alone"}', "--json", "--node", node.directory)
-        assert answer.returncode == 0, answer.stderr
-        assert json.loads(answer.stdout)["outcome"] == "committed"
+        result = call("run", "--config", second.configuration)
+        assert result.returncode == 1
+        assert "a node already runs with the state directory" in result.stderr
+        result = call("submit", '{"mark": "alone"}', "--json", "--node", node.directory)
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout)["outcome"] == "committed"
         os.kill(node.pid, signal.SIGINT)
         assert node.wait_end(END_BOUND_S) == 0
         assert not node.socket.exists()
@@ -164,7 +162,7 @@ def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path)
     assert call("status", "--node", node.directory).returncode == 1
 
 
-def test_a_node_that_starts_again_resumes_its_farm_and_does_not_found_it_again(tmp_path: Path) -> None:
+def test_restarted_node_resumes_its_farm(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         [node] = farm.nodes
         for expected in ("farm-founded", "farm-resumed"):
@@ -175,7 +173,7 @@ def test_a_node_that_starts_again_resumes_its_farm_and_does_not_found_it_again(t
             node.stop()
 
 
-def test_a_farm_that_nothing_can_publish_for_says_so_and_no_supervisor_restarts_it(tmp_path: Path) -> None:
+def test_farm_without_publisher_is_reported_as_not_published(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         [node] = farm.nodes
         node.start()

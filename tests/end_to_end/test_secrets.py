@@ -1,4 +1,4 @@
-"""Where a farm's private keys are after it founded, gossiped, committed, published and answered: in key files."""
+"""Private keys of a farm after founding, gossip, commits, publications and replies: they are only in key files."""
 
 import stat
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from bridge.wire.keys.text import encode_key
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
-"""Names of files that hold a private key. Anything else in a state directory may be shown to a helper."""
+"""Names of files with a private key. All other files of a state directory may be shown to a helper."""
 COMMANDS = (
     ("status",),
     ("status", "--json"),
@@ -25,7 +25,7 @@ COMMANDS = (
 
 
 def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
-    """Each private key of the farm and of its nodes, with a name for the failure's text."""
+    """Yield each private key of the farm and of its nodes, with a name for the failure message."""
     yield "master", load_master_key(farm.directory / "master.key").private_key.private_bytes_raw()
     for number, key in enumerate(load_farm_key(farm.directory / "farm.key").gossip_keys):
         yield f"gossip {number}", key
@@ -38,11 +38,11 @@ def secrets_of(farm: Farm) -> Iterator[tuple[str, bytes]]:
 
 
 def files_of(farm: Farm) -> list[Path]:
-    """Every regular file of the farm."""
+    """Return all regular files of the farm."""
     return [path for path in sorted(farm.directory.rglob("*")) if path.is_file() and not path.is_symlink()]
 
 
-def test_no_private_key_is_in_a_log_a_journal_a_structure_a_backup_or_an_answer(farm: Farm) -> None:
+def test_private_keys_are_only_in_key_files(farm: Farm) -> None:
     farm.wait_until(
         lambda: [file for node in farm.nodes for file in node.structures()], PUBLISHER_BOUND_S, "a structure"
     )
@@ -50,7 +50,7 @@ def test_no_private_key_is_in_a_log_a_journal_a_structure_a_backup_or_an_answer(
     assert made.returncode == 0, made.stderr
     shown = {}
     for path in files_of(farm):
-        with suppress(FileNotFoundError):  # replaced since it was listed
+        with suppress(FileNotFoundError):  # replaced since the listing
             shown.update({} if path.name in KEY_FILES else {str(path): path.read_bytes()})
     for command in COMMANDS:
         done = call(*command, "--node", farm.nodes[0].directory)
@@ -65,7 +65,7 @@ def test_no_private_key_is_in_a_log_a_journal_a_structure_a_backup_or_an_answer(
             assert not any(form in content for form in forms), f"the {secret_name} key is in {place}"
 
 
-def test_key_files_belong_to_their_owner_alone(farm: Farm) -> None:
+def test_key_files_are_readable_only_by_owner(farm: Farm) -> None:
     found = {path: stat.S_IMODE(path.stat().st_mode) for path in files_of(farm) if path.name in KEY_FILES}
     assert {path.name for path in found} >= KEY_FILES - {"keys"}
     assert {path: mode for path, mode in found.items() if mode != 0o600} == {}

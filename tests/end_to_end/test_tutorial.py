@@ -1,8 +1,8 @@
-"""docs/tutorial.md as a newcomer walks it: every command of the page runs, and prints what the page says.
+"""docs/tutorial.md: every command of the page runs, and prints the output of the page.
 
-The commands of the page go to one shell, one after the other. In the output that the page shows, `…` stands for any
-text of a line, and a line of it alone for any lines. A command that only looks is repeated until its output is the
-page's, since the farm needs a moment to get there; any other one runs once. `make run` and what ends in `&` run beside.
+The commands go to one shell, in order. In the page's output, `…` matches any text of a line, and a line with only
+`…` matches any lines. A command that only reads is repeated until its output matches, because the farm needs some
+time; all others run once. `make run`, and commands that end in `&`, run in the background.
 """
 
 import os
@@ -24,7 +24,7 @@ END = "__the_end_of_the_command__"
 
 
 class Shell:
-    """A shell that a newcomer types into, in a directory."""
+    """A shell in a directory, used like a new user's terminal."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -43,19 +43,19 @@ class Shell:
         print(line, file=self._process.stdin, flush=True)
 
     def run(self, command: str) -> str:
-        """Run a command to its end; what it printed."""
+        """Run a command to its end; return its output."""
         assert self._process.stdout is not None
         self._type(f"{command}\necho {END}")
         return "".join(iter(self._process.stdout.readline, f"{END}\n"))
 
     def close(self) -> None:
-        """End what runs in the background, and the shell."""
+        """End the background processes and the shell."""
         self._process.communicate("kill $(jobs -p) 2> /dev/null; wait\n", START_BOUND_S)
 
 
 @contextmanager
 def make_run(directory: Path) -> Iterator[None]:
-    """`make run` in the first terminal until the block ends, then Ctrl-C. What it would install is there already."""
+    """Run `make run` in the first terminal until the block ends, then send Ctrl-C. Its packages exist already."""
     make = ["make", "--old-file", ".venv/base.stamp", "run"]
     with (directory / "make-run.log").open("wb") as output:
         process = subprocess.Popen(make, cwd=directory, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -67,13 +67,13 @@ def make_run(directory: Path) -> Iterator[None]:
 
 
 def steps() -> list[tuple[str, str]]:
-    """Each command of the page, and what it prints."""
+    """Return the commands of the page, with their output."""
     parts = [re.split(r"^\$ (.+)$", block, flags=re.MULTILINE) for block in BLOCKS]
     return [(part[at], part[at + 1].lstrip("\n")) for part in parts for at in range(1, len(part), 2)]
 
 
 def pattern(shown: str) -> re.Pattern[str]:
-    """What fits the output that the page shows."""
+    """Return a pattern for the output on the page."""
     lines = [
         "(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*").replace(r"\ ", " +") + r" *\n"
         for line in shown.splitlines()
@@ -82,20 +82,20 @@ def pattern(shown: str) -> re.Pattern[str]:
 
 
 def walk(shell: Shell, command: str, shown: str) -> None:
-    """Run one command of the page until it prints what the page says."""
-    fits, printed = pattern(shown), [""]
+    """Run one command of the page until it prints the page's output."""
+    expected_output, printed = pattern(shown), [""]
 
-    def printed_it() -> bool:
+    def matches() -> bool:
         printed.append(shell.run(command))
-        return fits.fullmatch(printed[-1]) is not None
+        return expected_output.fullmatch(printed[-1]) is not None
 
     if command.startswith(ONCE):
-        assert printed_it(), f"{command} printed\n{printed[-1]}"
+        assert matches(), f"{command} printed\n{printed[-1]}"
     else:
-        wait_until(printed_it, START_BOUND_S, f"{command} prints\n{shown}", lambda: printed[-1])
+        wait_until(matches, START_BOUND_S, f"{command} prints\n{shown}", lambda: printed[-1])
 
 
-def test_a_newcomer_walks_the_tutorial_to_its_end(tmp_path: Path) -> None:
+def test_tutorial_commands_print_documented_output(tmp_path: Path) -> None:
     shutil.copy2(ROOT / "Makefile", tmp_path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (first, shown), *others = steps()

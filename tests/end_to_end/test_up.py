@@ -1,4 +1,4 @@
-"""`garlicfarm up`: stands a farm up with one command, and never leaves a process behind."""
+"""`garlicfarm up`: it creates and starts a farm with one command, and always ends all of its processes."""
 
 import os
 import signal
@@ -13,13 +13,11 @@ from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
 from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
-from tests.end_to_end.up_process import gone, running_up
+from tests.end_to_end.up_process import all_ended, running_up
 
 
 @pytest.mark.parametrize("servers", [3, 5])
-def test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination(
-    tmp_path: Path, servers: int
-) -> None:
+def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) -> None:
     directory = tmp_path / "farm"
     ended = call(
         *("up", "--servers", str(servers), "--state-dir", directory, "--exit-when-published", "--timeout", "60"),
@@ -48,7 +46,7 @@ def _hash_of_leaf(text: str) -> bytes:
     return sha256(b64decode(text.strip().replace("-", "+").replace("~", "/"))).digest()
 
 
-def test_up_says_at_the_timeout_how_far_the_farm_has_come_and_ends_with_1(tmp_path: Path) -> None:
+def test_up_reports_state_of_farm_at_timeout(tmp_path: Path) -> None:
     ended = call(
         *("up", "--servers", "2", "--state-dir", tmp_path / "farm", "--exit-when-published", "--timeout", "0.5")
     )
@@ -57,7 +55,7 @@ def test_up_says_at_the_timeout_how_far_the_farm_has_come_and_ends_with_1(tmp_pa
     assert "node-1: does not answer" in ended.stderr
 
 
-def test_up_stops_by_itself_after_the_time_given_and_goes_on_with_the_same_farm_the_next_time(tmp_path: Path) -> None:
+def test_up_stops_after_duration_and_resumes_same_farm(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
     first = call("up", "--servers", "2", "--state-dir", directory, "--for", "0")
     assert first.returncode == 0, first.stderr
@@ -66,28 +64,28 @@ def test_up_stops_by_itself_after_the_time_given_and_goes_on_with_the_same_farm_
         up.wait_for("process-started", 2)
         children = up.children()
         assert up.process.wait(30) == 0, up.output
-        assert gone(children, 1)
+        assert all_ended(children, 1)
         assert "Continuing the farm of 2 nodes" in up.output
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_however_up_ends_its_processes_end_too(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: signal.Signals) -> None:
     with running_up(tmp_path / "farm", "--servers", "2") as up:
         up.wait_for("process-started", 2)
-        if how in {signal.SIGINT, signal.SIGKILL}:
+        if signal_number in {signal.SIGINT, signal.SIGKILL}:
             up.wait_for("leader-elected")
         children = up.children()
         assert len(children) == 2
-        os.kill(up.process.pid, how)
+        os.kill(up.process.pid, signal_number)
         code = up.process.wait(30)
-        assert code == (-how if how is signal.SIGKILL else 0), up.output
-        assert gone(children, 20), "a process was left behind"
+        assert code == (-signal_number if signal_number is signal.SIGKILL else 0), up.output
+        assert all_ended(children, 20), "a process was left behind"
         if code == 0:
             assert "SIGKILL" not in up.output
             assert "Traceback" not in up.output
 
 
-def test_a_second_up_on_the_same_directory_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
+def test_second_up_on_same_directory_is_refused(tmp_path: Path) -> None:
     with running_up(tmp_path / "farm", "--servers", "1") as up:
         up.wait_for("process-started")
         second = call("up", "--servers", "1", "--state-dir", tmp_path / "farm", "--for", "1")
@@ -98,7 +96,7 @@ def test_a_second_up_on_the_same_directory_is_refused_and_disturbs_nothing(tmp_p
         assert up.process.poll() is None
 
 
-def test_up_tells_when_a_process_was_killed_and_when_none_is_left(tmp_path: Path) -> None:
+def test_up_reports_killed_processes_and_ends_after_last_one(tmp_path: Path) -> None:
     with running_up(tmp_path / "farm", "--servers", "2") as up:
         up.wait_for("process-started", 2)
         one, other = up.children()
@@ -110,7 +108,7 @@ def test_up_tells_when_a_process_was_killed_and_when_none_is_left(tmp_path: Path
         assert "every process of the farm has ended" in up.output
 
 
-def test_a_directory_that_holds_a_farm_of_another_size_is_left_alone(tmp_path: Path) -> None:
+def test_directory_with_farm_of_another_size_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path, 3)
     key = (tmp_path / "farm.key").read_bytes()
     ended = call("up", "--servers", "5", "--state-dir", tmp_path, "--for", "1")
@@ -124,14 +122,14 @@ def test_a_directory_that_holds_a_farm_of_another_size_is_left_alone(tmp_path: P
     "options",
     [("--servers", "0"), ("--servers", "many"), ("--for", "-1"), ("--timeout", "0"), ("--no-such-option",), ("extra",)],
 )
-def test_wrong_usage_ends_with_2(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_up_usage_error_exits_two(tmp_path: Path, options: tuple[str, ...]) -> None:
     ended = call("up", "--state-dir", tmp_path / "farm", *options)
     assert ended.returncode == 2
     assert "Usage: " in ended.stderr
     assert not (tmp_path / "farm").exists()
 
 
-def test_a_killed_farm_is_brought_back_by_the_next_up(tmp_path: Path) -> None:
+def test_up_resumes_killed_farm(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
     with running_up(directory, "--servers", "2") as up:
         up.wait_for("publication-accepted")
@@ -140,7 +138,7 @@ def test_a_killed_farm_is_brought_back_by_the_next_up(tmp_path: Path) -> None:
         for child in children:
             child.kill()
         up.process.kill()
-        assert gone(children, 10)
+        assert all_ended(children, 10)
     with running_up(directory, "--servers", "2") as up:
         up.wait_for("leader-elected")
         wait_until(lambda: up.output.count(", start number 2") == 2, START_BOUND_S, "both in their second life")

@@ -1,4 +1,4 @@
-"""A node is restarted with a wrong address: a corrected file is enough, with or without a leader."""
+"""A node restarted with a wrong address: a corrected configuration file is enough, with or without a leader."""
 
 import re
 import socket
@@ -10,7 +10,7 @@ from tests.end_to_end.settings import LOOPBACK, free_port
 
 
 def advertising(text: str, section: str, port: int) -> str:
-    """The settings with an address in this section at which nothing listens."""
+    """Return the settings with an advertised address without a listener."""
     return re.sub(rf"(?m)^\[{section}\]$", f'[{section}]\nadvertise = "{LOOPBACK}:{port}"', text)
 
 
@@ -20,7 +20,7 @@ def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
 
 
 def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: Path) -> None:
-    """The other living node needs this one's vote, and no leader could change anything."""
+    """The other running node needs the vote of this one, and without a leader the group cannot change."""
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
         leader = farm.wait_settled()
@@ -39,8 +39,8 @@ def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: 
         wrong.stop()
         wrong.configuration.write_text(right)
         wrong.start()
-        living = (wrong, other)
-        farm.wait_until(lambda: farm.leader() in living, START_BOUND_S, "the two elect")
+        running = (wrong, other)
+        farm.wait_until(lambda: farm.leader() in running, START_BOUND_S, "the two elect")
         farm.wait_until(
             lambda: wrong.submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED, START_BOUND_S, "they commit"
         )

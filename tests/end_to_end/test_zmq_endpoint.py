@@ -1,4 +1,4 @@
-"""The ØMQ Raft endpoint of a real node: the farm's log read, followed and written by a client, over CURVE."""
+"""The ØMQ Raft endpoint of a real node: a client reads, follows and writes the farm's log over CURVE."""
 
 import socket
 from contextlib import aclosing
@@ -18,11 +18,11 @@ from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
 IDENT = "reading"
 BOUND_S = 20.0
-WRITER, READER, STRANGER = (new_curve_key(name) for name in ("writer", "reader", "stranger"))
+WRITER, READER, UNLISTED = (new_curve_key(name) for name in ("writer", "reader", "stranger"))
 
 
 def lone_farm(directory: Path, zmq: str) -> tuple[Farm, str, str]:
-    """One node, with the URLs of its endpoint and its PUB socket."""
+    """Return a farm of one node, with the URLs of its endpoint and its PUB socket."""
     key_file = directory / "farm.key"
     save_farm_key(key_file, new_farm_key(1))
     gossip, consensus, listen, broadcast = (
@@ -37,18 +37,18 @@ def lone_farm(directory: Path, zmq: str) -> tuple[Farm, str, str]:
 
 
 def curve(node: Node, key: CurveKey) -> CurveClient:
-    """What a client needs to connect with a key."""
+    """Return the keys for a client's connection."""
     return CurveClient(load_curve_key(node.directory / "zmq.key").public, key.public, key.secret)
 
 
 async def read_all(client: zmq_raft.ZmqRaftClient) -> list[CommittedEntry]:
-    """Every committed entry."""
+    """Return all committed entries."""
     async with aclosing(client.entries(0)) as entries:
         return [each async for each in entries if isinstance(each, CommittedEntry)]
 
 
-def test_listed_keys_read_follow_and_write_the_log_each_update_once(tmp_path: Path) -> None:
-    # Given a node that lists a key which may write and one which may read
+def test_listed_keys_read_follow_and_write_log(tmp_path: Path) -> None:
+    # Given a node with a list of a key that may write and a key that may read
     keys = tmp_path / "keys"
     keys.write_text(f"writer {to_z85(WRITER.public)} submit\nreader {to_z85(READER.public)}\n")
     keys.chmod(0o600)
@@ -58,8 +58,8 @@ def test_listed_keys_read_follow_and_write_the_log_each_update_once(tmp_path: Pa
         node.start()
         farm.wait_until(lambda: node.view().farm.level == SUPPORTED_LEVEL, START_BOUND_S, "the level is raised")
 
-        # When the writer has an update committed, twice under one request id
-        async def first_life() -> tuple[bytes, int]:
+        # When the writer submits an update, twice under one request id
+        async def first_run() -> tuple[bytes, int]:
             with trio.fail_after(BOUND_S):
                 async with (
                     zmq_raft.connect([url], IDENT, curve=curve(node, WRITER)) as writer,
@@ -71,50 +71,50 @@ def test_listed_keys_read_follow_and_write_the_log_each_update_once(tmp_path: Pa
                     request_id = writer.make_request_id()
                     index = await writer.update(b'{"note":1}', request_id)
                     assert await writer.update(b'{"note":1}', request_id) == index
-                    # Then the reader finds it in the log once, as `GET /v1/log` shows the log
+                    # Then the reader finds it once in the log, and the log equals the log of `GET /v1/log`
                     entries = await read_all(reader)
-                    told = await trio.to_thread.run_sync(node.entries)
+                    node_entries = await trio.to_thread.run_sync(node.entries)
                     assert [each.index for each in entries] == list(range(1, len(entries) + 1))
                     for each in entries:
                         if each.kind is LogEntryKind.STATE:
-                            assert each.data == told[each.index].data
+                            assert each.data == node_entries[each.index].data
                     assert [each.index for each in entries if each.request_id == request_id] == [index]
-                    # And it may not write, nor may a client change the members
+                    # And the reader may not write, and a client may not change the members
                     with pytest.raises(RequestExpiredError):
                         await reader.update(b"{}")
                     with pytest.raises(zmq_raft.ConfigRefusedError, match="farm's own rules"):
                         await writer.change_config([zmq_raft.Peer("x", url)])
-                    # And a subscriber is told of the next entry
+                    # And a subscriber receives the next entry
                     async with aclosing(reader.subscribe(index)) as following:
                         following_entry = await anext(following)
                         assert isinstance(following_entry, CommittedEntry)
                         assert following_entry.index == index + 1
                     return request_id, index
 
-        request_id, index = trio.run(first_life)
+        request_id, index = trio.run(first_run)
         view = node.view()
         assert view.node.zmq_address == url
         assert view.counters["zmq_updates_committed"] == 1
         assert view.counters["zmq_keys_accepted"] >= 2
 
-        # When the node starts again, a repetition is told the same place, and a key that is not listed gets no answer
+        # When the node restarts, a repetition returns the same index, and an unlisted key does not get a reply
         assert node.stop() == 0
         node.start()
         farm.wait_until(lambda: node.view().raft.leader_id is not None, START_BOUND_S, "it leads again")
 
-        async def second_life() -> None:
+        async def second_run() -> None:
             with trio.fail_after(BOUND_S):
                 async with zmq_raft.connect([url], IDENT, curve=curve(node, WRITER)) as writer:
                     assert await writer.update(b'{"note":1}', request_id) == index
-                async with zmq_raft.connect([url], IDENT, curve=curve(node, STRANGER)) as stranger:
+                async with zmq_raft.connect([url], IDENT, curve=curve(node, UNLISTED)) as unlisted:
                     with pytest.raises(NoAnswerError):
-                        await stranger.log_info(patience_s=1.0)
+                        await unlisted.log_info(patience_s=1.0)
 
-        trio.run(second_life)
+        trio.run(second_run)
         assert sum(b'"note"' in each.data for each in node.entries().values()) == 1
 
 
-def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> None:
+def test_port_in_use_ends_node(tmp_path: Path) -> None:
     farm, url, _ = lone_farm(tmp_path, "")
     with farm, socket.create_server((LOOPBACK, int(url.rpartition(":")[2]))):
         (node,) = farm.nodes
@@ -122,7 +122,7 @@ def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> N
         assert "[zmq]: cannot listen at" in node.log_file.read_text().splitlines()[-1]
 
 
-def test_the_keys_of_a_client_are_made_by_a_command(tmp_path: Path) -> None:
+def test_new_curve_command_creates_client_key(tmp_path: Path) -> None:
     made = call("keys", "new-curve", tmp_path / "client.key", "--name", "client")
     assert made.returncode == 0
     assert made.stdout.split()[1] == to_z85(load_curve_key(tmp_path / "client.key").public)

@@ -1,4 +1,4 @@
-"""docs/how-to/read-the-log-from-node-js.md does what it says: its ten lines run against a node, and so do ours."""
+"""docs/how-to/read-the-log-from-node-js.md: its ten lines run against a node, and our client reads the same."""
 
 import os
 import re
@@ -29,7 +29,7 @@ ENTRIES = 5
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """A node with some entries, as the document has it: open to this machine, read-only, with a broadcast."""
+    """Start a node as in the document, with some entries: open to this machine, read-only, with a broadcast."""
     farm, url, _ = lone_farm(tmp_path_factory.mktemp("zmq"), "")
     with farm:
         (node,) = farm.nodes
@@ -41,26 +41,26 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, s
 
 
 def programs(language: str) -> list[str]:
-    """The programs in the document."""
+    """Return the programs in the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def ten_lines() -> str:
-    """The first of them."""
+    """Return the first program."""
     (found,) = programs("js")
     return found
 
 
-def shown(node: Node) -> dict[int, str]:
-    """What `GET /v1/log` shows of applications' entries."""
+def application_entries(node: Node) -> dict[int, str]:
+    """Return the applications' entries of `GET /v1/log`."""
     entries = node.entries().values()
     return {each.index: each.data.decode() for each in entries if each.kind is EntryKind.APPLICATION}
 
 
-def test_our_client_reads_what_the_control_endpoint_shows(endpoint: tuple[Node, str]) -> None:
+def test_client_reads_entries_of_control_endpoint(endpoint: tuple[Node, str]) -> None:
     node, url = endpoint
-    told = shown(node)
+    expected = application_entries(node)
 
     async def read() -> dict[int, str]:
         with trio.fail_after(BOUND_S):
@@ -70,16 +70,16 @@ def test_our_client_reads_what_the_control_endpoint_shows(endpoint: tuple[Node, 
                     assert isinstance(each, CommittedEntry)
                     if each.kind is LogEntryKind.STATE:
                         found[each.index] = each.data.decode()
-                    if each.index >= max(told):
+                    if each.index >= max(expected):
                         break
                 return found
 
-    assert trio.run(read).items() >= told.items()
+    assert trio.run(read).items() >= expected.items()
 
 
 @contextmanager
 def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = None) -> Iterator[Iterator[str]]:
-    """What a program prints, line by line, for a bounded time."""
+    """Run a program; yield its output lines, for a limited time."""
     if shutil.which("node") is None or not (PACKAGE / "node_modules" / "zmq-raft").is_dir():
         pytest.skip("needs Node and the package: make interop-zmq")
     file = directory / "log.js"
@@ -88,7 +88,7 @@ def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = 
     command = ["node", str(file), url, IDENT]
     with child(command, env={**os.environ, **(keys or {})}) as reader:
         assert reader.stdout is not None
-        # A program that prints nothing would be waited for without end.
+        # The timer limits the wait for a program without output.
         bound = Timer(BOUND_S, reader.kill)
         bound.start()
         try:
@@ -98,9 +98,9 @@ def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = 
 
 
 @pytest.mark.interop
-def test_the_ten_lines_print_what_the_control_endpoint_shows(endpoint: tuple[Node, str], tmp_path: Path) -> None:
+def test_ten_lines_print_entries_of_control_endpoint(endpoint: tuple[Node, str], tmp_path: Path) -> None:
     node, url = endpoint
-    told = shown(node)
+    expected = application_entries(node)
     with node_js(tmp_path, ten_lines(), url) as lines:
         found: dict[int, str] = {}
         node.submit({"note": "while it follows"})
@@ -109,19 +109,19 @@ def test_the_ten_lines_print_what_the_control_endpoint_shows(endpoint: tuple[Nod
             found[int(index)] = value
             if "while it follows" in value:
                 break
-    assert {index: value for index, value in found.items() if index <= max(told)} == told
+    assert {index: value for index, value in found.items() if index <= max(expected)} == expected
 
 
 @pytest.mark.interop
-def test_with_the_keys_of_the_document_a_listed_client_follows(tmp_path: Path) -> None:
+def test_listed_client_follows_with_keys_of_document(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"reader {to_z85(READER.public)}\n")
     keys.chmod(0o600)
     farm, url, _ = lone_farm(tmp_path, f'keys = "{keys}"\n')
     options = "{ secret: ident, lastIndex: 0"
     assert options in ten_lines()
-    before, behind = programs("javascript")
-    text = before + ten_lines().replace(options, f"{options}, sockopts") + behind
+    before, after = programs("javascript")
+    text = before + ten_lines().replace(options, f"{options}, sockopts") + after
     with farm:
         (node,) = farm.nodes
         node.start()
@@ -137,6 +137,6 @@ def test_with_the_keys_of_the_document_a_listed_client_follows(tmp_path: Path) -
             assert any("while it follows" in line for line in lines)
 
 
-def test_the_document_has_a_program_of_ten_lines() -> None:
+def test_document_program_has_ten_lines() -> None:
     assert len(ten_lines().splitlines()) == 10
     assert 'require("zmq-raft")' in ten_lines()

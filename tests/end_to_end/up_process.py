@@ -1,4 +1,4 @@
-"""`garlicfarm up` as a process of its own, for the tests: its output as it comes, its children, its end."""
+"""`garlicfarm up` as a separate process for the tests, with its output, its children and its end."""
 
 import os
 import subprocess
@@ -22,17 +22,17 @@ class Up:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._output.read_text(errors="replace")
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Until it has printed `text` so often."""
+        """Wait until the output contains `text` this many times."""
         wait_until(
             lambda: self.output.count(text) >= times, START_BOUND_S, f"`up` prints {text!r}", lambda: self.output
         )
 
     def children(self) -> list[psutil.Process]:
-        """The processes that it started and that live."""
+        """Return the running child processes."""
         with suppress(psutil.NoSuchProcess):
             self._known.update(psutil.Process(self.process.pid).children(recursive=True))
         return [child for child in self._known if child.is_running()]
@@ -40,7 +40,7 @@ class Up:
 
 @contextmanager
 def running_up(directory: Path, *options: str) -> Iterator[Up]:
-    """`garlicfarm up` on `directory` while the block runs; afterwards nothing of it is left."""
+    """Run `garlicfarm up` on `directory` during the block; afterwards end all of its processes."""
     output = directory.with_name(f"{directory.name}.out")
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -64,7 +64,7 @@ def running_up(directory: Path, *options: str) -> Iterator[Up]:
                 child.kill()
 
 
-def gone(processes: Iterable[psutil.Process], timeout_s: float) -> bool:
-    """Whether all of them end in time."""
+def all_ended(processes: Iterable[psutil.Process], timeout_s: float) -> bool:
+    """Return True if all processes end in time."""
     _, alive = psutil.wait_procs(list(processes), timeout_s)
     return not alive

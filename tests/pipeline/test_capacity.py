@@ -87,7 +87,7 @@ def test_trend_requires_three_days(tmp_path: Path) -> None:
     assert row["load"] == pytest.approx(0.1 + 0.2 * (2 - 2.5 / 24), abs=1e-6), "the mean of the last four hours"
 
 
-def test_removed_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
+def test_absent_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
     gone = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
     write_derived(
         tmp_path,

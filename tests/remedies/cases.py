@@ -1,11 +1,11 @@
-"""One case for each command that the product advises: how it is typed, and where its outcome is asserted.
+"""One case for each command that the product advises: the test that runs it and asserts its outcome.
 
-    READS            typed at a node that serves: exit code 0
-    HELP             typed: the document and its section are there
-    file::test       typed by this test in the situation that advises it, with the outcome asserted
+    READS            run at a running node: exit code 0
+    HELP             run: the document and its section exist
+    file::test       run by this test in the situation of the advice, with an assertion of its outcome
 
-The key is the command without its values: its path and its options. A remedy without a case fails `test_remedies.py`;
-so does a case whose test is gone, or no longer types the command (`typing.py`).
+The key is the command without values: its path and its options. A remedy without a case fails `test_remedies.py`. A
+case fails if its test does not exist, or does not run the command (`typing.py`).
 """
 
 from typing import Final
@@ -43,8 +43,8 @@ CASES: Final[dict[str, str]] = {
     "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
     "keys kafka-user --name --scope": "tests/node/test_kafka_users.py::"
     "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
-    "keys new-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
-    "keys new-client --name": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
+    "keys new-client": f"{HERE}::test_client_key_guide_commands_succeed",
+    "keys new-client --name": f"{HERE}::test_client_key_guide_commands_succeed",
     "keys new-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "keys new-curve --name": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "keys new-destination": "tests/node/test_cli_destination_keys.py::"
@@ -53,10 +53,9 @@ CASES: Final[dict[str, str]] = {
     "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
     "keys new-farm --expect": "tests/node/test_cli_commands.py::"
     "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
-    "keys offline": f"{HERE}::test_the_advice_about_a_signing_key_ends_its_alarm",
-    "keys offline --master --out": f"{HERE}::test_the_advice_about_a_signing_key_ends_its_alarm",
-    "keys replace": "tests/end_to_end/test_keys.py::"
-    "test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_place",
+    "keys offline": f"{HERE}::test_advice_about_signing_key_ends_alarm",
+    "keys offline --master --out": f"{HERE}::test_advice_about_signing_key_ends_alarm",
+    "keys replace": "tests/end_to_end/test_keys.py::test_replaced_keys_invalidate_copied_key_file",
     "keys rotate": "tests/node/test_cli_keys.py::test_rotate_tells_its_steps_and_the_key_file_to_hand_out",
     "keys show-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "leave": "tests/node/test_cli_commands.py::test_leave_names_the_node",
@@ -64,18 +63,17 @@ CASES: Final[dict[str, str]] = {
     "log verify": "tests/node/test_log_verify.py::test_a_sound_directory_is_told_with_counts_and_stays_as_it_is",
     "log-time back": DECIDED,
     "monitor": "tests/node/test_cli_watching.py::test_monitor_tells_the_events_of_all_nodes_as_one_story",
-    "node admit-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
+    "node admit-client": f"{HERE}::test_client_key_guide_commands_succeed",
     "node approve": LOST,
     "node clients": "tests/node/test_json_documents.py::test_what_a_command_prints_has_the_keys_that_it_had",
     "node evict": "tests/node/test_cli_leader.py::test_a_follower_that_is_named_leads_to_the_leader_beside_it",
     "node list": LOST,
-    "node remove-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
+    "node remove-client": f"{HERE}::test_client_key_guide_commands_succeed",
     "publish cost": DECIDED,
     "publish exclude": DECIDED,
     "publish force": DECIDED,
-    "recover": "tests/end_to_end/test_survivor.py::test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it",
-    "recover --from": "tests/end_to_end/test_survivor.py::"
-    "test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it",
+    "recover": "tests/end_to_end/test_survivor.py::test_remaining_server_publishes_and_recovers_farm",
+    "recover --from": "tests/end_to_end/test_survivor.py::test_remaining_server_publishes_and_recovers_farm",
     "recover --cut-after --from": "tests/node/test_recovering_poisoned.py::"
     "test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on",
     "recover --farm-key --from --reset": "tests/node/test_recovering_poisoned.py::"
@@ -85,16 +83,14 @@ CASES: Final[dict[str, str]] = {
     "restore": LOST,
     "run": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
     "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
-    "servers remove": f"{HERE}::test_the_advice_after_a_loss_is_never_refused",
+    "servers remove": f"{HERE}::test_advice_after_loss_is_never_refused",
     "servers restore": DECIDED,
-    "submit": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
+    "submit": f"{HERE}::test_client_key_guide_commands_succeed",
     "top": "tests/node/test_cli_terminals.py::test_the_live_view_is_drawn_where_the_terminal_lacks_letters",
     "transfer": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
     "transfer --to": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
-    "up": "tests/end_to_end/test_up.py::"
-    "test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination",
-    "up --servers": "tests/end_to_end/test_up.py::"
-    "test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination",
+    "up": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
+    "up --servers": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
 }
 APART: Final = ("help", "kraft", "zmq-raft", "pipeline", "simulate")
-"""`help` is typed, all of it. The others act on no farm: they are parsed here, and typed in their own tests."""
+"""All pages of `help` are run. The other commands do not act on a farm: they are parsed here and run elsewhere."""

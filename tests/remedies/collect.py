@@ -1,11 +1,11 @@
-"""Every command that the product advises, by the place that advises it.
+"""All commands that the product advises, with the place of the advice.
 
-    sources      strings and f-strings of the packages, docstrings apart: commands between back quotes. The remedies of
-                 alarms are among them (`bridge.api.alarms`)
-    guides       docs/how-to: commands between back quotes, and the lines of code blocks
+    sources      strings and f-strings of the packages, without docstrings: commands in backticks, for example in the
+                 remedies of alarms (`bridge.api.alarms`)
+    guides       docs/how-to: commands in backticks, and the lines of code blocks
 
-A placeholder (`FILE`, `{path}`) stands for a value. `…` ends a command: what follows is up to the reader. A command
-without any argument is a mention of it (*as `garlicfarm keys offline` writes it*).
+A placeholder (`FILE`, `{path}`) represents a value. `…` ends a command, and the reader completes it. A command without
+arguments is only a mention (*as `garlicfarm keys offline` writes it*).
 """
 
 import ast
@@ -25,16 +25,16 @@ _TEXT = re.compile(r"\s{2,}.*$|\s+#\s.*$")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A command as it is advised, and where."""
+    """An advised command, and its place."""
 
     command: str
     place: str
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words behind `garlicfarm`, up to `…`; none if it is another program's."""
+        """Return the words after `garlicfarm`, up to `…`; an empty tuple for other programs."""
         text = re.sub(r"^sudo (-u \S+ )?", "", self.command)
-        # Of alternatives (`FILE|DIR`) the first one stands for all.
+        # The first alternative (`FILE|DIR`) represents all.
         text = re.sub(r"(?<=\w)\|[^ ]+", "", text)
         try:
             words = shlex.split(text.partition("…")[0])
@@ -44,25 +44,25 @@ class Remedy:
 
     @property
     def is_open(self) -> bool:
-        """Whether the reader is to complete it."""
+        """Return True if the reader must complete the command."""
         return "…" in self.command
 
 
 def in_text(text: str, place: str) -> Iterator[Remedy]:
-    """The commands between back quotes."""
+    """Yield the commands in backticks."""
     for found in _QUOTED.findall(text):
         yield Remedy(" ".join(found.split()), place)
 
 
 def in_sources(root: Path = ROOT) -> Iterator[Remedy]:
-    """Those of the packages."""
+    """Yield the remedies of the packages."""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             yield from in_module(path.read_text(encoding="utf-8"), str(path.relative_to(root)))
 
 
 def in_module(source: str, place: str) -> Iterator[Remedy]:
-    """Those of one module. Most modules advise no command and are not parsed."""
+    """Yield the remedies of one module. Modules without a command are not parsed."""
     if _OPENED.search(source) is None:
         return
     tree = ast.parse(source)
@@ -82,13 +82,13 @@ def _part(value: ast.expr) -> str:
 
 
 def in_guides() -> Iterator[Remedy]:
-    """Those of the guides."""
+    """Yield the remedies of the guides."""
     for path in sorted((ROOT / "docs" / "how-to").glob("*.md")):
         yield from in_guide(path.read_text(encoding="utf-8"), path.name)
 
 
 def in_guide(text: str, name: str) -> Iterator[Remedy]:
-    """Those of one guide: a long line of a code block may go on in the next one behind a backslash."""
+    """Yield the remedies of one guide. A backslash continues a line of a code block."""
     joined = re.sub(r"\\\n\s*", " ", text)
     prose = []
     for number, line in enumerate(joined.splitlines(), start=1):

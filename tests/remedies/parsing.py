@@ -1,4 +1,4 @@
-"""Whether a command is one of the real command line: its name, its options, and all that it demands."""
+"""The check of a command against the real command line: its name, its options, and its required arguments."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from tests.remedies.collect import Remedy
 
 _PLACEHOLDER = re.compile(r"^(VALUE|[A-Z][A-Z_]*)(?=$|[/.:,])")
 _NEW = "NEW"
-"""A file or a directory that is not there yet."""
+"""A file or directory that does not exist yet."""
 _SAMPLES = ("3", "value", "00" * 16, "ø", '{"a": 1}')
-"""One of them fits each type of argument."""
+"""Sample values; one of them fits each type of argument."""
 
 
 def found_command(words: Sequence[str]) -> tuple[click.Command, list[str], str]:
-    """The command that these words name, what is left of them, and the path; `click.UsageError` without one."""
+    """Return the command of these words, the remaining words, and the path; raise `click.UsageError` without one."""
     command: click.Command = cli
     rest, path = list(words), list[str]()
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -30,7 +30,7 @@ def found_command(words: Sequence[str]) -> tuple[click.Command, list[str], str]:
 
 
 def fault_of(remedy: Remedy) -> str | None:
-    """Why the command cannot be typed as it stands; None if it can, or is another program's."""
+    """Return the fault of an advised command, or None if it is valid or another program's."""
     words = remedy.words
     if not words:
         return None

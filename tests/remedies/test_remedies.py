@@ -1,8 +1,8 @@
-"""A remedy that no engineer has typed is worse than none: here each is typed, in the situation that prints it.
+"""Remedies that the product advises: each one is run in the situation that prints it.
 
-every advised command, anywhere     parses with the real command line, with the options that it names
-of errors, alarms and verdicts      has a case (`cases.py`): typed here, or in the test that the case names
-after a loss, of the key files      the very text of the advice is typed, and its outcome asserted
+all advised commands                parse with the real command line and the named options
+errors, alarms and verdicts         have a case (`cases.py`): the command is run here, or in the test of the case
+after a loss, of the key files      the exact text of the advice is run, and its outcome asserted
 """
 
 import re
@@ -58,44 +58,42 @@ NEW_KEY = bytes(range(32))
 
 
 def key_of(remedy: Remedy) -> str:
-    """The command without its values: its path and its options."""
+    """Return the command without values: its path and its options."""
     _, rest, path = found_command(remedy.words)
     options = sorted({each for each in rest if each.startswith("--")})
     return " ".join([path, *options])
 
 
-def uncovered(remedies: tuple[Remedy, ...]) -> list[str]:
-    """Remedies that have no case."""
+def remedies_without_case(remedies: tuple[Remedy, ...]) -> list[str]:
+    """Return the remedies without a case."""
     own = [each for each in remedies if each.words and each.words[0] not in APART and not each.words[0].startswith("-")]
     return [f"{each.place}: `{each.command}` ({key_of(each)})" for each in own if key_of(each) not in CASES]
 
 
-# -- every command that is advised -------------------------------------------------------------------------------------
+# -- all advised commands ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("remedies", [ADVISED, GUIDES], ids=["texts", "guides"])
-def test_each_advised_command_is_one_of_the_command_line(
-    remedies: tuple[Remedy, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advised_command_parses(remedies: tuple[Remedy, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("3").touch()  # what a placeholder for a file that exists stands for
+    Path("3").touch()  # the value of a placeholder for an existing file
     assert len(remedies) > 50
     assert [fault for each in remedies if (fault := fault_of(each)) is not None] == []
 
 
-def test_each_advised_command_has_a_case() -> None:
-    assert uncovered(ADVISED) == []
+def test_advised_command_has_case() -> None:
+    assert remedies_without_case(ADVISED) == []
 
 
 @pytest.mark.parametrize("key", [key for key, case in CASES.items() if case is not READS])
-def test_the_test_of_a_case_types_its_command(key: str) -> None:
-    """Given a case, then its test is there, and its own source types each word of the command."""
+def test_case_test_runs_its_command(key: str) -> None:
+    """The test exists, and its source contains each word of the command."""
     assert fault_of_case(key, CASES[key]) is None
 
 
 @pytest.fixture
 def garlicfarm(tmp_path: Path) -> Iterator[Callable[..., Result]]:
-    """The command line beside a node that serves."""
+    """Return a function that runs the command line with a running node."""
     node = Node()
     node.cluster_id = "00" * 16
 
@@ -108,7 +106,7 @@ def garlicfarm(tmp_path: Path) -> Iterator[Callable[..., Result]]:
 
 
 @pytest.mark.parametrize("key", [key for key, case in CASES.items() if case is READS])
-def test_each_remedy_that_looks_can_be_typed(key: str, garlicfarm: Callable[..., Result]) -> None:
+def test_reading_remedy_succeeds(key: str, garlicfarm: Callable[..., Result]) -> None:
     words = [word for each in key.split() for word in ([each, "published"] if each == "--kind" else [each])]
     result = garlicfarm(*words)
     assert result.exit_code in ({0, 3, 4} if key.startswith("status") else {0}), result.output
@@ -117,16 +115,16 @@ def test_each_remedy_that_looks_can_be_typed(key: str, garlicfarm: Callable[...,
 @pytest.mark.parametrize(
     "words", sorted({each.words for each in (*ADVISED, *GUIDES) if each.words[:1] == ("help",)}), ids=" ".join
 )
-def test_each_document_that_is_advised_is_there(words: tuple[str, ...]) -> None:
+def test_advised_help_page_exists(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [re.sub("^VALUE$", "verdicts", word) for word in words])
     assert result.exit_code == 0, result.output
 
 
-# -- planted remedies are found ----------------------------------------------------------------------------------------
+# -- planted faults are found ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ('x = "sign a new one: `garlicfarm keys transient`"', "has no command"),
         ('x = f"start it: `garlicfarm run --confg {path}`"', "No such option"),
@@ -135,10 +133,10 @@ def test_each_document_that_is_advised_is_there(words: tuple[str, ...]) -> None:
     ],
     ids=["command", "option", "argument", "second-string"],
 )
-def test_a_planted_command_that_does_not_exist_is_found(source: str, says: str) -> None:
+def test_planted_invalid_command_is_found(source: str, message: str) -> None:
     faults = [fault for each in in_module(source, "planted.py") if (fault := fault_of(each)) is not None]
     assert len(faults) == 1
-    assert says in faults[0]
+    assert message in faults[0]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_a_planted_command_that_does_not_exist_is_found(source: str, says: str) 
     ],
     ids=["file", "no-file", "no-test", "fixture", "another-test", "another-way"],
 )
-def test_a_planted_case_of_a_wrong_test_is_found(case: str) -> None:
+def test_planted_case_of_wrong_test_is_found(case: str) -> None:
     assert fault_of_case("keys rotate", CASES["keys rotate"]) is None
     assert fault_of_case("keys rotate", case) is not None
 
@@ -171,26 +169,26 @@ def test_a_planted_case_of_a_wrong_test_is_found(case: str) -> None:
     ],
     ids=["own", "fixture", "invoked", "another", "described", "looked-for", "empty"],
 )
-def test_words_that_a_test_types_are_its_own(source: str, *, is_typed: bool) -> None:
+def test_words_typed_come_only_from_named_test(source: str, *, is_typed: bool) -> None:
     assert ({"keys", "rotate"} <= words_typed(source, "test_a")) is is_typed
 
 
-def test_a_planted_line_of_a_guide_is_found() -> None:
+def test_planted_line_of_guide_is_found() -> None:
     [remedy] = in_guide("Text:\n\n    garlicfarm keys exprt FILE      the key\n", "planted.md")
     assert "has no command" in (fault_of(remedy) or "")
 
 
-def test_a_new_remedy_without_a_case_is_found() -> None:
+def test_remedy_without_case_is_found() -> None:
     [remedy] = in_module('x = "do `garlicfarm publish include LEAF`"', "planted.py")
     assert fault_of(remedy) is None
-    assert uncovered((remedy,)) == ["planted.py:1: `garlicfarm publish include LEAF` (publish include)"]
+    assert remedies_without_case((remedy,)) == ["planted.py:1: `garlicfarm publish include LEAF` (publish include)"]
 
 
 # -- after a loss ------------------------------------------------------------------------------------------------------
 
 
 def after_a_loss(expect: int, voters: int, down: tuple[int, ...]) -> FarmView:
-    """A farm of so many voters in which these are dead."""
+    """Return a farm of `voters` voters, with the servers in `down` dead."""
     view = farm_view()
     raft = replace(
         view.raft,
@@ -216,7 +214,7 @@ LOSSES = [
 
 
 def refusals_of_advice(view: FarmView, advice: str) -> list[str]:
-    """What the farm says against the removals of an advice, typed one after the other."""
+    """Return the servers whose advised removal the farm refuses, with the removals run in order."""
     found = list[str]()
     for name in re.findall(r"`garlicfarm servers remove ([^`]+)`", advice):
         server = next((each for each in view.raft.voters if each.name == name), None)
@@ -228,18 +226,18 @@ def refusals_of_advice(view: FarmView, advice: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("expect", "voters", "down"), LOSSES)
-def test_the_advice_after_a_loss_is_never_refused(expect: int, voters: int, down: tuple[int, ...]) -> None:
-    """Given any farm that has lost a minority, when `servers remove` is advised, then each such command is granted."""
+def test_advice_after_loss_is_never_refused(expect: int, voters: int, down: tuple[int, ...]) -> None:
+    """The farms are all farms of up to five voters that lost a minority."""
     view = after_a_loss(expect, voters, down)
     verdict = verdict_of(view)
     assert verdict.text.startswith("Degraded"), verdict.text
     assert refusals_of_advice(view, verdict.advice) == []
-    is_advised = "servers remove" in verdict.advice
-    assert is_advised is (voters - len(down) >= expect)
-    assert is_advised or "`garlicfarm keys export FILE`" in verdict.advice
+    is_removal_advised = "servers remove" in verdict.advice
+    assert is_removal_advised is (voters - len(down) >= expect)
+    assert is_removal_advised or "`garlicfarm keys export FILE`" in verdict.advice
 
 
-def test_a_planted_removal_that_would_be_refused_is_found() -> None:
+def test_planted_refused_removal_is_found() -> None:
     view = after_a_loss(3, 3, (2,))
     assert refusals_of_advice(view, "take it out: `garlicfarm servers remove node-2`") == ["node-2"]
 
@@ -247,8 +245,8 @@ def test_a_planted_removal_that_would_be_refused_is_found() -> None:
 # -- key files ---------------------------------------------------------------------------------------------------------
 
 
-def type_all(action: str, garlicfarm: Callable[..., Result]) -> None:
-    """Type each command of an advice, in its order."""
+def run_all(action: str, garlicfarm: Callable[..., Result]) -> None:
+    """Run each command of an advice, in order."""
     for command in re.findall(r"`((?:garlicfarm|mv|chmod) [^`]+)`", action):
         program, *words = shlex.split(command)
         match program:
@@ -262,10 +260,8 @@ def type_all(action: str, garlicfarm: Callable[..., Result]) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "foreign", "readable", "rubbish", "older"])
-def test_the_advice_about_the_key_file_ends_its_alarm(
-    tmp_path: Path, garlicfarm: Callable[..., Result], damage: str
-) -> None:
-    """Given a farm key file in any bad state, when the commands of the alarm are typed, then the alarm ends."""
+def test_advice_about_key_file_ends_alarm(tmp_path: Path, garlicfarm: Callable[..., Result], damage: str) -> None:
+    """The farm key file is missing, foreign, readable by others, damaged or outdated."""
     path, fake = tmp_path / "farm.key", garlicfarm.node.keys  # type: ignore[attr-defined]
     filed = fake.farm_key
     keys = FarmKeys(path, filed, lambda: fake.chain)
@@ -286,13 +282,13 @@ def test_the_advice_about_the_key_file_ends_its_alarm(
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
     [alarm] = alarms.standing()
-    type_all(f"{alarm.text} {alarm.action}", garlicfarm)
+    run_all(f"{alarm.text} {alarm.action}", garlicfarm)
     keys.judge_file(keys.filed_now(), alarms)
     assert alarms.standing() == ()
 
 
-def test_the_advice_about_a_signing_key_ends_its_alarm(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
-    """Given a key that ends soon, when a new one is made as the alarm says and moved into its place, the alarm ends."""
+def test_advice_about_signing_key_ends_alarm(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    """The signing key ends soon. A new key is created with the advised command and moved to its place."""
     master, path, now_s = new_master_key(), tmp_path / "signing.key", 1_767_225_600
     save_master_key(tmp_path / "master.key", master)
     save_signing_key(path, master.sign_transient(now_s, 3600))
@@ -308,24 +304,24 @@ def test_the_advice_about_a_signing_key_ends_its_alarm(tmp_path: Path, garlicfar
     assert alarms.standing() == ()
 
 
-# -- a founding that a stranger blocks ---------------------------------------------------------------------------------
+# -- a founding blocked by an unknown node -----------------------------------------------------------------------------
 
 
 class Founders:
-    """Three founders that reach each other, and a stranger with the farm key that endorses nothing."""
+    """Three connected founders, and an unknown node with the farm key that does not endorse a founding."""
 
     IDS = tuple(bytes([0] * 7 + [number]) for number in (1, 2, 3))
-    STRANGER = bytes([0] * 7 + [9])
+    UNKNOWN_NODE = bytes([0] * 7 + [9])
 
     def __init__(self) -> None:
         self.durable = dict.fromkeys(self.IDS, FormationState())
-        self.notices = dict.fromkeys((*self.IDS, self.STRANGER), FormationNotice())
+        self.notices = dict.fromkeys((*self.IDS, self.UNKNOWN_NODE), FormationNotice())
         self.refusals: list[str] = []
         self.now_ms = 0
         self.start({})
 
     def start(self, founders: dict[bytes, frozenset[bytes]]) -> None:
-        """All of them, with the settings' lists."""
+        """Start all founders, with the lists from their settings."""
         tuning = FormationTuning(settle_ms=50, patience_ms=2_000)
         self.cores = {
             each: Formation(each, 3, self.durable[each], Random(each[7]), founders=founders.get(each), tuning=tuning)
@@ -341,7 +337,7 @@ class Founders:
                 self.step(each, DeadlineReached())
 
     def step(self, node_id: bytes, event: Event) -> None:
-        """One event at a node; what it writes is durable behind all other effects."""
+        """Process one event at a node. Its write is durable after all other effects."""
         effects = self.cores[node_id].step(event, self.now_ms, 1_767_225_600_000 + node_id[7])
         for effect in sorted(effects, key=lambda each: isinstance(each, Persist)):
             match effect:
@@ -359,13 +355,13 @@ class Founders:
         return tuple(farm_member(each, notice=notice) for each, notice in self.notices.items() if each != of)
 
     def founded(self) -> set[bytes | None]:
-        """The clusters of the founders; None stands for those without one."""
+        """Return the clusters of the founders; None means that a founder does not have one."""
         return {None if state.founding is None else state.founding.cluster_id for state in self.durable.values()}
 
 
 @pytest.mark.parametrize("of", ["alarm", "refusal"])
 def test_remedy_of_blocked_founding_creates_the_farm(tmp_path: Path, of: str) -> None:
-    """Given a stranger that blocks the founding, when the list that is printed is set, then the farm is created."""
+    """An unknown node blocks the founding, until each founder has the advised list in its settings."""
     farm, lists = Founders(), dict[bytes, frozenset[bytes]]()
     for node_id in Founders.IDS:
         [alarm] = farm.cores[node_id].alarms
@@ -385,19 +381,19 @@ def test_remedy_of_blocked_founding_creates_the_farm(tmp_path: Path, of: str) ->
 # -- guides ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_guide_to_client_keys_works_as_it_is_written(
+def test_client_key_guide_commands_succeed(
     tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given docs/how-to/client-keys.md, when its lines are typed in their order, then each is done.
+    """The test runs the lines of docs/how-to/client-keys.md in order.
 
-    What is submitted means something to the farm, and no command needs the private key on the node's machine.
+    The farm accepts the submitted entries, and no command needs the private key on the node's machine.
     """
     monkeypatch.chdir(tmp_path)
     lines = [each for each in GUIDES if each.place.startswith("client-keys.md:") and not each.is_open]
     assert len(lines) >= 7
     for line in lines:
         if line.words[:2] in {("node", "clients"), ("node", "remove-client")}:
-            continue  # their answers are a real node's
+            continue  # only a real node returns their results
         result = garlicfarm(*(word.replace("HASH", "a" * 52) for word in line.words))
         assert result.exit_code == 0, f"{line.command}: {result.output}"
     submitted = garlicfarm.node.submitted  # type: ignore[attr-defined]

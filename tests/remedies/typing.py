@@ -1,11 +1,11 @@
-"""The words that a test types: those of its own source, not of its file.
+"""The words of commands that a test runs, from its own source, not from its whole file.
 
-    its function, decorators too   string constants, split at blanks; no docstring, nothing that an output must have
-    what it names in its module    fixtures, helpers and methods, and what those name
+    its function and decorators    string constants, split at spaces; no docstrings, and no text expected in an output
+    names of its module            fixtures, helpers and methods that it uses, and the names that those use
     a guide that it names          the commands of that guide
     `invoke(command, …)`           the name of the command
 
-A word that stands anywhere in the folder of the test says nothing: another test typed it.
+A word elsewhere in the test folder does not count: another test runs it.
 """
 
 import ast
@@ -21,12 +21,12 @@ _GUIDE = re.compile(r"^([\w-]+\.md):?$")
 
 @cache
 def functions_of(source: str) -> dict[str, Function]:
-    """The functions of a module, and the methods of its classes, by name."""
+    """Return the functions of a module, and the methods of its classes, by name."""
     return {each.name: each for each in ast.walk(ast.parse(source)) if isinstance(each, Function)}
 
 
 def words_typed(source: str, name: str) -> set[str]:
-    """The words that the test of this name types; none without such a test."""
+    """Return the words that the test `name` runs; an empty set without such a test."""
     functions = functions_of(source)
     found, todo, done = set[str](), [name] * (name in functions), {name}
     while todo:
@@ -39,7 +39,7 @@ def words_typed(source: str, name: str) -> set[str]:
 
 
 def fault_of_case(key: str, case: str) -> str | None:
-    """Why the case does not show that the command is typed; None if it does."""
+    """Return the reason why the case does not prove that the command is run, or None."""
     file, _, name = case.partition("::")
     if not name.startswith("test_") or not (ROOT / file).is_file():
         return f"{key}: {case} is no test"

@@ -19,7 +19,7 @@ import pytest
 
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm, seeded
 from tests.end_to_end.submitter import Submitter
-from tests.end_to_end.test_membership import newcomer
+from tests.end_to_end.test_membership import add_node
 from tests.end_to_end.test_rolling_restart import AGE_BOUND_S, Watch
 from tests.soak.attackers import Attackers, prey_of
 
@@ -39,7 +39,7 @@ def four(tmp_path: Path) -> Iterator[Farm]:
     with local_farm(tmp_path / "farm", 3) as farm:
         farm.start_all()
         farm.wait_settled()
-        fourth = newcomer(farm, "node-4")
+        fourth = add_node(farm, "node-4")
         farm.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth node votes")
         farm.wait_settled()
         yield farm
