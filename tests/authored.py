@@ -1,6 +1,6 @@
-"""For stories that are not about authors: records and entries with the author that they name.
+"""Records and entries with authors, for stories that do not test authorship.
 
-`AuthoredFarm` takes bare records and supplies the author; `signed` writes entries in the names of a story's servers.
+`AuthoredFarm` accepts records without an author and adds one; `signed` returns entries signed by a story's servers.
 """
 
 import itertools
@@ -29,27 +29,27 @@ from bridge.wire.log.proof import sign_entry
 from gossip.wire.identity import node_id_of
 
 FOUNDERS = tuple(number.to_bytes(8) for number in range(1, 101))
-"""Of a farm in which a story uses whichever Raft ids it likes."""
+"""Founders of a farm in which a story may use any Raft id up to 100."""
 CLUSTER_ID = bytes(16)
 
 
 class AuthoredFarm(Farm):
-    """Takes each record as its own author's: the server that it names, else server 1, with a rising number."""
+    """Uses the server named by a record as its author, or else any member, with a rising number."""
 
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = FOUNDERS
     ) -> None:
         super().__init__(log_time_base_ms, tuning, founders)
         if founders is FOUNDERS:
-            # Most of them never report: such a story sets log time as it likes, bounded by no voters' clocks.
+            # Most of these founders never report, so the log time of such a story is not limited by the voters' clocks.
             self.state = replace(self.state, clocks=VoterClocks())
 
     def apply(self, index: int, term: int, entry: Record | ProvenRecord) -> tuple[Change, ...]:
-        """Take a record; what a story already proved is taken as it is."""
+        """Apply a record; a record that the story has already proven keeps its author."""
         return super().apply(index, term, entry if isinstance(entry, ProvenRecord) else self.authored(entry, index))
 
     def authored(self, record: Record, number: int) -> ProvenRecord:
-        """The record with the author for whom it speaks."""
+        """Return the record with its author."""
         admitted = self.state.admitted
         match record:
             case Report() | Clock() | Publication():
@@ -69,12 +69,12 @@ def _any_member(farm: Farm) -> bytes:
 
 
 def key_of(number: int) -> Ed25519PrivateKey:
-    """The identity key of a story's server `number`, always the same."""
+    """Return the identity key of a story's server `number`, which is always the same."""
     return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32))
 
 
 def node_id(number: int) -> bytes:
-    """The NodeId of that key."""
+    """Return the NodeId of the key of server `number`."""
     return node_id_of(key_of(number).public_key().public_bytes_raw())
 
 
@@ -86,7 +86,7 @@ def signed(
     server: int = 1,
     cluster_id: bytes = CLUSTER_ID,
 ) -> bytes:
-    """An entry as its own server writes it; what speaks for no server, and bytes, as `server` does."""
+    """Return an entry signed by the server named in the record, else by `server`."""
     own = record.server_id if isinstance(record, Report | Clock | Publication) else server
     entry = record if isinstance(record, bytes) else encode(record)
     return sign_entry(entry, key_of(own), cluster_id, next(_numbers))

@@ -1,19 +1,18 @@
-"""Settings of all tests: what is judged, what child processes find, and which tests stay on one worker.
+"""Settings of all tests: Hypothesis, the environment of child processes, and the distribution to workers.
 
-Hypothesis judges what is right, never how long it took on a busy machine. It plays a quarter of its examples here and
-all in `make soak`, which selects these tests. A test that declares its own number keeps it.
+Hypothesis has no deadline, because the machine may be busy. It runs a quarter of its examples here and all of them in
+`make soak`, which selects these tests. A test that sets its own number keeps it.
 
-Processes that the tests start find the project compiled, also where the environment asks Python to keep no compiled
-modules. Each node of a farm would otherwise compile some three hundred modules before its first step, which takes as
-long as everything else that it does in a short test.
+Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
+a farm would compile some three hundred modules before its first step. That takes as long as the rest of a short test.
 
-A run in the background (`make test &`, `nohup`, some CI systems) inherits signals that are ignored, and so would each
-child process: a node that ignores SIGINT never ends. A handler, even one that does nothing, is the default in a child.
+A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
+process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
 
-Several workers share the tests by group. A file is a group, since its tests share farms and worlds that take long to
-make. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of collection, and
-the long ones are put first, so that none is left to run alone at the end. (`--dist loadgroup` would be the ordinary
-way; its marks have no effect with pytest 9.2.)
+Several workers share the tests by group. A file is a group, because its tests share farms and simulations that take
+long to set up. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of
+collection. The longest come first, so that none of them runs alone at the end. (`--dist loadgroup` would be the
+ordinary way; its marks have no effect with pytest 9.2.)
 """
 
 import os
@@ -47,9 +46,9 @@ _STATE = pytest.StashKey[dict[str, object]]()
 SPARK = "tests/spark"
 LONG_FARMS = ("lan", "kraft_serve", "injected_faults", "pipeline_run", "tutorial", "kraft_how_to")
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
-"""The groups that take longest, the longest first."""
+"""The slowest groups, slowest first."""
 STARTED_TESTS = 2
-"""A worker of xdist runs a test when the next one is known, so it gets more work while it has so few."""
+"""xdist starts a test only when the next test is known, so a worker with so few tests receives more."""
 
 
 def _group(nodeid: str) -> str:
@@ -59,7 +58,7 @@ def _group(nodeid: str) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long groups first, the order within a group stays; mark searches by Hypothesis for `make soak`."""
+    """Put the slow groups first and keep the order within groups; mark Hypothesis tests for `make soak`."""
     items.sort(key=lambda item: LONG.index(group) if (group := _group(item.nodeid)) in LONG else len(LONG))
     for item in items if IS_SOAK else ():
         if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
@@ -67,11 +66,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Give a worker one group after the other.
+    """Assigns groups to workers one by one.
 
-    After the end of a worker, xdist 3.8 queues its finished groups again: another worker gets them as work without a
-    test and waits for ever. It also gives the next worker a single test, which that worker does not begin before it
-    has a second one, and runs again the test that ended the worker.
+    When a worker ends, xdist 3.8 queues its finished groups again: another worker receives a group without tests and
+    waits forever. It also gives the next worker a single test, which does not start before the worker has a second one,
+    and repeats the test that ended the worker.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -119,7 +118,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
-    """How `-n` shares the tests, whatever `--dist` says."""
+    """Return the scheduler for `-n`, regardless of `--dist`."""
     config.option.loadscopereorder = False
     return GroupScheduling(config, log)
 
@@ -130,13 +129,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have all processes of the session watched; workers of xdist inherit the variables."""
+    """Watch all processes of the session; workers of xdist inherit the variables."""
     if config.getoption("--watch-loop") and not hasattr(config, "workerinput"):
         os.environ.update(watched_environment(Path(mkdtemp(prefix="loop-watch-"))))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail for findings that no exception allows."""
+    """Fail the session if a finding is not allowed by an exception."""
     if not session.config.getoption("--watch-loop") or hasattr(session.config, "workerinput"):
         return
     directory = Path(os.environ[ENVIRONMENT])

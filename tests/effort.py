@@ -1,7 +1,7 @@
-"""The size of a search: `make test` plays a few seeds, `make soak` (GARLICFARM_SOAK=1) many.
+"""The size of a search: `make test` runs a few seeds, `make soak` (GARLICFARM_SOAK=1) many.
 
-A claim is proved by its smallest example. A search for unforeseen faults finds more the longer it runs, so it
-belongs where hours are available. Such a test is marked `search`, which `make soak` selects.
+A test proves a claim with its smallest example. A search for unforeseen faults finds more the longer it runs, so it
+belongs where hours are available. Such a test has the mark `search`, which `make soak` selects.
 """
 
 import os
@@ -11,10 +11,10 @@ import pytest
 IS_SOAK = os.environ.get("GARLICFARM_SOAK") == "1"
 SEEDS = 8
 EXAMPLES = 100 if IS_SOAK else 25
-"""Of a test by Hypothesis that declares no number."""
+"""Examples of a Hypothesis test that does not set a number."""
 
 
 def over_seeds(many: int, quick: int = SEEDS) -> pytest.MarkDecorator:
-    """Return the parameter `seed` of a search: `many` seeds in `make soak`, the first `quick` ones in `make test`."""
+    """Return the parameter `seed` of a search: `many` seeds in `make soak`, the first `quick` seeds in `make test`."""
     found = [pytest.param(seed, marks=pytest.mark.search) for seed in range(many if IS_SOAK else quick)]
     return pytest.mark.parametrize("seed", found)

@@ -1,11 +1,11 @@
-"""A stand-in for an I2P router's HTTP proxy on loopback: names ending in `.i2p` lead to ports of this machine.
+"""A simulated HTTP proxy of an I2P router on loopback: names that end in `.i2p` lead to ports of this machine.
 
-It does to requests what the real one does, so that a request which passes it unharmed passes that one: the absolute URI
-becomes a path, User-Agent is replaced, Accept-Encoding, Referer and everything meant for proxies goes, Host becomes
-the bare name, a Connection without Upgrade becomes `close`, headers arrive in another order, and the destination sees
-X-I2P-Dest… headers. CONNECT passes bytes untouched. Names that are not registered get 503.
+It changes requests as the real proxy does, so a request that survives it also survives the real one. The absolute URI
+becomes a path; User-Agent is replaced; Accept-Encoding, Referer and headers for proxies are removed; Host becomes the
+plain name; a Connection header without Upgrade becomes `close`; headers are reordered; X-I2P-Dest… headers are added.
+CONNECT transfers bytes unchanged. Unregistered names get 503.
 
-Threads and plain sockets, so that it serves tests of any kind; nothing of the code under test is used.
+It uses threads and plain sockets, so it serves tests of any kind, and shares no code with the tested modules.
 """
 
 import base64
@@ -20,7 +20,7 @@ from typing import Self
 
 LOOPBACK = "127.0.0.1"
 HEAD_LIMIT = 32_768
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 NONCE = "b04a1f2c"
 _REMOVED = frozenset(
     {"user-agent", "accept-encoding", "referer", "via", "from", "host", "connection", "keep-alive", "x-forwarded-for"}
@@ -28,16 +28,16 @@ _REMOVED = frozenset(
 
 
 class I2pProxy:
-    """A context manager; `names` maps a host to a port on loopback. `scheme`: "basic" or "digest" asks for a login."""
+    """A context manager. `names` maps hosts to ports on loopback; `scheme` "basic" or "digest" requires a login."""
 
     def __init__(
         self, names: Mapping[str, int], *, scheme: str | None = None, login: tuple[str, str] = ("user", "secret")
     ) -> None:
         self.names = dict(names)
         self.down: set[str] = set()
-        """Names that cannot be reached at the moment."""
+        """Names that are currently unreachable."""
         self.requests: list[str] = []
-        """The request lines of everything that was passed on."""
+        """The request lines of all forwarded requests."""
         self.passed_heads: list[bytes] = []
         self.refused_logins = 0
         self._scheme = scheme
@@ -58,10 +58,10 @@ class I2pProxy:
         self.cut()
 
     def cut(self) -> None:
-        """Break every connection that stands."""
+        """Break all open connections."""
         with self._lock:
-            standing, self._open = self._open, set()
-        for each in standing:
+            connections, self._open = self._open, set()
+        for each in connections:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
@@ -81,7 +81,7 @@ class I2pProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):
-            client.settimeout(PATIENCE_S)
+            client.settimeout(TIMEOUT_S)
             head, rest = _read_head(client)
             if head:
                 self._pass_on(client, head, rest)
@@ -110,7 +110,7 @@ class I2pProxy:
             _answer(client, "503 Service Unavailable")
             return
         try:
-            server = socket.create_connection((LOOPBACK, port), PATIENCE_S)
+            server = socket.create_connection((LOOPBACK, port), TIMEOUT_S)
         except OSError:
             _answer(client, "504 Gateway Timeout")
             return
@@ -129,7 +129,7 @@ class I2pProxy:
         back = threading.Thread(target=_copy, args=(server, client), daemon=True)
         back.start()
         _copy(client, server)
-        back.join(PATIENCE_S)
+        back.join(TIMEOUT_S)
         self._drop(server)
 
     def _admits(self, method: str, target: str, headers: Mapping[str, str]) -> bool:
@@ -138,16 +138,16 @@ class I2pProxy:
         given, (user, password) = headers.get("proxy-authorization", ""), self._login
         if self._scheme == "basic":
             return given == "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        told = {name: quoted or bare for name, quoted, bare in re.findall(r'(\w+)=(?:"([^"]*)"|([^\s,]+))', given)}
-        if told.get("uri") != target or told.get("nonce") != NONCE:
+        fields = {name: quoted or bare for name, quoted, bare in re.findall(r'(\w+)=(?:"([^"]*)"|([^\s,]+))', given)}
+        if fields.get("uri") != target or fields.get("nonce") != NONCE:
             return False
-        secret, asked = _md5(f"{user}:proxy:{password}"), _md5(f"{method}:{target}")
-        expected = _md5(f"{secret}:{NONCE}:{told['nc']}:{told['cnonce']}:auth:{asked}")
-        return told.get("response") == expected
+        secret, request = _md5(f"{user}:proxy:{password}"), _md5(f"{method}:{target}")
+        expected = _md5(f"{secret}:{NONCE}:{fields['nc']}:{fields['cnonce']}:auth:{request}")
+        return fields.get("response") == expected
 
 
 def b32_name(number: int) -> str:
-    """A name of the right shape."""
+    """Return a name with the form of a destination's address."""
     digest = hashlib.sha256(f"destination {number}".encode()).digest()
     return base64.b32encode(digest).decode().lower().rstrip("=") + ".b32.i2p"
 
@@ -177,7 +177,7 @@ def _destination(method: str, target: str) -> tuple[str, str]:
 def _rewritten(method: str, path: str, host: str, headers: list[tuple[str, str]]) -> bytes:
     upgrading = any(name.lower() == "connection" and "upgrade" in value.lower() for name, value in headers)
     kept = [each for each in headers if each[0].lower() not in _REMOVED and not each[0].lower().startswith("proxy-")]
-    # In another order than they came, as its table of headers has them.
+    # The real proxy reorders headers too: its table of headers has another order.
     kept.sort(key=lambda each: hashlib.sha256(each[0].lower().encode()).digest())
     added = [
         ("X-I2P-DestHash", "q" * 43 + "="),

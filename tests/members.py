@@ -1,4 +1,4 @@
-"""Members of a farm, for stories that need only some of what they say."""
+"""Members of a farm, for stories that use only some of a member's fields."""
 
 from bridge.core.formation.founding import FormationNotice
 from bridge.core.formation.member import FarmMember, MemberStatus, NodeMetadata, RoleHint
@@ -17,7 +17,7 @@ def farm_member(
     eligible: bool = True,
     status: MemberStatus | None = None,
 ) -> FarmMember:
-    """`status` goes before `reachable`."""
+    """Return a member; `status` overrides `reachable`."""
     role = RoleHint.ELIGIBLE if eligible else RoleHint.OBSERVER
     metadata = NodeMetadata("farm", name or node_id.hex(), role, raft_id, endpoint, notice=notice)
     return FarmMember(node_id, status or (MemberStatus.ALIVE if reachable else MemberStatus.DEAD), metadata)

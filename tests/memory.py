@@ -1,6 +1,7 @@
-"""Memory that a piece of code needs.
+"""The peak memory of a piece of code.
 
-`tracemalloc` counts all allocations of the process, also those of reference cycles that wait for the garbage collector.
+`tracemalloc` counts all allocations of the process, including reference cycles that the garbage collector has not yet
+freed.
 """
 
 import gc
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Run `work`; return the peak of the memory allocated in it."""
+    """Run `work`; return the peak of the memory allocated by it."""
     assert gc.isenabled(), "an earlier test of this process disabled the garbage collector"
     tracemalloc.start()
     try:

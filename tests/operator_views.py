@@ -1,4 +1,4 @@
-"""A fabricated picture of a farm of five nodes, with every kind of thing that the operator's surfaces must show."""
+"""A made-up view of a farm of five nodes, with an example of everything that the operator's screens must show."""
 
 from msgspec.structs import replace
 
@@ -39,18 +39,18 @@ STATUSES = (MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.ALIVE, MemberSt
 
 
 def leaf(number: int) -> str:
-    """A destination's address."""
+    """Return a destination's address."""
     return f"leaf{number}" + "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnop"[:47] + ".b32.i2p"
 
 
 def farm_view(number: int = 1, *, leader: int = 1, servers: int = 5) -> FarmView:
-    """What node `number` sees while `leader` leads."""
+    """Return the view of node `number` while `leader` leads."""
     leads = number == leader
     return judged(_farm_view(number, leader, servers, leads=leads))
 
 
 def judged(view: FarmView) -> FarmView:
-    """The same with the verdict that it deserves."""
+    """Return the view with its verdict."""
     return replace(view, verdict=verdict_of(view))
 
 
@@ -129,12 +129,12 @@ def _farm_view(number: int, leader: int, servers: int, *, leads: bool) -> FarmVi
 
 
 def servers_of(count: int) -> range:
-    """Raft ids of a farm."""
+    """Return the Raft ids of a farm."""
     return range(1, count + 1)
 
 
 def followers(leader: int, servers: int) -> tuple[FollowerView, ...]:
-    """How the leader sees the others; the last one never answered."""
+    """Return the followers in the leader's view; the last one never replied."""
     return tuple(
         FollowerView(each, f"node-{each}", 217 - each, 1 + each, 40 + each)
         if each != servers
@@ -145,7 +145,7 @@ def followers(leader: int, servers: int) -> tuple[FollowerView, ...]:
 
 
 def member(each: int, number: int, servers: int) -> MemberView:
-    """One member; the later ones are in trouble."""
+    """Return one member; the later members are suspect or dead."""
     return MemberView(
         node_id=f"{each:016x}",
         name=f"node-{each}",
@@ -165,7 +165,7 @@ def member(each: int, number: int, servers: int) -> MemberView:
 
 
 def publishing(servers: int) -> PublishingView:
-    """What node-2 publishes."""
+    """Return the publication of node-2."""
     return PublishingView(
         master=MASTER,
         publisher_id=2,
@@ -196,7 +196,7 @@ def publishing(servers: int) -> PublishingView:
 
 
 def report(each: int) -> ReportView:
-    """The latest application entry of one server."""
+    """Return the latest report of one server."""
     return ReportView(
         raft_id=each,
         name=f"node-{each}",
@@ -218,7 +218,7 @@ def report(each: int) -> ReportView:
 
 
 def forming_view() -> FarmView:
-    """What a lone node sees before there is a farm."""
+    """Return the view of a single node before the farm exists."""
     view = farm_view()
     return judged(
         replace(
@@ -237,7 +237,7 @@ def forming_view() -> FarmView:
 
 
 def local_farm(servers: int = 5) -> LocalFarmView:
-    """What `up` shows: every process, of which one was killed."""
+    """Return the view of `up`: all processes, the last one killed."""
     running = tuple(
         ProcessView(f"node-{each}", 4000 + each, running=True, detail="", view=farm_view(each, servers=servers))
         for each in servers_of(servers - 1)

@@ -1,7 +1,7 @@
-"""State of the process that a test must leave as it was, because later tests of the same worker depend on it.
+"""Process state that a test must restore, because later tests of the same worker depend on it.
 
-A test that disabled the garbage collector made another one, which measures memory, fail in some orders of the tests.
-The order differs from run to run, so the guilty test itself has to fail.
+A test that disabled the garbage collector made another test, which measures memory, fail in some orders. The order
+differs between runs, so the test that changed the state must fail.
 """
 
 import gc
@@ -18,7 +18,7 @@ def process_state() -> dict[str, object]:
     return {
         "garbage collector is enabled": gc.isenabled(),
         "thresholds of the garbage collector": gc.get_threshold(),
-        "working directory": os.getcwd(),  # noqa: PTH109 - cheaper than a Path, and compared only
+        "working directory": os.getcwd(),  # noqa: PTH109 - cheaper than a Path, and only compared
         "recursion limit": sys.getrecursionlimit(),
         "limit of core files": resource.getrlimit(resource.RLIMIT_CORE),
         **{each.name: signal.getsignal(each) for each in SIGNALS},

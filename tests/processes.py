@@ -1,7 +1,8 @@
-"""Child processes and threads of tests: each ends with its block, and each wait for an end is bounded.
+"""Child processes and threads of tests: each ends with its block, and each wait for an end is limited.
 
-`with subprocess.Popen(…)` waits without a limit when its block ends, also after an exception. A child that ignores a
-signal would then keep its test, its worker and the whole run for ever. `child` kills what the block leaves running.
+`with subprocess.Popen(…)` waits without a limit at the end of its block, even after an exception. A child that ignores
+a signal would then block its test, its worker and the whole run forever. `child` kills the process at the end of the
+block.
 """
 
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 END_S = 60.0
-"""The longest wait for the end of a process that was killed, or of a thread that was stopped."""
+"""The longest wait for the end of a killed process or a stopped thread."""
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def child(
     stderr: int | IO[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command with text pipes; kill it if it outlives the block."""
+    """Run a command with text pipes; kill it at the end of the block if it still runs."""
     process = subprocess.Popen(command, stdout=stdout, stderr=stderr, text=True, env=env, cwd=cwd, stdin=stdin)
     try:
         yield process

@@ -1,12 +1,12 @@
-"""The tests of core, codecs and simulator, on the modules that mypyc has compiled.
+"""Runs the tests of core, codecs and simulator on modules compiled by mypyc.
 
     PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. python -m tests.run_compiled     (`make test-compiled`)
 
-    make compiled ─▶ build/compiled ─▶ each module that should be compiled is ─▶ tests ─▶ histories of the simulator
+    make compiled ─▶ build/compiled ─▶ check that all listed modules are compiled ─▶ tests ─▶ histories of the simulator
 
-mypyc checks every annotation while the program runs: a value that an annotation does not describe is an error there and
-none in Python. So what decides and what reads untrusted bytes is tested in both forms. Planted bugs replace methods,
-which a compiled class does not allow: they, and all tests of what is not compiled, run on the pure modules alone.
+mypyc checks annotations at run time: a value that does not match its annotation is an error in compiled code and not in
+Python. So decision code and decoders of untrusted bytes are tested in both forms. Planted bugs replace methods, which a
+compiled class does not allow. They, and the tests of uncompiled modules, run only on pure Python.
 """
 
 import sys
@@ -28,11 +28,11 @@ TESTS = (
     "tests/wire/test_record.py",
 )
 HISTORIES = ("--seeds", "10", "--short", "--jobs", "2")
-"""Ten of each strategy reach all compiled modules; `make simulate` plays hundreds of pure ones."""
+"""Ten histories per strategy reach all compiled modules; `make simulate` runs hundreds in pure Python."""
 
 
 def main() -> int:
-    """The exit status: 0 if everything held."""
+    """Return the exit status: 0 if all tests and histories passed."""
     wrong = not_compiled()
     if wrong:
         sys.exit(f"not compiled: {', '.join(wrong)}; `make compiled` builds them")
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def files_of(patterns: Iterable[str]) -> list[str]:
-    """Return the files that match; exit if a pattern matches nothing."""
+    """Return the matching files; exit if a pattern does not match any file."""
     found: list[str] = []
     for pattern in patterns:
         matches = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
@@ -53,7 +53,7 @@ def files_of(patterns: Iterable[str]) -> list[str]:
 
 
 def not_compiled() -> list[str]:
-    """The modules of [tool.garlicfarm] compiled that Python would take from somewhere else, or as source."""
+    """Return the modules listed in [tool.garlicfarm] compiled that Python imports from elsewhere or as source."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["garlicfarm"]["compiled"]
     paths = [path.relative_to(ROOT) for pattern in patterns for path in ROOT.glob(pattern)]
     names = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths}

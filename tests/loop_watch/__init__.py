@@ -1,1 +1,1 @@
-"""A debug mode of the tests that reports blocking work in the thread of an event loop (`watch`)."""
+"""A debug mode of the tests that reports blocking operations in the thread of an event loop (`watch`)."""

@@ -1,10 +1,10 @@
-"""Findings of watched processes, without those that `exceptions.toml` allows with a reason.
+"""Findings of watched processes, except those that `exceptions.toml` allows with a reason.
 
-An exception names a kind of operation, the innermost function of the program and the object, each as a pattern. It is
-the only way to allow an operation in the loop; so the file is the whole list of what the program does there knowingly.
+An exception is a set of patterns for the kind of operation, the innermost function of the program and the object. It is
+the only way to allow an operation in the event loop, so the file lists all deliberate ones.
 
-Judged are commands that serve others or supervise processes until they are stopped. A command that asks a node one
-question has an event loop of its own with that one task: what it waits for there delays nothing else.
+Only commands that serve clients or supervise processes are checked. A command that sends one request to a node has its
+own event loop with a single task, so its waits delay nothing else.
 """
 
 import os
@@ -22,12 +22,12 @@ from tests.loop_watch.watch import ENVIRONMENT, Finding
 EXCEPTIONS: Final = Path(__file__).with_name("exceptions.toml")
 ROOT: Final = Path(__file__).parents[2]
 SERVING: Final = ("run ", "up ", "top", "kraft serve ", "zmq-raft serve ")
-"""How the command lines begin that are judged."""
+"""The first words of the checked command lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedOperation:
-    """Operations that may be done in the loop, and why. Each pattern is `fnmatch`'s; without one anything matches."""
+    """Operations allowed in the loop, with the reason. Patterns are those of `fnmatch`; the default matches all."""
 
     reason: str
     kind: str = "*"
@@ -55,24 +55,24 @@ def allowed_operations() -> tuple[AllowedOperation, ...]:
 
 
 def findings_in(directory: Path) -> list[Finding]:
-    """All findings of the processes that wrote into `directory`."""
+    """Return all findings of the processes that wrote into `directory`."""
     lines = [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     return [Finding(**{**found, "stack": tuple(found["stack"])}) for found in map(loads, lines)]
 
 
 def not_allowed(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that no exception allows, each place once."""
-    judged = (found for found in findings if found.command.startswith(SERVING))
+    """Return the findings not allowed by any exception, one per place."""
+    checked = (found for found in findings if found.command.startswith(SERVING))
     allowed = allowed_operations()
     places: dict[tuple[str, str, tuple[str, ...]], Finding] = {}
-    for found in judged:
+    for found in checked:
         if not any(each.allows(found) for each in allowed):
             places.setdefault((found.kind, found.where, found.stack[:3]), found)
     return [*places.values()]
 
 
 def described(findings: Iterable[Finding]) -> str:
-    """Findings as text: one line each, and its stack below."""
+    """Return the findings as text: one line each, followed by its stack."""
     return "\n".join(
         "\n    ".join((f"{each.kind} {each.what}: {each.where} (task {each.task}; {each.command})", *each.stack[:9]))
         for each in findings
@@ -80,14 +80,14 @@ def described(findings: Iterable[Finding]) -> str:
 
 
 def watched_environment(directory: Path) -> Mapping[str, str]:
-    """Variables for which a process writes its findings into `directory`."""
+    """Return environment variables that make a process write its findings into `directory`."""
     paths = (str(Path(__file__).with_name("injected")), str(ROOT), os.environ.get("PYTHONPATH", ""))
     return {ENVIRONMENT: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 @contextmanager
 def watched_processes(directory: Path) -> Iterator[None]:
-    """Watch the processes that are started while the block lasts."""
+    """Watch the processes started within the block."""
     directory.mkdir(exist_ok=True)
     added = watched_environment(directory)
     before = {name: os.environ.get(name) for name in added}

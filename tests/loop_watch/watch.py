@@ -1,16 +1,16 @@
-"""Reports each operation that blocks, and each long step, in the thread of a trio run.
+"""Reports blocking operations and long steps in the thread of a trio run.
 
-    trio instrument      which task has the loop, and how long a step takes: processor time and blocked time
+    trio instrument      the running task and the duration of its step: processor time and blocked time
     audit hook           files, directories, name look-ups, processes, sleeps, databases
-    replaced functions   what has no audit event: syncs, stat, reads and writes of blocking descriptors, joins
-    sampler              a thread that notes the stack of a step while it takes too long
+    replaced functions   operations without an audit event: syncs, stat, reads and writes of blocking descriptors, joins
+    sampler              a thread that records the stack of a step that takes too long
 
-A rule in a document finds no `fsync` three calls below a task. The operating system's own means (strace) see the
-operation, and neither the task nor whether the loop waits for it. So the watch is within the process. It is in the
-tests only: `install` is called by `tests.end_to_end.forking`, and by `injected/sitecustomize.py` in processes that are
-started by a command line, if the environment names a directory for the findings.
+A documented rule does not find an `fsync` three calls below a task. Tools of the operating system (strace) see the
+operation, but neither the task nor whether the loop waits for it. So the watch runs within the process, only in tests.
+`tests.end_to_end.forking` calls `install`. Processes started by a command line call it in `injected/sitecustomize.py`,
+if the environment names a directory for the findings.
 
-Time in which the machine ran other processes counts for no step: the kernel's figure for it is subtracted.
+Time during which the machine ran other processes does not count: the watch subtracts the kernel's figure for it.
 """
 
 import io
@@ -30,11 +30,11 @@ from typing import Any, Final
 import trio
 
 ENVIRONMENT: Final = "GARLICFARM_LOOP_WATCH"
-"""The variable that names the directory of the findings; without it nothing is watched."""
+"""The variable with the directory of the findings; without it, nothing is watched."""
 LONG_STEP_S: Final = 0.05
 _SAMPLE_S: Final = 0.01
 _FINDINGS_MAX: Final = 200
-"""Of one process: the same place again is no new finding."""
+"""Maximum per process; a repeated place is not a new finding."""
 _ROOT: Final = f"{Path(__file__).parents[2]}/"
 _NOT_THE_PROGRAM: Final = (f"{_ROOT}tests/loop_watch/", f"{_ROOT}.venv/")
 _AUDITED: Final = frozenset(
@@ -80,7 +80,7 @@ class Finding:
     kind: str
     """Name of the operation, `import`, or `step`."""
     what: str
-    """Its object: a path, a host; of a step, how long it took."""
+    """Its object: a path or a host; for a step, its duration."""
     where: str
     """The innermost function of the program, as module and qualified name."""
     task: str
@@ -91,7 +91,7 @@ class Finding:
 
 
 class LoopWatch(trio.abc.Instrument):
-    """Watches one trio run in the thread that it is in."""
+    """Watches one trio run in its thread."""
 
     def __init__(self, report: Callable[[Finding], None]) -> None:
         self._report = report
@@ -103,25 +103,25 @@ class LoopWatch(trio.abc.Instrument):
         self._sample: tuple[str, tuple[str, ...]] | None = None
 
     def before_run(self) -> None:
-        """The run begins in this thread."""
+        """Start watching; the run begins in this thread."""
         self._thread = threading.get_ident()
         self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         _WATCHES[self._thread] = self
 
     def after_run(self) -> None:
-        """The run ends."""
+        """Stop watching."""
         del _WATCHES[self._thread]
         os.close(self._schedule)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A task gets the loop."""
+        """Record the start of a step."""
         self._sample = None
         self._began_waiting_ns = self._waiting_ns()
         self._began_s, self._began_cpu_s = time.monotonic(), time.thread_time()
         self._task = task
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A task gives the loop back."""
+        """Report the step if it took too long."""
         self._task = None
         took_s, cpu_s = time.monotonic() - self._began_s, time.thread_time() - self._began_cpu_s
         if took_s < LONG_STEP_S:
@@ -134,11 +134,11 @@ class LoopWatch(trio.abc.Instrument):
             self._report(Finding("step", what, where, task.name, stack, _command()))
 
     def operation(self, kind: str, what: object) -> None:
-        """An operation that may block is called in this thread."""
+        """Report a call of an operation that may block."""
         task = self._task
         if task is None:
             return
-        self._task = None  # what the report itself does is no finding
+        self._task = None  # operations of the report itself are not findings
         try:
             where, stack, is_import = _called_from(sys._getframe(1))
             self._report(Finding("import" if is_import else kind, _text(what), where, task.name, stack, _command()))
@@ -146,24 +146,24 @@ class LoopWatch(trio.abc.Instrument):
             self._task = task
 
     def sample(self, frame: FrameType) -> None:
-        """Note where the loop's thread is if its step takes long; called by the sampler's thread."""
+        """Record the stack of the loop's thread if its step takes long; called by the sampler's thread."""
         if self._task is not None and self._sample is None and time.monotonic() - self._began_s >= LONG_STEP_S:
             where, stack, _ = _called_from(frame)
             self._sample = where, stack
 
     def _waiting_ns(self) -> int:
-        """How long the thread was ready to run while the machine ran others."""
+        """Return the time during which the thread was ready to run while the machine ran other threads."""
         return int(_PREAD(self._schedule, 64, 0).split()[1])
 
 
 _WATCHES: Final[dict[int, LoopWatch]] = {}
-"""By thread."""
+"""Watches by thread id."""
 _PREAD: Final = os.pread
 _GET_BLOCKING: Final = os.get_blocking
 
 
 class FindingsFile:
-    """Findings of this process, each place once, as lines of JSON in a file of its own."""
+    """Writes findings of this process, one per place, as lines of JSON into a separate file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -182,7 +182,7 @@ class FindingsFile:
 
 
 class _WatchedText(io.TextIOWrapper):
-    """A standard stream; a write to it may block."""
+    """A standard stream that reports its writes, which may block."""
 
     def write(self, text: str) -> int:
         _operation("write", self.name)
@@ -190,14 +190,14 @@ class _WatchedText(io.TextIOWrapper):
 
 
 def install(directory: Path) -> None:
-    """Watch each trio run of this process from here on, and write what is found into `directory`."""
+    """Watch each later trio run of this process, and write the findings into `directory`."""
     file = FindingsFile(directory)
     run = trio.run
 
     def watched_run(*arguments: Any, instruments: Any = (), **named: Any) -> Any:
         return run(*arguments, instruments=(*instruments, LoopWatch(file.report)), **named)
 
-    trio.run = watched_run  # type: ignore[assignment] # the watch is between
+    trio.run = watched_run  # type: ignore[assignment] # the watch wraps it
     hook_operations()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -209,14 +209,14 @@ def install(directory: Path) -> None:
 
 
 def install_if_wanted() -> None:
-    """`install`, if the environment names a directory."""
+    """Call `install` if the environment names a directory."""
     directory = os.environ.get(ENVIRONMENT)
     if directory:
         install(Path(directory))
 
 
 def hook_operations() -> None:
-    """Have operations reported to the watch of their thread, if it has one."""
+    """Report operations to the watch of their thread, if there is one."""
     sys.addaudithook(_audit)
     for name in _REPLACED:
         setattr(os, name, _reporting(name, getattr(os, name)))
@@ -232,7 +232,7 @@ def hook_operations() -> None:
             _operation("join", thread.name)
         join(thread, timeout)
 
-    threading.Thread.join = watched_join  # type: ignore[method-assign, assignment] # the watch is between
+    threading.Thread.join = watched_join  # type: ignore[method-assign, assignment] # the watch wraps it
 
 
 def _operation(kind: str, what: object) -> None:
@@ -246,13 +246,13 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         return
     what = arguments[0] if arguments else ""
     if event == "open" and isinstance(what, int):
-        return  # a descriptor that is open already
+        return  # an open descriptor
     if isinstance(what, socket.socket):
         if what.gettimeout() == 0:
             return
         what = arguments[1]
     if event == "socket.getaddrinfo" and _is_of_trio(sys._getframe(1)):
-        return  # trio tries whether the name is an address; it looks names up in a thread
+        return  # trio checks whether the name is an address; it resolves names in a thread
     _operation(event, what)
 
 
@@ -298,7 +298,7 @@ def _sample_for_ever() -> None:
 
 
 def _called_from(frame: FrameType | None) -> tuple[str, tuple[str, ...], bool]:
-    """The innermost function of the program, the stack, and whether a module is being imported."""
+    """Return the innermost function of the program, the stack, and True if a module is being imported."""
     where, stack, is_import = "", [], False
     while frame is not None:
         code = frame.f_code

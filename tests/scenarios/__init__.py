@@ -1,1 +1,1 @@
-"""Stories told by text files, with the exact effects."""
+"""Raft stories as text files, with the exact effects."""

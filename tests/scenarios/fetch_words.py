@@ -1,4 +1,4 @@
-"""How the stories tell the messages of replication by fetching.
+"""The messages of replication by fetching, in the words of the stories.
 
 2->1: fetch after 3/1, term 1, knows commit 2           1->2: fetched of terms 1 1, term 1, commit 3
 1->2: fetched nothing, term 1, commit 3
@@ -24,20 +24,20 @@ from consensus.core.messages import (
 from consensus.core.model import LogId
 
 
-def told(message: FetchMessage) -> str:
-    """The message in the words of a story."""
+def words_of(message: FetchMessage) -> str:
+    """Return the message in the words of a story."""
     match message:
         case Fetch(term=term, position=position, commit=commit):
             return f"fetch after {_at(position)}, term {term}, knows commit {commit}"
         case FetchReply():
-            return _told_of_fetch_reply(message)
+            return _words_of_fetch_reply(message)
         case FetchSnapshot() | FetchSnapshotReply():
-            return _told_of_chunk(message)
+            return _words_of_chunk(message)
         case _:
-            return _told_of_announcement(message)
+            return _words_of_announcement(message)
 
 
-def _told_of_announcement(
+def _words_of_announcement(
     message: BeginQuorumEpoch | EndQuorumEpoch | BeginQuorumEpochReply | EndQuorumEpochReply,
 ) -> str:
     match message:
@@ -46,14 +46,14 @@ def _told_of_announcement(
         case EndQuorumEpoch(term=term, preferred=preferred):
             return f"end term {term}, successors {' '.join(map(str, preferred)) or 'none'}"
         case BeginQuorumEpochReply(term=term, error=error):
-            return f"begin {_answered(error)}, term {term}"
+            return f"begin {_outcome(error)}, term {term}"
         case EndQuorumEpochReply(term=term, error=error):
-            return f"end {_answered(error)}, term {term}"
+            return f"end {_outcome(error)}, term {term}"
         case _:
             assert_never(message)
 
 
-def _told_of_fetch_reply(reply: FetchReply) -> str:
+def _words_of_fetch_reply(reply: FetchReply) -> str:
     if reply.error is not None:
         return f"fetch refused as {reply.error.value}, term {reply.term}, leader {reply.leader or 'unknown'}"
     if reply.diverging is not None:
@@ -67,7 +67,7 @@ def _told_of_fetch_reply(reply: FetchReply) -> str:
     return f"{what}, term {reply.term}, commit {reply.commit}"
 
 
-def _told_of_chunk(message: FetchSnapshot | FetchSnapshotReply) -> str:
+def _words_of_chunk(message: FetchSnapshot | FetchSnapshotReply) -> str:
     if isinstance(message, FetchSnapshot):
         return f"fetch snapshot of {_at(message.snapshot)} from byte {message.offset}, term {message.term}"
     reply = message
@@ -77,7 +77,7 @@ def _told_of_chunk(message: FetchSnapshot | FetchSnapshotReply) -> str:
     return f"snapshot of {_at(reply.snapshot)}, term {reply.term}, bytes {reply.offset}..{end} of {reply.size_bytes}"
 
 
-def _answered(error: RefusalReason | None) -> str:
+def _outcome(error: RefusalReason | None) -> str:
     return "answered" if error is None else f"refused as {error.value}"
 
 

@@ -1,37 +1,38 @@
 """Runs a Raft story: a text file of commands, each with the exact effects that it must have.
 
-A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Nothing happens by itself:
-messages wait until they are delivered, clocks stand until a server's timer is told to expire.
+A paragraph is a command line, a line of four dashes, and the effects; `#` begins a comment. Only commands cause events:
+messages wait for delivery, and clocks stop until a command advances them.
 
     servers 1 2 3                         a group with empty logs
-        [without pre-vote]                by default handshakes have settled on it
-        [without transfer]                and that no server understands TimeoutNow
+        [without pre-vote]                by default the handshakes agreed on it
+        [without transfer]                and no server supports TimeoutNow
         [with leases]                     the clock bound is half a minimum election timeout
         [one entry at a time]             appends carry one entry
     log 2 terms 1 1 4 4 current-term 4 [vote 1]
                                           server 2 starts with entries of these terms, and this hard state
         [fetching [static]]               the followers fetch (see `fetch_words`); static: the log never has the voters
-    expire 1                              server 1's clock goes on to its deadline
-    campaign 1                            … to the deadline of its election timer, whatever else was due before
-    fade 1 2 3                            their clocks go on by a minimum election timeout; no timer is looked at
-    empty 4 …                             server 4 starts with an empty log and knows of no configuration
-    change 1 to 2 3 4 [learners 5]        server 1 is asked for this configuration
-    pass 1 500                            server 1's clock goes on by 500 ms, and its timer is looked at
+    expire 1                              server 1's clock advances to its deadline
+    campaign 1                            … to the deadline of its election timer, skipping earlier deadlines
+    fade 1 2 3                            their clocks advance by a minimum election timeout; no timer is checked
+    empty 4 …                             server 4 starts with an empty log and without a configuration
+    change 1 to 2 3 4 [learners 5]        server 1 receives a request for this configuration
+    pass 1 500                            server 1's clock advances by 500 ms, and its timer is checked
     propose 1 x                           a client asks server 1 to append the command x
     read 1                                a client asks server 1 for a linearizable read
     transfer 1 [2]                        an operator asks server 1 to hand leadership over [to server 2]
-    deliver [1->2 …]                      what waits now (on these links) arrives, once
-    repeat 1->2 …                         copies of what waits on these links arrive, the newest first
-    settle                                deliver until nothing waits
-    cut 1 2 / cut 1->2 / mend             links lose what they carry
-    lose [1->2 …]                         what waits now is lost
-    slow 1 / sync 1                       server 1's disk waits / completes what waits from now on at once
-    crash 1 / start 1                     volatile state is lost / the server starts with what was durable
-    compact 1 4                           server 1 takes a snapshot of what it applied up to 4 and forgets that log
+    deliver [1->2 …]                      the waiting messages (on these links) arrive, once
+    repeat 1->2 …                         copies of the waiting messages on these links arrive, newest first
+    settle                                deliver until no message waits
+    cut 1 2 / cut 1->2 / mend             links lose their messages / all links work again
+    lose [1->2 …]                         the waiting messages are lost
+    slow 1 / sync 1                       server 1's disk delays its writes / completes them, from now on immediately
+    crash 1 / start 1                     volatile state is lost / the server starts with its durable state
+    compact 1 4                           server 1 takes a snapshot of its state at index 4 and drops the log up to
+    there
     logs / roles                          show each server's terms in the log, commit index / role, term, leader
 
-    1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: what server 1 does
-    1->2: append term 2 after 2/1 of terms 2, commit 1             a message leaves; `(held)` if it waits for the disk
+    1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: server 1's actions
+    1->2: append term 2 after 2/1 of terms 2, commit 1             a sent message; `(held)` if it waits for the disk
 """
 
 from dataclasses import dataclass, field, replace
@@ -105,7 +106,7 @@ Link = tuple[int, int]
 DEADLINES_MAX = 10
 _IMAGE = b"0123456789"
 """A snapshot's bytes; chunks have six."""
-TellableEffect = Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect
+PrintableEffect = Apply | ReadEntries | Answer | Announcement | Halt | SnapshotEffect
 
 
 @dataclass
@@ -119,12 +120,12 @@ class Actor:
     slow: bool = False
     durable: int = 0
     persists: list[Persist] = field(default_factory=list)
-    asked: list[ReadSnapshot | CheckSnapshot] = field(default_factory=list)
+    snapshot_reads: list[ReadSnapshot | CheckSnapshot] = field(default_factory=list)
     held: list[Send] = field(default_factory=list)
 
 
 class Story:
-    """The group of one story, and what is under way in it."""
+    """The group of one story, and its messages in transit."""
 
     def __init__(self) -> None:
         self._actors: dict[int, Actor] = {}
@@ -132,28 +133,28 @@ class Story:
         self._features = GARLIC_FARM
         self._configuration = Configuration(())
         self._extensions = Extensions()
-        self._asked = 0
+        self._request_count = 0
         self._options = replace(lan(), commit_notice_ms=0, snapshot_chunk_bytes=6)
         self._wire: list[tuple[Link, Message]] = []
         self._cut: set[Link] = set()
         self._lines: list[str] = []
-        self._strangers: set[int] = set()
+        self._joining: set[int] = set()
         self._proposals = 0
         self._changes = 0
 
     def perform(self, line: str) -> list[str]:
-        """Do one command; returns the effects."""
+        """Run one command; return the effects."""
         self._lines = []
         verb, *words = line.split()
         getattr(self, f"_do_{verb}")(words)
         return self._lines
 
     def _do_servers(self, words: list[str]) -> None:
-        said = [word.rstrip(",") for word in words]
-        fetching = KRAFT_STATIC if "static" in said else KRAFT
-        self._features = fetching if "fetching" in said else GARLIC_FARM
-        self._extensions = Extensions("pre-vote" not in said, "transfer" not in said, configurations=True)
-        if "leases" in said:
+        options = [word.rstrip(",") for word in words]
+        fetching = KRAFT_STATIC if "static" in options else KRAFT
+        self._features = fetching if "fetching" in options else GARLIC_FARM
+        self._extensions = Extensions("pre-vote" not in options, "transfer" not in options, configurations=True)
+        if "leases" in options:
             self._options = replace(self._options, lease_clock_bound_ms=lan().election_timeout_min_ms // 2)
             self._extensions = replace(self._extensions, lease_ms=self._options.lease_promise_ms)
         if "one" in words:
@@ -165,7 +166,7 @@ class Story:
 
     def _do_empty(self, words: list[str]) -> None:
         for word in words:
-            self._strangers.add(int(word))
+            self._joining.add(int(word))
             self._start(int(word), [], HardState(0))
 
     def _do_log(self, words: list[str]) -> None:
@@ -176,12 +177,12 @@ class Story:
         self._start(number, entries, HardState(int(rest[rest.index("current-term") + 1]), vote))
 
     def _do_expire(self, words: list[str]) -> None:
-        """The clock goes on until the deadline brings something; a leader's may come before anything is due."""
-        actor, told = self._actors[int(words[0])], len(self._lines)
+        """Advance the clock until a deadline has an effect; a leader's deadline may come before anything is due."""
+        actor, count = self._actors[int(words[0])], len(self._lines)
         for _ in range(DEADLINES_MAX):
             actor.now = actor.core.deadline
             self._step(int(words[0]), DeadlineReached())
-            if len(self._lines) > told:
+            if len(self._lines) > count:
                 break
 
     def _do_campaign(self, words: list[str]) -> None:
@@ -211,13 +212,13 @@ class Story:
         self._step(int(words[0]), ChangeConfiguration(self._changes, target))
 
     def _do_read(self, words: list[str]) -> None:
-        self._asked += 1
-        self._step(int(words[0]), ReadRequested(self._asked))
+        self._request_count += 1
+        self._step(int(words[0]), ReadRequested(self._request_count))
 
     def _do_transfer(self, words: list[str]) -> None:
-        self._asked += 1
+        self._request_count += 1
         target = int(words[1]) if len(words) > 1 else None
-        self._step(int(words[0]), TransferLeadership(self._asked, target))
+        self._step(int(words[0]), TransferLeadership(self._request_count, target))
 
     def _do_deliver(self, words: list[str]) -> None:
         links = {_link(word) for word in words}
@@ -288,7 +289,7 @@ class Story:
     def _start(self, number: int, entries: list[Entry], hard_state: HardState) -> None:
         core = Raft(
             number,
-            Configuration(()) if number in self._strangers else self._configuration,
+            Configuration(()) if number in self._joining else self._configuration,
             hard_state,
             describe_entries(entries),
             replace(self._options, check_invariants=True),
@@ -315,9 +316,9 @@ class Story:
 
     def _sync(self, number: int) -> None:
         actor = self._actors[number]
-        while actor.persists or actor.asked:
+        while actor.persists or actor.snapshot_reads:
             if not actor.persists:
-                self._answer(number, actor.asked.pop(0))
+                self._answer(number, actor.snapshot_reads.pop(0))
                 continue
             persist = actor.persists.pop(0)
             actor.hard_state = persist.hard_state or actor.hard_state
@@ -331,9 +332,9 @@ class Story:
                 self._wire.append(((number, integer_id(send.recipient)), send.message))
             self._step(number, Persisted(persist.number))
 
-    def _answer(self, number: int, asked: ReadSnapshot | CheckSnapshot) -> None:
-        """The disk reads back a chunk of the snapshot that is sent, or all of the one that was received."""
-        match asked:
+    def _answer(self, number: int, read: ReadSnapshot | CheckSnapshot) -> None:
+        """Complete a read of a chunk of a sent snapshot, or a check of a received snapshot."""
+        match read:
             case ReadSnapshot(request_id=request_id, last=last, offset=offset, limit_bytes=limit):
                 data = _IMAGE[offset : offset + limit]
                 self._step(
@@ -358,18 +359,18 @@ class Story:
                 held = " (held)" if after > actor.durable and actor.slow else ""
                 return f"{number}->{recipient}: {_message(message)}{held}"
             case ReadSnapshot() | CheckSnapshot():
-                actor.asked.append(effect)
-                return f"{number}: {_told(effect)}"
+                actor.snapshot_reads.append(effect)
+                return f"{number}: {_sentence(effect)}"
             case _:
-                return f"{number}: {_told(effect)}"
+                return f"{number}: {_sentence(effect)}"
 
 
 def run_story(path: Path) -> tuple[str, str]:
-    """What the file says, and what happens."""
+    """Return the text of the file, and the actual effects in the same form."""
     story = Story()
-    told = path.read_text(encoding="utf-8")
+    expected = path.read_text(encoding="utf-8")
     happened: list[str] = []
-    lines = iter(told.splitlines())
+    lines = iter(expected.splitlines())
     for line in lines:
         happened.append(line)
         if not line or line.startswith("#"):
@@ -380,10 +381,10 @@ def run_story(path: Path) -> tuple[str, str]:
         for skipped in lines:
             if not skipped:
                 break
-    return told, "\n".join(happened).rstrip() + "\n"
+    return expected, "\n".join(happened).rstrip() + "\n"
 
 
-def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per kind of effect
+def _sentence(effect: PrintableEffect) -> str:  # noqa: PLR0911 - one sentence per kind of effect
     match effect:
         case Apply(first, entries):
             return f"apply {_range(first, entries)}"
@@ -400,14 +401,14 @@ def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per ki
         case TransferEnded(transfer_id, transferred, leader):
             return f"transfer {transfer_id} {transferred.value}, leader {leader or 'unknown'}"
         case TakeSnapshot() | ReadSnapshot() | CheckSnapshot() | Restore():
-            return _told_of_snapshot(effect)
+            return _snapshot_sentence(effect)
         case Halt(reason):
             return f"halt: {reason}"
         case _:
             assert_never(effect)
 
 
-def _told_of_snapshot(effect: SnapshotEffect) -> str:
+def _snapshot_sentence(effect: SnapshotEffect) -> str:
     match effect:
         case TakeSnapshot(last):
             return f"take a snapshot of {_position(last)}"
@@ -436,9 +437,9 @@ def _announcement(effect: ProposalResolved | ConfigurationResolved | Configurati
             where = f" at {_position(position)}" if position else ""
             return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
         case ConfigurationResolved(outcome=changed, refusal=refusal, position=position):
-            why = f": {refusal.value}" if refusal else ""
+            reason = f": {refusal.value}" if refusal else ""
             where = f" at {_position(position)}" if position else ""
-            return f"change {changed.value}{where}{why}"
+            return f"change {changed.value}{where}{reason}"
         case ConfigurationChanged(configuration, newcomers):
             return f"members {_members(configuration, newcomers)}"
         case RoleChanged(role, term, leader):
@@ -494,10 +495,10 @@ def _persist(persist: Persist) -> str:
 
 
 def _message(message: Message) -> str:
-    return fetch_words.told(message) if isinstance(message, FetchMessage) else _told_of_append(message)
+    return fetch_words.words_of(message) if isinstance(message, FetchMessage) else _append_sentence(message)
 
 
-def _told_of_append(message: RequestVote | VoteReply | AppendRequest | AppendAnswer) -> str:  # noqa: PLR0911 - one sentence per kind of message
+def _append_sentence(message: RequestVote | VoteReply | AppendRequest | AppendAnswer) -> str:  # noqa: PLR0911 - one sentence per kind of message
     match message:
         case RequestVote(term=term, last=last, pre_vote=pre_vote, transfer=transfer):
             kind = "pre-vote" if pre_vote else "transfer vote" if transfer else "vote"

@@ -1,7 +1,7 @@
-"""Scenarios that any careful Raft passes, as stories on one replica or a small group.
+"""Scenarios that any correct Raft implementation passes, as stories on one replica or a small group.
 
-Others of the same list are told in `raft/` (divergent logs, figure 8, disruptive servers, overwritten entries,
-reordered appends), in `tests/spec` sentence by sentence, and under all faults at once in `tests/simulation/consensus`.
+Other scenarios of the same list are in `raft/` (diverging logs, figure 8, disruptive servers, overwritten entries,
+reordered appends), in `tests/spec` by section, and in `tests/simulation/consensus` under all faults together.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ AT = LogId
 
 
 class Group:
-    """Several replicas with fast disks and a perfect network, except for who is cut off."""
+    """Several replicas with fast disks and a perfect network, except for the disconnected servers."""
 
     def __init__(self, features: Features, logs: dict[int, tuple[tuple[Entry, ...], HardState]]) -> None:
         self.now = 0
@@ -49,7 +49,7 @@ class Group:
                     self.step(number, PeerExtensions(other, Extensions(pre_vote=True)))
 
     def step(self, number: int, event: Event) -> None:
-        """Give one server an event, and carry out all that follows from it at this moment."""
+        """Give one server an event, and process all events that follow immediately."""
         waiting: list[tuple[int, Event]] = [(number, event)]
         while waiting:
             at, what = waiting.pop(0)
@@ -65,7 +65,7 @@ class Group:
                         pass
 
     def run(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         end = self.now + duration_ms
         while True:
             number = min(self.rafts, key=lambda which: self.rafts[which].deadline)
@@ -76,7 +76,7 @@ class Group:
         self.now = end
 
     def leaders(self) -> list[int]:
-        """Who believes to lead."""
+        """Return the servers in the role of leader."""
         return [number for number, raft in self.rafts.items() if raft.describe().role is Role.LEADER]
 
 
@@ -102,7 +102,7 @@ def fresh(features: Features, size: int) -> Group:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_any_role_that_sees_a_higher_term_becomes_a_follower_at_that_term(
+def test_higher_term_makes_any_role_a_follower(
     role: Role, message: RequestVote | AppendEntries | VoteReply | AppendReply
 ) -> None:
     bench = Bench(1)
@@ -111,8 +111,8 @@ def test_any_role_that_sees_a_higher_term_becomes_a_follower_at_that_term(
     if role is Role.LEADER:
         bench.lead()
     bench.receive(TWO, message)
-    deaf = role is Role.LEADER and isinstance(message, RequestVote)
-    assert (bench.about.role, bench.about.term) == ((Role.LEADER, 2) if deaf else (Role.FOLLOWER, 9))
+    ignores_vote = role is Role.LEADER and isinstance(message, RequestVote)
+    assert (bench.about.role, bench.about.term) == ((Role.LEADER, 2) if ignores_vote else (Role.FOLLOWER, 9))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_any_role_that_sees_a_higher_term_becomes_a_follower_at_that_term(
     ],
     ids=["vote", "pre-vote", "append"],
 )
-def test_a_request_with_a_stale_term_changes_nothing_and_is_answered_with_the_current_term(
+def test_stale_request_is_replied_with_current_term(
     message: RequestVote | AppendEntries,
 ) -> None:
     bench = Bench(1, term=4)
@@ -137,24 +137,24 @@ def test_a_request_with_a_stale_term_changes_nothing_and_is_answered_with_the_cu
 
 
 @pytest.mark.parametrize(("denials", "role"), [(2, Role.CANDIDATE), (3, Role.FOLLOWER)])
-def test_of_five_voters_two_denials_leave_a_candidate_and_three_do_not(denials: int, role: Role) -> None:
+def test_candidate_steps_down_after_three_of_five_denials(denials: int, role: Role) -> None:
     bench = Bench(voters=5)
     bench.expire()
     bench.grant(*(TWO, THREE, FOUR, FIVE)[:denials], granted=False)
     assert bench.about.role is role
 
 
-def test_randomized_timeouts_of_five_followers_expire_together_in_fewer_than_three_rounds_of_ten() -> None:
+def test_randomized_timeouts_rarely_expire_together() -> None:
     heartbeat_ms = lan().heartbeat_ms
     together = 0
     for seed in range(200):
         first, second, *_ = sorted(Bench(seed=seed * 5 + number).raft.deadline for number in range(5))
-        # Two candidates collide if the second starts before it can have heard of the first.
+        # Two candidates collide if the second starts before it can have received a message of the first.
         together += second - first < heartbeat_ms // 2
     assert together < 60, f"{together} of 200 rounds"
 
 
-def test_a_lagging_server_under_pre_vote_raises_no_other_term_however_long_it_is_cut_off(features: Features) -> None:
+def test_pre_vote_server_cut_off_for_long_keeps_terms(features: Features) -> None:
     servers = fresh(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
@@ -168,7 +168,7 @@ def test_a_lagging_server_under_pre_vote_raises_no_other_term_however_long_it_is
     assert servers.leaders() == [leader]
 
 
-def test_a_leader_without_a_majority_resigns_within_an_election_timeout(features: Features) -> None:
+def test_leader_without_majority_resigns(features: Features) -> None:
     servers = fresh(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
@@ -177,8 +177,8 @@ def test_a_leader_without_a_majority_resigns_within_an_election_timeout(features
     assert servers.rafts[leader].describe().role is Role.FOLLOWER
 
 
-def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_election(features: Features) -> None:
-    # Server 2 has the better log and a small term; server 1 a higher term, and server 3 is gone: no standstill.
+def test_pre_vote_allows_election_of_server_with_smaller_term(features: Features) -> None:
+    # Server 2 has the better log and a small term; server 1 a higher term; server 3 is down. An election must succeed.
     logs = {
         1: (entries_of(1), HardState(9)),
         2: (entries_of(1, 1, 1), HardState(1)),
@@ -190,7 +190,7 @@ def test_with_pre_vote_a_server_with_a_smaller_term_can_still_complete_an_electi
     assert servers.leaders() == [2]
 
 
-def test_a_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
+def test_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
     times = []
     for seed in range(20):
         servers = fresh(features, 3)
@@ -205,7 +205,7 @@ def test_a_lost_leader_is_replaced_within_two_seconds(features: Features) -> Non
     assert max(times) <= 20_000, times
 
 
-def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown_as_the_truth_is(
+def test_outcomes_of_proposals_across_change_of_leader(
     features: Features,
 ) -> None:
     servers = fresh(features, 3)
@@ -230,7 +230,7 @@ def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda features: features.name)
 @pytest.mark.parametrize("far", [1, 2], ids=["the best log far ahead", "a shorter log far ahead"])
-def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(features: Features, far: int) -> None:
+def test_term_gap_of_2_to_30_converges_by_retries(features: Features, far: int) -> None:
     gap = 2**30
     logs = {number: (entries_of(1, 1) if number == 1 else entries_of(1), HardState(1)) for number in (1, 2, 3)}
     logs[far] = (logs[far][0], HardState(gap))
@@ -245,7 +245,7 @@ def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(featur
 
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT, KRAFT], ids=lambda features: features.name)
-def test_a_majority_that_is_far_ahead_takes_a_straggler_along(features: Features) -> None:
+def test_majority_with_far_higher_term_is_followed(features: Features) -> None:
     gap = 2**30
     logs = {number: (entries_of(1), HardState(gap)) for number in (1, 2)}
     servers = Group(features, {**logs, 3: (entries_of(1), HardState(1))})

@@ -1,6 +1,6 @@
-"""One Spark session for all tests of the pipeline: starting it takes longer than most of them.
+"""One Spark session for all tests of the pipeline: its start takes longer than most tests.
 
-Its settings are those for few rows; the runs of real processes have the others as well.
+It has the settings for few rows; runs of real processes also use the other settings.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.spark import QUICK_JVM
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[SparkSession]:
-    """A session in local mode with the source registered."""
+    """Return a session in local mode with the registered source."""
     opened = open_session("local[2]", [("spark.driver.extraJavaOptions", QUICK_JVM)])
     fit_to_size(opened, rows=0)
     opened.conf.set("spark.sql.shuffle.partitions", "1")

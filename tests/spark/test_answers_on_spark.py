@@ -1,4 +1,4 @@
-"""Each question by name has the same rows, in the same order, whether Spark or DuckDB is asked."""
+"""Each named query returns the same rows in the same order on Spark and on DuckDB."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,14 +22,14 @@ from tests.spark import JVM_SOCKETS
 pytestmark = JVM_SOCKETS
 HALF_HOUR_MS = 1_800_000
 HOUR = timedelta(hours=1)
-SILENT_FROM_MS, SILENT_TO_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS
+OUTAGE_START_MS, OUTAGE_END_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS
 
 
 def eventful() -> MadeUpLog:
-    """Seven hours of four routers with failures, of which one says nothing for an hour, and a change of the servers."""
+    """Return a log of seven hours: four routers with failures, one without reports for an hour, changed servers."""
     log = generated_log(4, 0.3, 11)
-    silent = (each for each in log.entries if SILENT_FROM_MS <= (each["logTimeMs"] or 0) < SILENT_TO_MS)
-    for entry in silent:
+    missing = (each for each in log.entries if OUTAGE_START_MS <= (each["logTimeMs"] or 0) < OUTAGE_END_MS)
+    for entry in missing:
         if '"id":2' in str(entry.get("value")):
             entry["value"] = '{"unheard": "of"}'
     log.add("configuration", value='{"voters": [{"id": 1}, {"id": 2}], "learners": [{"id": 3}]}')
@@ -38,22 +38,22 @@ def eventful() -> MadeUpLog:
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables with rows of everything that a question may be about."""
+    """Return tables with rows for all queries."""
     made, log = tmp_path_factory.mktemp("tables"), eventful()
     gold = Gold(made, HALF_HOUR_MS)
     tables_of(log, made, gold=gold, watch=True)
     random, noon_s = Random(11), -12 * 3_600
     kinds = ("member-suspect", "member-dead", "member-alive")
-    told = [
+    events = [
         event(node, cursor, noon_s + cursor * 600 + random.random(), kinds[cursor % 3], member="c", id="cc")
         | {"farm": log.cluster_id}
         for node in "ab"
         for cursor in range(3, 30)
     ]
-    write_batch(made, "events", 0, told)
+    write_batch(made, "events", 0, events)
     gold.refresh(0)
     weeks_of_load(made, random)
-    # And a third farm, of which a router departs from four days, and one from six hours.
+    # A third farm: one router deviates from its last four days, another from its last six hours.
     days = health_rows(4 * DAY_SLOTS, rising_from(4 * DAY_SLOTS - 9, season), rising_from(3 * DAY_SLOTS, season, 0.3))
     hours = [row | {"server_id": 5} for row in health_rows(50, rising_from(44))]
     write_derived(made, "router_health", [row | {"farm": "0b" * 16} for row in days + hours], batch=2)
@@ -61,7 +61,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weeks_of_load(made: Path, random: Random) -> None:
-    """Another farm with a month of load: two routers that serve one destination, one of them with gaps."""
+    """Add another farm with a month of load: two routers that serve one destination, one of them with gaps."""
     windows = [
         {"farm": "0a" * 16, "server_id": server, "window_start": start, "window_end": start + 6 * HOUR}
         for server in (1, 2)
@@ -85,14 +85,14 @@ def weeks_of_load(made: Path, random: Random) -> None:
     write_derived(made, "router_health", routers, batch=1)
     write_derived(made, "destination_health", destinations, batch=1)
     limits = {"farm": "0a" * 16, "index": 1, "configured_bandwidth_bytes_per_s": 1_234_567}
-    told = [{**limits, "server_id": server} for server in (1, 2)]
-    reported = [{**each, "destination": "d-shared", "configured_connections": 333} for each in told]
-    write_current_state(made, 1, {"routers": told, "destinations": reported})
+    routers_known = [{**limits, "server_id": server} for server in (1, 2)]
+    reported = [{**each, "destination": "d-shared", "configured_connections": 333} for each in routers_known]
+    write_current_state(made, 1, {"routers": routers_known, "destinations": reported})
 
 
 @pytest.fixture(scope="module")
 def views(session: SparkSession, output: Path) -> Iterator[SparkSession]:
-    """Spark with a view of each table."""
+    """Return the session with a view of each table."""
     found = {name: stored_rows(output / name, schema) for name, schema in TABLES.items()}
     for name, rows in found.items():
         session.createDataFrame(rows).createOrReplaceTempView(name)
@@ -102,7 +102,7 @@ def views(session: SparkSession, output: Path) -> Iterator[SparkSession]:
 
 
 @pytest.mark.parametrize("name", sorted(ANSWERS))
-def test_an_answer_has_the_same_rows_on_spark_as_on_duckdb(name: str, views: SparkSession, output: Path) -> None:
+def test_answer_has_same_rows_on_spark_and_duckdb(name: str, views: SparkSession, output: Path) -> None:
     sql = answer_sql(name)
     expected = documents(output, sql)
     assert expected, "an answer without rows shows nothing: make the log above more eventful"
@@ -110,7 +110,7 @@ def test_an_answer_has_the_same_rows_on_spark_as_on_duckdb(name: str, views: Spa
     def plain(value: object) -> object:
         return value.replace(tzinfo=None) - (value.utcoffset() or timedelta()) if isinstance(value, datetime) else value
 
-    def rows(told: list[dict[str, object]]) -> list[dict[str, object]]:
-        return [{column: plain(value) for column, value in row.items()} for row in told]
+    def rows(found: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [{column: plain(value) for column, value in row.items()} for row in found]
 
     assert rows(views.sql(sql).toArrow().to_pylist()) == rows(expected)

@@ -1,4 +1,4 @@
-"""The table `events`: a batch of traces is in it once, by the day of log time."""
+"""The table `events` contains each batch of events once, partitioned by the day of log time."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,13 @@ pytestmark = JVM_SOCKETS
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_batch_of_events_that_is_repeated_is_there_once(session: SparkSession, tmp_path: Path) -> None:
-    told = [
+def test_repeated_batch_of_events_is_stored_once(session: SparkSession, tmp_path: Path) -> None:
+    batch_rows = [
         ("aa", "node-1", cursor, 1_000 * cursor, moment, 0, "founded", "{}")
         for cursor, moment in ((1, NOON), (2, None))
     ]
     for batch in (0, 0):
-        EventsTable(tmp_path).write_batch(session.createDataFrame(told, EVENTS), batch)
+        EventsTable(tmp_path).write_batch(session.createDataFrame(batch_rows, EVENTS), batch)
     EventsTable(tmp_path).write_batch(session.createDataFrame([], EVENTS), 1)
     rows = stored_rows(tmp_path / "events", EVENTS_SPEC.schema).sort_by("cursor").to_pylist()
     assert [(row["cursor"], row["log_time"], row["day"], row["batch_id"]) for row in rows] == [

@@ -1,4 +1,4 @@
-"""Feedback after the batches of a run that Spark executes."""
+"""Feedback after the batches of a run executed by Spark."""
 
 from pathlib import Path
 
@@ -15,27 +15,27 @@ pytestmark = JVM_SOCKETS
 
 
 def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession, tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     log = slow_farm(periods=6, slow_from=5)
     listener = Listener(log.log_time_ms)
     with serve_log(log, tmp_path / "control.sock") as node:
         source = {"node": node, "start": "19"}
-        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), told.append)
+        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), messages.append)
         settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
-        # given a batch of one single period, before which the driver looks back; when it is read
+        # Given a batch of a single period, for which the driver reads earlier history. When it is read
         prepare(settings.output)
         await_end(session, settings, lambda: start_query(session, settings, available_now=True))
         judge.finish()
-        # then one entry says what the whole history says
+        # Then one entry has the result of the whole history
         body = listener.accepted[0]["factors"]
         assert isinstance(body, dict)
         assert body["throughIndex"] == log.commit_index
         assert body["formula"] == "strain-1"
         assert body["factors"] == {address("three"): pytest.approx(1.477, abs=0.01)}
-        assert told == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
-    # and the next batch, a period later, repeats nothing
+        assert messages == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
+    # And the next batch, a period later, does not submit anything
     log.tick(PERIOD_MS)
     listener.newest_ms = log.log_time_ms
     judge.after_batch(arrow_entries_of(log))
     judge.finish()
-    assert len(listener.accepted) == len(told) == 1
+    assert len(listener.accepted) == len(messages) == 1

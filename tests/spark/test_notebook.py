@@ -1,7 +1,6 @@
 """examples/farm.ipynb runs from its first cell to its last in a fresh kernel, and shows figures.
 
-The kernel is Jupyter's, with the notebook as it is committed. The farm's tables are made here of the same log, without
-a second JVM.
+Jupyter's kernel runs the committed notebook. The test makes the farm's tables from the same log, without a second JVM.
 """
 
 import json
@@ -26,8 +25,8 @@ MINUTE_MS = 60_000
 BOUND_S = 600
 
 
-def test_notebook_shows_the_figures_of_a_generated_farm(tmp_path: Path) -> None:
-    # given the log of a farm, and its tables
+def test_notebook_shows_figures_of_generated_farm(tmp_path: Path) -> None:
+    # Given the log of a farm, and its tables
     log, tables, done = tmp_path / "log", tmp_path / "tables", tmp_path / "done.ipynb"
     generate(log, LoadModel(5, 0.1, 1))
     reader = FarmDataSource({"directory": str(log)}).reader(ENTRIES)
@@ -35,7 +34,7 @@ def test_notebook_shows_the_figures_of_a_generated_farm(tmp_path: Path) -> None:
     gold = Gold(tables, MINUTE_MS)
     tables_of_entries(pa.Table.from_batches(entries), tables, gold=gold, watch=True)
     gold.refresh(0)
-    # when Jupyter runs the notebook
+    # When Jupyter runs the notebook
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -54,7 +53,7 @@ def test_notebook_shows_the_figures_of_a_generated_farm(tmp_path: Path) -> None:
         check=False,
         timeout=BOUND_S,
     )
-    # then no cell failed, and each but the last, which ends Spark, shows something
+    # Then no cell failed, and each cell except the last, which stops Spark, shows a result
     assert answer.returncode == 0, answer.stderr
     ran = code(json.loads(done.read_text(encoding="utf-8"))["cells"])
     shown = [[each["data"] for each in cell["outputs"] if each["output_type"] == "execute_result"] for cell in ran]

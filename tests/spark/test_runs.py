@@ -1,4 +1,4 @@
-"""A run of the pipeline reads a log through a control endpoint and keeps its tables exactly once."""
+"""A run of the pipeline reads a log through a control endpoint and writes each row of its tables exactly once."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ Ran = tuple[MadeUpLog, Path]
 
 @pytest.fixture(scope="module")
 def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A minute of a farm, read by a run that came to its end."""
+    """Return the log of a minute of a farm and the tables of a completed run."""
     place, log = tmp_path_factory.mktemp("run"), three_servers(minutes=1)
     with serve_log(log, place / "control.sock") as address:
         run_once(session, RunSettings(place / "tables", {"node": address}))
@@ -40,33 +40,31 @@ def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def ran(first_run: Ran, tmp_path: Path) -> Ran:
-    """A copy of it that a test may change."""
+    """Return a copy of the first run that a test may change."""
     log, output = first_run
     shutil.copytree(output, tmp_path / "tables")
     return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
 
 
-def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_takes_only_what_is_new(
-    session: SparkSession, ran: Ran, tmp_path: Path
-) -> None:
-    # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
+def test_batch_repeated_after_crash_does_not_change_rows(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
+    # Given a run whose last batch was written, but not recorded in the checkpoint because of a crash
     log, output = ran
     undisturbed = history(output, "reports")
     shutil.rmtree(output / "checkpoint" / "commits")
-    # when it runs again, and there is more to read
+    # When it runs again with more entries to read
     log.tick(10_000)
     log.report(1, uptime=70_000)
     metrics = RunMetrics()
     with serve_log(log, tmp_path / "control.sock") as address:
         run_once(session, RunSettings(output, {"node": address}, metrics=metrics))
-    # then each report is there once, and all entries of both batches are counted
+    # Then each report is stored once, and all entries of both batches are counted
     assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
     assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
     assert [row for row in history(output, "reports") if row["index"] < log.commit_index] == (undisturbed)
     assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
 
 
-def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) -> None:
+def test_log_of_another_farm_is_refused_by_checkpoint(ran: Ran, tmp_path: Path) -> None:
     log, output = ran
     (noted,) = (output / "checkpoint" / "offsets").glob("[0-9]*")
     offset = json.loads(noted.read_text().splitlines()[-1])
@@ -78,7 +76,7 @@ def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) 
         stream.latestOffset(offset, ReadAllAvailable())
 
 
-def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
+def test_log_compacted_past_checkpoint_raises(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
     log, output = ran
     compacted = MadeUpLog(first_index=log.commit_index + 50)
     compacted.report(1, uptime=1)
@@ -89,7 +87,7 @@ def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession,
         run_once(session, RunSettings(output, {"node": address}))
 
 
-def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -> None:
+def test_tables_without_checkpoint_are_refused(ran: Ran) -> None:
     _, output = ran
     prepare(output)
     shutil.rmtree(output / "checkpoint")
@@ -97,9 +95,7 @@ def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -
         prepare(output)
 
 
-def test_the_join_with_floodfills_is_exact_when_it_is_spread_and_its_table_for_its_owner(
-    session: SparkSession, tmp_path: Path
-) -> None:
+def test_distributed_floodfill_join_is_exact(session: SparkSession, tmp_path: Path) -> None:
     random = Random(5)
     routers = [random.randbytes(32).hex() for _ in range(300)]
     destinations = [random.randbytes(32).hex() for _ in range(20)]
@@ -110,10 +106,10 @@ def test_the_join_with_floodfills_is_exact_when_it_is_spread_and_its_table_for_i
         today,
         count=3,
     )
-    # twice: the second time instead of the first
+    # Written twice: the second write replaces the first
     keep(tmp_path, found)
     keep(tmp_path, found)
-    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it tells what pseudonyms hide"
+    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it reveals names behind pseudonyms"
     rows = stored_rows(tmp_path / SPEC.name, SPEC.schema).to_pylist()
     assert len(rows) == 20 * 3 * 3
     for row in rows:

@@ -1,4 +1,4 @@
-"""Spark makes the same rows as DuckDB of the same SQL."""
+"""Spark and DuckDB return the same rows for the same SQL."""
 
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ def test_gold_tables_have_equal_rows(session: SparkSession, tmp_path: Path, monk
     log = generated_log(3, 0.15, 5)
     ends = [log.commit_index // 2]
     expected = derive_in_parts(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
-    # given rows of which even a short portion is more than one machine is to ask for
+    # Given a limit of zero rows per portion, so that even a short portion is distributed
     monkeypatch.setattr(refreshing, "PORTION_ROWS", 0)
     assert derive_in_parts(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
     for name, folded in FOLDED.items():
@@ -37,7 +37,7 @@ def test_gold_tables_have_equal_rows(session: SparkSession, tmp_path: Path, monk
 
 
 def test_trace_tables_have_equal_rows(session: SparkSession, tmp_path: Path) -> None:
-    # given what is known of the first half of the events, and the second half
+    # Given the tables of the first half of the events, and the second half
     taken = [*steps(Random(3), hours=10)]
     half = len(taken) // 2
     derive_in_one_batch(tmp_path, taken[:half])
@@ -48,7 +48,7 @@ def test_trace_tables_have_equal_rows(session: SparkSession, tmp_path: Path) -> 
         run.write(name, [row for table, rows in taken[half:] for row in rows if table == name])
     run.refresh()
     expected = tables(tmp_path)
-    # when Spark is asked with the views that DuckDB found
+    # When Spark runs the SQL with the views that DuckDB used
     session.createDataFrame([(FARM,)], "farm STRING").createOrReplaceTempView("current_farm")
     sources = {"events": EVENTS_SPEC, "reports": BASE_SPECS["reports"], "members": TRACED["members"].spec}
     for name, traced in TRACED.items():
@@ -60,6 +60,6 @@ def test_trace_tables_have_equal_rows(session: SparkSession, tmp_path: Path) -> 
         for view, text in views.items():
             session.sql(text).createOrReplaceTempView(view)
         found = session.sql(sql).toArrow().select(traced.spec.schema.names).cast(traced.spec.schema)
-        # then the rows are the same
+        # Then the rows are the same
         rows = found.sort_by([(each, "ascending") for each in traced.spec.sorted_by]).to_pylist()
         assert rows == expected[name], name

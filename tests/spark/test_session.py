@@ -1,4 +1,4 @@
-"""A session of Spark in a process of its own has the settings of the operator."""
+"""A Spark session in a separate process has the settings of the operator."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.spark import QUICK_JVM
 PROGRAM = """
 import json, sys
 from pipeline.spark.session import open_session
-session = open_session(None, [("spark.app.name", "told by the command")])
+session = open_session(None, [("spark.app.name", "set by the command")])
 names = sys.argv[1:]
 java = session._jvm.java.lang.System
 print("FOUND " + json.dumps([session.conf.get(name) for name in names] + [java.getProperty("operator")]))
@@ -19,10 +19,10 @@ session.stop()
 """
 
 
-def test_session_has_the_settings_of_files_and_of_the_command(tmp_path: Path) -> None:
+def test_session_has_settings_of_files_and_command(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.sql.shuffle.partitions 7\nspark.driver.memory 700m\nspark.master local[1]\n"
-        "spark.app.name file\nspark.driver.extraJavaOptions -XX:+UseParallelGC -Doperator=told\n"
+        "spark.app.name file\nspark.driver.extraJavaOptions -XX:+UseParallelGC -Doperator=set\n"
     )
     names = ("spark.master", "spark.sql.shuffle.partitions", "spark.driver.memory", "spark.app.name")
     answer = subprocess.run(
@@ -35,4 +35,4 @@ def test_session_has_the_settings_of_files_and_of_the_command(tmp_path: Path) ->
     )
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("FOUND ")] or [answer.stderr]
     found = json.loads(line.removeprefix("FOUND "))
-    assert found == ["local[1]", "7", "700m", "told by the command", "UTC", "told"]
+    assert found == ["local[1]", "7", "700m", "set by the command", "UTC", "set"]

@@ -33,7 +33,7 @@ def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_pat
             writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
             query = writer.trigger(availableNow=True).start(str(tmp_path / "events"))
             query.awaitTermination()
-            # given a crash that left the batch without the note of its end; and something more happens
+            # Given a crash that left the batch without its commit record, and one more event
             shutil.rmtree(tmp_path / "checkpoint" / "commits")
             two.add_event("leader-elected", term=2)
     rows = session.read.parquet(str(tmp_path / "events")).collect()

@@ -1,7 +1,7 @@
-"""The group of Ed25519 (RFC 8032, section 5.1) with plain integers, to make signatures that no library would make.
+"""The group of Ed25519 (RFC 8032, section 5.1) with plain integers, to make signatures that libraries refuse to make.
 
-Slow and with no care for secrets: it is here so that RedDSA keys, which are bare scalars, and signatures with a part of
-small order can be built from the definition alone, sharing no code with what is tested.
+It builds RedDSA keys, which are bare scalars, and signatures with a part of small order. It follows the definition
+alone and shares no code with the tested module. It is slow and does not protect secrets.
 
     RedDSA   key       a in [1, L), A = aB                        (Ed25519: a is a clamped hash of a seed)
              signing   r = H(T | A | M), T of 80 random bytes     (Ed25519: r = H(half of the hashed seed | M))
@@ -25,14 +25,14 @@ class Point:
     y: int
 
     def __add__(self, other: "Point") -> "Point":
-        """The group's law, which is complete: it has no special cases."""
+        """Return the sum of both points. The formula is complete, without special cases."""
         product = CURVE_D * self.x * other.x * self.y * other.y % PRIME
         x = (self.x * other.y + self.y * other.x) * pow(1 + product, -1, PRIME) % PRIME
         y = (self.y * other.y + self.x * other.x) * pow(1 - product, -1, PRIME) % PRIME
         return Point(x, y)
 
     def __rmul__(self, scalar: int) -> "Point":
-        """`scalar` times this point."""
+        """Return `scalar` times this point."""
         result, power = NEUTRAL, self
         while scalar:
             if scalar & 1:
@@ -42,7 +42,7 @@ class Point:
         return result
 
     def encoded(self) -> bytes:
-        """32 bytes: y, with the lowest bit of x on top."""
+        """Return 32 bytes: y, with the lowest bit of x in the top bit."""
         return (self.y | (self.x & 1) << 255).to_bytes(32, "little")
 
 
@@ -50,7 +50,7 @@ NEUTRAL = Point(0, 1)
 
 
 def point_at(y: int, sign: int) -> Point:
-    """The point with this y whose x has this lowest bit."""
+    """Return the point with this y and this lowest bit of x."""
     square = (y * y - 1) * pow(CURVE_D * y * y + 1, -1, PRIME) % PRIME
     x = pow(square, (PRIME + 3) // 8, PRIME)
     if x * x % PRIME != square:
@@ -64,25 +64,25 @@ OF_ORDER_TWO = Point(0, PRIME - 1)
 
 
 def challenge(commitment: bytes, public_key: bytes, message: bytes) -> int:
-    """H(R | A | M) modulo L."""
+    """Return H(R | A | M) modulo L."""
     return int.from_bytes(sha512(commitment + public_key + message).digest(), "little") % ORDER
 
 
 def red_dsa_sign(secret: int, public_key: bytes, message: bytes, randomness: bytes, shift: Point = NEUTRAL) -> bytes:
-    """A RedDSA signature; `shift` is added to R, which only the equation with the cofactor would overlook."""
+    """Return a RedDSA signature. `shift` is added to R; only the equation with the cofactor accepts the result."""
     nonce = int.from_bytes(sha512(randomness + public_key + message).digest(), "little") % ORDER
     commitment = (nonce * BASE + shift).encoded()
     return commitment + ((nonce + challenge(commitment, public_key, message) * secret) % ORDER).to_bytes(32, "little")
 
 
 def holds_with_cofactor(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """The looser equation of RFC 8032: 8SB = 8R + 8H(R | A | M)A."""
+    """Return True if the looser equation of RFC 8032 holds: 8SB = 8R + 8H(R | A | M)A."""
     commitment, scalar = signature[:32], int.from_bytes(signature[32:], "little")
     difference = decoded(commitment) + challenge(commitment, public_key, message) * decoded(public_key)
     return 8 * (scalar * BASE) == 8 * difference
 
 
 def decoded(encoding: bytes) -> Point:
-    """The point of 32 bytes."""
+    """Return the point encoded in 32 bytes."""
     number = int.from_bytes(encoding, "little")
     return point_at(number & (1 << 255) - 1, number >> 255)

@@ -1,14 +1,14 @@
-"""Generated application entries, and the decoder's verdict on each as text that does not depend on how it is written.
+"""Generated application entries, and the decoder's verdict on each as text that does not depend on the decoder's code.
 
     seed ──▶ an entry of some kind ──▶ members replaced, dropped, repeated, added ──▶ bytes changed ──▶ `decode`
                                                                                                          │
              one hash for `BLOCK` seeds ◀── fields with their types, JSON written again, kind, level ◀───┘
 
-Decoding is replicated input: servers that read an entry differently compute different states. JSON leaves much
-open: 1.0 for an integer, a key that occurs twice, an unknown member with a number out of range. So each change of the
-decoder is compared with the recorded verdicts.
+All servers decode the same log: if two of them read an entry differently, they compute different states. JSON leaves
+much open: 1.0 for an integer, a repeated key, an unknown member with a number out of range. So the tests compare each
+change of the decoder with the recorded verdicts.
 
-Refusal texts are not part of a verdict: no state contains them, and they depend on the version of the JSON library.
+A verdict does not contain the error text: no state contains it, and it depends on the version of the JSON library.
 
 `python -m tests.wire.entry_verdicts` records the hashes again. Do that only for a change that a feature level permits.
 """
@@ -35,7 +35,7 @@ VECTORS = Path(__file__).parents[1] / "vectors" / "entry-verdicts.txt"
 
 
 class _Raw(str):
-    """JSON that stands as it is."""
+    """JSON text, written unchanged."""
 
     __slots__ = ()
 
@@ -321,7 +321,7 @@ def _scramble(data: bytes, random: Random) -> bytes:
 
 
 def entry_of(seed: int) -> bytes:
-    """The entry of a seed; about a third are of a kind."""
+    """Return the entry of a seed. About a third of them are valid entries of a known kind."""
     random = Random(seed)
     kind = random.choice(("router", *_BODIES))
     entry = _report(random) if kind == "router" else _Object(**{kind: _BODIES[kind](random)})
@@ -349,7 +349,7 @@ def entry_of(seed: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value with the types of everything in it."""
+    """Return a value as JSON data that names the type of each part."""
     if isinstance(value, Enum):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, tuple | list):
@@ -363,7 +363,7 @@ def _plain(value: Any) -> Any:
 
 
 def verdict_on(data: bytes) -> str:
-    """What the farm makes of an entry."""
+    """Return all results of decoding an entry as one line of text."""
     record = decode(data)
     try:
         written = "" if isinstance(record, records.Foreign) else encode(record).hex()
@@ -382,7 +382,7 @@ def verdict_on(data: bytes) -> str:
 
 
 def digest_of(block: int) -> str:
-    """One hash for the verdicts of a block of seeds."""
+    """Return one hash for the verdicts of a block of seeds."""
     found = hashlib.sha256()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         data = entry_of(seed)

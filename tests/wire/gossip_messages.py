@@ -1,4 +1,4 @@
-"""Every kind of gossip message, for hypothesis and by example."""
+"""Gossip messages of every kind: strategies for hypothesis, and fixed examples."""
 
 from hypothesis import strategies as st
 
@@ -106,13 +106,13 @@ user_messages = st.one_of(
 
 @st.composite
 def chains(draw: st.DrawFn) -> Keyring:
-    """Sound keyrings."""
+    """Return sound keyrings."""
     keys = draw(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=5, unique=True))
     times = st.integers(1, 2**53 - 1)
     chain_keys = tuple(sorted(DatedKey(draw(times), key, retired=draw(st.booleans())) for key in keys))
     primary = draw(st.sampled_from(keys))
     used_at = draw(times)
-    if draw(st.booleans()):  # older than all that are dated
+    if draw(st.booleans()):  # a key older than all dated keys
         others = (each for each in chain_keys if each.key != primary)
         chain_keys = (DatedKey(0, primary), *others)
     chain = Keyring(chain_keys, primary, used_at)

@@ -1,6 +1,6 @@
-"""The router's half of I2CP: reads what clients say, writes what routers say. Nodes need neither, tests do.
+"""The router's half of I2CP: reads messages of clients, and writes messages of routers. Only tests need it.
 
-What a client says is read to its last byte: a node says nothing that the protocol does not have.
+It reads a client's message to its last byte, to show that a node sends only data defined by the protocol.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ Message = ClientMessage | RouterMessage
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message of either side."""
+    """Return the frame of a message of either side."""
     try:
         match message:
             case SetDate(date_ms, version):
@@ -58,7 +58,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(found: Frame) -> Message:
-    """The message of either side; raises `I2cpError` only."""
+    """Return the message of either side; raise `I2cpError` for any malformed frame."""
     reader = FieldReader(found.body)
     try:
         message = _client_message(found.kind, reader)
@@ -102,7 +102,7 @@ def _lease_set(reader: FieldReader) -> CreateLeaseSet2:
     if store_type != STORE_TYPE:
         raise I2cpError(f"a lease set of store type {store_type}, not a Meta LeaseSet2")
     rest = reader.rest()
-    # How long the structure is follows from what is in it, so the count behind it is found by what else makes sense.
+    # The length of the structure follows from its content. So try both: with and without the count after it.
     counted = rest.endswith(b"\0") and not _is_structure(rest) and _is_structure(rest[:-1])
     if not counted and not _is_structure(rest):
         raise I2cpError("the lease set is not a Meta LeaseSet2")
@@ -118,7 +118,7 @@ def _is_structure(data: bytes) -> bool:
 
 
 def session_is_signed(config: SessionConfig) -> bool:
-    """Whether the signature holds, and before it the destination's over a transient key, as a router checks them."""
+    """Return True if the session's signature is valid, and the destination's signature over a transient key, if any."""
     try:
         offline = _offline_of(config.options)
         if offline is not None and not verify_offline(config.destination, offline):

@@ -1,11 +1,11 @@
-"""Writes `consensus/protocols/kafka/wire/messages_*.py` from kio, which has Kafka's schemas of every version.
+"""Writes `consensus/protocols/kafka/wire/messages_*.py` from kio, which contains Kafka's schemas of every version.
 
     python -m tests.wire.kafka_messages      after a change of kio, of `apis.ApiKey` or of this file
 
-One class stands for all versions of a message that are served. Its fields are those of the newest version, in its
-order; then come those that only older versions have. A field has a default if the schema gives one, or if a version
-lacks it. UUIDs are never None here: zeros stand for none. Times are integers of milliseconds. The parts of a message
-are called after it: its `PartitionData` is `…Partition`.
+One class represents all served versions of a message. It has the fields of the newest version in that version's order,
+then the fields that only older versions have. A field has a default if the schema gives one, or if a version lacks the
+field. UUIDs are never None here: zeros mean "no UUID". Times are integers in milliseconds. The classes of a message's
+parts begin with its name: its `PartitionData` is `…Partition`.
 """
 
 import dataclasses
@@ -58,21 +58,21 @@ NAMES: Final = {
     "OffsetForLeaderEpochResponse.EpochEndOffset": "Partition",
     "DescribeQuorumResponse.ReplicaState": "Replica",
 }
-"""Parts whose names here follow no rule."""
+"""Parts with irregular names."""
 DEFAULTS: Final = {"FetchResponsePartition.records": 'b""'}
-"""A response without records has no bytes of them, not null."""
+"""A response without records has an empty byte string, not null."""
 
 
 @dataclasses.dataclass
 class Part:
-    """A class that is written: its fields by name, as type and default."""
+    """A class to write: its fields by name, with type and default."""
 
     name: str
     fields: dict[str, tuple[str, str | None]]
 
 
 def part_name(message: str, theirs: str) -> str:
-    """The name of a part of a message."""
+    """Return the class name of a part of a message; `theirs` is Kafka's name."""
     found = NAMES.get(theirs) or NAMES.get(f"{message}.{theirs}")
     if found is None and theirs != "ForgottenTopic":
         found = next((each for each in ("Topic", "Partition") if each in theirs), None)
@@ -83,13 +83,13 @@ def part_name(message: str, theirs: str) -> str:
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
-    """An annotation without None, and if it had it."""
+    """Return an annotation without None, and True if it allowed None."""
     parts = [part for part in get_args(annotation) if part is not NoneType]
     return (parts[0], True) if NoneType in get_args(annotation) else (annotation, False)
 
 
 def default_of(field: "dataclasses.Field[Any]", name: str, kind: str, *, lacks: bool) -> str | None:
-    """The default of a field as source text; None: it has none. `lacks`: some version has no such field."""
+    """Return the default of a field as source text, or None. `lacks`: some version does not have the field."""
     value, nullable = field.default, kind.endswith(" | None")
     zero = ZEROS.get(kind, "()" if kind.startswith("tuple") else f"{kind}()")
     if value is dataclasses.MISSING:
@@ -109,12 +109,12 @@ def default_of(field: "dataclasses.Field[Any]", name: str, kind: str, *, lacks: 
 
 
 def versions_of(message: str, api: str, direction: Direction, versions: range) -> list[type[Any]]:
-    """A message of kio's, in these versions."""
+    """Return kio's classes of a message, one per version."""
     return [getattr(import_module(f"kio.schema.{api}.v{version}.{direction.value}"), message) for version in versions]
 
 
 def parts_of(message: str, name: str, versions: list[type[Any] | None], *, tagged: bool = False) -> Iterator[Part]:
-    """A class and before it its parts; in a version that has not got the class there is None."""
+    """Yield a class after its parts. In `versions`, None marks a version without the class."""
     there: dict[str, list[Any]] = {}
     for number, theirs in reversed([*enumerate(versions)]):
         for field in dataclasses.fields(theirs) if theirs is not None else ():
@@ -139,13 +139,13 @@ def parts_of(message: str, name: str, versions: list[type[Any] | None], *, tagge
 
 
 def element_of(kind: Any) -> type[Any]:
-    """The class of an array's elements, or the class itself."""
+    """Return the class of an array's elements, or the class itself."""
     element: type[Any] = without_none(get_args(kind)[0])[0] if get_origin(kind) is tuple else kind
     return element
 
 
 def module_text(subject: str) -> str:
-    """The source of one module."""
+    """Return the source of one module."""
     rows, written = list[str](), dict[str, list[str]]()
     for api_key in (each for each in ApiKey if each.subject == subject):
         names = []

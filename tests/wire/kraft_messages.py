@@ -1,4 +1,4 @@
-"""Messages of KRaft's wire with random values, made from the schemas: for round trips and as seeds of fuzzing."""
+"""KRaft messages with random values, made from the schemas: for round trips and as seeds of fuzzing."""
 
 import random
 from typing import Any, Final
@@ -21,17 +21,17 @@ ALL: Final = [
     for version in range(lowest, highest + 1)
     for direction in Direction
 ]
-"""Every message in every version that the codec has."""
+"""Every message in every version of the codec."""
 
 
 def name_of(case: tuple[ApiKey, int, Direction]) -> str:
-    """How a test is called for one of `ALL`."""
+    """Return the test id of an element of `ALL`."""
     api_key, version, direction = case
     return f"{api_key.name.lower()}-{direction.value}-v{version}"
 
 
 def any_message(api_key: ApiKey, version: int, direction: Direction, source: random.Random) -> Any:
-    """A message with values that the version can carry and that kio's classes can hold too."""
+    """Return a message with random values that both this version and kio's classes can represent."""
     return _any_structure(message_schema(api_key, version, direction).structure, source)
 
 
@@ -55,7 +55,7 @@ def _any_element(field: Field, source: random.Random) -> Any:
         return _any_plain(field.kind, source)
     if field.name == "error_code":
         return int(source.choice(_ERRORS))
-    if field.name.endswith("_ms"):  # kio takes whole seconds that a date can have
+    if field.name.endswith("_ms"):  # kio accepts whole seconds within the range of a date
         return 1_000 * source.randrange(2_000_000)
     lowest, highest = _RANGES[field.kind]
     return source.choice((lowest, -1 if lowest else 0, 0, 1, source.randint(lowest, highest), highest))

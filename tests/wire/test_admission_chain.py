@@ -1,4 +1,7 @@
-"""Signed admissions that lead from a founder to a Raft id: what they show, and what is taken for none."""
+"""Chains of signed admissions from a founder to a Raft id: valid chains, refused chains, and their size limits.
+
+A server that is not in the peer's list proves its Raft id with such a chain (`docs/explanation/architecture.md`).
+"""
 
 from dataclasses import replace
 
@@ -24,31 +27,31 @@ FOUNDERS = (node_id(1), node_id(2))
 
 
 def admission(number: int, by: int, raft_id: int | None = None) -> bytes:
-    """Server `by` admits the identity `number` as the server of that number, or as `raft_id`."""
+    """Return the admission of identity `number`, with the same Raft id unless given, signed by server `by`."""
     key = key_of(number).public_key().public_bytes_raw()
     return signed(Admission(node_id(number), f"node-{number}", key, raft_id or number), by)
 
 
 def flaw(chain: list[bytes], claimed: tuple[int, bytes] = (4, node_id(4)), out: tuple[bytes, ...] = ()) -> str | None:
-    """Why server 4 is not believed."""
+    """Return the reason why server 4 is refused, or None."""
     return flaw_of(chain, CLUSTER_ID, claimed, FOUNDERS.__contains__, out.__contains__)
 
 
-def test_an_admission_by_a_founder_shows_which_node_has_the_raft_id() -> None:
+def test_admission_by_founder_proves_raft_id() -> None:
     assert flaw([admission(4, by=2)]) is None
 
 
-def test_a_line_of_admissions_from_a_founder_shows_it_too() -> None:
+def test_chain_of_admissions_from_founder_proves_raft_id() -> None:
     assert flaw([admission(4, by=3), admission(3, by=5), admission(5, by=1)]) is None
 
 
-def test_an_approval_is_a_link_like_an_admission() -> None:
+def test_approval_links_chain_like_admission() -> None:
     approval = Approval(node_id(4), "node-4", node_id(3), key_of(4).public_key().public_bytes_raw(), 4)
     assert flaw([signed(approval, 1)]) is None
 
 
 @pytest.mark.parametrize(
-    ("chain", "said"),
+    ("chain", "reason"),
     [
         ([], "does not show an admission"),
         ([admission(4, by=4)], "do not lead to a founder"),
@@ -65,33 +68,33 @@ def test_an_approval_is_a_link_like_an_admission() -> None:
     ],
     ids=str,
 )
-def test_whatever_does_not_lead_from_a_founder_to_that_very_id_shows_nothing(chain: list[bytes], said: str) -> None:
+def test_chain_not_from_founder_to_raft_id_is_refused(chain: list[bytes], reason: str) -> None:
     found = flaw(chain)
     assert found is not None
-    assert said in found
+    assert reason in found
 
 
-def test_admissions_of_another_farm_show_nothing() -> None:
+def test_admission_of_another_farm_is_refused() -> None:
     entry = signed(Admission(node_id(4), "node-4", None, 4), 1, bytes([1]) * 16)
     assert "no identity has signed" in (flaw([entry]) or "")
 
 
-def test_what_an_expelled_member_signed_shows_nothing() -> None:
+def test_admission_by_expelled_member_is_refused() -> None:
     chain = [admission(4, by=3), admission(3, by=1)]
     assert flaw(chain) is None
     assert "by the retired or evicted identity" in (flaw(chain, out=(node_id(3),)) or "")
 
 
-def test_a_line_that_is_longer_than_a_handshake_carries_is_not_walked_to_its_end() -> None:
+def test_chain_beyond_handshake_limit_is_refused() -> None:
     line = [admission(number, by=number + 1) for number in range(4, 40)]
-    said = flaw([*line, admission(40, by=1)]) or ""
-    assert "do not lead to a founder" in said
-    assert "a handshake carries 16 at most" in said
-    assert "`garlicfarm transfer --to NODE`" in said
-    assert "16 at most" not in (flaw(line[:3]) or ""), "the way out is told where the length is what is wrong"
+    reason = flaw([*line, admission(40, by=1)]) or ""
+    assert "do not lead to a founder" in reason
+    assert "a handshake carries 16 at most" in reason
+    assert "`garlicfarm transfer --to NODE`" in reason
+    assert "16 at most" not in (flaw(line[:3]) or ""), "only a chain that is too long gets this remedy"
 
 
-def test_a_handshake_carries_each_entry_that_the_state_keeps_and_the_whole_chain() -> None:
+def test_handshake_carries_longest_chain_of_largest_entries() -> None:
     longest = [bytes(ENTRY_BYTES_MAX)] * LINKS_MAX
     assert len(admission_headers(longest)) == LINKS_MAX
     record = Approval(node_id(4), "n" * 32, node_id(3), key_of(4).public_key().public_bytes_raw(), 2**31 - 1)
@@ -99,8 +102,8 @@ def test_a_handshake_carries_each_entry_that_the_state_keeps_and_the_whole_chain
 
 
 @pytest.mark.parametrize("kind", ["admission", "approval"])
-def test_an_admission_with_unknown_members_does_not_fill_the_state(kind: str) -> None:
-    # Given a leader that is hostile, and signs an admission of a kilobyte
+def test_oversized_admission_does_not_fill_state(kind: str) -> None:
+    # Given a hostile leader that signs an admission of one kilobyte
     founders = of_founders(FOUNDERS)
     key = key_of(4).public_key().public_bytes_raw()
     table = {**founders, 3: Admitted(node_id(3), "node-4")} if kind == "approval" else founders
@@ -113,41 +116,41 @@ def test_an_admission_with_unknown_members_does_not_fill_the_state(kind: str) ->
         entry = signed(encode(record)[:-1] + b',"x":"' + b"x" * extra + b'"}', 1)
         read = decode(entry)
         assert read == record
-        # When it is applied
+        # When the entry is applied
         if isinstance(read, Approval):
             after, changes = approve(table, read, entry)
         else:
             assert isinstance(read, Admission)
             after, change = admit(table, read, entry)
             changes = () if change is None else (change,)
-        # Then the state stays as it was, and the servers tell of it
+        # Then the state does not change, and the servers report the refusal
         assert (after != table) is taken
         refused = [change.reason for change in changes if isinstance(change, AdmissionRefused)]
         assert len(refused) == (not taken)
         assert all("the limit is 768" in reason for reason in refused)
 
 
-def test_the_log_gives_each_server_the_line_that_others_will_believe() -> None:
-    # Given a log in which founder 1 admits server 3, and server 3 leads and admits server 4
+def test_chain_from_log_is_valid_for_other_servers() -> None:
+    # Given a log in which founder 1 admits server 3, then server 3 leads and admits server 4
     table = of_founders(FOUNDERS)
     for number, by in ((3, 1), (4, 3)):
         record = Admission(node_id(number), f"node-{number}", key_of(number).public_key().public_bytes_raw(), number)
         table = dict(admit(table, record, signed(record, by))[0])
-    # Then what it gives to show is believed by who knows the founders alone
+    # Then a peer that knows only the founders accepts the chain
     assert flaw(list(chain_of(table, 4, CLUSTER_ID))) is None
     assert len(chain_of(table, 4, CLUSTER_ID)) == 2
     assert flaw(list(chain_of(table, 3, CLUSTER_ID)), (3, node_id(3))) is None
-    # And a founder needs to show nothing, nor does the standing of a link matter to who shows it
+    # And the chain of a founder is empty, and a retired link remains in a chain
     assert chain_of(table, 1, CLUSTER_ID) == ()
     table[3] = replace(table[3], standing=Standing.RETIRED)
     assert len(chain_of(table, 4, CLUSTER_ID)) == 2
 
 
-def test_a_table_whose_entries_are_of_another_farm_gives_nothing_to_show() -> None:
+def test_chain_of_another_farms_entries_is_empty() -> None:
     table = {4: Admitted(node_id(4), "node-4", None, entry=admission(4, by=1))}
     assert chain_of(table, 4, bytes([1]) * 16) == ()
 
 
-def test_a_table_never_gives_more_than_a_handshake_carries() -> None:
+def test_chain_from_table_is_limited_to_handshake() -> None:
     table = {n: Admitted(node_id(n), entry=admission(n, by=n - 1)) for n in range(2, 40)}
     assert len(chain_of(table, 39, CLUSTER_ID)) == LINKS_MAX

@@ -1,4 +1,7 @@
-"""Application entries: the keys of the proposal, and nothing that a client can send raises."""
+"""Application entries: JSON keys, round trips, limits, and hostile bytes. The decoder never raises.
+
+`docs/reference/application-json.md` and `docs/reference/router-report.md` describe the keys.
+"""
 
 import json
 from dataclasses import replace
@@ -89,7 +92,7 @@ FULL = Report(
 )
 
 
-def test_a_report_is_written_with_the_keys_of_the_proposal() -> None:
+def test_report_is_written_with_keys_of_proposal() -> None:
     written = json.loads(encode(FULL, config={"reportingPeriod": 2000}))
     assert written == {
         "cluster": "farm",
@@ -142,7 +145,7 @@ def test_a_report_is_written_with_the_keys_of_the_proposal() -> None:
     }
 
 
-def test_every_key_that_is_written_is_in_the_documented_table() -> None:
+def test_written_keys_are_documented() -> None:
     document = "".join((DOCUMENTS / name).read_text() for name in ("application-json.md", "router-report.md"))
 
     def keys(value: object) -> set[str]:
@@ -154,17 +157,17 @@ def test_every_key_that_is_written_is_in_the_documented_table() -> None:
     assert {key for key in written if f"`{key}`" not in document} == set()
 
 
-def test_a_report_comes_back_as_it_was() -> None:
+def test_report_round_trips() -> None:
     assert decode(encode(FULL)) == FULL
 
 
-def test_what_a_router_cannot_tell_is_left_out_and_comes_back_as_unknown() -> None:
+def test_unknown_router_figures_are_omitted() -> None:
     unknown = Report(cluster="farm", date_ms=0, server_id=0, router=RouterStatus(attached=False))
     assert json.loads(encode(unknown)) == {"cluster": "farm", "date": 0, "id": 0, "router": {"attached": False}}
     assert decode(encode(unknown)) == unknown
 
 
-def test_a_clock_entry_is_written_and_read() -> None:
+def test_clock_entry_round_trips() -> None:
     assert json.loads(encode(Clock(time_ms=17, server_id=3))) == {"clock": {"time": 17, "id": 3}}
     assert decode(b'{"clock":{"time":17,"id":3,"later":{}},"more":1}') == Clock(time_ms=17, server_id=3)
 
@@ -185,7 +188,7 @@ HASH = "a2" * 26
         (Removal(3, removed=True), {"removal": {"server": 3, "removed": True}}),
     ],
 )
-def test_a_command_is_written_and_read(command: OperatorCommand, written: dict[str, Any]) -> None:
+def test_command_round_trips(command: OperatorCommand, written: dict[str, Any]) -> None:
     assert json.loads(encode(command)) == written
     assert decode(encode(command)) == command
 
@@ -205,7 +208,7 @@ def test_a_command_is_written_and_read(command: OperatorCommand, written: dict[s
         ({"force": {"master": destination(0)}, "cost": {"hash": HASH, "factor": 1}}, "more than one kind"),
     ],
 )
-def test_a_malformed_command_is_foreign_with_the_reason(written: dict[str, Any], reason: str) -> None:
+def test_malformed_command_is_foreign_with_reason(written: dict[str, Any], reason: str) -> None:
     record = decode(json.dumps(written | {"request": "me-1-1"}).encode())
     assert isinstance(record, Foreign)
     assert reason in record.reason
@@ -219,7 +222,7 @@ def two_masters() -> Report:
     return replace(FULL, masters=(part, other), destinations=leaves)
 
 
-def test_a_server_of_several_masters_writes_a_list_where_one_of_a_single_master_writes_the_object() -> None:
+def test_several_masters_are_written_as_list() -> None:
     written = json.loads(encode(two_masters()))
     assert [part["destination"] for part in written["meta"]] == [destination(0), destination(9)]
     assert [leaf.get("master") for leaf in written["destinations"]] == [HASH, None]
@@ -228,7 +231,7 @@ def test_a_server_of_several_masters_writes_a_list_where_one_of_a_single_master_
     assert decode(json.dumps(one).encode()) == replace(two_masters(), masters=FULL.masters)
 
 
-def test_a_master_that_is_there_twice_or_nine_masters_make_no_report() -> None:
+def test_invalid_master_list_is_foreign() -> None:
     part = json.loads(encode(FULL))["meta"]
     for parts, reason in (
         ([part, part], "twice"),
@@ -240,13 +243,13 @@ def test_a_master_that_is_there_twice_or_nine_masters_make_no_report() -> None:
         assert reason in record.reason
 
 
-def test_the_hash_of_a_destination_is_what_its_address_says() -> None:
+def test_destination_hash_matches_its_address() -> None:
     for number in range(20):
         text = destination(number)
         assert f"{hash_of(text)}.b32.i2p" == destination_from_base64(text).address
 
 
-def test_a_publication_entry_is_written_and_read() -> None:
+def test_publication_entry_round_trips() -> None:
     publication = Publication(master=destination(0), server_id=1, published_s=1_767_225_600, content_hash="ab" * 32)
     assert json.loads(encode(publication)) == {
         "publication": {
@@ -265,7 +268,7 @@ def test_unknown_keys_are_ignored_at_every_level() -> None:
     assert decode(json.dumps(entry).encode()) == FULL
 
 
-def test_a_report_with_the_proposals_keys_alone_is_read() -> None:
+def test_report_with_only_proposal_keys_is_read() -> None:
     entry = {
         "cluster": "farm",
         "date": 1,
@@ -319,7 +322,7 @@ def changed(**members: Any) -> bytes:
         (changed(later="x" * ENTRY_LIMIT_BYTES), "the limit is 65536"),
     ],
 )
-def test_what_is_no_entry_is_foreign_with_the_reason(data: bytes, reason: str) -> None:
+def test_invalid_entry_is_foreign_with_reason(data: bytes, reason: str) -> None:
     record = decode(data)
     assert isinstance(record, Foreign)
     assert reason.lower() in record.reason.lower()
@@ -328,15 +331,15 @@ def test_what_is_no_entry_is_foreign_with_the_reason(data: bytes, reason: str) -
 
 @pytest.mark.parametrize("where", [b'{"router":%s}', b'{"later":%s}', b'{"clock":{"time":1,"id":1},"later":%s}'])
 @pytest.mark.parametrize("nested", [b"[" * 30_000 + b"]" * 30_000, b'{"a":' * 10_000 + b"1" + b"}" * 10_000])
-def test_endless_nesting_is_foreign_however_deep_the_callers_stack(where: bytes, nested: bytes) -> None:
+def test_deep_nesting_is_foreign(where: bytes, nested: bytes) -> None:
     assert decode(where % nested) == Foreign("more than 256 opening brackets")
 
 
-def test_the_nesting_that_is_allowed_is_read() -> None:
+def test_allowed_nesting_is_read() -> None:
     assert decode(b'{"clock":{"time":1,"id":1},"later":%s}' % (b"[" * 250 + b"]" * 250)) == Clock(1, 1)
 
 
-def test_a_record_over_the_limits_is_refused_before_it_reaches_the_log() -> None:
+def test_encode_refuses_record_over_limits() -> None:
     with pytest.raises(ApplicationError, match="65536"):
         encode(FULL, config={"a": "x" * ENTRY_LIMIT_BYTES})
     with pytest.raises(ApplicationError, match="length <= 64"):
@@ -352,19 +355,19 @@ json_values = st.recursive(
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_become_a_record(data: bytes) -> None:
+def test_arbitrary_bytes_decode_to_record(data: bytes) -> None:
     assert isinstance(decode(data), Report | Clock | Publication | Foreign)
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["router", "clock", "publication", "meta", "id"]), json_values))
-def test_any_json_under_known_keys_becomes_a_record(entry: dict[str, Any]) -> None:
+def test_arbitrary_json_under_known_keys_decodes_to_record(entry: dict[str, Any]) -> None:
     assert isinstance(decode(msgspec.json.encode(entry)), Report | Clock | Publication | Foreign)
 
 
 @settings(deadline=None)
 @given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
-def test_any_changed_byte_of_a_report_leaves_a_record(position: int, value: int) -> None:
+def test_report_with_changed_byte_decodes_to_record(position: int, value: int) -> None:
     data = bytearray(encode(FULL))
     data[position % len(data)] = value
     assert isinstance(decode(bytes(data)), Report | Foreign)
@@ -372,7 +375,7 @@ def test_any_changed_byte_of_a_report_leaves_a_record(position: int, value: int)
 
 @settings(deadline=None)
 @given(st.integers(min_value=0))
-def test_every_truncation_of_a_report_is_foreign(length: int) -> None:
+def test_truncated_report_is_foreign(length: int) -> None:
     data = encode(FULL)
     assert isinstance(decode(data[: length % len(data)]), Foreign)
 
@@ -392,12 +395,12 @@ counts = st.none() | st.integers(min_value=0, max_value=2**53 - 1)
     ),
     st.integers(min_value=0, max_value=2**31 - 1),
 )
-def test_every_router_status_round_trips(status: RouterStatus, server_id: int) -> None:
+def test_router_status_round_trips(status: RouterStatus, server_id: int) -> None:
     report = Report(cluster="farm", date_ms=1, server_id=server_id, router=status)
     assert decode(encode(report)) == report
 
 
-def test_an_admission_comes_back_as_it_was() -> None:
+def test_admission_round_trips() -> None:
     admission = Admission(bytes(range(8)), "node-4", server_id=4)
     assert encode(admission) == b'{"admission":{"server":4,"node":"0001020304050607","name":"node-4"}}'
     assert decode(encode(admission)) == admission
@@ -417,13 +420,13 @@ def test_an_admission_comes_back_as_it_was() -> None:
         {"node": 1, "name": "x"},
     ],
 )
-def test_an_admission_without_an_identity_is_foreign(content: dict[str, Any]) -> None:
+def test_admission_without_valid_identity_is_foreign(content: dict[str, Any]) -> None:
     assert isinstance(decode(json.dumps({"admission": content}).encode()), Foreign)
 
 
 @pytest.mark.parametrize("value", [5, None, {}, ["x"], "x" * 300, [5, "router", "later", "router"]])
-def test_a_report_with_any_fault_or_failure_is_a_report(value: object) -> None:
-    """An older version does not read these members, so no value of them may make the entry foreign."""
+def test_report_with_arbitrary_fault_or_failure_is_read(value: object) -> None:
+    """Older versions ignore these members, so no value of them may make the entry foreign."""
     written = json.loads(encode(FULL))
     meta = written["meta"][0] if isinstance(written["meta"], list) else written["meta"]
     meta["publishFailure"] = written["destinations"][0]["faults"] = value
@@ -434,8 +437,8 @@ def test_a_report_with_any_fault_or_failure_is_a_report(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"1" * 400, b'"\xff\xfe"'])
-def test_a_fault_that_decoding_refuses_is_ignored(value: bytes) -> None:
-    # An older version skips the member, and skipping accepts this.
+def test_undecodable_fault_is_ignored(value: bytes) -> None:
+    # Older versions skip the member, and skipping accepts this value.
     written = json.loads(encode(FULL))
     written["destinations"][0]["faults"] = "replaced"
     read = decode(json.dumps(written).encode().replace(b'"replaced"', value))

@@ -1,4 +1,4 @@
-"""Files of client keys: what is written is read, by the farm and by the pipeline, and nothing else is taken for one."""
+"""Files of client keys: the farm and the pipeline read a written file, and refuse damaged files."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CLUSTER = bytes(range(16))
 FACTORS = {"factors": {"throughIndex": 7, "formula": "strain-1", "factors": {"a" * 52: 1.1}}}
 
 
-def test_a_key_is_written_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
+def test_key_file_is_readable_only_by_owner(tmp_path: Path) -> None:
     made, path = new_client_key("pipeline"), tmp_path / "client.key"
     save_client_key(path, made)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -30,7 +30,7 @@ def test_a_key_is_written_for_its_owner_alone_and_read_again(tmp_path: Path) -> 
         of_pipeline.load_client_key(path)
 
 
-def test_the_pipeline_signs_with_it_what_the_farm_finds_proven_and_each_time_under_a_higher_number(
+def test_pipeline_signatures_are_proven_with_rising_numbers(
     tmp_path: Path,
 ) -> None:
     made, path = new_client_key("pipeline"), tmp_path / "client.key"
@@ -47,7 +47,7 @@ def test_the_pipeline_signs_with_it_what_the_farm_finds_proven_and_each_time_und
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x" * 33, "a b", "a\n", "a\u202e"])
-def test_a_name_that_the_farm_does_not_take_is_refused(name: str) -> None:
+def test_invalid_key_name_is_refused(name: str) -> None:
     with pytest.raises(KeyTextError, match="1 to 32"):
         new_client_key(name)
 
@@ -63,7 +63,7 @@ def test_a_name_that_the_farm_does_not_take_is_refused(name: str) -> None:
         (("version", '"'), "not TOML"),
     ],
 )
-def test_a_damaged_file_is_refused_without_its_key(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+def test_damaged_file_error_does_not_show_key(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
     made = new_client_key("n")
     text = client_key_text(made).replace("\n" + change[0], "\n" + change[1])
     secret = client_key_text(made).rpartition('"')[0].rpartition('"')[2]
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_refused_without_its_key(tmp_path: Path, change: tuple
         of_pipeline.load_client_key(path)
 
 
-def test_its_private_key_is_in_no_repr() -> None:
+def test_repr_does_not_show_private_key() -> None:
     made = new_client_key("n")
     secret = client_key_text(made).rpartition('"')[0].rpartition('"')[2]
     assert secret not in repr(made)

@@ -1,4 +1,4 @@
-"""CURVE keys: Z85 as RFC 32 has it, and files that come back as they were or are refused without showing a key."""
+"""CURVE keys: Z85 (RFC 32), and key files, which round-trip or are refused without showing a secret."""
 
 from random import Random
 
@@ -11,11 +11,11 @@ RFC_32 = bytes.fromhex("864fd26fb559f75b")
 RFC_26_SERVER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 
 
-def test_the_example_of_rfc_32() -> None:
+def test_z85_example_of_rfc_32() -> None:
     assert to_z85(RFC_32) == "HelloWorld"
 
 
-def test_a_key_of_zmqs_documentation_is_32_bytes_and_comes_back() -> None:
+def test_z85_key_of_zmq_documentation_round_trips() -> None:
     key = from_z85(RFC_26_SERVER)
     assert key is not None
     assert len(key) == 32
@@ -23,22 +23,22 @@ def test_a_key_of_zmqs_documentation_is_32_bytes_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", RFC_26_SERVER[:-1], RFC_26_SERVER + "0", "~" * 40, '"' * 40, "#" * 40])
-def test_what_is_no_key_is_none(text: str) -> None:
+def test_invalid_z85_text_is_refused(text: str) -> None:
     assert from_z85(text) is None
 
 
-def test_a_file_comes_back() -> None:
+def test_curve_key_file_round_trips() -> None:
     key = new_curve_key("reader")
     assert parse_curve_key(curve_key_text(key)) == key
     assert to_z85(key.secret) not in repr(key)
 
 
-def test_a_name_that_no_list_could_hold_is_refused() -> None:
+def test_invalid_curve_key_name_is_refused() -> None:
     with pytest.raises(KeyTextError, match="1 to 32 of letters"):
         new_curve_key("two words")
 
 
-def test_a_changed_file_is_refused_and_no_error_shows_a_secret() -> None:
+def test_changed_file_error_does_not_show_secret() -> None:
     key, random = new_curve_key("reader"), Random(7)
     text, secret = curve_key_text(key), to_z85(key.secret)
     refused = 0
@@ -57,7 +57,7 @@ def test_a_changed_file_is_refused_and_no_error_shows_a_secret() -> None:
 
 
 def parsed(text: str) -> CurveKey | str:
-    """The key, or the error's words."""
+    """Return the key, or the text of the error."""
     try:
         return parse_curve_key(text)
     except KeyTextError as error:

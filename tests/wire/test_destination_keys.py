@@ -42,19 +42,19 @@ def same(one: SigningKey, other: SigningKey) -> bool:
     ) and one.private_key.private_bytes_raw() == other.private_key.private_bytes_raw()
 
 
-def test_a_transient_key_lasts_30_days_and_comes_back_from_its_file() -> None:
+def test_transient_key_of_30_days_round_trips() -> None:
     assert TRANSIENT.expires_s == TRANSIENT.can_sign_until_s == NOW_S + 30 * 86_400
     assert same(parse_signing_key(signing_key_text(TRANSIENT)), TRANSIENT)
 
 
-def test_what_a_transient_key_signs_verifies_as_the_masters() -> None:
+def test_transient_key_signs_for_master_destination() -> None:
     structure = decode(encode(TRANSIENT.sign(NOW_S, LEASES)))
     assert structure.destination == MASTER.destination
     assert verify(structure).holds
     assert verify(structure).signed_by == "transient key"
 
 
-def test_the_entries_of_an_accepted_publication_are_signed_as_planned() -> None:
+def test_publication_signs_planned_entries() -> None:
     leaves = (new_demo_leaf(), new_demo_leaf())
     entries = [LeafEntry(leaf.base64, cost=10 * place, end_s=NOW_S + 1_230) for place, leaf in enumerate(leaves)]
     structure = decode(TRANSIENT.publication(NOW_S, entries))
@@ -64,7 +64,7 @@ def test_the_entries_of_an_accepted_publication_are_signed_as_planned() -> None:
     ]
 
 
-def test_a_transient_key_that_has_ended_signs_nothing() -> None:
+def test_expired_transient_key_refuses_to_sign() -> None:
     ended = MASTER.sign_transient(NOW_S - 100, life_s=100)
     with pytest.raises(LeaseSetError, match="expired before publication: have a new one signed"):
         ended.sign(NOW_S, LEASES)
@@ -76,7 +76,7 @@ def test_transient_key_file_lacks_the_masters_private_key() -> None:
     assert encode_key(MASTER.private_key.private_bytes_raw()) not in signing_key_text(TRANSIENT)
 
 
-def test_a_master_key_comes_back_from_its_file_and_signs_directly() -> None:
+def test_master_key_from_file_signs_directly() -> None:
     again = parse_master_key(master_key_text(MASTER))
     assert again.destination == MASTER.destination
     direct = parse_signing_key(master_key_text(MASTER))
@@ -87,7 +87,7 @@ def test_a_master_key_comes_back_from_its_file_and_signs_directly() -> None:
     assert same(parse_signing_key(signing_key_text(direct)), direct)
 
 
-def test_demo_keys_mark_what_they_sign_and_others_do_not() -> None:
+def test_only_demo_keys_mark_structures_as_demo() -> None:
     demo = new_master_key(demo=True)
     for key in (demo.as_signing_key(), parse_signing_key(signing_key_text(demo.sign_transient(NOW_S)))):
         assert decode(encode(key.sign(NOW_S, LEASES))).is_demo
@@ -98,19 +98,19 @@ def test_new_destinations_differ() -> None:
     assert len({new_demo_leaf().hash, new_demo_leaf().hash, new_master_key().destination.hash}) == 3
 
 
-def test_a_transient_key_file_is_not_taken_for_a_master_key() -> None:
+def test_transient_key_file_is_refused_as_master_key() -> None:
     with pytest.raises(DestinationKeyError, match="the master key file is needed"):
         parse_master_key(signing_key_text(TRANSIENT))
 
 
-def test_an_impossible_life_is_refused() -> None:
+def test_invalid_key_lifetime_is_refused() -> None:
     for life_s in (0, -1, 1 << 32):
         with pytest.raises(DestinationKeyError, match="cannot end"):
             MASTER.sign_transient(NOW_S, life_s)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "reason"),
     [
         ("expires = 1769817600", "expires = 1769817601", "the master did not sign this key and expiry"),
         ("version = 1", "version = 7", "version 7"),
@@ -124,27 +124,27 @@ def test_an_impossible_life_is_refused() -> None:
         ("\n[offline]\n", "\n", "unknown field|the .offline. table"),
     ],
 )
-def test_what_is_wrong_with_a_key_file_is_said_without_showing_the_key(old: str, new: str, says: str) -> None:
+def test_key_file_error_names_fault_without_key(old: str, new: str, reason: str) -> None:
     text = signing_key_text(TRANSIENT)
     assert old in text
-    with pytest.raises(DestinationKeyError, match=says) as caught:
+    with pytest.raises(DestinationKeyError, match=reason) as caught:
         parse_signing_key(text.replace(old, new, 1))
     assert encode_key(TRANSIENT.private_key.private_bytes_raw())[8:] not in str(caught.value)
 
 
-def test_a_file_without_the_masters_word_is_refused() -> None:
+def test_file_without_master_signature_is_refused() -> None:
     text = signing_key_text(TRANSIENT).partition("\n[offline]")[0]
     with pytest.raises(DestinationKeyError, match=r"offline\] table with the master's signature is missing"):
         parse_signing_key(text)
 
 
-def test_a_private_key_that_is_not_the_destinations_is_refused() -> None:
+def test_private_key_of_another_destination_is_refused() -> None:
     mixed = master_key_text(replace(MASTER, private_key=TRANSIENT.private_key))
     with pytest.raises(DestinationKeyError, match="does not belong"):
         parse_master_key(mixed)
 
 
-def test_no_repr_shows_a_key() -> None:
+def test_repr_does_not_show_keys() -> None:
     shown = repr(MASTER) + repr(TRANSIENT) + str([TRANSIENT])
     for key in (MASTER.private_key, TRANSIENT.private_key):
         assert key.private_bytes_raw().hex() not in shown
@@ -154,14 +154,14 @@ def test_no_repr_shows_a_key() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_is_the_one_error(text: str) -> None:
+def test_arbitrary_text_raises_destination_key_error(text: str) -> None:
     with pytest.raises(DestinationKeyError):
         parse_signing_key(text)
     with pytest.raises(DestinationKeyError):
         parse_master_key(text)
 
 
-def test_mutated_key_files_are_the_one_error_and_never_show_the_key() -> None:
+def test_mutated_key_file_errors_do_not_show_key() -> None:
     random = Random(3)
     text = signing_key_text(TRANSIENT)
     secret = encode_key(TRANSIENT.private_key.private_bytes_raw())
@@ -175,15 +175,15 @@ def test_mutated_key_files_are_the_one_error_and_never_show_the_key() -> None:
             try:
                 parse("".join(letters))
             except DestinationKeyError as error:
-                said = str(error)
+                message = str(error)
                 refused += 1
-                shown = [secret[at : at + 8] for at in range(0, 36, 8) if secret[at : at + 8] in said]
+                shown = [secret[at : at + 8] for at in range(0, 36, 8) if secret[at : at + 8] in message]
                 if shown:
-                    raise AssertionError(said) from error
+                    raise AssertionError(message) from error
     assert refused > 3_000
 
 
-def test_a_key_in_the_place_of_a_field_or_of_a_value_is_not_shown() -> None:
+def test_misplaced_secret_in_key_file_is_not_shown() -> None:
     secret = encode_key(TRANSIENT.private_key.private_bytes_raw())
     text = signing_key_text(TRANSIENT)
     for damaged in (

@@ -1,6 +1,6 @@
-"""What a proof of an entry shows, and that nothing but the exact bytes of its author has one.
+"""Proofs of entries: only the author's exact bytes have a valid one.
 
-The format is built here a second time, by hand, from its description in `docs/reference/application-json.md`.
+The test also builds the format by hand, from its description in `docs/reference/application-json.md`.
 """
 
 import base64
@@ -34,14 +34,14 @@ def signed_by_hand(before_proof: bytes, number: bytes, *, end: bytes = b'"}', na
     return unsigned + base64url(KEY.sign(b"garlic farm entry 1\x00" + CLUSTER + unsigned)) + end
 
 
-def test_the_document_s_format_is_what_is_written_and_read() -> None:
+def test_proof_has_documented_format() -> None:
     by_hand = signed_by_hand(ENTRY[:-1], b"7")
     assert by_hand == SIGNED
     assert proven(by_hand, CLUSTER) == Proof(AUTHOR, PUBLIC_KEY, 7)
 
 
 @given(st.binary(min_size=16, max_size=16), st.integers(1, NUMBER_LIMIT - 1), st.text(max_size=40))
-def test_what_is_signed_is_proven_for_its_farm_and_no_other(cluster: bytes, number: int, text: str) -> None:
+def test_signed_entry_is_proven_only_for_its_farm(cluster: bytes, number: int, text: str) -> None:
     entry = b'{ "t" : "' + text.encode("unicode_escape").replace(b"\\", b"/").replace(b'"', b"'") + b'" }'
     signed = sign_entry(entry, KEY, cluster, number)
     assert proven(signed, cluster) == Proof(AUTHOR, PUBLIC_KEY, number)
@@ -49,18 +49,18 @@ def test_what_is_signed_is_proven_for_its_farm_and_no_other(cluster: bytes, numb
 
 
 @given(st.integers(0, len(SIGNED) - 1), st.integers(0, 255))
-def test_every_other_byte_in_place_of_one_loses_the_proof(place: int, value: int) -> None:
+def test_entry_with_replaced_byte_is_unproven(place: int, value: int) -> None:
     mutated = SIGNED[:place] + bytes([value]) + SIGNED[place + 1 :]
     assert (proven(mutated, CLUSTER) is None) == (mutated != SIGNED)
 
 
 @given(st.integers(0, len(SIGNED)), st.integers(0, 255))
-def test_every_byte_put_in_or_taken_out_loses_the_proof(place: int, value: int) -> None:
+def test_entry_with_inserted_or_removed_byte_is_unproven(place: int, value: int) -> None:
     assert proven(SIGNED[:place] + bytes([value]) + SIGNED[place:], CLUSTER) is None
     assert proven(SIGNED[:place] + SIGNED[place + 1 :], CLUSTER) is None or place == len(SIGNED)
 
 
-def test_every_bit_of_an_entry_counts() -> None:
+def test_entry_with_flipped_bit_is_unproven() -> None:
     for place in range(8 * len(SIGNED)):
         flipped = bytearray(SIGNED)
         flipped[place // 8] ^= 1 << place % 8
@@ -70,7 +70,7 @@ def test_every_bit_of_an_entry_counts() -> None:
 @given(st.binary(max_size=300))
 @example(b'"}')
 @example(b"[" * 100_000)
-def test_nothing_raises(data: bytes) -> None:
+def test_arbitrary_bytes_are_unproven(data: bytes) -> None:
     for each in (data, b"{" + data + b"}", SIGNED[:-88] + data + b'"}', data + b"\x00" + SIGNED):
         assert proven(each, CLUSTER) is None
 
@@ -78,7 +78,7 @@ def test_nothing_raises(data: bytes) -> None:
 @given(st.text(BASE64URL, min_size=43, max_size=43), st.text(BASE64URL, min_size=86, max_size=86), st.integers(1))
 @example("A" * 43, "A" * 86, 1)
 @example("_" * 43, "_" * 86, 2**53)
-def test_what_only_looks_like_a_proof_is_none(key: str, signature: str, number: int) -> None:
+def test_random_signature_is_not_a_proof(key: str, signature: str, number: int) -> None:
     assert proven(ENTRY[:-1] + f',"proof":"{key}.{number}.{signature}"}}'.encode(), CLUSTER) is None
 
 
@@ -90,8 +90,8 @@ def test_what_only_looks_like_a_proof_is_none(key: str, signature: str, number: 
         (signed_by_hand(b'{"a":1', b"7", name=b'"\\u0070roof":"'), "an escaped name"),
         (signed_by_hand(b'{"a":1', b"7", name=b' "proof":"'), "a space before the member"),
         (signed_by_hand(b'{"a":1', b"7", end=b'" }'), "a space after it"),
-        (signed_by_hand(b'{"a":1', b"7", end=b'"}\n'), "a line end behind the object"),
-        (signed_by_hand(b'{"a":1', b"7", end=b'","b":2}'), "a member behind it"),
+        (signed_by_hand(b'{"a":1', b"7", end=b'"}\n'), "a line end after the object"),
+        (signed_by_hand(b'{"a":1', b"7", end=b'","b":2}'), "a member after it"),
         (signed_by_hand(b'{"a":1', b"07"), "a leading zero"),
         (signed_by_hand(b'{"a":1', b"0"), "number zero"),
         (signed_by_hand(b'{"a":1', b"+7"), "a sign"),
@@ -104,12 +104,12 @@ def test_what_only_looks_like_a_proof_is_none(key: str, signature: str, number: 
         (signed_by_hand(b'{"a":"' + b"x" * ENTRY_LIMIT_BYTES + b'"', b"7"), "longer than any entry"),
     ],
 )
-def test_there_is_one_spelling_and_one_place_of_a_proof(data: bytes, why: str) -> None:
+def test_proof_with_other_spelling_or_place_is_refused(data: bytes, why: str) -> None:
     assert proven(data, CLUSTER) is None, why
 
 
 @pytest.mark.parametrize("part", [0, 2])
-def test_base64_with_stray_bits_is_no_proof(part: int) -> None:
+def test_base64_with_stray_bits_is_refused(part: int) -> None:
     texts = SIGNED[: -len('"}')].rpartition(b'"')[2].split(b".")
     last = BASE64URL.index(chr(texts[part][-1]))
     again = texts[part][:-1] + BASE64URL[last + 1].encode()
@@ -130,8 +130,8 @@ def test_base64_with_stray_bits_is_no_proof(part: int) -> None:
         0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D6A7017C7,
     ],
 )
-def test_a_key_with_which_any_peer_could_sign_proves_nothing(point: int, sign_bit: int) -> None:
-    """OpenSSL takes signatures of keys of small order: R and S of zero bits hold for one text in two to eight."""
+def test_key_of_small_order_is_refused(point: int, sign_bit: int) -> None:
+    """OpenSSL accepts keys of small order: a signature of zero bits is valid for one text in two to eight."""
     key = (point | sign_bit << 248).to_bytes(32, "little")
     for number in range(1, 40):
         for signature in (bytes(64), b"\x01" + bytes(63)):
@@ -139,12 +139,12 @@ def test_a_key_with_which_any_peer_could_sign_proves_nothing(point: int, sign_bi
             assert proven(ENTRY[:-1] + b',"proof":"' + text + b'"}', CLUSTER) is None
 
 
-def test_a_proof_in_the_name_of_another_key_is_none() -> None:
+def test_proof_naming_another_key_is_refused() -> None:
     theirs = base64url(OTHER_KEY.public_key().public_bytes_raw())
     assert proven(SIGNED.replace(base64url(PUBLIC_KEY), theirs), CLUSTER) is None
 
 
-def test_a_proof_does_not_move_to_another_entry() -> None:
+def test_proof_of_another_entry_is_refused() -> None:
     proof = SIGNED[len(ENTRY) - 1 :]
     assert proven(b'{"force":{"master":"y"},"request":"r"' + proof, CLUSTER) is None
 
@@ -163,12 +163,12 @@ def test_a_proof_does_not_move_to_another_entry() -> None:
         (b'{"a":"' + b"x" * (ENTRY_LIMIT_BYTES - 20) + b'"}', 1),
     ],
 )
-def test_what_no_farm_could_read_back_is_not_signed(entry: bytes, number: int) -> None:
+def test_unreadable_entry_is_not_signed(entry: bytes, number: int) -> None:
     with pytest.raises(ValueError, match=r"number of an entry|can be signed|limit is"):
         sign_entry(entry, KEY, CLUSTER, number)
 
 
-def test_what_does_not_end_like_a_proof_is_told_cheaply() -> None:
+def test_ends_like_proof_checks_the_end_of_the_entry() -> None:
     assert ends_like_proof(SIGNED)
     assert not ends_like_proof(ENTRY)
     assert not ends_like_proof(SIGNED + b" ")

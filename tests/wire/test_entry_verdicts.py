@@ -1,11 +1,11 @@
-"""The decoder's verdicts on generated entries are those that were recorded before (`tests.wire.entry_verdicts`)."""
+"""The decoder's verdicts on generated entries equal the recorded verdicts (`tests.wire.entry_verdicts`)."""
 
 import pytest
 
 from tests.wire.entry_verdicts import BLOCK, BLOCKS, digest_of, recorded
 
 QUICK = 10
-"""One block of so many is compared here, all of them by `make soak`."""
+"""This test compares every tenth block; `make soak` compares all blocks."""
 
 
 def _changed(step: int) -> list[str]:
@@ -16,10 +16,10 @@ def _changed(step: int) -> list[str]:
     ]
 
 
-def test_entry_verdicts_equal_the_recorded_ones() -> None:
+def test_entry_verdicts_equal_recorded_verdicts() -> None:
     assert _changed(QUICK) == []
 
 
 @pytest.mark.soak
-def test_all_entry_verdicts_equal_the_recorded_ones() -> None:
+def test_all_entry_verdicts_equal_recorded_verdicts() -> None:
     assert _changed(1) == []

@@ -1,4 +1,4 @@
-"""The farm key file: what it carries, what it derives, and that neither errors nor reprs show a key."""
+"""The farm key file: its content, the derived keys and credentials, and errors and reprs without keys."""
 
 import os
 from dataclasses import replace
@@ -22,12 +22,12 @@ FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
 
 
 def rotated(farm_key: FarmKey) -> FarmKey:
-    """The key file after a new key was installed and used, before the old one is removed."""
+    """Return the key file after a new key was installed and used, before the old one is removed."""
     key = os.urandom(32)
     return farm_key.following(farm_key.key_ring.install(key).use(key))
 
 
-def test_a_new_farm_key_comes_back_from_its_text() -> None:
+def test_new_farm_key_round_trips() -> None:
     made = new_farm_key(expect=5, cluster="north")
     assert parse_farm_key(farm_key_text(made)) == made
     assert (made.expect, made.cluster, made.epoch) == (5, "north", 1)
@@ -43,20 +43,20 @@ def test_exported_key_file_keeps_its_cluster_through_a_rotation() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00" * 15, "00" * 17, "zz" * 16])
-def test_a_cluster_id_that_is_none_is_refused(text: str) -> None:
+def test_invalid_cluster_id_is_refused(text: str) -> None:
     named = farm_key_text(new_farm_key(3)) + f'cluster_id = "{text}"\n'
     with pytest.raises(FarmKeyError, match="`cluster_id` in the farm key file is not 32 hexadecimal digits"):
         parse_farm_key(named)
 
 
-def test_two_farms_never_share_key_label_or_credentials() -> None:
+def test_new_farms_share_no_key_label_or_credentials() -> None:
     one, other = new_farm_key(3), new_farm_key(3)
     assert one.gossip_keys != other.gossip_keys
     assert one.label != other.label
     assert one.digest_credentials != other.digest_credentials
 
 
-def test_the_label_is_a_hash_of_the_founding_key_and_survives_rotation() -> None:
+def test_label_of_founding_key_is_kept_after_rotation() -> None:
     made = new_farm_key(3)
     assert made.label == made.key_ring.label == farm_label(made.gossip_keys[0])
     turned = rotated(made)
@@ -64,14 +64,14 @@ def test_the_label_is_a_hash_of_the_founding_key_and_survives_rotation() -> None
     assert turned.epoch > made.epoch
 
 
-def test_after_rotation_a_new_key_seals_and_the_old_one_still_opens() -> None:
+def test_rotated_ring_seals_with_new_key_and_opens_with_old() -> None:
     made = new_farm_key(3)
     ring = rotated(made).key_ring
     assert ring.primary not in made.gossip_keys
     assert ring.others == made.gossip_keys
 
 
-def test_a_ring_of_a_later_epoch_wins_over_what_a_node_remembers() -> None:
+def test_merged_ring_uses_primary_of_later_epoch() -> None:
     made = new_farm_key(3)
     turned = rotated(made)
     for chain in (made.key_ring.merge(turned.key_ring), turned.key_ring.merge(made.key_ring)):
@@ -79,23 +79,23 @@ def test_a_ring_of_a_later_epoch_wins_over_what_a_node_remembers() -> None:
         assert chain.others == (made.gossip_keys[0],)
 
 
-def test_rotation_without_end_keeps_the_ring_bounded() -> None:
+def test_repeated_rotation_keeps_ring_bounded() -> None:
     farm_key = new_farm_key(3)
     for _ in range(40):
         before = farm_key.gossip_keys[0]
         farm_key = rotated(farm_key)
         farm_key = farm_key.following(farm_key.key_ring.remove(before))
     assert len(farm_key.gossip_keys) == 1
-    assert len(farm_key.retired_keys) == DATED_LIMIT - 1  # the primary has a date as well
+    assert len(farm_key.retired_keys) == DATED_LIMIT - 1  # the primary key also has a date
     assert parse_farm_key(farm_key_text(farm_key)) == farm_key
 
 
-def test_retired_keys_travel_with_the_ring() -> None:
+def test_retired_keys_round_trip() -> None:
     farm_key = FarmKey("farm", 3, 2, FIXED.label, (bytes(32),), FIXED.gossip_keys)
     assert parse_farm_key(farm_key_text(farm_key)).key_ring.retired == FIXED.gossip_keys
 
 
-def test_digest_credentials_depend_on_key_and_farm_and_on_nothing_else() -> None:
+def test_digest_credentials_depend_only_on_key_and_farm() -> None:
     (credentials,) = FIXED.digest_credentials
     assert FarmKey("farm", 9, 2, FIXED.label, FIXED.gossip_keys).digest_credentials == (credentials,)
     others = [
@@ -106,7 +106,7 @@ def test_digest_credentials_depend_on_key_and_farm_and_on_nothing_else() -> None
     assert len({credentials.password, *(other.digest_credentials[0].password for other in others)}) == 4
 
 
-def test_every_key_that_opens_has_credentials_and_those_of_the_sealing_one_come_first() -> None:
+def test_digest_credentials_list_the_sealing_key_first() -> None:
     made = new_farm_key(3)
     turned = rotated(made)
     assert turned.digest_credentials[1:] == made.digest_credentials
@@ -114,13 +114,13 @@ def test_every_key_that_opens_has_credentials_and_those_of_the_sealing_one_come_
     assert removed.digest_credentials == turned.digest_credentials[:1]
 
 
-def test_digest_credentials_can_stand_in_a_quoted_header_string() -> None:
+def test_digest_credentials_fit_a_quoted_header_string() -> None:
     (credentials,) = FIXED.digest_credentials
     assert (credentials.username + credentials.password).replace("-", "").isalnum()
     assert len(bytes.fromhex(credentials.password)) == 32
 
 
-def test_no_repr_shows_a_key() -> None:
+def test_repr_does_not_show_keys() -> None:
     shown = repr(FIXED) + repr(FIXED.key_ring) + repr(FIXED.digest_credentials)
     secret = FIXED.gossip_keys[0]
     for form in (secret.hex(), encode_key(secret), repr(secret), FIXED.digest_credentials[0].password):
@@ -129,7 +129,7 @@ def test_no_repr_shows_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "reason"),
     [
         ("version = 1", "version = 2", "version 2, this garlicfarm reads version 1: update it"),
         ("expect = 3", "expect = 0", "expect is 0: 1 to 9 founders"),
@@ -148,44 +148,44 @@ def test_no_repr_shows_a_key() -> None:
         ("retired_keys = [", "retired_keys = [[", "not TOML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_without_showing_its_keys(old: str, new: str, says: str) -> None:
+def test_key_file_error_names_fault_without_keys(old: str, new: str, reason: str) -> None:
     text = farm_key_text(FIXED)
     assert old in text
-    with pytest.raises(FarmKeyError, match=says) as caught:
+    with pytest.raises(FarmKeyError, match=reason) as caught:
         parse_farm_key(text.replace(old, new, 1))
     message = str(caught.value)
     assert encode_key(FIXED.gossip_keys[0])[4:] not in message
     assert caught.value.__cause__ is None
 
 
-def test_a_key_twice_in_the_ring_is_refused() -> None:
+def test_repeated_key_in_ring_is_refused() -> None:
     text = farm_key_text(FarmKey("farm", 3, 1, FIXED.label, FIXED.gossip_keys, FIXED.gossip_keys))
     with pytest.raises(FarmKeyError, match="twice"):
         parse_farm_key(text)
 
 
-def test_a_farm_without_servers_or_without_a_proper_name_is_not_made() -> None:
+def test_new_farm_key_with_invalid_arguments_is_refused() -> None:
     with pytest.raises(FarmKeyError, match="expect is 0"):
         new_farm_key(0)
     with pytest.raises(FarmKeyError, match="cluster name"):
         new_farm_key(3, 'x"\ny')
 
 
-def test_the_error_says_how_to_make_a_key_file() -> None:
+def test_error_names_command_that_makes_key_file() -> None:
     with pytest.raises(FarmKeyError, match="garlicfarm keys new-farm --expect N"):
         parse_farm_key("hello")
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_is_the_one_error(text: str) -> None:
+def test_arbitrary_text_raises_farm_key_error(text: str) -> None:
     with pytest.raises(FarmKeyError):
         parse_farm_key(text)
 
 
 @settings(deadline=None)
 @given(st.integers(min_value=0), st.characters())
-def test_any_changed_character_gives_a_key_or_the_one_error(position: int, character: str) -> None:
+def test_changed_character_gives_key_or_farm_key_error(position: int, character: str) -> None:
     text = farm_key_text(FIXED)
     position %= len(text)
     try:
@@ -194,7 +194,7 @@ def test_any_changed_character_gives_a_key_or_the_one_error(position: int, chara
         return
 
 
-def test_nesting_without_end_and_endless_files_are_the_one_error() -> None:
+def test_oversized_or_deeply_nested_file_is_refused() -> None:
     with pytest.raises(FarmKeyError):
         parse_farm_key("a = " + "[" * 20_000)
     with pytest.raises(FarmKeyError, match="at most 65536"):

@@ -1,4 +1,4 @@
-"""A farm's snapshot comes back as it was, and one of the first format is still read."""
+"""A farm's snapshot: round trips, all older formats, and refused documents."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.spec.farm_stories import MASTER, Log, leaf, report
 
 
 def eventful() -> Log:
-    """A farm in which something of every kind stands."""
+    """Return the log of a farm whose state has an element of every kind."""
     log = Log()
     [part] = report(1).masters
     log.append(
@@ -54,7 +54,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-async def test_the_reqids_of_updates_come_back_and_a_snapshot_of_before_them_has_none() -> None:
+async def test_reqids_are_empty_in_snapshot_without_them() -> None:
     snapshot = snapshot_of(eventful())
     snapshot.reqids = b"as they were dumped"
     [document] = encode_farm(snapshot)
@@ -65,7 +65,7 @@ async def test_the_reqids_of_updates_come_back_and_a_snapshot_of_before_them_has
     assert (await decode_farm(chunks(len(older).to_bytes(4, "big") + older))).reqids == b""
 
 
-async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
+async def test_snapshot_with_all_commands_round_trips() -> None:
     log = eventful()
     state = log.farm.state
     assert state.masters[MASTER].forced
@@ -94,7 +94,7 @@ def test_snapshot_has_the_recorded_bytes() -> None:
 
 
 def first_format(log: Log) -> bytes:
-    """The same state as the first format would have had it: one master, and no weights."""
+    """Return the same state in the first format: one master, and no weights."""
     [document] = encode_farm(snapshot_of(log))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     head["version"] = 1
@@ -108,7 +108,7 @@ def first_format(log: Log) -> bytes:
     return len(data).to_bytes(4) + data
 
 
-async def test_a_snapshot_of_the_first_format_is_read() -> None:
+async def test_snapshot_of_first_format_is_read() -> None:
     log = Log()
     log.append(report(1), report(2, masters=()))
     log.clock(30_000)
@@ -116,7 +116,7 @@ async def test_a_snapshot_of_the_first_format_is_read() -> None:
     assert back.farm == log.farm.state
 
 
-async def test_a_snapshot_of_before_there_were_proofs_is_read_for_a_farm_that_is_carried_over() -> None:
+async def test_snapshot_of_format_without_proofs_is_read() -> None:
     log = eventful()
     [document] = encode_farm(snapshot_of(log))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
@@ -129,7 +129,7 @@ async def test_a_snapshot_of_before_there_were_proofs_is_read_for_a_farm_that_is
     assert back.farm == replace(log.farm.state, clients={}, numbers={})
 
 
-async def test_a_snapshot_of_a_later_format_is_refused() -> None:
+async def test_snapshot_of_later_format_is_refused() -> None:
     [document] = encode_farm(snapshot_of(eventful()))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     data = msgspec.msgpack.encode(head | {"version": 9})
@@ -138,14 +138,14 @@ async def test_a_snapshot_of_a_later_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("farm", [None, {"servers": None}, {"servers": {1: None}}, {"servers": {1: {}}}])
-async def test_what_is_no_farm_is_refused_in_one_way(farm: object) -> None:
+async def test_snapshot_with_invalid_farm_is_refused(farm: object) -> None:
     data = msgspec.msgpack.encode({"version": 1, "farm": farm, "period_ms": 1, "sessions": b""})
     with pytest.raises(FarmSnapshotError, match="another version"):
         await decode_farm(chunks(len(data).to_bytes(4) + data))
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_mutated_snapshots_are_read_or_refused_in_one_way(seed: int) -> None:
+async def test_mutated_snapshot_is_read_or_refused(seed: int) -> None:
     random, whole = Random(seed), b"".join(encode_farm(snapshot_of(eventful())))
     refused = 0
     for _ in range(150):
@@ -168,6 +168,6 @@ async def test_mutated_snapshots_are_read_or_refused_in_one_way(seed: int) -> No
         msgspec.msgpack.encode({"version": 1, "farm": {"servers": {"1": {"report": "text"}}}}),
     ],
 )
-async def test_a_document_of_another_shape_is_refused_in_the_same_way(document: bytes) -> None:
+async def test_snapshot_of_another_shape_is_refused(document: bytes) -> None:
     with pytest.raises(FarmSnapshotError):
         await decode_farm(chunks(len(document).to_bytes(4), document))

@@ -1,4 +1,4 @@
-"""The file that remembers formation: what is written is read again, and nothing else is read."""
+"""The file with the state of formation: round trips, and one error for any other content."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ nonces = some.binary(min_size=16, max_size=16)
 
 
 def _founding_with(promise: Promise, clock_ms: int, nonce: bytes) -> Founding:
-    """The founding of the set that was promised, by its first node with this promise, by the others with their own."""
+    """Return the founding of the promised set: its first node has this promise, each other node its own."""
     others = [Founder(each, clock_ms, nonce) for each in promise.founders[1:]]
     return Founding((Founder(promise.founders[0], promise.clock_ms, promise.nonce), *others))
 
@@ -52,13 +52,13 @@ EXAMPLE = FormationState(promise=PROMISE, founding=_founding_with(PROMISE, 7, b"
 
 @settings(max_examples=60)
 @given(watching | founded)
-def test_what_is_written_is_read_again(state: FormationState) -> None:
+def test_formation_state_round_trips(state: FormationState) -> None:
     written = encode_formation_state(state)
     assert decode_formation_state(written) == state
     assert len(written) <= FORMATION_STATE_LIMIT_BYTES
 
 
-def test_a_state_without_endorsements_is_written_as_before() -> None:
+def test_state_without_endorsements_keeps_old_keys() -> None:
     assert json.loads(encode_formation_state(EXAMPLE)).keys() == {
         "version",
         "promise",
@@ -71,12 +71,12 @@ def test_a_state_without_endorsements_is_written_as_before() -> None:
 
 @settings(max_examples=200)
 @given(some.binary(max_size=200))
-def test_rubbish_is_refused(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(FormationStateError):
         decode_formation_state(data)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_truncated_file_is_refused() -> None:
     written = encode_formation_state(EXAMPLE).rstrip()
     for length in range(len(written)):
         with pytest.raises(FormationStateError):
@@ -105,9 +105,7 @@ def test_every_truncation_is_refused() -> None:
         (("withdrawn",), None, "array"),
     ],
 )
-def test_a_file_that_contradicts_itself_is_refused_with_its_reason(
-    path: tuple[str, ...], value: Any, reason: str
-) -> None:
+def test_inconsistent_file_is_refused_with_reason(path: tuple[str, ...], value: Any, reason: str) -> None:
     content = json.loads(encode_formation_state(EXAMPLE))
     where = content
     for name in path[:-1]:
@@ -117,6 +115,6 @@ def test_a_file_that_contradicts_itself_is_refused_with_its_reason(
         decode_formation_state(json.dumps(content).encode())
 
 
-def test_a_file_of_absurd_size_is_refused_before_it_is_parsed() -> None:
+def test_oversized_file_is_refused_before_parsing() -> None:
     with pytest.raises(FormationStateError, match="at most"):
         decode_formation_state(b" " * (FORMATION_STATE_LIMIT_BYTES + 1))

@@ -1,4 +1,4 @@
-"""Garlic Farm messages against recorded bytes, hand-checked bytes, and bytes that are wrong."""
+"""Garlic Farm messages: recorded bytes, hand-checked bytes, and invalid bytes."""
 
 import gzip
 import json
@@ -101,7 +101,7 @@ def decode(data: bytes, like: messages.Message) -> messages.Message:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
-def test_a_recorded_message_decodes_to_its_described_meaning(vector: dict[str, Any]) -> None:
+def test_recorded_message_decodes_to_described_meaning(vector: dict[str, Any]) -> None:
     expected = described_message(vector)
     found = decode(bytes.fromhex(vector["hex"]), expected)
     assert found == expected
@@ -109,12 +109,12 @@ def test_a_recorded_message_decodes_to_its_described_meaning(vector: dict[str, A
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=VECTOR_IDS)
-def test_a_recorded_message_encodes_to_the_same_bytes(vector: dict[str, Any]) -> None:
+def test_described_message_encodes_to_recorded_bytes(vector: dict[str, Any]) -> None:
     assert encode(described_message(vector)).hex() == vector["hex"]
 
 
 @pytest.mark.parametrize("vector", BY_HAND, ids=lambda vector: vector["msg"])
-def test_the_parts_of_a_message_that_was_written_by_hand_make_it_and_are_explained(vector: dict[str, Any]) -> None:
+def test_parts_of_handwritten_message_form_it(vector: dict[str, Any]) -> None:
     assert "".join(part for part, _ in vector["parts"]) == vector["hex"]
     assert all(meaning for _, meaning in vector["parts"])
     sizes = [len(part) // 2 for part, _ in vector["parts"]]
@@ -122,12 +122,12 @@ def test_the_parts_of_a_message_that_was_written_by_hand_make_it_and_are_explain
     assert sizes[: len(layout)] == layout
 
 
-def test_every_type_of_the_document_has_a_vector() -> None:
+def test_documented_message_types_have_vectors() -> None:
     found = {messages.MessageType(int(vector["hex"][:2], 16)) for vector in VECTORS}
     assert found == {each for each in messages.MessageType if each <= messages.MessageType.INSTALL_SNAPSHOT_RESPONSE}
 
 
-# Written down by hand from the layouts; spaces separate the fields.
+# Written by hand from the layouts; spaces separate the fields.
 ID_AND_TERM = "00000001 00000002 0000000000000003"
 NO_LOG = "00000000"
 HAND_CHECKED: list[tuple[messages.Message, str]] = [
@@ -232,21 +232,19 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
 
 
 @pytest.mark.parametrize(("message", "hexadecimal"), HAND_CHECKED, ids=lambda value: type(value).__name__)
-def test_a_message_that_was_never_recorded_has_the_bytes_of_its_layout(
-    message: messages.Message, hexadecimal: str
-) -> None:
+def test_hand_checked_message_has_bytes_of_its_layout(message: messages.Message, hexadecimal: str) -> None:
     data = bytes.fromhex(hexadecimal)
     assert encode(message).hex() == data.hex()
     assert decode(data, message) == message
 
 
-def test_every_message_type_has_a_recorded_or_hand_checked_vector() -> None:
+def test_message_types_have_recorded_or_hand_checked_vectors() -> None:
     known = {vector["msg"] for vector in VECTORS} | {type(message).__name__ for message, _ in HAND_CHECKED}
     assert known == {kind.__name__ for kind in (*messages.REQUEST_TYPES, *messages.REPLY_TYPES)}
     assert len(known) == 17 + 8
 
 
-def test_message_numbers_are_those_of_the_document() -> None:
+def test_message_numbers_equal_document() -> None:
     names = """
         RequestVoteRequest RequestVoteResponse AppendEntriesRequest AppendEntriesResponse ClientRequest
         AddServerRequest AddServerResponse RemoveServerRequest RemoveServerResponse SyncLogRequest SyncLogResponse
@@ -257,7 +255,7 @@ def test_message_numbers_are_those_of_the_document() -> None:
         assert (messages.REQUEST_TYPES | messages.REPLY_TYPES)[getattr(messages, name)] == number
 
 
-def test_a_header_is_45_bytes_and_a_reply_26() -> None:
+def test_header_has_45_bytes_and_reply_26() -> None:
     assert (
         len(
             encode_request(
@@ -284,7 +282,7 @@ EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
 
 
 def numbered(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.Request:
-    """Return a request with other numbers in each field."""
+    """Return a request with a different number in each field."""
     return kind(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=(entry,))
 
 
@@ -306,7 +304,7 @@ def numbered(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.
         (messages.ReadIndexRequest, ()),
     ],
 )
-def test_a_request_carries_only_the_entries_that_the_document_gives_it(
+def test_request_carries_only_documented_entries(
     request_class: type[messages.Request], permitted: tuple[LogEntry, ...]
 ) -> None:
     type_byte = messages.REQUEST_TYPES[request_class]
@@ -324,7 +322,7 @@ def test_a_request_carries_only_the_entries_that_the_document_gives_it(
 
 
 @pytest.mark.parametrize("entries", [(), (PACK, PACK)])
-def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[WireEntry, ...]) -> None:
+def test_sync_log_request_carries_exactly_one_pack(entries: tuple[WireEntry, ...]) -> None:
     with pytest.raises(GarlicFarmError, match="one log pack"):
         encode_request(
             messages.SyncLogRequest(
@@ -333,7 +331,7 @@ def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[WireEntry, .
         )
 
 
-def test_every_truncation_of_a_recorded_message_is_refused_or_awaited() -> None:
+def test_truncated_message_is_refused_or_incomplete() -> None:
     for vector in VECTORS:
         data = bytes.fromhex(vector["hex"])
         message = described_message(vector)
@@ -346,7 +344,7 @@ def test_every_truncation_of_a_recorded_message_is_refused_or_awaited() -> None:
                 assert reader.next() is None
 
 
-def test_mutated_and_random_bytes_decode_or_raise_the_one_error() -> None:
+def test_mutated_bytes_decode_or_raise_garlic_farm_error() -> None:
     seed = 20_240_615
     random = Random(seed)
     originals = [bytes.fromhex(vector["hex"]) for vector in VECTORS] + [encode(message) for message, _ in HAND_CHECKED]
@@ -369,7 +367,7 @@ def test_mutated_and_random_bytes_decode_or_raise_the_one_error() -> None:
     assert refused > 1000
 
 
-def test_values_decode_or_raise_the_one_error_whatever_their_bytes() -> None:
+def test_mutated_values_decode_or_raise_garlic_farm_error() -> None:
     seed = 7
     random = Random(seed)
     samples = [encode_value(entry.value) for entry in EVERY_VALUE if isinstance(entry, LogEntry)]
@@ -421,7 +419,7 @@ def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...])
 
 
 @pytest.mark.parametrize("value", [-1, 2**63, 2**64])
-def test_a_term_that_another_implementation_cannot_hold_is_not_sent(value: int) -> None:
+def test_term_of_2_to_63_is_not_encoded(value: int) -> None:
     with pytest.raises(GarlicFarmError, match="2\\^63"):
         encode_request(
             messages.RequestVoteRequest(
@@ -432,7 +430,7 @@ def test_a_term_that_another_implementation_cannot_hold_is_not_sent(value: int) 
         )
 
 
-def test_a_term_that_another_implementation_cannot_hold_is_not_accepted() -> None:
+def test_term_of_2_to_63_is_not_decoded() -> None:
     data = bytearray(
         encode_reply(messages.RequestVoteResponse(source=1, destination=2, term=3, next_index=4, accepted=True))
     )
@@ -441,7 +439,7 @@ def test_a_term_that_another_implementation_cannot_hold_is_not_accepted() -> Non
         decode_reply(bytes(data))
 
 
-def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
+def test_gzip_bomb_is_refused_at_limit() -> None:
     bomb = gzip.compress(bytes(8 * 2**20), mtime=0)
     assert len(bomb) < 10_000
     with pytest.raises(GarlicFarmError, match="inflates to more than") as refusal:
@@ -449,7 +447,7 @@ def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
     assert refusal.value.fault is Fault.TOO_LARGE
 
 
-def test_many_gzip_bombs_in_one_request_are_refused_before_the_second_is_inflated() -> None:
+def test_second_log_pack_is_refused_before_inflation() -> None:
     pack = encode_log_pack(LogPack(0, (Entry.command(1, bytes(2**20)),)))
     entry = ENTRY_HEAD.pack(1, ValueType.LOG_PACK, len(pack)) + pack
     tracemalloc.start()
@@ -462,7 +460,7 @@ def test_many_gzip_bombs_in_one_request_are_refused_before_the_second_is_inflate
 
 
 def packed(index: list[int], log: bytes) -> bytes:
-    # Without a time: tests are named after these bytes, and every process must find the same names.
+    # Without a time: these bytes are test ids, and every process must compute the same ids.
     return gzip.compress(struct.pack(f">II{len(index)}Q", 8 * len(index), len(log), *index) + log, mtime=0)
 
 
@@ -486,7 +484,7 @@ RECORD = struct.pack(">QB", 1, 1) + b"value"
         (packed([0], RECORD) * 2, "one gzip member"),
     ],
 )
-def test_a_log_pack_that_contradicts_itself_is_refused(data: bytes, complaint: str) -> None:
+def test_inconsistent_log_pack_is_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(GarlicFarmError, match=complaint):
         decode_log_pack(data)
 
@@ -505,7 +503,7 @@ SMALL = MessageLimits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpo
     ],
     ids=["entry", "entries", "log", "servers", "endpoint"],
 )
-def test_each_limit_holds_in_both_directions(entries: tuple[WireEntry, ...]) -> None:
+def test_limits_apply_to_encoder_and_decoder(entries: tuple[WireEntry, ...]) -> None:
     request = messages.AppendEntriesRequest(
         source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=entries
     )
@@ -516,7 +514,7 @@ def test_each_limit_holds_in_both_directions(entries: tuple[WireEntry, ...]) -> 
     assert refused_by_encoder.value.fault is refused_by_decoder.value.fault is Fault.TOO_LARGE
 
 
-def test_a_reader_finds_messages_however_the_stream_is_cut() -> None:
+def test_reader_finds_messages_in_chunks_of_any_size() -> None:
     requests = [message for vector in VECTORS if not isinstance(message := described_message(vector), messages.Reply)]
     stream = b"".join(encode_request(request) for request in requests)
     for seed in range(20):
@@ -531,7 +529,7 @@ def test_a_reader_finds_messages_however_the_stream_is_cut() -> None:
         assert reader.buffered_bytes == 0
 
 
-def test_a_reader_refuses_an_announced_size_before_the_bytes_arrive() -> None:
+def test_reader_refuses_announced_size_before_bytes_arrive() -> None:
     reader = RequestReader(SMALL)
     reader.feed(
         encode_request(
@@ -545,7 +543,7 @@ def test_a_reader_refuses_an_announced_size_before_the_bytes_arrive() -> None:
         reader.next()
 
 
-def test_a_reader_that_is_fed_without_end_refuses() -> None:
+def test_reader_refuses_more_bytes_than_its_limit() -> None:
     reader = ReplyReader()
     fed = 0
     while fed < 65_500:
@@ -555,7 +553,7 @@ def test_a_reader_that_is_fed_without_end_refuses() -> None:
         reader.feed(bytes(100))
 
 
-def test_a_reply_among_requests_is_out_of_turn_and_so_is_a_request_among_replies() -> None:
+def test_reader_refuses_message_of_other_direction() -> None:
     requests, replies = RequestReader(), ReplyReader()
     requests.feed(bytes((messages.MessageType.APPEND_ENTRIES_RESPONSE,)))
     replies.feed(bytes((messages.MessageType.CLIENT_REQUEST,)))
@@ -565,5 +563,5 @@ def test_a_reply_among_requests_is_out_of_turn_and_so_is_a_request_among_replies
         assert refusal.value.fault is Fault.OUT_OF_TURN
 
 
-def test_value_numbers_are_those_of_the_document_and_one_of_our_own() -> None:
+def test_value_numbers_equal_document_with_one_extension() -> None:
     assert [kind.value for kind in ValueType] == [1, 2, 3, 4, 5, 66]

@@ -1,4 +1,4 @@
-"""Core messages survive the way over the Garlic Farm wire, and nothing else comes in."""
+"""Core messages round-trip through the Garlic Farm wire; all other messages are refused."""
 
 from contextlib import suppress
 
@@ -94,16 +94,16 @@ EXCHANGES: list[tuple[core.Request, core.Reply]] = [
 
 
 @pytest.mark.parametrize(("request_", "reply"), EXCHANGES)
-def test_a_request_and_its_reply_arrive_as_they_were_sent(request_: core.Request, reply: core.Reply) -> None:
-    asked = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
-    assert (asked.source, asked.destination) == (ALICE, BOB)
-    assert request_from_wire(asked, request_.correlation) == request_
-    answered = decode_reply(encode_reply(reply_to_wire(reply, asked)))
-    assert (answered.source, answered.destination) == (BOB, ALICE)
-    assert reply_from_wire(answered, request_) == reply
+def test_request_and_reply_round_trip(request_: core.Request, reply: core.Reply) -> None:
+    wire_request = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
+    assert (wire_request.source, wire_request.destination) == (ALICE, BOB)
+    assert request_from_wire(wire_request, request_.correlation) == request_
+    wire_reply = decode_reply(encode_reply(reply_to_wire(reply, wire_request)))
+    assert (wire_reply.source, wire_reply.destination) == (BOB, ALICE)
+    assert reply_from_wire(wire_reply, request_) == reply
 
 
-def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
+def test_configuration_names_its_index_and_previous_index() -> None:
     entries = (configuration_entry(1, SERVERS), Entry.command(1, b"x"), configuration_entry(1, SERVERS))
     first, _, second = entries_to_wire(11, entries, lambda index: index - 4)
     assert isinstance(first, LogEntry)
@@ -115,7 +115,7 @@ def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "asked"),
+    ("answer", "request_"),
     [
         (wire.AppendEntriesResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[0][0]),
         (wire.RequestVoteResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[1][0]),
@@ -126,14 +126,14 @@ def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
         (wire.SyncLogResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[2][0]),
     ],
 )
-def test_a_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, asked: core.Request) -> None:
+def test_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, request_: core.Request) -> None:
     with pytest.raises(GarlicFarmError, match="does not answer") as refusal:
-        reply_from_wire(answer, asked)
+        reply_from_wire(answer, request_)
     assert refusal.value.fault is Fault.OUT_OF_TURN
 
 
 @pytest.mark.parametrize("source", [0, -1])
-def test_a_request_without_a_sender_is_refused(source: int) -> None:
+def test_request_without_sender_is_refused(source: int) -> None:
     with pytest.raises(GarlicFarmError, match="not the id of a server"):
         request_from_wire(
             wire.RequestVoteRequest(
@@ -145,28 +145,28 @@ def test_a_request_without_a_sender_is_refused(source: int) -> None:
         )
 
 
-def test_a_configuration_that_counts_a_server_twice_is_refused() -> None:
+def test_configuration_with_repeated_server_is_refused() -> None:
     twice = WireConfiguration(1, 0, (ClusterServer(1, "a"), ClusterServer(1, "b")))
     with pytest.raises(GarlicFarmError, match="twice"):
         configuration_from_wire(twice)
 
 
 @pytest.mark.parametrize("request_", EXTENDED)
-def test_joint_configurations_and_learners_arrive_where_the_handshake_agreed_on_them(request_: core.Request) -> None:
-    asked = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
-    check_agreed(asked, frozenset({Extension.CONFIGURATIONS}))
-    assert request_from_wire(asked, request_.correlation) == request_
+def test_extended_configuration_arrives_if_agreed(request_: core.Request) -> None:
+    wire_request = decode_request(encode_request(request_to_wire(request_, BOB, lambda _: 0)))
+    check_agreed(wire_request, frozenset({Extension.CONFIGURATIONS}))
+    assert request_from_wire(wire_request, request_.correlation) == request_
 
 
 @pytest.mark.parametrize("request_", EXTENDED)
-def test_joint_configurations_and_learners_travel_nowhere_else(request_: core.Request) -> None:
-    asked = request_to_wire(request_, BOB, lambda _: 0)
+def test_extended_configuration_is_refused_if_not_agreed(request_: core.Request) -> None:
+    wire_request = request_to_wire(request_, BOB, lambda _: 0)
     with pytest.raises(GarlicFarmError, match="needs configurations, which the handshake did not agree on") as refusal:
-        check_agreed(asked, frozenset({Extension.PRE_VOTE}))
+        check_agreed(wire_request, frozenset({Extension.PRE_VOTE}))
     assert refusal.value.fault is Fault.OUT_OF_TURN
 
 
-def test_a_snapshot_of_another_make_is_refused_in_words_that_say_what_to_do() -> None:
+def test_foreign_snapshot_is_refused_with_remedy() -> None:
     theirs = core.InstallSnapshot(
         term=5,
         leader=ALICE,
@@ -177,21 +177,21 @@ def test_a_snapshot_of_another_make_is_refused_in_words_that_say_what_to_do() ->
         done=True,
         correlation=3,
     )
-    asked = decode_request(encode_request(request_to_wire(theirs, BOB, lambda _: 0)))
+    wire_request = decode_request(encode_request(request_to_wire(theirs, BOB, lambda _: 0)))
     with pytest.raises(GarlicFarmError, match=r"server 1 sends a snapshot of index 9 .* cannot read") as refusal:
-        request_from_wire(asked, 3)
+        request_from_wire(wire_request, 3)
     assert refusal.value.fault is Fault.FOREIGN_SNAPSHOT
     assert "snapshot distance to 0" in str(refusal.value)
 
 
-def test_no_configuration_but_the_first_says_that_none_came_before() -> None:
-    """A server of another make ends its process for that, when it writes a snapshot."""
-    told = [configuration_to_wire(SERVERS, index, before) for index, before in ((1, 0), (9, 4), (9, 0), (0, 0))]
-    assert [(each.log_index, each.last_log_index) for each in told] == [(1, 0), (9, 4), (9, 1), (1, 0)]
+def test_later_configuration_always_names_a_previous_index() -> None:
+    """Another implementation ends its process when it writes a snapshot with such a configuration."""
+    sent = [configuration_to_wire(SERVERS, index, before) for index, before in ((1, 0), (9, 4), (9, 0), (0, 0))]
+    assert [(each.log_index, each.last_log_index) for each in sent] == [(1, 0), (9, 4), (9, 1), (1, 0)]
 
 
-def test_a_refused_pack_names_no_index_beyond_itself() -> None:
-    """A leader of another make goes on there without a look at its own log, and ends its process beyond that."""
+def test_refusal_of_pack_names_at_most_index_after_its_start() -> None:
+    """A leader of another implementation continues there without checking its own log, and may end its process."""
     pack = wire.SyncLogRequest(
         source=1,
         destination=2,
@@ -206,7 +206,7 @@ def test_a_refused_pack_names_no_index_beyond_itself() -> None:
     )
 
 
-def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:
+def test_configuration_of_voters_has_documented_bytes() -> None:
     plain = configuration_to_wire(SERVERS, 11, 7)
     servers = b"".join(
         integer_id(server.server_id).to_bytes(4, "big")
@@ -217,8 +217,8 @@ def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:
     assert encode_value(plain) == (ValueType.CONFIGURATION, (11).to_bytes(8, "big") + (7).to_bytes(8, "big") + servers)
 
 
-def test_a_server_that_reads_the_extended_form_as_the_plain_one_refuses_it() -> None:
-    """Its first eight bytes are no index, for us and for a server that knows only the document."""
+def test_extended_form_is_refused_as_plain_form() -> None:
+    """The first eight bytes are not a valid index, neither here nor for a server that implements only the document."""
     kind, data = encode_value(configuration_to_wire(JOINT, 11, 7))
     assert kind is ValueType.EXTENDED_CONFIGURATION
     assert int.from_bytes(data[:8], "big") > 2**63 - 1
@@ -230,7 +230,7 @@ def test_a_server_that_reads_the_extended_form_as_the_plain_one_refuses_it() -> 
             decode_value(wrong_kind, wrong_data)
 
 
-def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_or_is_another_one() -> None:
+def test_damaged_extended_configuration_raises_only_wire_error() -> None:
     kind, data = encode_value(configuration_to_wire(JOINT, 11, 7))
     for place in range(len(data)):
         with pytest.raises(GarlicFarmError):
@@ -245,7 +245,7 @@ def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_o
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_chunk_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_snapshot_chunk_and_replies_round_trip(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
     chunk = core.InstallSnapshot(
         term=5,
         leader=ALICE,
@@ -256,34 +256,34 @@ def test_a_chunk_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
         done=done,
         correlation=7,
     )
-    asked = request_to_wire(chunk, BOB, lambda index: index - 1)
-    assert request_from_wire(asked, 7) == chunk
+    wire_request = request_to_wire(chunk, BOB, lambda index: index - 1)
+    assert request_from_wire(wire_request, 7) == chunk
     for reply in (
         core.SnapshotReply(term=5, accepted=True, next_offset=103, installed=done, correlation=7),
         core.SnapshotReply(term=5, accepted=False, next_offset=50, installed=False, correlation=7),
         core.SnapshotReply(term=6, accepted=True, next_offset=2**63 - 1, installed=True, correlation=7),
     ):
-        back = reply_from_wire(reply_to_wire(reply, asked), chunk)
+        back = reply_from_wire(reply_to_wire(reply, wire_request), chunk)
         assert isinstance(back, core.SnapshotReply)
         assert (back.accepted, back.installed) == (reply.accepted, reply.installed)
         assert reply.installed or back == reply
 
 
-def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
+def test_log_pack_round_trips() -> None:
     members = Configuration((Server(1, "tcp://a:1"),), (), (Server(2, "tcp://b:1"),))
     entries = (Entry.command(2, b"x"), configuration_entry(3, members))
     append = core.AppendEntries(term=3, leader=1, previous=LogId(7, 2), entries=entries, commit=8, correlation=5)
-    asked = sync_to_wire(append, 4, lambda _: 1)
-    again = decode_request(encode_request(asked))
+    wire_request = sync_to_wire(append, 4, lambda _: 1)
+    again = decode_request(encode_request(wire_request))
     assert isinstance(again, wire.SyncLogRequest)
-    assert again == asked
-    # the term before the entries is the receiver's to know: running implementations do not tell it
+    assert again == wire_request
+    # the receiver supplies the term before the entries: existing implementations do not send it
     assert sync_from_wire(again, 2, 5) == append
-    # learners in it are for those alone who agreed on them
+    # only peers that agreed on learners may receive them
     with pytest.raises(GarlicFarmError, match="needs configurations"):
-        check_agreed(asked, frozenset())
-    check_agreed(asked, frozenset({Extension.CONFIGURATIONS}))
+        check_agreed(wire_request, frozenset())
+    check_agreed(wire_request, frozenset({Extension.CONFIGURATIONS}))
     stored = core.AppendReply(term=3, success=True, next_index=10, correlation=5)
-    answer = sync_reply_to_wire(stored, asked)
+    answer = sync_reply_to_wire(stored, wire_request)
     assert answer == wire.SyncLogResponse(source=4, destination=1, term=3, next_index=10, accepted=True)
     assert reply_from_wire(answer, append) == stored

@@ -1,4 +1,4 @@
-"""The proof of a handshake: what is signed, byte by byte, and that no other handshake can be proven with it."""
+"""The proof of a handshake: its signed bytes, and that it is invalid for any other handshake."""
 
 import hashlib
 from dataclasses import fields, replace
@@ -57,7 +57,7 @@ def proof(transcript: Transcript = TRANSCRIPT) -> Proof:
     return Proof(transcript.role, PUBLIC, KEY.sign(transcript.signed_bytes()))
 
 
-def test_what_is_signed_is_every_field_with_its_length_behind_a_name_of_its_own() -> None:
+def test_signed_bytes_contain_all_fields_with_lengths() -> None:
     expected = b"garlic farm handshake 1\x00"
     for field in (
         b"request", b"server", b"1", b"2", b"cluster-a", b"00ff", b"c0", b"0000000a", b"tls " + b"00" * 32,
@@ -67,7 +67,7 @@ def test_what_is_signed_is_every_field_with_its_length_behind_a_name_of_its_own(
     assert TRANSCRIPT.signed_bytes() == expected
 
 
-def test_a_proof_holds_for_its_own_handshake_and_survives_its_header() -> None:
+def test_proof_round_trips_through_header() -> None:
     header = proof().header()
     assert header.startswith("1 server ")
     assert parse_proof(header) == proof()
@@ -75,23 +75,23 @@ def test_a_proof_holds_for_its_own_handshake_and_survives_its_header() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Transcript)])
-def test_a_proof_holds_for_no_handshake_that_differs_in_one_field(field: str) -> None:
+def test_proof_is_invalid_if_one_field_differs(field: str) -> None:
     assert not proof().holds(replace(TRANSCRIPT, **{field: OTHER[field]}))
 
 
-def test_what_moves_from_one_field_into_the_next_is_another_handshake() -> None:
+def test_proof_is_invalid_if_bytes_move_to_next_field() -> None:
     assert not proof().holds(replace(TRANSCRIPT, nonce="00", client_nonce="ffc0"))
 
 
-def test_the_signature_of_another_key_does_not_hold() -> None:
-    stranger = Ed25519PrivateKey.from_private_bytes(bytes(32))
-    assert not replace(proof(), signature=stranger.sign(TRANSCRIPT.signed_bytes())).holds(TRANSCRIPT)
-    assert not replace(proof(), public_key=b"\xff" * 32).holds(TRANSCRIPT), "what is no key signs nothing"
+def test_signature_of_another_key_is_invalid() -> None:
+    other_key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    assert not replace(proof(), signature=other_key.sign(TRANSCRIPT.signed_bytes())).holds(TRANSCRIPT)
+    assert not replace(proof(), public_key=b"\xff" * 32).holds(TRANSCRIPT), "an invalid key cannot sign"
 
 
 @pytest.mark.parametrize("sign", [0, 0x80])
-def test_a_key_with_which_one_signature_holds_for_every_text_proves_nothing(sign: int) -> None:
-    """The neutral element as public key, and as the signature's point: OpenSSL takes that for a signature."""
+def test_neutral_element_as_key_is_refused(sign: int) -> None:
+    """OpenSSL accepts one signature for every text if public key and signature point are the neutral element."""
     key = bytes([1]) + bytes(30) + bytes([sign])
     forged = Proof(ConnectionRole.SERVER, key, bytes([1]) + bytes(63))
     if not sign:
@@ -114,27 +114,27 @@ def test_a_key_with_which_one_signature_holds_for_every_text_proves_nothing(sign
         "1 server " + "A" * 42 + "B " + "A" * 86,
     ],
 )
-def test_whatever_is_no_proof_raises_the_one_error(header: str) -> None:
+def test_invalid_proof_header_is_malformed(header: str) -> None:
     with pytest.raises(GarlicFarmError) as refused:
         parse_proof(header)
     assert refused.value.fault is Fault.MALFORMED
 
 
-def test_a_field_that_no_head_could_hold_is_refused() -> None:
+def test_field_beyond_65535_bytes_is_refused() -> None:
     with pytest.raises(GarlicFarmError, match="more than 65535 bytes"):
         replace(TRANSCRIPT, offered="x" * 65_536).signed_bytes()
 
 
-def test_an_i2p_name_is_one_name_in_capitals_too() -> None:
+def test_i2p_channel_ignores_case() -> None:
     assert i2p_channel("Name.B32.I2P") == i2p_channel("name.b32.i2p")
 
 
-def test_a_list_of_keys_accepts_its_own_and_refuses_every_other_claim() -> None:
-    stranger = bytes(32)
+def test_listed_peers_refuse_claims_of_unlisted_keys() -> None:
+    unlisted = bytes(32)
     peers = ListedPeers(KEY, {2: PUBLIC})
     assert peers.judge(Claim(2, ConnectionRole.SERVER, PUBLIC)) is None
-    assert peers.judge(Claim(None, ConnectionRole.CLIENT, stranger)) is None, "it claims nothing"
-    for claim in (Claim(2, ConnectionRole.SERVER, stranger), Claim(3, ConnectionRole.CLIENT, PUBLIC)):
+    assert peers.judge(Claim(None, ConnectionRole.CLIENT, unlisted)) is None, "it does not claim an id"
+    for claim in (Claim(2, ConnectionRole.SERVER, unlisted), Claim(3, ConnectionRole.CLIENT, PUBLIC)):
         refusal = peers.judge(claim)
         assert refusal is not None
         assert refusal.fault is Fault.UNKNOWN_IDENTITY

@@ -1,4 +1,4 @@
-"""The handshake of both sides against each other, against the document, and against peers that must not get in."""
+"""The handshake: both sides against each other, against the document, and against peers that must be refused."""
 
 import re
 from collections.abc import Callable
@@ -57,11 +57,11 @@ KNOWN = {number: key.public_key().public_bytes_raw() for number, key in KEYS.ite
 ALICE, BOB, MALLORY = (ListedPeers(KEYS[number], KNOWN) for number in (1, 2, 3))
 
 UNNAMED_PEER = ProvenPeer(ConnectionRole.SERVER, KNOWN[2], None)
-"""The server that answers a client which calls no particular one."""
+"""The proven server, as a client sees it that did not call a particular server."""
 
 
 class Farm:
-    """One server's handshakes, with a clock that the test moves."""
+    """One server's handshakes, with a clock controlled by the test."""
 
     def __init__(self, cluster: str = "farm", identity: Identity | None = None, capacity: int = 4096) -> None:
         self.random = Random(1)
@@ -71,14 +71,14 @@ class Farm:
         self.authenticator = Authenticator(cluster, PASSWORDS.get, self.nonces, lambda: self.identity, peers=BOB)
 
     def answer(self, data: bytes) -> UpgradeResult:
-        """The verdict on a connection that sends `data`."""
+        """Return the verdict on a connection that sends `data`."""
         verdict = UpgradeServer(self.authenticator, CHANNEL).receive(data, self.now_ms)
         assert verdict is not None
         return verdict
 
 
 def caller(
-    password: str = "correct horse",  # noqa: S107 - the test's own
+    password: str = "correct horse",  # noqa: S107 - only for this test
     *,
     user: str = "router",
     cluster: str = "farm",
@@ -103,7 +103,7 @@ def caller(
 
 
 def connect(farm: Farm, who: Initiator, session: Session, more: bytes = b"") -> Challenged | Switched:
-    """One connection: the client's request to the server, and its answer back."""
+    """Make one connection: the client's request to the server, and the server's reply."""
     client = UpgradeClient(who, session, "127.0.0.1:7669", farm.now_ms, channel=CHANNEL)
     verdict = farm.answer(client.request())
     outcome = client.receive(verdict.response + more)
@@ -121,7 +121,7 @@ def authorized(farm: Farm, session: Session, who: Initiator | None = None) -> by
     return UpgradeClient(who or caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
 
 
-def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
+def test_first_request_has_documented_headers() -> None:
     request = UpgradeClient(caller(), Session(), "10.0.0.1:7669", 0, channel=CHANNEL).request().decode()
     assert request.splitlines()[0] == "GET /GarlicFarm/farm/1/websocket HTTP/1.1"
     assert "Host: 10.0.0.1:7669\r\n" in request
@@ -131,7 +131,7 @@ def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
     assert request.endswith("\r\n\r\n")
 
 
-def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> None:
+def test_request_1_gets_challenge_and_request_2_gets_101() -> None:
     farm, session = Farm(), Session()
     first = farm.answer(UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL).request())
     assert isinstance(first, RefusedUpgrade)
@@ -143,7 +143,7 @@ def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> N
     assert switched == Switched(b"", farm.identity, frozenset({Extension.PRE_VOTE}), UNNAMED_PEER)
 
 
-def test_the_second_request_and_its_answer_are_the_documents() -> None:
+def test_second_request_and_reply_have_documented_headers() -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session).decode()
     assert "Connection: keep-alive, Upgrade\r\n" in request
@@ -162,18 +162,18 @@ def test_the_second_request_and_its_answer_are_the_documents() -> None:
     assert verdict.peer == Identity("cluster-a", 1)
 
 
-def test_the_accept_token_is_that_of_rfc_6455() -> None:
+def test_accept_token_equals_rfc_6455_example() -> None:
     assert accept_token("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
-def test_the_md5_response_is_that_of_rfc_2617() -> None:
+def test_md5_response_equals_rfc_2617_example() -> None:
     challenge = Challenge("testrealm@host.com", "dcd98b7102dd2f0e8b11d0f600bfb0c093", Algorithm.MD5)
     credentials = Credentials("Mufasa", "Circle Of Life")
     found = response_to(challenge, credentials, ("GET", "/dir/index.html"), 1, "0a4f113b")
     assert found == "6629fae49393a05397450978507c4ef1"
 
 
-def test_the_sha_256_response_is_that_of_rfc_7616() -> None:
+def test_sha_256_response_equals_rfc_7616_example() -> None:
     nonce, client_nonce = "7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v", "f2/wE4q74E6zIJEtWaHKaf5wv/H5QzzpXusqGemxURZJ"
     challenge = Challenge("http-auth@example.org", nonce, Algorithm.SHA_256)
     credentials = Credentials("Mufasa", "Circle of Life")
@@ -200,7 +200,7 @@ def test_heads_may_arrive_byte_by_byte() -> None:
     assert isinstance(verdicts[-1], Upgraded)
 
 
-def test_later_connections_begin_with_request_2_for_at_least_an_hour() -> None:
+def test_later_connections_skip_request_1_for_an_hour() -> None:
     farm, session = Farm(), Session()
     connect(farm, caller(), session)
     for _ in range(6):
@@ -211,7 +211,7 @@ def test_later_connections_begin_with_request_2_for_at_least_an_hour() -> None:
     assert b"Authorization" not in UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
 
 
-def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
+def test_expired_nonce_is_stale_and_replaced() -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session)
     farm.now_ms += LIFETIME_MS
@@ -219,7 +219,7 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
     assert status(verdict) == 401
     assert isinstance(verdict, RefusedUpgrade)
     assert b"stale=true" in verdict.response
-    assert verdict.fault is None, "a peer that comes back after hours is no incident"
+    assert verdict.fault is None, "a peer that returns after hours is not an incident"
     session.learned_ms = farm.now_ms
     client = UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL)
     client.request()
@@ -227,7 +227,7 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
     assert isinstance(connect(farm, caller(), session), Switched)
 
 
-def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -> None:
+def test_restarted_server_requires_only_a_new_nonce() -> None:
     session = Session()
     connect(first := Farm(), caller(), session)
     restarted = Farm()
@@ -237,12 +237,12 @@ def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -
     )
     verdict = restarted.answer(authorized(first, session))
     assert isinstance(verdict, RefusedUpgrade)
-    assert verdict.fault is None, "a restart is no incident"
+    assert verdict.fault is None, "a restart is not an incident"
     assert connect(restarted, caller(), session) == Challenged()
     assert isinstance(connect(restarted, caller(), session), Switched)
 
 
-def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
+def test_replayed_request_is_refused() -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session)
     assert isinstance(farm.answer(request), Upgraded)
@@ -253,14 +253,14 @@ def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
     assert "a repeated request" in again.text
 
 
-def test_a_nonce_count_that_went_back_is_refused() -> None:
+def test_lower_nonce_count_is_refused() -> None:
     farm, session = Farm(), Session()
     first, second = authorized(farm, session), authorized(farm, session)
     assert isinstance(farm.answer(second), Upgraded)
     assert isinstance(farm.answer(first), RefusedUpgrade)
 
 
-def test_nonces_forgotten_for_lack_of_room_are_not_valid_again() -> None:
+def test_dropped_nonces_stay_invalid() -> None:
     farm, recorded = Farm(capacity=8), []
     for _ in range(40):
         farm.now_ms += 1
@@ -272,14 +272,14 @@ def test_nonces_forgotten_for_lack_of_room_are_not_valid_again() -> None:
     assert all(isinstance(farm.answer(request), RefusedUpgrade) for request in recorded)
 
 
-def test_a_challenge_alone_takes_no_memory() -> None:
+def test_challenge_does_not_use_memory() -> None:
     farm = Farm()
     for _ in range(1000):
         connect(farm, caller(), Session())
     assert farm.nonces.in_use == 0
 
 
-def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None:
+def test_wrong_password_is_refused_with_remedy() -> None:
     farm, session = Farm(), Session()
     connect(farm, caller("wrong"), session)
     with pytest.raises(GarlicFarmError, match="same farm key file") as refusal:
@@ -292,7 +292,7 @@ def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None
 @pytest.mark.parametrize(
     "who", [caller("wrong"), caller(user="unknown"), caller("", user="unknown")], ids=["password", "user", "empty"]
 )
-def test_the_server_counts_wrong_credentials(who: Initiator) -> None:
+def test_wrong_credentials_are_reported_as_fault(who: Initiator) -> None:
     farm, session = Farm(), Session()
     verdict = farm.answer(authorized(farm, session, who))
     assert isinstance(verdict, RefusedUpgrade)
@@ -302,7 +302,7 @@ def test_the_server_counts_wrong_credentials(who: Initiator) -> None:
 
 
 @pytest.mark.parametrize("who", [caller(cluster="other"), caller(version="2")], ids=["cluster", "version"])
-def test_a_wrong_cluster_name_or_version_gets_404(who: Initiator) -> None:
+def test_wrong_cluster_name_or_version_gets_404(who: Initiator) -> None:
     with pytest.raises(GarlicFarmError, match="another cluster or another version") as refusal:
         connect(Farm(), who, Session())
     assert refusal.value.fault is Fault.WRONG_PATH
@@ -319,7 +319,7 @@ def test_a_wrong_cluster_name_or_version_gets_404(who: Initiator) -> None:
         "POST /GarlicFarm/farm/1/websocket HTTP/1.1",
     ],
 )
-def test_any_other_path_gets_one_fixed_404_that_says_nothing(line: str) -> None:
+def test_other_path_gets_one_fixed_404(line: str) -> None:
     verdict = Farm().answer(f"{line}\r\nHost: h\r\n\r\n".encode())
     expected = (
         b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\nConnection: close\r\n\r\n"
@@ -328,19 +328,19 @@ def test_any_other_path_gets_one_fixed_404_that_says_nothing(line: str) -> None:
     assert verdict.response == expected
 
 
-def test_a_wrong_method_on_the_right_path_is_told_as_that_and_as_no_other_version() -> None:
+def test_wrong_method_is_reported_as_wrong_method() -> None:
     verdict = Farm().answer(b"POST /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
     assert isinstance(verdict, RefusedUpgrade)
     assert verdict.fault is Fault.WRONG_METHOD
     assert verdict.text == "requested with the method 'POST', but a handshake begins with GET"
 
 
-def test_a_challenge_does_not_name_what_this_is() -> None:
+def test_challenge_does_not_name_the_product() -> None:
     verdict = Farm().answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
     assert not re.search(b"garlic|raft|farm|i2p", verdict.response, re.IGNORECASE)
 
 
-def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
+def test_member_of_another_cluster_is_refused_by_both_sides() -> None:
     farm, session = Farm(), Session()
     other = caller(identity=Identity("cluster-b", 1))
     verdict = farm.answer(authorized(farm, session, other))
@@ -356,7 +356,7 @@ def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
         client.receive(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nX-Garlic-Cluster: cluster-a\r\n\r\n")
 
 
-def test_a_peer_without_a_cluster_may_speak_to_one() -> None:
+def test_peer_without_cluster_may_connect() -> None:
     farm, session = Farm(), Session()
     newcomer = caller(identity=Identity(None, None))
     connect(farm, newcomer, session)
@@ -365,26 +365,26 @@ def test_a_peer_without_a_cluster_may_speak_to_one() -> None:
     assert switched.peer == Identity("cluster-a", 2)
 
 
-def test_both_sides_hear_for_how_long_the_other_keeps_a_lease() -> None:
+def test_handshake_exchanges_lease_durations() -> None:
     farm, session = Farm(identity=Identity("cluster-a", 2, 1_000)), Session()
-    asking = caller(identity=Identity("cluster-a", 1, 900))
-    connect(farm, asking, session)
-    switched = connect(farm, asking, session)
+    client = caller(identity=Identity("cluster-a", 1, 900))
+    connect(farm, client, session)
+    switched = connect(farm, client, session)
     assert isinstance(switched, Switched)
     assert switched.peer == Identity("cluster-a", 2, 1_000)
     assert extensions_to_core(frozenset(Extension), switched.peer.lease_ms).lease_ms == 1_000
-    assert extensions_to_core(frozenset({Extension.PRE_VOTE}), 1_000).lease_ms is None, "it could not be told of one"
+    assert extensions_to_core(frozenset({Extension.PRE_VOTE}), 1_000).lease_ms is None, "it cannot receive leases"
 
 
 @pytest.mark.parametrize("promise", ["0", "-1", "1e3", "1234567890"])
-def test_a_lease_that_is_no_number_is_malformed(promise: str) -> None:
+def test_invalid_lease_header_is_malformed(promise: str) -> None:
     headers = Headers([(b"X-Garlic-Lease", promise.encode())])
     with pytest.raises(GarlicFarmError, match="X-Garlic-Lease"):
         headers.identity()
 
 
 @pytest.mark.parametrize("offered", [(), ("chat",)])
-def test_without_a_common_extension_only_the_document_is_spoken(offered: tuple[str, ...]) -> None:
+def test_handshake_without_common_extension_uses_plain_form(offered: tuple[str, ...]) -> None:
     farm, session, who = Farm(), Session(), caller(offered=offered)
     connect(farm, who, session)
     switched = connect(farm, who, session)
@@ -392,7 +392,7 @@ def test_without_a_common_extension_only_the_document_is_spoken(offered: tuple[s
     assert switched.extensions == frozenset()
 
 
-def test_the_server_chooses_the_first_extension_that_it_knows() -> None:
+def test_server_chooses_first_known_extension() -> None:
     farm, session, who = Farm(), Session(), caller(offered=("garlicfarm.future.v9", "garlicfarm.prevote.v1"))
     connect(farm, who, session)
     switched = connect(farm, who, session)
@@ -407,9 +407,7 @@ def test_the_server_chooses_the_first_extension_that_it_knows() -> None:
         (("garlicfarm.prevote.v1",), frozenset({Extension.PRE_VOTE})),
     ],
 )
-def test_servers_of_our_own_agree_on_every_extension_and_with_an_older_one_on_what_it_knows(
-    offered: tuple[str, ...], agreed: frozenset[Extension]
-) -> None:
+def test_servers_agree_on_common_extensions(offered: tuple[str, ...], agreed: frozenset[Extension]) -> None:
     farm, session, who = Farm(), Session(), caller(offered=offered)
     connect(farm, who, session)
     switched = connect(farm, who, session)
@@ -417,7 +415,7 @@ def test_servers_of_our_own_agree_on_every_extension_and_with_an_older_one_on_wh
     assert switched.extensions == agreed
 
 
-def test_a_proxy_may_reorder_headers_replace_hosts_and_leave_the_absolute_uri() -> None:
+def test_proxied_request_is_accepted() -> None:
     farm, session = Farm(), Session()
     line, *headers = authorized(farm, session).decode().split("\r\n")[:-2]
     headers = [header for header in reversed(headers) if not header.startswith("Host")]
@@ -448,14 +446,14 @@ def test_a_proxy_may_reorder_headers_replace_hosts_and_leave_the_absolute_uri() 
         ('/websocket", algorithm', '/other", algorithm', 401),
     ],
 )
-def test_a_request_2_that_is_not_quite_right_is_refused(old: str, new: str, expected: int) -> None:
+def test_malformed_request_2_is_refused(old: str, new: str, expected: int) -> None:
     farm, session = Farm(), Session()
     request = authorized(farm, session).decode()
     assert old in request
     assert status(farm.answer(request.replace(old, new, 1).encode())) == expected
 
 
-def test_heads_that_never_end_are_cut_off() -> None:
+def test_endless_request_head_is_refused() -> None:
     farm = Farm()
     server = UpgradeServer(farm.authenticator, CHANNEL)
     assert server.receive(b"GET / HTTP/1.1\r\n", farm.now_ms) is None
@@ -469,7 +467,7 @@ def test_heads_that_never_end_are_cut_off() -> None:
     assert status(farm.answer(whole)) == 431
 
 
-def test_an_answer_that_never_ends_is_cut_off() -> None:
+def test_endless_response_head_is_refused() -> None:
     client = UpgradeClient(caller(), Session(), "h", 0, channel=CHANNEL)
     client.request()
     client.receive(b"HTTP/1.1 401 No\r\n")
@@ -491,7 +489,7 @@ def test_an_answer_that_never_ends_is_cut_off() -> None:
         (b"", Fault.MALFORMED),
     ],
 )
-def test_an_answer_that_is_no_answer_is_explained(answer: bytes, fault: Fault) -> None:
+def test_invalid_response_raises_fault(answer: bytes, fault: Fault) -> None:
     client = UpgradeClient(caller(), Session(), "h", 0, channel=CHANNEL)
     client.request()
     with pytest.raises(GarlicFarmError) as refusal:
@@ -499,7 +497,7 @@ def test_an_answer_that_is_no_answer_is_explained(answer: bytes, fault: Fault) -
     assert refusal.value.fault is fault
 
 
-def test_the_better_hash_is_chosen_where_two_are_offered() -> None:
+def test_client_chooses_sha_256_over_md5() -> None:
     farm, session = Farm(), Session()
     connect(farm, caller(), session)
     assert session.challenge is not None
@@ -507,14 +505,14 @@ def test_the_better_hash_is_chosen_where_two_are_offered() -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_headers_round_trip_with_every_quoting(algorithm: Algorithm) -> None:
+def test_quoted_headers_round_trip(algorithm: Algorithm) -> None:
     challenge = Challenge('a "realm" \\', "abc", algorithm, "op,aque", stale=True)
     assert parse_challenge(challenge.header()) == challenge
     answer = Authorization('us"er\\', "r, x=y", "n", "/p", 255, "c", algorithm, "ab" * 16, 'o"')
     assert parse_authorization(answer.header()) == answer
 
 
-def test_mutated_handshakes_end_in_a_verdict_or_the_one_error() -> None:
+def test_mutated_handshake_raises_only_garlic_farm_error() -> None:
     seed = 99
     random, farm, session = Random(seed), Farm(), Session()
     request = authorized(farm, session)
@@ -542,19 +540,19 @@ def test_mutated_handshakes_end_in_a_verdict_or_the_one_error() -> None:
     assert upgraded <= 1, "a recorded nonce count was accepted twice"
 
 
-def test_a_cluster_name_that_cannot_be_a_path_is_refused() -> None:
+def test_cluster_name_unfit_for_path_is_refused() -> None:
     for name in ("", "a/b", "a b", "ä", "x" * 65):
         with pytest.raises(GarlicFarmError, match="cluster name"):
             path_of(name)
 
 
-# -- who it is ---------------------------------------------------------------------------------------------------------
+# -- identity ----------------------------------------------------------------------------------------------------------
 
 
 def handshake(
     farm: Farm, who: Initiator, called: int | None = 2, channel: str = CHANNEL
 ) -> tuple[bytes, UpgradeClient]:
-    """Request 2 of a client that calls server `called`, over `channel`."""
+    """Return request 2 of a client that calls server `called` over `channel`, and the client."""
     session = Session()
     connect(farm, who, session)
     client = UpgradeClient(who, session, "h", farm.now_ms, channel=channel, called=called)
@@ -574,7 +572,7 @@ def without(request: bytes, header: bytes) -> bytes:
     return b"\r\n".join(line for line in request.split(b"\r\n") if not line.startswith(header))
 
 
-def test_a_proven_identity_is_known_on_both_sides_by_its_id_and_role() -> None:
+def test_proven_identity_has_id_and_role_on_both_sides() -> None:
     farm = Farm()
     request, client = handshake(farm, caller())
     verdict = farm.answer(request)
@@ -585,7 +583,7 @@ def test_a_proven_identity_is_known_on_both_sides_by_its_id_and_role() -> None:
     assert switched.proven == ProvenPeer(ConnectionRole.SERVER, KNOWN[2], 2)
 
 
-def test_a_peer_that_claims_no_id_and_proves_nothing_is_let_in_without_an_identity() -> None:
+def test_peer_without_claim_is_accepted_without_identity() -> None:
     farm = Farm()
     request, _ = handshake(farm, caller(identity=Identity("cluster-a"), peers=None))
     verdict = farm.answer(request)
@@ -593,7 +591,7 @@ def test_a_peer_that_claims_no_id_and_proves_nothing_is_let_in_without_an_identi
     assert verdict.proven is None
 
 
-def test_a_client_proves_its_id_and_becomes_no_server_by_that() -> None:
+def test_proven_client_is_not_a_server() -> None:
     farm = Farm()
     verdict = farm.answer(handshake(farm, caller(role=ConnectionRole.CLIENT))[0])
     assert isinstance(verdict, Upgraded)
@@ -602,7 +600,7 @@ def test_a_client_proves_its_id_and_becomes_no_server_by_that() -> None:
 
 
 @pytest.mark.parametrize("claimed", [1, 2, 77])
-def test_the_password_and_an_id_without_a_proof_are_refused(claimed: int) -> None:
+def test_claimed_id_without_proof_is_refused(claimed: int) -> None:
     farm = Farm()
     verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=None))[0])
     assert verdict.fault is Fault.UNPROVEN
@@ -610,7 +608,7 @@ def test_the_password_and_an_id_without_a_proof_are_refused(claimed: int) -> Non
 
 
 @pytest.mark.parametrize("claimed", [1, 2, 77])
-def test_an_id_that_is_proven_by_the_key_of_another_server_is_refused(claimed: int) -> None:
+def test_claimed_id_with_key_of_another_server_is_refused(claimed: int) -> None:
     farm = Farm()
     verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=MALLORY))[0])
     assert verdict.fault is Fault.UNKNOWN_IDENTITY
@@ -628,15 +626,15 @@ def test_an_id_that_is_proven_by_the_key_of_another_server_is_refused(claimed: i
         (b"Proof: 1 server", b"Proof: 1 client"),
     ],
 )
-def test_a_proven_request_that_is_changed_on_the_way_is_refused(old: bytes, new: bytes) -> None:
+def test_proven_request_changed_in_transit_is_refused(old: bytes, new: bytes) -> None:
     farm = Farm()
     request, _ = handshake(farm, caller())
     assert old in request
     assert refused(farm, request.replace(old, new, 1)).fault is Fault.UNPROVEN
 
 
-def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() -> None:
-    """The middle shows its own certificate, and hands the challenge and the answer on."""
+def test_relayed_proof_is_refused() -> None:
+    """The relay presents its own certificate and forwards the challenge and the reply."""
     farm = Farm()
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
     verdict = refused(farm, request)
@@ -646,8 +644,8 @@ def test_an_answer_to_the_challenge_of_one_server_proves_nothing_to_another() ->
         client.receive(verdict.response)
 
 
-def test_the_middle_gains_nothing_by_leaving_the_clients_proof_out() -> None:
-    """The server then lets in a peer without an identity, and its own proof does not hold for the client."""
+def test_relay_that_removes_client_proof_is_detected() -> None:
+    """The server then accepts a peer without an identity, and the client refuses the server's proof."""
     farm = Farm()
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
     verdict = farm.answer(without(without(request, b"X-Garlic-Proof"), b"X-Garlic-Server"))
@@ -658,7 +656,7 @@ def test_the_middle_gains_nothing_by_leaving_the_clients_proof_out() -> None:
     assert failure.value.fault is Fault.UNPROVEN
 
 
-def test_a_client_that_calls_another_server_than_this_one_is_refused_and_told() -> None:
+def test_client_of_another_server_is_refused() -> None:
     farm = Farm()
     request, client = handshake(farm, caller(), called=3)
     verdict = refused(farm, request)
@@ -679,9 +677,7 @@ def test_a_client_that_calls_another_server_than_this_one_is_refused_and_told() 
         (lambda answer: answer.replace(b"Proof: 1 server", b"Proof: 1 client"), Fault.UNPROVEN),
     ],
 )
-def test_an_answer_without_the_proof_of_the_server_that_was_called_is_refused(
-    change: Callable[[bytes], bytes], fault: Fault
-) -> None:
+def test_reply_without_proof_of_called_server_is_refused(change: Callable[[bytes], bytes], fault: Fault) -> None:
     farm = Farm()
     request, client = handshake(farm, caller())
     answer = farm.answer(request).response
@@ -690,7 +686,7 @@ def test_an_answer_without_the_proof_of_the_server_that_was_called_is_refused(
     assert failure.value.fault is fault
 
 
-def test_an_answer_that_another_identity_has_signed_is_refused() -> None:
+def test_reply_signed_by_another_identity_is_refused() -> None:
     farm = Farm()
     farm.authenticator.peers = MALLORY
     request, client = handshake(farm, caller(peers=ALICE))
@@ -699,18 +695,18 @@ def test_an_answer_that_another_identity_has_signed_is_refused() -> None:
     assert failure.value.fault is Fault.UNKNOWN_IDENTITY
 
 
-def test_admissions_travel_in_both_directions_within_their_bounds() -> None:
+def test_admission_headers_are_limited_in_both_directions() -> None:
     shown = (b"nearest", b"x" * 700)
 
     class Shown(ListedPeers):
         judged: ClassVar[list[Claim]] = []
 
         def admissions(self) -> tuple[bytes, ...]:
-            """As if they were some."""
+            """Return these bytes as admissions."""
             return shown
 
         def judge(self, claim: Claim) -> None:
-            """Every claim is accepted."""
+            """Accept every claim."""
             self.judged.append(claim)
 
     farm = Farm()

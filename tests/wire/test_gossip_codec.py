@@ -1,4 +1,4 @@
-"""Gossip messages and their bytes: what is written is read again, and nothing else is."""
+"""Gossip messages and their bytes: round trips, and one error for all other bytes."""
 
 import random
 from dataclasses import MISSING, fields
@@ -19,28 +19,28 @@ by_kind = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(
 
 @given(messages)
 @settings(max_examples=200, deadline=None)
-def test_what_is_encoded_is_decoded_again(message: Message) -> None:
+def test_message_round_trips(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
-def test_the_first_byte_is_the_code_of_the_rfc_s_library_and_ours_follow() -> None:
+def test_first_byte_is_message_code() -> None:
     codes = [encode(message)[0] for message in EXAMPLES]
     assert codes == [63, 66, 65, 64, 69, 67, 68, 250, 70, 71]
     assert sorted(codes) == sorted(Code)
 
 
-def test_no_field_of_a_message_is_left_out_of_its_bytes() -> None:
+def test_message_bytes_contain_all_fields() -> None:
     left_out_shows = [
         (message, field.name)
         for message in EXAMPLES
         for field in fields(message)
         if field.default is not MISSING and getattr(message, field.name) == field.default
     ]
-    assert left_out_shows == [], "an example with a field at its default cannot show that the field travels"
+    assert left_out_shows == [], "an example with a default value cannot show that the field is encoded"
     assert [decode(encode(message)) for message in EXAMPLES] == list(EXAMPLES)
 
 
-def test_a_join_nak_has_these_bytes() -> None:
+def test_join_nak_has_expected_bytes() -> None:
     nak = bytes.fromhex("4284687377696d6a6f696e19 1bcb43010203 05")
     assert encode(decode(nak)) == nak
 
@@ -52,7 +52,7 @@ def test_trailing_bytes_are_refused(message: Message) -> None:
 
 
 @by_kind
-def test_every_truncation_is_refused(message: Message) -> None:
+def test_truncated_datagram_is_refused(message: Message) -> None:
     datagram = encode(message)
     for length in range(len(datagram)):
         with pytest.raises(DatagramError):
@@ -60,7 +60,7 @@ def test_every_truncation_is_refused(message: Message) -> None:
 
 
 @by_kind
-def test_a_mutated_datagram_is_refused_or_holds_a_message_that_can_be_sent_on(message: Message) -> None:
+def test_mutated_datagram_is_refused_or_decodes_to_valid_message(message: Message) -> None:
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     datagram = encode(message)
@@ -74,14 +74,14 @@ def test_a_mutated_datagram_is_refused_or_holds_a_message_that_can_be_sent_on(me
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(Code)))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes_are_refused_by_the_one_error(rubbish: bytes, code: Code) -> None:
+def test_random_bytes_raise_only_datagram_error(rubbish: bytes, code: Code) -> None:
     for datagram in (rubbish, bytes([code]) + rubbish):
         decoded = decoded_or_none(datagram)
         assert decoded is None or decode(encode(decoded)) == decoded
 
 
 def decoded_or_none(datagram: bytes) -> Message | None:
-    """The message, or none if it is refused; anything but the one error fails the test."""
+    """Return the message, or None if it is refused. Any other error fails the test."""
     try:
         return decode(datagram)
     except DatagramError:
@@ -102,7 +102,7 @@ json_like = st.recursive(
 
 @given(json_like, st.sampled_from(sorted(Code)))
 @settings(max_examples=300, deadline=None)
-def test_well_formed_cbor_of_another_shape_is_refused_by_the_one_error(body: object, code: Code) -> None:
+def test_cbor_of_another_shape_raises_only_datagram_error(body: object, code: Code) -> None:
     decoded = decoded_or_none(bytes([code]) + cbor2.dumps(body))
     assert decoded is None or decode(encode(decoded)) == decoded
 
@@ -117,16 +117,16 @@ HOSTILE = {
     "network address": "d83444c0a80001",
     "MIME message": "d8246161",
     "text as base64": "6459575a6b",
-    "bytes in place of text": "4161",
-    "true in place of a number": "f5",
-    "array in place of anything": "8101",
+    "bytes instead of text": "4161",
+    "true instead of a number": "f5",
+    "array instead of any type": "8101",
     "epoch": "c11a514b67b0",
     "big integer": "c249ffffffffffffffffff",
     "fraction": "d81e820103",
     "regular expression": "d8236228 2b",
     "shared reference to itself": "d81c81d81d00",
     "float": "fb3ff0000000000000",
-    "half float that is no number": "f97e00",
+    "half float NaN": "f97e00",
     "negative": "20",
     "map": "a10102",
     "undefined": "f7",
@@ -147,25 +147,25 @@ NAK = ("d", 1, b"etag", 2)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_cbor_is_refused_in_place_of_the_body_and_of_each_of_its_fields(hostile: str) -> None:
+def test_hostile_cbor_is_refused_as_body_and_as_field(hostile: str) -> None:
     item = bytes.fromhex(hostile)
     right = [cbor2.dumps(field) for field in NAK]
     assert decode(bytes([Code.JOIN_NAK]) + b"\x84" + b"".join(right)) == JoinNak(*NAK)
     bodies = [item, *(b"\x84" + b"".join([*right[:at], item, *right[at + 1 :]]) for at in range(len(NAK)))]
     taken = [body.hex() for body in bodies if decoded_or_none(bytes([Code.JOIN_NAK]) + body) is not None]
-    fits_one_field = {"text as base64": 0, "bytes in place of text": 2}
+    fits_one_field = {"text as base64": 0, "bytes instead of text": 2}
     at = next((at for name, at in fits_one_field.items() if HOSTILE[name] == hostile), None)
     assert taken == ([] if at is None else [bodies[1 + at].hex()])
 
 
-def test_a_longer_spelling_of_a_number_or_length_is_the_same_message() -> None:
+def test_longer_cbor_spelling_decodes_to_same_message() -> None:
     shortest = bytes([Code.JOIN_NAK]) + cbor2.dumps(NAK)
     longer = bytes([Code.JOIN_NAK]) + bytes.fromhex("9804 7801 64 1900 01 5900 04 65746167 1b0000000000000002")
     assert decode(longer) == decode(shortest) == JoinNak(*NAK)
     assert encode(decode(longer)) == shortest
 
 
-def test_hostile_datagrams_cost_no_memory() -> None:
+def test_hostile_datagrams_use_little_memory() -> None:
     nested = bytes([Code.JOIN_REQ]) + b"\x81" * 60_000 + b"\x00"
     wide = bytes([Code.JOIN_REQ]) + b"\x99\xff\xff" + b"\x00" * 65_535
     claims = [bytes([Code.LEAVE]) + bytes.fromhex(hostile) for hostile in HOSTILE.values()]
@@ -178,7 +178,7 @@ def test_hostile_datagrams_cost_no_memory() -> None:
     assert peak_bytes(decode_hostile) < 1_000_000
 
 
-def test_what_rides_on_a_ping_gives_way_to_the_size_and_samples_before_news() -> None:
+def test_ping_over_size_limit_drops_samples_before_updates() -> None:
     ping = PingRequest(
         ALICE.node_id,
         ALICE.incarnation,
@@ -198,18 +198,18 @@ def test_what_rides_on_a_ping_gives_way_to_the_size_and_samples_before_news() ->
     assert 0 < len(fewer.payload.updates) < 10
 
 
-def test_a_message_that_fits_no_datagram_is_an_error_not_a_stump() -> None:
+def test_message_too_large_for_datagram_raises() -> None:
     with pytest.raises(DatagramError, match="does not fit"):
         encode(JoinAck(ALICE, (BORIS,)), limit_bytes=100)
 
 
-def test_an_address_that_is_a_name_is_not_encoded() -> None:
+def test_host_name_as_address_is_refused() -> None:
     with pytest.raises(DatagramError, match="numeric"):
         encode(JoinAck(ALICE.__class__(NodeId(b"n" * 8), Address("router.local", 1), ALICE.incarnation, 1)))
 
 
 @pytest.mark.parametrize("head", [0x80, 0x81, 0x82, 0x84, 0x85])
-def test_key_news_has_three_fields_or_four_and_says_how_many(head: int) -> None:
+def test_keyring_update_with_other_field_count_is_refused(head: int) -> None:
     datagram = bytearray(encode(next(message for message in EXAMPLES if isinstance(message, KeyringUpdate))))
     assert datagram[1] == 0x83
     datagram[1] = head
@@ -218,6 +218,6 @@ def test_key_news_has_three_fields_or_four_and_says_how_many(head: int) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 2**32 - 1, 2**32, 2**64 - 1])
-def test_an_error_code_has_eight_bytes(code: int) -> None:
+def test_error_code_of_eight_bytes_round_trips(code: int) -> None:
     for refusal in (JoinNak("elsewhere", code, b"full"), JoinRedirect((), "elsewhere", code)):
         assert decode(encode(refusal)) == refusal

@@ -1,4 +1,4 @@
-"""The author of an announcement: only a node itself announces it, moves it, revives it or says that it leaves."""
+"""Signatures of gossip: only a node itself announces, moves or revives itself, or announces its departure."""
 
 from dataclasses import fields, replace
 
@@ -50,7 +50,7 @@ def ping(payload: Payload) -> PingRequest:
     )
 
 
-def test_a_signed_info_verifies_and_carries_key_and_signature() -> None:
+def test_signed_info_carries_key_and_signature() -> None:
     assert verify(SIGNED)
     assert len(SIGNED.credential) == CREDENTIAL_BYTES == 96
     assert replace(SIGNED, credential=b"") == ALICE
@@ -73,23 +73,23 @@ def test_a_signed_info_verifies_and_carries_key_and_signature() -> None:
         replace(SIGNED, credential=b"\x00" * 96),
     ],
 )
-def test_an_info_changed_anywhere_does_not_verify(changed: NodeInfo) -> None:
+def test_changed_info_does_not_verify(changed: NodeInfo) -> None:
     assert not verify(changed)
 
 
-def test_a_key_that_another_node_owns_cannot_sign() -> None:
+def test_key_of_another_node_cannot_sign() -> None:
     with pytest.raises(ValueError, match="belongs to"):
         sign(ALICE, BORIS_KEY)
 
 
 @pytest.mark.parametrize("kind", [JoinReq, JoinAck, Broadcast, Leave])
-def test_a_message_that_speaks_for_another_node_is_forged(kind: type[JoinReq | JoinAck | Broadcast | Leave]) -> None:
+def test_message_for_another_node_is_forged(kind: type[JoinReq | JoinAck | Broadcast | Leave]) -> None:
     forged: Message = kind(replace(SIGNED, address=Address("10.6.6.6", 666)))
     with pytest.raises(ForgedError, match=ALICE.node_id.hex()):
         Verifier().authenticate(forged)
 
 
-def test_an_info_seen_elsewhere_does_not_serve_as_its_node_s_leave() -> None:
+def test_presence_signature_is_refused_as_leave() -> None:
     with pytest.raises(ForgedError):
         Verifier().authenticate(Leave(SIGNED))
     leaving = Signer(ALICE_KEY).endorse(Leave(ALICE))
@@ -99,25 +99,25 @@ def test_an_info_seen_elsewhere_does_not_serve_as_its_node_s_leave() -> None:
     assert not verify(leaving.source, SignatureUse.PRESENCE)
 
 
-def test_a_departure_told_by_others_counts_with_the_leaver_s_signature_over_that_incarnation_only() -> None:
+def test_relayed_departure_needs_proof_of_its_incarnation() -> None:
     proof = departure_proof(ALICE_KEY, ALICE.node_id, ALICE.incarnation)
-    told = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id, proof)
+    departure = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id, proof)
     forged = (
-        replace(told, proof=b""),
-        replace(told, proof=proof[:-1]),
-        replace(told, proof=SIGNED.credential),
-        replace(told, proof=sign(ALICE, ALICE_KEY, SignatureUse.LEAVING).credential),
-        replace(told, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
-        replace(told, incarnation=ALICE.incarnation.raised()),
-        replace(told, incarnation=Incarnation(4, 1)),
-        replace(told, node_id=BORIS.node_id, accuser=BORIS.node_id),
+        replace(departure, proof=b""),
+        replace(departure, proof=proof[:-1]),
+        replace(departure, proof=SIGNED.credential),
+        replace(departure, proof=sign(ALICE, ALICE_KEY, SignatureUse.LEAVING).credential),
+        replace(departure, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
+        replace(departure, incarnation=ALICE.incarnation.raised()),
+        replace(departure, incarnation=Incarnation(4, 1)),
+        replace(departure, node_id=BORIS.node_id, accuser=BORIS.node_id),
     )
     verifier = Verifier()
-    assert verifier.authenticate(ping(Payload((told,)))) == (ping(Payload((told,))), 0)
-    assert verifier.authenticate(ping(Payload((told, *forged)))) == (ping(Payload((told,))), len(forged))
+    assert verifier.authenticate(ping(Payload((departure,)))) == (ping(Payload((departure,))), 0)
+    assert verifier.authenticate(ping(Payload((departure, *forged)))) == (ping(Payload((departure,))), len(forged))
 
 
-def test_a_node_signs_its_own_departure_once_and_tells_no_other_without_its_proof() -> None:
+def test_signer_proves_only_own_departure() -> None:
     signer = Signer(ALICE_KEY)
     own = VerdictUpdate(ALICE.node_id, ALICE.incarnation, Status.LEFT, ALICE.node_id)
     others = VerdictUpdate(BORIS.node_id, BORIS.incarnation, Status.LEFT, BORIS.node_id)
@@ -127,10 +127,10 @@ def test_a_node_signs_its_own_departure_once_and_tells_no_other_without_its_proo
     assert endorsed.payload.updates == (proved, VERDICT)
     leaving = signer.endorse(Leave(ALICE))
     assert isinstance(leaving, Leave)
-    assert leaving.source.credential == proved.proof, "one signature serves the leave and all who tell of it"
+    assert leaving.source.credential == proved.proof, "the leave and all relayed departures share one signature"
 
 
-def test_forged_updates_are_left_out_and_counted_while_the_ping_counts() -> None:
+def test_forged_updates_are_removed_from_ping_and_counted() -> None:
     forged = replace(SIGNED, incarnation=Incarnation(9, 9))
     payload = Payload((AliveUpdate(SIGNED), AliveUpdate(forged), VERDICT), 3, 2, sample=(forged, SIGNED))
     kept = Payload((AliveUpdate(SIGNED), VERDICT), 3, 2, sample=(SIGNED,))
@@ -140,7 +140,7 @@ def test_forged_updates_are_left_out_and_counted_while_the_ping_counts() -> None
     assert Verifier().authenticate(JoinAck(SIGNED, (forged,))) == (JoinAck(SIGNED), 1)
 
 
-def test_what_was_verified_is_remembered_within_the_limit_and_what_was_forged_is_not() -> None:
+def test_verifier_caches_only_valid_infos_up_to_limit() -> None:
     verifier = Verifier(limit=2)
     infos = [sign(replace(ALICE, capacity=capacity), ALICE_KEY) for capacity in (1, 2, 3)]
     assert all(verifier.holds(info) for info in infos)
@@ -152,7 +152,7 @@ def test_what_was_verified_is_remembered_within_the_limit_and_what_was_forged_is
     assert [info for info, _ in verifier.verified.values()] == [infos[1], infos[0]]
 
 
-def test_our_own_infos_are_signed_on_their_way_out_and_those_of_others_travel_as_they_came() -> None:
+def test_signer_signs_only_own_infos() -> None:
     signer = Signer(ALICE_KEY)
     signed_boris = sign(BORIS, BORIS_KEY)
     unprovable = replace(BORIS, capacity=7)
@@ -166,13 +166,13 @@ def test_our_own_infos_are_signed_on_their_way_out_and_those_of_others_travel_as
         assert Verifier().authenticate(endorsed) == (endorsed, 0)
 
 
-def test_a_node_s_name_is_the_hash_of_its_key() -> None:
+def test_node_id_is_hash_of_key() -> None:
     assert Signer(ALICE_KEY).node_id == ALICE.node_id != NodeId(b"\x00" * 8)
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
-def test_signing_changes_nothing_but_credentials(message: Message) -> None:
-    """What travels beside the infos must come out of the signer as it went in."""
+def test_signer_changes_only_credentials(message: Message) -> None:
+    """The signer must not change the other parts of a payload."""
     signer = Signer(Ed25519PrivateKey.from_private_bytes(b"the identity key of another node"))
     endorsed = signer.endorse(message)
     assert [

@@ -1,4 +1,4 @@
-"""Sealed datagrams: strangers read and write nothing, and each datagram is taken once."""
+"""Sealed datagrams: only nodes of the farm can read or write them, and each datagram is accepted once."""
 
 import random
 
@@ -41,14 +41,14 @@ def refusal(receiver: Envelope, datagram: bytes) -> SealFault:
     return caught.value.reason
 
 
-def test_a_sealed_datagram_opens_at_another_node_of_the_farm() -> None:
+def test_sealed_datagram_opens_at_another_node() -> None:
     datagram = node("alice").seal(PING)
     assert node("boris").open(datagram) == Opened(PING)
     assert len(datagram) == len(PING) + OVERHEAD_BYTES
     assert PING[1:] not in datagram
 
 
-def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
+def test_sealed_datagram_has_documented_layout() -> None:
     datagram = node("alice").seal(PING)
     header, sealed = datagram[:38], datagram[38:]
     salt = b"alice".ljust(16)
@@ -57,20 +57,20 @@ def test_the_layout_is_that_of_the_documentation_recomputed_by_hand() -> None:
     assert ChaCha20Poly1305(key).decrypt(bytes(4) + (1).to_bytes(8, "big"), sealed, header) == bytes(8) + PING[1:]
 
 
-def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
+def test_datagrams_never_share_key_and_nonce() -> None:
     alice = node("alice")
     sealed = [alice.seal(PING), alice.seal(PING), node("alice again").seal(PING)]
     assert len({datagram[14:HEADER_BYTES] for datagram in sealed}) == 3
     assert len({datagram[HEADER_BYTES:] for datagram in sealed}) == 3
 
 
-def test_another_farm_s_datagram_is_told_from_a_broken_one() -> None:
+def test_datagram_of_another_farm_has_its_own_fault() -> None:
     assert refusal(node("boris"), node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)) is SealFault.OTHER_FARM
     same_label = Keyring.of(FOREIGN_KEY, label=RING.label)
     assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is SealFault.UNKNOWN_KEY
 
 
-def test_every_changed_bit_of_a_datagram_is_refused() -> None:
+def test_datagram_with_changed_bit_is_refused() -> None:
     datagram = node("alice").seal(PING)
     boris = node("boris")
     for position in range(len(datagram)):
@@ -82,13 +82,13 @@ def test_every_changed_bit_of_a_datagram_is_refused() -> None:
     assert boris.open(datagram) == Opened(PING)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_truncated_datagram_is_refused() -> None:
     datagram = node("alice").seal(PING)
     for length in range(len(datagram)):
         assert refusal(node("boris"), datagram[:length]) in {SealFault.SHORT, SealFault.BAD_SEAL}
 
 
-def test_a_datagram_is_taken_once() -> None:
+def test_repeated_datagram_is_a_replay() -> None:
     alice, boris = node("alice"), node("boris")
     first, second = alice.seal(PING), alice.seal(PING)
     boris.open(second)
@@ -97,7 +97,7 @@ def test_a_datagram_is_taken_once() -> None:
     assert refusal(boris, second) is SealFault.REPLAY
 
 
-def test_datagrams_may_come_in_any_order_within_the_window_and_not_behind_it() -> None:
+def test_datagrams_are_accepted_in_any_order_within_window() -> None:
     seed = random.randrange(2**32)
     alice, boris = node("alice"), node("boris")
     datagrams = [alice.seal(PING) for _ in range(WINDOW + 1)]
@@ -109,12 +109,12 @@ def test_datagrams_may_come_in_any_order_within_the_window_and_not_behind_it() -
     assert refusal(boris, oldest) is SealFault.REPLAY
 
 
-def test_a_node_s_own_datagrams_coming_back_are_an_echo() -> None:
+def test_own_datagram_is_an_echo() -> None:
     alice = node("alice")
     assert refusal(alice, alice.seal(PING)) is SealFault.ECHO
 
 
-def test_strangers_cannot_push_out_what_is_remembered_and_memory_is_bounded() -> None:
+def test_replay_memory_is_bounded_and_ignores_forgeries() -> None:
     boris = node("boris", salt_limit=4)
     first = node("alice").seal(PING)
     boris.open(first)
@@ -127,7 +127,7 @@ def test_strangers_cannot_push_out_what_is_remembered_and_memory_is_bounded() ->
     assert boris.salts_remembered == 4
 
 
-def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
+def test_forged_counter_does_not_move_window() -> None:
     alice, boris = node("alice"), node("boris")
     boris.open(alice.seal(PING))
     forged = bytearray(alice.seal(PING))
@@ -136,13 +136,13 @@ def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
     boris.open(alice.seal(PING))
 
 
-def test_while_keys_rotate_both_open_and_the_label_stays() -> None:
+def test_both_keys_open_during_rotation() -> None:
     old, new = Keyring.of(KEY, others=(NEXT_KEY,)), Keyring.of(NEXT_KEY, others=(KEY,), label=RING.label)
     assert node("boris", new).open(node("alice", old).seal(PING)) == Opened(PING, outdated_key_id=key_id(KEY))
     assert node("alice", old).open(node("boris", new).seal(PING)).plain == PING
 
 
-def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_it() -> None:
+def test_retired_key_opens_only_join_requests() -> None:
     rotated = node("seed", Keyring.of(NEXT_KEY, retired=(KEY,), label=RING.label))
     latecomer = node("latecomer")
     assert refusal(rotated, latecomer.seal(PING)) is SealFault.RETIRED_KEY
@@ -166,7 +166,7 @@ def test_random_bytes_are_refused_in_bounded_memory() -> None:
     assert boris.salts_remembered == 0
 
 
-def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
+def test_keyring_error_and_repr_do_not_show_keys() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         Keyring.of(b"short")
     with pytest.raises(ValueError, match="twice"):
@@ -184,12 +184,12 @@ def test_unsealed_datagrams_are_code_version_and_body() -> None:
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 255])
-def test_another_version_is_told_from_another_farm_before_anything_is_opened(version: int) -> None:
+def test_foreign_version_is_reported_before_opening(version: int) -> None:
     sealed, boxed, clear = node("alice").seal(PING), box(PING, BORIS_KEY, farm_label(KEY)), Unsealed().seal(PING)
     pairs: list[tuple[Envelope, bytes]] = [(node("boris"), sealed), (node("boris"), boxed), (Unsealed(), clear)]
     for envelope, datagram in pairs:
         foreign = datagram[:1] + bytes([version]) + datagram[2:]
-        for each in (foreign, foreign[:12]):  # how long the rest of it is, only that version knows
+        for each in (foreign, foreign[:12]):  # the length of the rest depends on the version
             with pytest.raises(SealError) as caught:
                 envelope.open(each)
             assert (caught.value.reason, caught.value.version) == (SealFault.FOREIGN_VERSION, version)
@@ -197,7 +197,7 @@ def test_another_version_is_told_from_another_farm_before_anything_is_opened(ver
     assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is SealFault.OTHER_FARM
 
 
-def test_joins_under_a_retired_key_push_no_window_out() -> None:
+def test_joins_under_retired_key_keep_replay_windows() -> None:
     new = Keyring.of(NEXT_KEY, retired=(KEY,), label=RING.label)
     boris = node("boris", new, salt_limit=4)
     datagram = node("alice", new).seal(PING)

@@ -1,4 +1,4 @@
-"""From message to datagram and back at another node; tokens and auths; what is refused and why."""
+"""From message to datagram and back at another node: tokens, auths, proofs, and the reason of each refusal."""
 
 import random
 from dataclasses import replace
@@ -34,7 +34,7 @@ NOW = 5_000
 
 
 class Node:
-    """A codec with the info of its node."""
+    """A node's codec and the info that describes the node."""
 
     def __init__(self, name: str, ring: Keyring | None = RING) -> None:
         self.key = Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32))
@@ -43,28 +43,28 @@ class Node:
         self.codec = SecureCodec(signer, ring, sha512(name.encode()).digest()[:SECRETS_BYTES])
 
     def join(self, token: bytes = b"") -> bytes:
-        """The datagram of its JoinReq."""
+        """Return the datagram of its JoinReq."""
         return self.codec.outgoing(JoinReq(self.info, token))
 
     def take(self, datagram: bytes, source: Address = HOME, now_ms: int = NOW) -> Received:
-        """What it takes from a datagram."""
+        """Return the message of an accepted datagram."""
         return self.codec.incoming(datagram, source, now_ms).received
 
     def refuses(self, datagram: bytes) -> RefusedError:
-        """Why it refuses a datagram."""
+        """Return the error for a refused datagram."""
         with pytest.raises(RefusedError) as caught:
             self.codec.incoming(datagram, HOME, NOW)
         return caught.value
 
 
-def test_a_message_arrives_signed_and_from_where_it_came() -> None:
+def test_message_arrives_signed_with_its_source() -> None:
     alice, boris = Node("alice"), Node("boris")
     received = boris.take(alice.codec.outgoing(Broadcast(alice.info)), ELSEWHERE)
     assert received == Received(ELSEWHERE, Broadcast(sign(alice.info, alice.key)))
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
-def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_address_in_time(
+def test_join_token_is_valid_for_one_applicant_and_address(
     ring: Keyring | None,
 ) -> None:
     seed, other_seed, alice, boris = (Node(name, ring) for name in ("seed", "other seed", "alice", "boris"))
@@ -85,16 +85,16 @@ def test_a_join_counts_as_admitted_only_with_a_token_for_this_applicant_at_this_
         assert not seed.take(alice.join(bytes(changed))).token_valid
 
 
-def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
+def test_auth_is_bound_to_token_applicant_and_key() -> None:
     seed, alice = Node("seed"), Node("alice")
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     plain = Sealed(RING, b"a fourth salt...", seed.info.node_id).open(alice.join(token)).plain
-    honest = decode(plain)
-    assert isinstance(honest, JoinReq)
-    assert seed.take(envelope.seal(encode(honest))).token_valid
-    moved = replace(honest, source=sign(replace(alice.info, capacity=9), alice.key))
-    for forged in (replace(honest, auth=b""), replace(honest, auth=b"\x00" * 32), moved):
+    genuine = decode(plain)
+    assert isinstance(genuine, JoinReq)
+    assert seed.take(envelope.seal(encode(genuine))).token_valid
+    moved = replace(genuine, source=sign(replace(alice.info, capacity=9), alice.key))
+    for forged in (replace(genuine, auth=b""), replace(genuine, auth=b"\x00" * 32), moved):
         assert not seed.take(envelope.seal(encode(forged))).token_valid
     another_key = SecureCodec(Signer(alice.key), Keyring.of(b"x" * 32), bytes(SECRETS_BYTES))
     foreign = Sealed(Keyring.of(b"x" * 32), b"a fifth salt....", seed.info.node_id).open(
@@ -103,13 +103,13 @@ def test_an_auth_is_bound_to_the_token_the_applicant_and_the_key() -> None:
     assert not seed.take(envelope.seal(foreign.plain)).token_valid
 
 
-def test_a_join_under_the_key_that_is_being_rotated_out_is_still_admitted() -> None:
+def test_join_under_key_in_rotation_is_admitted() -> None:
     seed, alice = Node("seed", Keyring.of(b"n" * 32, others=(RING.primary,), label=RING.label)), Node("alice")
     token = seed.codec.mint_token(HOME, alice.info.node_id, NOW)
     assert seed.take(alice.join(token)).token_valid
 
 
-def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None:
+def test_holder_of_retired_key_can_read_its_refusal() -> None:
     seed, latecomer = Node("seed", Keyring.of(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
     error = seed.refuses(latecomer.join())
     assert error.reason is SealFault.RETIRED_KEY
@@ -120,14 +120,14 @@ def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None
     assert latecomer.take(seed.codec.outgoing(nak, applicant.node_id, used)).message == nak
 
 
-def test_each_refusal_has_its_reason() -> None:
-    seed, alice, stranger = Node("seed"), Node("alice"), Node("stranger", Keyring.of(b"s" * 32))
+def test_refusals_have_their_reason() -> None:
+    seed, alice, other_farm = Node("seed"), Node("alice"), Node("stranger", Keyring.of(b"s" * 32))
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
     assert seed.refuses(datagram).reason is SealFault.REPLAY
     assert seed.refuses(seed.join()).reason is SealFault.ECHO
-    assert seed.refuses(stranger.join()).reason is SealFault.OTHER_FARM
+    assert seed.refuses(other_farm.join()).reason is SealFault.OTHER_FARM
     assert seed.refuses(alice.join()[:-1]).reason is SealFault.BAD_SEAL
     assert seed.refuses(b"").reason is SealFault.SHORT
     assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is SealFault.MALFORMED
@@ -142,7 +142,7 @@ def test_each_refusal_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize("ring", [RING, None], ids=["sealed", "unsealed"])
-def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: Keyring | None) -> None:
+def test_mutated_join_raises_only_refused_error(ring: Keyring | None) -> None:
     seed_figure = random.randrange(2**32)
     dice = random.Random(seed_figure)
     seed, alice = Node("seed", ring), Node("alice", ring)
@@ -163,7 +163,7 @@ def test_rubbish_truncations_and_mutations_are_refused_by_the_one_error(ring: Ke
         assert not taken.token_valid
 
 
-def test_a_datagram_keeps_to_the_size_that_a_frame_carries() -> None:
+def test_datagram_fits_into_one_frame() -> None:
     alice = Node("alice")
     large = replace(alice.info, metadata=b"m" * 512)
     ping: Message = PingRequest(
@@ -178,13 +178,13 @@ def test_a_datagram_keeps_to_the_size_that_a_frame_carries() -> None:
     assert 1000 < len(alice.codec.outgoing(ping)) <= DATAGRAM_LIMIT_BYTES
 
 
-def test_a_message_beyond_the_limits_of_the_wire_is_an_error_of_the_codec() -> None:
+def test_message_beyond_wire_limits_raises_datagram_error() -> None:
     alice = Node("alice")
     with pytest.raises(DatagramError):
         alice.codec.outgoing(Broadcast(replace(alice.info, incarnation=Incarnation(2**63, 0))))
 
 
-def test_what_is_sealed_for_one_node_is_refused_by_every_other_and_stays_fresh_for_its_receiver() -> None:
+def test_datagram_for_one_node_is_refused_by_others() -> None:
     alice, boris, clara = Node("alice"), Node("boris"), Node("clara")
     incarnation = Incarnation(1, 0)
     for message in (
@@ -198,18 +198,20 @@ def test_what_is_sealed_for_one_node_is_refused_by_every_other_and_stays_fresh_f
         datagram = alice.codec.outgoing(message, boris.info.node_id)
         assert clara.refuses(datagram).reason is SealFault.MISADDRESSED
         boris.take(datagram)
-        assert boris.refuses(alice.codec.outgoing(message)).reason is SealFault.MISADDRESSED, "names no receiver"
+        assert boris.refuses(alice.codec.outgoing(message)).reason is SealFault.MISADDRESSED, (
+            "does not name its receiver"
+        )
 
 
-def test_a_response_on_its_way_through_a_helper_names_no_receiver_and_is_not_for_the_requester() -> None:
+def test_indirect_response_is_accepted_only_by_helper() -> None:
     target, helper, requester = Node("target"), Node("helper"), Node("requester")
     answer = PingResponse(requester.info.node_id, target.info.node_id, Incarnation(1, 0), 1, 0)
     assert helper.take(target.codec.outgoing(answer)).message == answer
     assert requester.refuses(target.codec.outgoing(answer)).reason is SealFault.MISADDRESSED
 
 
-def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_second_instance() -> None:
-    boris, liar = Node("boris"), Node("liar")
+def test_second_instance_needs_the_identity_key() -> None:
+    boris, forger = Node("boris"), Node("forger")
     second = Node("boris")
     second.codec = SecureCodec(Signer(second.key), RING, b"t" * SECRETS_BYTES)
     name = boris.info.node_id
@@ -218,8 +220,8 @@ def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_second_instan
 
     proof = conflict_proof(second.key, b"t" * 16, 1 << 63)
     own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
-    for forged in (b"", bytes(112), proof[:-1], conflict_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
-        claimed = liar.codec.outgoing(replace(answer, proof=forged), name)
+    for forged in (b"", bytes(112), proof[:-1], conflict_proof(forger.key, b"l" * 16, 1 << 63), own_proof):
+        claimed = forger.codec.outgoing(replace(answer, proof=forged), name)
         assert boris.refuses(claimed).reason is SealFault.FORGED
-    for_another_question = replace(answer, seq=7, proof=proof)
-    assert boris.refuses(liar.codec.outgoing(for_another_question, name)).reason is SealFault.FORGED
+    for_another_probe = replace(answer, seq=7, proof=proof)
+    assert boris.refuses(forger.codec.outgoing(for_another_probe, name)).reason is SealFault.FORGED

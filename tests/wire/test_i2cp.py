@@ -1,4 +1,4 @@
-"""I2CP messages: their bytes, their round trips, and a reader that bytes cannot harm."""
+"""I2CP messages: their bytes, round trips, and hostile bytes."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ def frame_of(data: bytes) -> Frame:
 
 
 @pytest.mark.parametrize("message", messages(), ids=lambda message: type(message).__name__)
-def test_a_message_is_read_as_it_was_written(message: Message) -> None:
+def test_message_round_trips(message: Message) -> None:
     assert decode(frame_of(encode(message))) == message
 
 
@@ -83,11 +83,11 @@ def test_a_message_is_read_as_it_was_written(message: Message) -> None:
         (Disconnect("no"), "00000003 1e 02 6e6f"),
     ],
 )
-def test_the_bytes_are_those_of_the_specification(message: Message, frame: str) -> None:
+def test_message_has_specified_bytes(message: Message, frame: str) -> None:
     assert encode(message) == bytes.fromhex(frame)
 
 
-def test_a_session_configuration_is_destination_sorted_options_date_and_signature() -> None:
+def test_session_config_has_specified_layout() -> None:
     key = KEYS[0]
     config = signed_session(key, NOW_MS, {"b": "2", "a": "1"})
     body = frame_of(encode(CreateSession(config))).body
@@ -97,21 +97,21 @@ def test_a_session_configuration_is_destination_sorted_options_date_and_signatur
 
 
 @pytest.mark.parametrize("key", KEYS, ids=["master", "transient"])
-def test_a_session_is_signed_by_the_key_that_signs_structures(key: SigningKey) -> None:
+def test_session_is_signed_by_structure_key(key: SigningKey) -> None:
     config = signed_session(key, NOW_MS, META_SESSION_OPTIONS)
     assert session_is_signed(config)
     assert config.options["i2cp.leaseSetType"] == "7"
     assert ("i2cp.leaseSetTransientPublicKey" in config.options) is (key.offline is not None)
 
 
-def test_a_session_of_another_masters_transient_key_is_not_signed() -> None:
-    stranger: MasterKey = new_master_key()
-    stolen = stranger.sign_transient(NOW_S)
+def test_session_with_foreign_transient_key_is_not_signed() -> None:
+    other_master: MasterKey = new_master_key()
+    stolen = other_master.sign_transient(NOW_S)
     forged = SigningKey(MASTER.destination, stolen.private_key, stolen.offline)
     assert not session_is_signed(signed_session(forged, NOW_MS, META_SESSION_OPTIONS))
 
 
-def test_i2pd_is_told_that_no_private_keys_follow_and_a_java_router_is_told_nothing() -> None:
+def test_private_key_count_is_appended_only_for_i2pd() -> None:
     plain = encode(CreateLeaseSet2(1, structure(KEYS[0])))
     counted = encode(CreateLeaseSet2(1, plain[8:], private_key_count=True))
     assert plain[5:8] == bytes.fromhex("0001 07")
@@ -121,13 +121,13 @@ def test_i2pd_is_told_that_no_private_keys_follow_and_a_java_router_is_told_noth
 @pytest.mark.parametrize(
     "answer", [SetDate(NOW_MS, "1"), SessionStatus(1, 1), HostReply(1, 2, 1), RequestVariableLeaseSet(1, 1)]
 )
-def test_what_a_later_router_appends_is_passed_over(answer: Message) -> None:
+def test_bytes_appended_by_later_router_are_ignored(answer: Message) -> None:
     frame = frame_of(encode(answer))
     assert decode(Frame(frame.kind, frame.body + b"later")) == answer
 
 
 @pytest.mark.parametrize("message", messages(), ids=lambda message: type(message).__name__)
-def test_every_truncation_is_the_one_error_or_a_shorter_message(message: Message) -> None:
+def test_truncated_message_raises_or_differs(message: Message) -> None:
     frame = frame_of(encode(message))
     for length in range(len(frame.body)):
         try:
@@ -138,7 +138,7 @@ def test_every_truncation_is_the_one_error_or_a_shorter_message(message: Message
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "says"),
+    ("kind", "body", "reason"),
     [
         (33, "00", "end within the date"),
         (33, "0000000000000000 02 ff", "end within the version"),
@@ -150,8 +150,8 @@ def test_every_truncation_is_the_one_error_or_a_shorter_message(message: Message
         (3, "0001 00", "bytes follow a DestroySession"),
     ],
 )
-def test_what_is_no_message_says_why(kind: int, body: str, says: str) -> None:
-    with pytest.raises(I2cpError, match=says):
+def test_invalid_message_raises_with_reason(kind: int, body: str, reason: str) -> None:
+    with pytest.raises(I2cpError, match=reason):
         decode(Frame(kind, bytes.fromhex(body)))
 
 
@@ -166,13 +166,13 @@ def test_what_is_no_message_says_why(kind: int, body: str, says: str) -> None:
         Unhandled(99, bytes(FRAME_LIMIT_BYTES + 1)),
     ],
 )
-def test_what_does_not_fit_is_not_written(message: Message) -> None:
+def test_message_beyond_limits_is_not_encoded(message: Message) -> None:
     with pytest.raises(I2cpError):
         encode(message)
 
 
 @given(cuts=st.lists(st.integers(1, 60), max_size=30))
-def test_frames_come_out_whole_however_the_stream_is_cut(cuts: list[int]) -> None:
+def test_reader_returns_frames_from_chunks_of_any_size(cuts: list[int]) -> None:
     sent: list[Message] = [SetDate(NOW_MS, "0.9.64"), SessionStatus(1, 1), Unhandled(31, b"p" * 500), Disconnect("bye")]
     stream, reader = b"".join(encode(message) for message in sent), FrameReader()
     received: list[Message] = []
@@ -184,12 +184,12 @@ def test_frames_come_out_whole_however_the_stream_is_cut(cuts: list[int]) -> Non
     assert received == sent
 
 
-def test_a_length_beyond_the_limit_is_refused_before_anything_is_kept_for_it() -> None:
+def test_announced_length_beyond_limit_is_refused() -> None:
     reader = FrameReader()
     reader.feed((FRAME_LIMIT_BYTES + 1).to_bytes(4, "big") + b"\x21")
     with pytest.raises(I2cpError, match="131073 bytes is announced"):
         reader.next_frame()
 
 
-def test_passwords_are_not_in_what_a_message_shows_of_itself() -> None:
+def test_repr_of_message_does_not_show_passwords() -> None:
     assert "secret" not in repr(GetDate("1", {"i2cp.password": "secret"}))

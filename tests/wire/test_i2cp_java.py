@@ -1,4 +1,4 @@
-"""The bytes that a Java I2P router verified, and those that it wrote, recorded (tests/vectors/i2cp-java.md)."""
+"""Recorded bytes that a Java I2P router verified, and bytes that it wrote (tests/vectors/i2cp-java.md)."""
 
 import json
 from pathlib import Path
@@ -32,14 +32,14 @@ def read(data: bytes) -> list[Message]:
 
 
 @pytest.mark.parametrize("recorded", RECORDED["heard_by_java"], ids=lambda recorded: recorded["key"])
-def test_a_node_still_says_what_java_heard_and_verified(recorded: dict[str, Any]) -> None:
+def test_node_sends_recorded_stream_verified_by_java(recorded: dict[str, Any]) -> None:
     key = KEYS[recorded["key"]]
     assert stream(key, RECORDED["now_s"]).hex() == recorded["stream"]
     assert recorded["heard"] == expected(key)
 
 
 @pytest.mark.parametrize("recorded", RECORDED["heard_by_java"], ids=lambda recorded: recorded["key"])
-def test_our_own_reader_agrees_with_java_about_the_session(recorded: dict[str, Any]) -> None:
+def test_session_signature_agrees_with_java(recorded: dict[str, Any]) -> None:
     [session] = [each for each in read(bytes.fromhex(recorded["stream"])) if isinstance(each, CreateSession)]
     assert session_is_signed(session.config)
     changed = bytes.fromhex(recorded["stream"]).replace(b"Garlic Farm", b"Garlic Harm", 1)
@@ -58,14 +58,14 @@ MEANINGS: dict[str, Message] = {
 
 
 @pytest.mark.parametrize("name", MEANINGS)
-def test_what_java_writes_is_read_with_its_meaning(name: str) -> None:
+def test_message_of_java_decodes_to_its_meaning(name: str) -> None:
     data = bytes.fromhex(RECORDED["written_by_java"][name])
     assert read(data) == [MEANINGS[name]]
-    if name != "RequestVariableLeaseSet":  # its leases are passed over
+    if name != "RequestVariableLeaseSet":  # the decoder skips its leases
         assert encode(MEANINGS[name]) == data
 
 
-def test_what_a_farm_has_no_use_for_is_passed_over() -> None:
+def test_unneeded_message_of_java_is_unhandled() -> None:
     rest = RECORDED["written_by_java"].keys() - MEANINGS.keys()
     assert rest == {"BandwidthLimits"}
     [found] = read(bytes.fromhex(RECORDED["written_by_java"]["BandwidthLimits"]))

@@ -1,4 +1,4 @@
-"""Private key files of I2P routers, put together by their layout, become master keys that sign as before."""
+"""Private key files of I2P routers, built from their layout, become master keys with the same signatures."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ ENCRYPTION_KEY = b"e" * 256
 CONTENT = DESTINATION + ENCRYPTION_KEY + SEED
 
 
-def test_the_key_in_the_file_signs_what_java_signed_with_it() -> None:
+def test_key_from_file_makes_recorded_java_signature() -> None:
     key = parse_i2p_key_file(CONTENT)
     assert key.destination.encoded == DESTINATION
     assert not key.demo
@@ -28,14 +28,14 @@ def test_the_key_in_the_file_signs_what_java_signed_with_it() -> None:
     assert encode(again) == RECORDED["one entry"]
 
 
-def test_a_destination_with_an_x25519_encryption_type_has_a_shorter_encryption_key() -> None:
+def test_x25519_destination_has_shorter_encryption_key() -> None:
     x25519 = DESTINATION[:-2] + b"\x00\x04"
     key = parse_i2p_key_file(x25519 + ENCRYPTION_KEY[:32] + SEED)
     assert key.destination.encoded == x25519
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "reason"),
     [
         (b"", "not a private key file of an I2P destination: a destination has at least 387 bytes"),
         (CONTENT + b"x", "more bytes follow"),
@@ -47,18 +47,18 @@ def test_a_destination_with_an_x25519_encryption_type_has_a_shorter_encryption_k
         (bytes(FILE_LIMIT_BYTES + 1), "8193 bytes"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_words(content: bytes, says: str) -> None:
-    with pytest.raises(DestinationKeyError, match=says):
+def test_unusable_key_file_raises_with_reason(content: bytes, reason: str) -> None:
+    with pytest.raises(DestinationKeyError, match=reason):
         parse_i2p_key_file(content)
 
 
-def test_every_truncation_is_the_one_error() -> None:
+def test_truncated_key_file_is_refused() -> None:
     for length in range(len(CONTENT)):
         with pytest.raises(DestinationKeyError):
             parse_i2p_key_file(CONTENT[:length])
 
 
-def test_mutated_bytes_are_the_one_error_or_the_same_key() -> None:
+def test_mutated_key_file_is_refused_or_gives_same_key() -> None:
     random = Random(5)
     for _ in range(2_000):
         data = bytearray(CONTENT)

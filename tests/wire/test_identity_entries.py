@@ -1,4 +1,4 @@
-"""Entries about identities as JSON: what they say, and that nothing else is taken for one."""
+"""Entries about identities as JSON: documented bytes, round trips, and malformed entries, which are foreign."""
 
 import base64
 import json
@@ -30,11 +30,11 @@ BOX = bytes(BOX_BYTES)
         Level(2, "0.1.0"),
     ],
 )
-def test_what_is_encoded_is_decoded(record: Admission | Approval | Eviction | KeyReplacement | Level) -> None:
+def test_identity_entry_round_trips(record: Admission | Approval | Eviction | KeyReplacement | Level) -> None:
     assert decode(encode(record)) == record
 
 
-def test_the_documented_bytes() -> None:
+def test_identity_entry_has_documented_bytes() -> None:
     text = base64.b64encode(KEY).decode()
     assert json.loads(encode(Approval(NODE, "n", OTHER, KEY, 6))) == {
         "approval": {"server": 6, "node": NODE.hex(), "name": "n", "replaces": OTHER.hex(), "key": text}
@@ -47,7 +47,7 @@ def test_the_documented_bytes() -> None:
     assert encode(Level(2, "0.1.0")) == b'{"level":{"number":2,"version":"0.1.0"}}'
 
 
-def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
+def test_maximum_number_of_boxes_fits_into_entry() -> None:
     boxes = tuple((number.to_bytes(8, "big"), BOX) for number in range(BOXES_LIMIT))
     assert len(encode(Eviction(OTHER, 2**32 - 1, boxes))) <= ENTRY_LIMIT_BYTES
     with pytest.raises(ApplicationError):
@@ -76,5 +76,5 @@ def test_as_many_boxes_as_are_allowed_fit_into_an_entry() -> None:
         {"level": {"number": 2, "version": "0"}, "approval": {}},
     ],
 )
-def test_what_is_not_well_formed_is_foreign(content: dict[str, object]) -> None:
+def test_malformed_identity_entry_is_foreign(content: dict[str, object]) -> None:
     assert isinstance(decode(json.dumps(content).encode()), Foreign)

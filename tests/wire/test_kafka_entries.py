@@ -21,12 +21,12 @@ from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_f
     ],
     ids=["producer", "producer with request", "offset", "offset with all", "producer of a user", "offset of a user"],
 )
-def test_what_is_written_is_read_again(record: ProducerStart | GroupOffset) -> None:
+def test_kafka_entry_round_trips(record: ProducerStart | GroupOffset) -> None:
     assert decode(encode(record)) == record
 
 
-def test_an_entry_that_tells_another_kind_is_of_that_kind() -> None:
-    # A version that does not know Kafka's entries reads it so.
+def test_entry_with_another_known_kind_has_that_kind() -> None:
+    # Versions without Kafka's entries decode it this way.
     known = b'{"clock":{"time":5,"id":1}'
     assert decode(known + b',"kafkaProducer":{"name":"x"}}') == decode(known + b"}")
     assert not isinstance(decode(known + b"}"), Foreign | Report)
@@ -41,7 +41,7 @@ def test_an_entry_that_tells_another_kind_is_of_that_kind() -> None:
     ],
     ids=["no name", "offset", "both kinds"],
 )
-def test_what_is_out_of_its_range_is_foreign_and_keeps_its_request(entry: bytes) -> None:
+def test_entry_out_of_range_is_foreign_with_its_request(entry: bytes) -> None:
     found = decode(entry)
     assert isinstance(found, Foreign)
     assert request_of(found) == "c-1-2"
@@ -51,14 +51,14 @@ MALFORMED = [b"7", b"null", b'"bogus"', b'{"a":[]}', b"1e999", b"1" * 400, b'"\x
 
 
 @pytest.mark.parametrize("value", MALFORMED)
-def test_a_malformed_principal_counts_as_none(value: bytes) -> None:
-    # Versions below level 5 skip this member, and an old log must not change its meaning.
+def test_malformed_principal_is_ignored(value: bytes) -> None:
+    # Versions below level 5 skip this member, and an old log must keep its meaning.
     producer = b'{"kafkaProducer":{"name":"n","principal":%b}}' % value
     offset = b'{"kafkaOffset":{"group":"g","offset":5,"principal":%b}}' % value
     assert (decode(producer), decode(offset)) == (ProducerStart("n"), GroupOffset("g", 5))
 
 
-def test_the_tables_are_part_of_a_snapshot() -> None:
+def test_kafka_tables_round_trip_in_snapshot() -> None:
     tables = KafkaClients({5: Producer("n", 7, 1, 2, (Run(1, 20, 1),))}, {"g": NotedOffset(3, -1, "m", 9)}, (21, 22))
     state = FarmState(0, level=4, kafka=tables)
     assert decode_farm_at_once(encode_farm(FarmSnapshot(state, 30_000, b""))).farm == state

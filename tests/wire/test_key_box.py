@@ -1,4 +1,4 @@
-"""A gossip key sealed to one identity, and the word of others that it is the farm's."""
+"""A gossip key sealed to one identity, and a signed offer of the key from another member."""
 
 from hashlib import sha512
 
@@ -18,16 +18,16 @@ CONTENT = EraKey(3, 17, bytes(range(32)))
 
 
 def identity(number: int) -> Ed25519PrivateKey:
-    """Router `number`'s."""
+    """Return the private key of router `number`."""
     return Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
 
 
 def public(number: int) -> bytes:
-    """Its public key."""
+    """Return the public key of router `number`."""
     return identity(number).public_key().public_bytes_raw()
 
 
-def test_box_is_opened_by_its_recipient_in_its_farm_only() -> None:
+def test_box_opens_only_for_recipient_in_its_farm() -> None:
     box = seal_key(CONTENT, public(1), LABEL)
     assert len(box) == BOX_BYTES
     assert open_key(box, identity(1), LABEL) == CONTENT
@@ -37,14 +37,14 @@ def test_box_is_opened_by_its_recipient_in_its_farm_only() -> None:
             open_key(box, other, label)
 
 
-def test_two_boxes_of_one_key_have_nothing_in_common() -> None:
+def test_boxes_of_one_key_differ_completely() -> None:
     first, second = (seal_key(CONTENT, public(1), LABEL) for _ in range(2))
     assert first[:32] != second[:32]
     assert first[32:] != second[32:]
 
 
 @given(st.binary(min_size=32, max_size=32))
-def test_the_public_key_on_the_other_curve_is_that_of_the_secret_scalar(seed: bytes) -> None:
+def test_x25519_public_key_matches_secret_scalar(seed: bytes) -> None:
     signing = Ed25519PrivateKey.from_private_bytes(seed)
     scalar = sha512(seed).digest()[:32]
     expected = X25519PrivateKey.from_private_bytes(scalar).public_key().public_bytes_raw()
@@ -54,20 +54,20 @@ def test_the_public_key_on_the_other_curve_is_that_of_the_secret_scalar(seed: by
 @pytest.mark.parametrize(
     "weak", [bytes(32), (1).to_bytes(32, "little"), (2**255 - 20).to_bytes(32, "little"), b"\xff" * 32, b"short"]
 )
-def test_public_keys_that_would_give_a_known_secret_are_refused(weak: bytes) -> None:
+def test_weak_public_keys_are_refused(weak: bytes) -> None:
     with pytest.raises(KeyBoxError):
         seal_key(CONTENT, weak, LABEL)
 
 
 @given(st.binary(max_size=2 * BOX_BYTES))
-def test_rubbish_is_a_key_box_error(rubbish: bytes) -> None:
+def test_random_bytes_raise_key_box_error(rubbish: bytes) -> None:
     with pytest.raises(KeyBoxError):
         open_key(rubbish, identity(1), LABEL)
     with pytest.raises(KeyBoxError):
         read_offer(rubbish, bytes(8), LABEL)
 
 
-def test_an_offer_names_its_signer_and_its_recipient() -> None:
+def test_offer_is_bound_to_signer_and_recipient() -> None:
     box, recipient = seal_key(CONTENT, public(1), LABEL), node_id_of(public(1))
     offer = sign_offer(box, recipient, LABEL, identity(2))
     assert len(offer) == OFFER_BYTES <= 256

@@ -1,6 +1,6 @@
-"""Requests and responses of Kafka's protocol: every API and version, both ways, and what is refused.
+"""Requests and responses of Kafka's protocol: each API and version, both directions, and refused frames.
 
-The bytes are compared with those of kio's own reader and writer, which follow the same schemas in other code.
+kio's reader and writer implement the same schemas in other code, and must agree on all bytes.
 """
 
 import io
@@ -40,7 +40,7 @@ def kio_class(api_key: ApiKey, version: int, direction: Direction) -> Any:
 
 
 def as_ours(value: Any) -> Any:
-    """A value of kio's in the form of ours; structures as dicts of the fields that the version has."""
+    """Return a value of kio in the product's form, with structures as dicts of the fields that the version has."""
     if is_dataclass(value):
         return {
             field.name
@@ -61,7 +61,7 @@ def as_ours(value: Any) -> Any:
 
 
 def as_dict(value: Any, like: Any) -> Any:
-    """Ours as `as_ours` gives kio's: without the fields that the version lacks."""
+    """Return a value of the product in the form of `as_ours`: without the fields that the version lacks."""
     if isinstance(value, Struct):
         return {name: as_dict(getattr(value, name), part) for name, part in like.items()}
     if isinstance(value, tuple):
@@ -70,7 +70,7 @@ def as_dict(value: Any, like: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", ALL, ids=name_of)
-def test_what_is_written_is_read_again_in_every_version(case: tuple[ApiKey, int, Direction]) -> None:
+def test_message_round_trips_in_each_version(case: tuple[ApiKey, int, Direction]) -> None:
     api_key, version, direction = case
     for seed in range(ROUNDS):
         message = any_message(api_key, version, direction, random.Random(f"{case}{seed}"))
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_again_in_every_version(case: tuple[ApiKey, int,
 
 
 @pytest.mark.parametrize("case", ALL, ids=name_of)
-def test_kio_reads_the_same_values_from_our_bytes_and_writes_the_same_bytes(
+def test_kio_reads_same_values_and_writes_same_bytes(
     case: tuple[ApiKey, int, Direction],
 ) -> None:
     api_key, version, direction = case
@@ -113,7 +113,7 @@ def test_kio_reads_the_same_values_from_our_bytes_and_writes_the_same_bytes(
 
 
 @pytest.mark.parametrize("case", ALL, ids=name_of)
-def test_a_message_that_is_cut_short_or_goes_on_is_refused(case: tuple[ApiKey, int, Direction]) -> None:
+def test_truncated_or_extended_message_is_refused(case: tuple[ApiKey, int, Direction]) -> None:
     api_key, version, direction = case
     message = any_message(api_key, version, direction, random.Random(f"cut {case}"))
     if direction is Direction.REQUEST:
@@ -131,11 +131,11 @@ ALL_TOPICS_OF_LIBRDKAFKA = {
     "2.6.1": "0003 000c 00000003 0007 72646b61666b61 00 00 000000 01 00 00",
     "2.16.0": "0003 000d 00000003 0007 72646b61666b61 00 00 000000 01 00 00",
 }
-"""Metadata requests as `list_topics()` of confluent-kafka sent them, by version of librdkafka."""
+"""Metadata requests sent by `list_topics()` of confluent-kafka, by version of librdkafka."""
 
 
 @pytest.mark.parametrize("recorded", ALL_TOPICS_OF_LIBRDKAFKA.values(), ids=ALL_TOPICS_OF_LIBRDKAFKA)
-def test_librdkafkas_request_for_all_topics_is_read_without_the_bytes_that_it_forgets_to_take_out(
+def test_librdkafka_metadata_request_with_extra_bytes_is_read(
     recorded: str,
 ) -> None:
     frame = bytes.fromhex(recorded)
@@ -145,7 +145,7 @@ def test_librdkafkas_request_for_all_topics_is_read_without_the_bytes_that_it_fo
 
 
 @pytest.mark.parametrize("recorded", ALL_TOPICS_OF_LIBRDKAFKA.values(), ids=ALL_TOPICS_OF_LIBRDKAFKA)
-def test_whatever_else_has_bytes_behind_its_end_is_refused_as_before(recorded: str) -> None:
+def test_other_requests_with_extra_bytes_are_refused(recorded: str) -> None:
     frame = bytes.fromhex(recorded)
     head, body = frame[:18], frame[18:]
     changed = [body[:at] + bytes([2]) + body[at + 1 :] for at in (1, 2, 3, len(body) - 1)]
@@ -159,7 +159,7 @@ def test_whatever_else_has_bytes_behind_its_end_is_refused_as_before(recorded: s
 
 
 @pytest.mark.parametrize("version", [1, 12])
-def test_an_array_of_two_thousand_million_elements_is_refused_before_room_is_taken(version: int) -> None:
+def test_array_of_two_billion_elements_is_refused(version: int) -> None:
     head = encode_request(ApiKey.METADATA, version, 1, "", clients.MetadataRequest(topics=None))
     start = 11 if version == 12 else 10
     count = b"\xff\xff\xff\xff\x07" if version == 12 else b"\x7f\xff\xff\xff"
@@ -167,7 +167,7 @@ def test_an_array_of_two_thousand_million_elements_is_refused_before_room_is_tak
         decode_request(head[:start] + count)
 
 
-def test_a_message_of_many_small_elements_is_refused() -> None:
+def test_message_with_too_many_elements_is_refused() -> None:
     topics = tuple(clients.MetadataRequestTopic(name="") for _ in range(100))
     frame = encode_request(ApiKey.METADATA, 9, 1, "", clients.MetadataRequest(topics=topics))
     assert len(decode_request(frame).message.topics) == 100
@@ -175,19 +175,19 @@ def test_a_message_of_many_small_elements_is_refused() -> None:
         decode_request(frame, limits=Limits(max_request_elements=99))
 
 
-def test_a_request_that_is_too_large_is_refused() -> None:
+def test_oversized_request_is_refused() -> None:
     with pytest.raises(KafkaWireError, match="101 bytes"):
         decode_request(bytes(101), limits=Limits(max_request_bytes=100))
 
 
-def test_an_unknown_tagged_field_is_skipped() -> None:
+def test_unknown_tagged_field_is_skipped() -> None:
     frame = encode_request(ApiKey.SASL_AUTHENTICATE, 2, 1, "", clients.SaslAuthenticateRequest(auth_bytes=b"x"))
     assert frame[-1:] == b"\0"
     incoming = decode_request(frame[:-1] + b"\x01\x63\x03abc")
     assert incoming.message == clients.SaslAuthenticateRequest(auth_bytes=b"x")
 
 
-def test_a_tagged_field_that_is_longer_than_its_value_is_refused() -> None:
+def test_tagged_field_longer_than_its_value_is_refused() -> None:
     request = clients.FetchRequest(max_wait_ms=0, min_bytes=0, topics=(), cluster_id="abc")
     frame = encode_request(ApiKey.FETCH, 17, 1, "", request)
     assert frame.endswith(b"\x01\x00\x04\x04abc")
@@ -195,14 +195,14 @@ def test_a_tagged_field_that_is_longer_than_its_value_is_refused() -> None:
         decode_request(frame[:-4] + b"\x03abc")
 
 
-def test_an_api_that_is_not_served_is_refused() -> None:
+def test_unserved_api_is_refused() -> None:
     frame = encode_request(ApiKey.METADATA, 9, 1, "", clients.MetadataRequest(topics=None))
     with pytest.raises(KafkaWireError, match="API 3 is not served"):
         decode_request(frame, {ApiKey.FETCH: (4, 18)})
 
 
 @pytest.mark.parametrize("version", [-1, 5, 32767])
-def test_a_version_of_api_versions_that_is_not_served_is_told_with_what_its_answer_needs(version: int) -> None:
+def test_unserved_version_error_has_fields_for_response(version: int) -> None:
     frame = ApiKey.API_VERSIONS.to_bytes(2) + version.to_bytes(2, signed=True) + b"\0\0\1\0" + b"junk"
     with pytest.raises(UnsupportedVersionError) as caught:
         decode_request(frame)
@@ -211,12 +211,12 @@ def test_a_version_of_api_versions_that_is_not_served_is_told_with_what_its_answ
     assert encode_response(ApiKey.API_VERSIONS, 0, 256, answer) == bytes.fromhex("00000100 0023 00000000")
 
 
-def test_the_answer_to_api_versions_has_the_old_header_in_every_version() -> None:
+def test_api_versions_response_always_has_old_header() -> None:
     answer = clients.ApiVersionsResponse(api_keys=())
     assert encode_response(ApiKey.API_VERSIONS, 3, 1, answer) == bytes.fromhex("00000001 0000 01 00000000 00")
 
 
-def test_a_value_that_the_field_cannot_have_is_refused_when_written() -> None:
+def test_encode_refuses_value_out_of_range() -> None:
     answer = clients.ApiVersionsResponse(error_code=2**15, api_keys=())
     with pytest.raises(KafkaWireError, match="number"):
         encode_response(ApiKey.API_VERSIONS, 3, 1, answer)
@@ -230,7 +230,7 @@ def test_a_value_that_the_field_cannot_have_is_refused_when_written() -> None:
         encode_request(ApiKey.METADATA, 14, 1, "", clients.MetadataRequest(topics=None))
 
 
-def test_records_of_no_bytes_are_not_null() -> None:
+def test_empty_records_are_not_null() -> None:
     partition = clients.FetchResponsePartition(partition_index=0, high_watermark=5)
     topic = clients.FetchResponseTopic(topic_id=UUID(int=1), partitions=(partition,))
     frame = encode_response(ApiKey.FETCH, 17, 1, clients.FetchResponse(responses=(topic,)))
@@ -238,7 +238,7 @@ def test_records_of_no_bytes_are_not_null() -> None:
     assert message.responses[0].partitions[0].records == b""
 
 
-def test_the_newest_version_that_both_sides_have_is_taken() -> None:
+def test_version_for_returns_newest_common_version() -> None:
     lowest, highest = VERSIONS[ApiKey.FETCH]
     assert version_for(ApiKey.FETCH, {1: (0, 99)}) == highest
     assert version_for(ApiKey.FETCH, {1: (0, 12)}) == 12
@@ -247,6 +247,6 @@ def test_the_newest_version_that_both_sides_have_is_taken() -> None:
     assert version_for(ApiKey.FETCH, {}) is None
 
 
-def test_an_error_code_has_its_name_for_people() -> None:
+def test_error_name_is_readable() -> None:
     assert error_name(6) == "NOT_LEADER_OR_FOLLOWER"
     assert error_name(9_999) == "error 9999"

@@ -1,4 +1,4 @@
-"""Entries and snapshots in Kafka's form: what its controllers wrote is read and written again, damage is refused."""
+"""Entries and snapshots in Kafka's form: recorded data of its controllers round-trips, damaged data is refused."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -51,17 +51,17 @@ BATCH: Final = RecordBatch(
 
 
 def stored(kind: str) -> list[Any]:
-    """The recorded files of the metadata log with this ending, by story and name."""
+    """Return the recorded files of the metadata log with this suffix, by story and name."""
     return [
         pytest.param(bytes.fromhex(data), id=f"{story} {name}")
-        for story, told in STORIES.items()
-        for name, data in told["files"].items()
+        for story, recording in STORIES.items()
+        for name, data in recording["files"].items()
         if name.startswith("__cluster_metadata") and name.endswith(kind)
     ]
 
 
 def fetched() -> list[Any]:
-    """The records of the recorded Fetch responses of controllers."""
+    """Return the records of the recorded Fetch responses of controllers."""
     found = []
     for story in ("static quorum", "dynamic quorum"):
         for number, exchange in enumerate(STORIES[story]["exchanges"]):
@@ -73,23 +73,23 @@ def fetched() -> list[Any]:
 
 
 def entries(data: bytes) -> tuple[Entry, ...]:
-    """All of some batches, wherever they begin."""
+    """Return all entries of some batches, from their first offset on."""
     return entries_of(data, LogId(int.from_bytes(data[:8]), 0))
 
 
 def entry_of(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
-    """A client's batch as a leader appends it."""
+    """Return the entries of a client's batch in the leader's log."""
     return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
 
 
 @pytest.mark.parametrize("data", [*stored(".log"), *fetched()])
-def test_what_a_controller_of_kafka_wrote_is_read_and_written_as_it_was(data: bytes) -> None:
+def test_batches_of_kafka_controller_round_trip(data: bytes) -> None:
     found = entries(data)
     assert batches_of(int.from_bytes(data[:8]) + 1, found) == data
     assert len(found) == sum(len(batch.records) for batch in read_batches(data))
 
 
-def test_a_leader_change_is_a_no_op_and_voters_are_a_configuration() -> None:
+def test_control_records_become_no_op_and_configuration() -> None:
     log = STORIES["dynamic quorum"]["files"][f"__cluster_metadata-0/{0:020}.log"]
     no_op, version, voters, *_ = entries(bytes.fromhex(log))
     assert decode_no_op(no_op.data) == NoOp(
@@ -106,9 +106,9 @@ def test_a_leader_change_is_a_no_op_and_voters_are_a_configuration() -> None:
 
 
 @pytest.mark.parametrize("data", stored(".checkpoint"))
-def test_a_snapshot_of_kafkas_gives_its_voters_and_its_batches(data: bytes) -> None:
-    told = Configuration((replace(VOTERS[0], server_id=ReplicaKey(1)),))
-    reading = FORM.reading(LogId(27, 1), told)
+def test_snapshot_of_kafka_gives_voters_and_batches(data: bytes) -> None:
+    announced = Configuration((replace(VOTERS[0], server_id=ReplicaKey(1)),))
+    reading = FORM.reading(LogId(27, 1), announced)
     state = b"".join(part for at in range(0, len(data), 100) for part in reading.feed(data[at : at + 100]))
     found = reading.finish()
     assert found.size_bytes == len(data)
@@ -126,7 +126,7 @@ def test_a_snapshot_of_kafkas_gives_its_voters_and_its_batches(data: bytes) -> N
 
 
 @pytest.mark.parametrize("configuration", [Configuration(VOTERS), Configuration((IPV6,))])
-def test_a_snapshot_of_ours_reads_back_whatever_the_chunks_are(configuration: Configuration) -> None:
+def test_snapshot_round_trips_in_chunks_of_any_size(configuration: Configuration) -> None:
     state = batches_of(1, entry_of() + entry_of(term=2)) + batches_of(5, entry_of(term=2))
     writing = FORM.writing(LogId(40, 3), configuration)
     data = writing.begin() + writing.blocks(state) + writing.end()
@@ -143,22 +143,22 @@ def test_a_snapshot_of_ours_reads_back_whatever_the_chunks_are(configuration: Co
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Every beginning of it, and it with every byte changed."""
+    """Yield each prefix of `data`, and `data` with each byte changed."""
     for at in range(len(data)):
         yield data[:at]
         yield data[:at] + bytes([data[at] ^ 0x21]) + data[at + 1 :]
 
 
 def read_snapshot(data: bytes) -> None:
-    """Take it whole."""
+    """Read a complete snapshot."""
     reading: SnapshotReading = FORM.reading(LogId(9, 3), Configuration(VOTERS))
     for part in reading.feed(data):
         entries_of(part, LogId(int.from_bytes(part[:8]), 0))
     reading.finish()
 
 
-def test_a_damaged_snapshot_is_refused() -> None:
-    """Whatever is cut off or changed, but for the epoch and the base offset of a batch's own place."""
+def test_damaged_snapshot_is_refused() -> None:
+    """Only a changed epoch of a batch is not detected."""
     writing = FORM.writing(LogId(9, 3), Configuration(VOTERS))
     data = writing.begin() + writing.blocks(batches_of(1, entry_of())) + writing.end()
     read_snapshot(data)
@@ -175,7 +175,7 @@ def test_a_damaged_snapshot_is_refused() -> None:
             read_snapshot(extra)
 
 
-def test_every_cut_and_every_change_of_batches_gives_entries_or_the_one_error() -> None:
+def test_damaged_batches_give_same_entries_or_wire_error() -> None:
     log = (
         no_op_entry(1, NoOp(ReplicaKey(1), (ReplicaKey(1),), (ReplicaKey(1),)), HEAD),
         Entry(1, EntryKind.CONTROL, control_data(KRAFT_VERSION, KRAFT_VERSION_1, 1_000)),
@@ -209,14 +209,14 @@ _BATCHES = st.lists(st.tuples(_RECORDS, _PRODUCERS, st.integers(0, 2), st.sample
 
 
 @given(_BATCHES, st.booleans(), st.integers(0, 2**40))
-def test_entries_keep_all_of_a_batch_that_counts(
-    told: list[tuple[tuple[Record, ...], tuple[int, int, int], int, Compression]],
+def test_entries_keep_contents_of_batch(
+    drawn: list[tuple[tuple[Record, ...], tuple[int, int, int], int, Compression]],
     is_log_append_time: bool,  # noqa: FBT001
     first: int,
 ) -> None:
-    """Times, keys, values, headers, producers, epochs, and where batches end; written uncompressed."""
+    """Kept: times, keys, values, headers, producers, epochs and ends of batches. Not kept: the compression."""
     batches, offset, epoch = [], first, 1
-    for records, (producer_id, producer_epoch, sequence), rise, compression in told:
+    for records, (producer_id, producer_epoch, sequence), rise, compression in drawn:
         epoch += rise
         batches.append(
             RecordBatch(
@@ -238,7 +238,7 @@ def test_entries_keep_all_of_a_batch_that_counts(
         replace(batch, compression=Compression.NONE, log_append_time=False) for batch in read_batches(data)
     ]
     assert entries_of(again, LogId(first, 0)) == found
-    # Kafka's leaders answer with whole batches, also to a replica that has the first records of one
+    # Kafka's leaders reply with complete batches, even to a replica that has the first records of one
     if batches and len(batches[0].records) > 1:
         assert entries_of(data, LogId(first + 1, 0)) == found[1:]
 
@@ -259,7 +259,7 @@ def test_entries_keep_all_of_a_batch_that_counts(
         Entry(3, EntryKind.CONTROL, HEAD + b"\x08\x00\x00\x00\x02\x01\x00"),
     ],
 )
-def test_a_control_record_reads_back_as_the_same_entry(entry: Entry) -> None:
+def test_control_record_round_trips(entry: Entry) -> None:
     data = batches_of(8, (entry,))
     assert entries_of(data, LogId(7, 3)) == (entry,)
     assert [batch.is_control for batch in read_batches(data)] == [True]
@@ -286,13 +286,13 @@ def test_a_control_record_reads_back_as_the_same_entry(entry: Entry) -> None:
         Entry(1, EntryKind.CONFIGURATION, b"none"),
     ],
 )
-def test_what_kafkas_log_cannot_say_is_refused(entry: Entry) -> None:
+def test_entry_without_kafka_form_is_refused(entry: Entry) -> None:
     with pytest.raises(KafkaWireError):
         batches_of(1, (entry,))
 
 
 def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> bytes:
-    """A batch with a Voters record whose value was changed."""
+    """Return a batch with a Voters record whose value was changed."""
     [batch] = read_batches(batches_of(1, (configuration_entry(1, Configuration(VOTERS), HEAD),)))
     [record] = batch.records
     key = version.to_bytes(2) + (6).to_bytes(2)
@@ -314,12 +314,12 @@ def voters_record(*, change: Callable[[bytes], bytes], version: int = 0) -> byte
         ),
     ],
 )
-def test_voters_that_are_not_understood_are_refused(data: bytes, words: str) -> None:
+def test_invalid_voters_record_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(KafkaWireError, match=words):
         entries_of(data, LogId(0, 0))
 
 
-def test_a_leader_change_that_says_more_than_a_no_op_stays_as_it_is() -> None:
+def test_leader_change_with_extra_fields_is_control_entry() -> None:
     [batch] = read_batches(batches_of(1, (no_op_entry(1, NoOp(ReplicaKey(1)), HEAD),)))
     [record] = batch.records
     data = encode_batch(replace(batch, records=(replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),)))
@@ -330,29 +330,29 @@ def test_a_leader_change_that_says_more_than_a_no_op_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("position", [LogId(6, 1), LogId(9, 1), LogId(7, 4)])
 def test_batches_for_another_position_are_refused(position: LogId) -> None:
-    """A gap, records that are there already, and a later epoch than that of the batch."""
+    """The positions: a gap, records already in the log, and an epoch later than the epoch of the batch."""
     data = batches_of(8, entry_of(term=3))
     assert len(entries_of(data, LogId(7, 3))) == 2
     with pytest.raises(KafkaWireError):
         entries_of(data, position)
 
 
-def test_a_gap_or_an_overlap_between_batches_is_refused() -> None:
+def test_gap_or_overlap_between_batches_is_refused() -> None:
     data = batches_of(1, entry_of())
     for first in (2, 4):
         with pytest.raises(KafkaWireError, match="follows"):
             entries_of(data + batches_of(first, entry_of()), LogId(0, 0))
 
 
-def test_an_epoch_that_falls_or_is_none_is_refused() -> None:
+def test_falling_or_negative_epoch_is_refused() -> None:
     for epoch in (1, -1):
         data = batches_of(1, entry_of(term=2)) + encode_batch(replace(BATCH, base_offset=2, leader_epoch=epoch))
         with pytest.raises(KafkaWireError, match="epoch"):
             entries_of(data, LogId(0, 0))
 
 
-def test_a_batch_ends_before_what_cannot_be_in_it() -> None:
-    """Whatever the mark says: another epoch, another kind, another producer, another sequence."""
+def test_batch_ends_before_incompatible_entry() -> None:
+    """A new batch begins even if the entry is marked as continued: other epoch, kind, producer or sequence."""
     open_entry = entry_of()[0]
     others = (
         entry_of(term=2)[1],
@@ -368,7 +368,7 @@ def test_a_batch_ends_before_what_cannot_be_in_it() -> None:
     assert len(read_batches(batches_of(1, whole, Limits(max_batch_bytes=30)))) == 2
 
 
-def test_replicas_are_sent_whole_batches_unless_one_has_no_room() -> None:
+def test_replicas_receive_complete_batches_except_the_first() -> None:
     first, second = entry_of(), entry_of()
     assert goes_on(first[0])
     assert not goes_on(first[1])
@@ -376,8 +376,8 @@ def test_replicas_are_sent_whole_batches_unless_one_has_no_room() -> None:
     assert batches_for_replicas(1, first[:1]) == batches_of(1, first[:1])
 
 
-def test_of_an_answer_no_more_is_read_than_there_is_room_for() -> None:
-    """Whole batches; the rest is fetched again. A thousand small compressed batches could be gigabytes."""
+def test_fetched_entries_are_limited() -> None:
+    """Complete batches only; the replica fetches the rest again. Small compressed batches can inflate to gigabytes."""
     bomb = entry_of(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
     data = b"".join(
         encode_batch(replace(batch, compression=Compression.GZIP)) for batch in read_batches(batches_of(1, bomb * 50))
@@ -388,7 +388,7 @@ def test_of_an_answer_no_more_is_read_than_there_is_room_for() -> None:
     assert fetched_entries(data, LogId(0, 0), Limits(max_fetched_entries=1)) == entries_of(data, LogId(0, 0))[:1]
 
 
-def test_the_head_of_an_entry_says_what_a_batch_says_of_its_records() -> None:
+def test_entry_head_has_fields_of_its_batch() -> None:
     first, second = entry_of()
     assert entry_head(first.data) != entry_head(second.data)
     heads = [entry_head(each.data) for each in (first, second)]
@@ -400,7 +400,7 @@ def test_the_head_of_an_entry_says_what_a_batch_says_of_its_records() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**15 - 1), st.binary(max_size=20))
-def test_the_value_of_a_control_record_is_found_again(value: bytes, control_type: int, other: bytes) -> None:
+def test_control_value_round_trips(value: bytes, control_type: int, other: bytes) -> None:
     data = control_data(control_type, value, 3)
     assert control_value(data, control_type) == value
     assert control_value(data, control_type ^ 1) is None

@@ -1,4 +1,4 @@
-"""Core messages and KRaft's: there and back over the codec, refusals, pre-votes, replicas without directories."""
+"""Core messages and KRaft's messages: round trips over the codec, refusals, pre-votes, and voters without directory."""
 
 from dataclasses import replace
 from itertools import product
@@ -78,7 +78,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
 
 
 class Names:
-    """What the configuration of replicas 1 and 2 says; `keys` are its voters."""
+    """The configuration as replica `local` knows it: `keys` are its voters, by default replicas 1 and 2."""
 
     def __init__(self, local: ReplicaKey, *keys: ReplicaKey, topic: Topic | None = None) -> None:
         self._local = local
@@ -86,28 +86,28 @@ class Names:
         self._topic = topic or Topic()
 
     def topic(self) -> Topic:
-        """What the log is called."""
+        """Return the topic of the log."""
         return self._topic
 
     def local(self) -> ReplicaKey:
-        """This replica."""
+        """Return the key of this replica."""
         return self._local
 
     def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
-        """A replica that names itself."""
+        """Return the key of a replica that sent its id and directory."""
         static = ReplicaKey(replica_id)
         return static if static in self._keys else ReplicaKey(replica_id, directory)
 
     def voter_key(self, voter_id: int) -> ReplicaKey | None:
-        """The voter of this id."""
+        """Return the key of the voter with this id."""
         return next((key for key in self._keys if key.id == voter_id), None)
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
-        """Where a voter is reached."""
+        """Return the address of a voter."""
         return ("10.0.0.1", 9_000 + replica.id) if replica in self._keys else None
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """Of this replica."""
+        """Return the listeners of this replica."""
         return (("CONTROLLER", "10.0.0.1", 9_000 + self._local.id),)
 
 
@@ -116,14 +116,14 @@ def no_entries(_data: bytes, _position: LogId) -> tuple[Entry, ...]:
 
 
 def carried(request: Request) -> Request | RefusedRequest:
-    """What replica 2 takes of what replica 1 sends."""
+    """Return the request of replica 1 as received by replica 2."""
     api, version = LATEST[type(request)]
     frame = encode_request(api, version, 1, "test", request_to_wire(request, TWO, Names(ONE)))
     return request_from_wire(decode_request(frame).message, request.correlation, Names(TWO))
 
 
 def answered(request: Request, reply: Reply, answering: Answering, records: bytes = b"") -> Reply:
-    """What replica 1 takes of what replica 2 answers."""
+    """Return the reply of replica 2 as received by replica 1."""
     api, version = LATEST[type(request)]
     frame = encode_response(api, version, 1, reply_to_wire(reply, answering, Names(TWO), records))
     _, response = decode_response(api, version, frame)
@@ -131,7 +131,7 @@ def answered(request: Request, reply: Reply, answering: Answering, records: byte
 
 
 @pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_request_of_a_replica_arrives_as_it_was_sent(request_sent: Request) -> None:
+def test_request_round_trips(request_sent: Request) -> None:
     assert carried(request_sent) == request_sent
 
 
@@ -154,26 +154,24 @@ REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
 )
 
 
-@pytest.mark.parametrize(("asked", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
-def test_an_answer_arrives_as_it_was_given(asked: Request, reply: Reply) -> None:
-    assert answered(asked, reply, Answering(TWO)) == reply
+@pytest.mark.parametrize(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+def test_reply_round_trips(sent: Request, reply: Reply) -> None:
+    assert answered(sent, reply, Answering(TWO)) == reply
 
 
-def test_records_of_an_answer_become_entries_behind_the_asked_position() -> None:
+def test_records_of_fetch_reply_become_entries() -> None:
     reply = FetchReply(term=4, leader=TWO, commit=8, correlation=7, entries=ENTRIES)
     assert answered(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("sent", "reason"),
     list(product(REQUESTS, RefusalReason)),
     ids=lambda value: value.value if isinstance(value, RefusalReason) else type(value).__name__,
 )
-def test_a_reason_of_refusal_survives_the_wire_but_for_one_that_has_no_code_of_its_own(
-    asked: Request, reason: RefusalReason
-) -> None:
+def test_refusal_reason_round_trips_if_kafka_has_its_code(sent: Request, reason: RefusalReason) -> None:
     reply: Reply
-    match asked:
+    match sent:
         case RequestVote(pre_vote=pre_vote):
             reply = VoteReply(term=4, granted=False, correlation=7, pre_vote=pre_vote, error=reason)
         case Fetch():
@@ -185,14 +183,14 @@ def test_a_reason_of_refusal_survives_the_wire_but_for_one_that_has_no_code_of_i
         case _:
             reply = EndQuorumEpochReply(term=4, leader=None, correlation=7, error=reason)
     expected = RefusalReason.STALE_TERM if reason is RefusalReason.ANOTHER_LEADER else reason
-    assert answered(asked, reply, Answering(None)) == replace(reply, error=expected)
+    assert answered(sent, reply, Answering(None)) == replace(reply, error=expected)
 
 
 @pytest.mark.parametrize("reply", [BeginQuorumEpochReply, EndQuorumEpochReply])
-def test_reply_to_a_leader_of_former_days_does_not_end_it(
+def test_reply_to_former_leader_does_not_end_it(
     reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
 ) -> None:
-    """A controller of Kafka ends at INVALID_REQUEST: it announced the end of the epoch that it led before a restart."""
+    """A restarted controller of Kafka ends the epoch that it led. If it receives INVALID_REQUEST, it exits."""
     response = reply_to_wire(
         reply(term=4, leader=None, correlation=7, error=RefusalReason.ANOTHER_LEADER), Answering(None), Names(TWO)
     )
@@ -200,16 +198,16 @@ def test_reply_to_a_leader_of_former_days_does_not_end_it(
     assert response.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_pre_vote_is_asked_for_and_granted_in_the_epoch_of_the_candidate() -> None:
-    asked = request_to_wire(REQUESTS[1], TWO, Names(ONE))
-    assert isinstance(asked, VoteRequest)
-    assert asked.topics[0].partitions[0].replica_epoch == 3
+def test_pre_vote_has_current_epoch_of_candidate() -> None:
+    sent = request_to_wire(REQUESTS[1], TWO, Names(ONE))
+    assert isinstance(sent, VoteRequest)
+    assert sent.topics[0].partitions[0].replica_epoch == 3
     granted = reply_to_wire(VoteReply(term=4, granted=True, correlation=7, pre_vote=True), Answering(None), Names(TWO))
     assert isinstance(granted, VoteResponse)
     assert granted.topics[0].partitions[0].leader_epoch == 3
 
 
-def test_a_new_leader_does_not_tell_its_high_watermark_before_it_has_committed_in_its_epoch() -> None:
+def test_new_leader_hides_high_watermark_before_commit() -> None:
     response = reply_to_wire(
         FetchReply(term=4, leader=TWO, commit=8, correlation=7), Answering(TWO, began=LogId(9, 4)), Names(TWO)
     )
@@ -220,26 +218,24 @@ def test_a_new_leader_does_not_tell_its_high_watermark_before_it_has_committed_i
     )
 
 
-@pytest.mark.parametrize(("commit", "term", "told"), [(9, 4, 9), (8, 4, -1), (9, 3, -1)])
-def test_a_reply_that_was_given_before_its_leader_knew_the_high_watermark_does_not_tell_it_later(
-    commit: int, term: int, told: int
-) -> None:
+@pytest.mark.parametrize(("commit", "term", "high_watermark"), [(9, 4, 9), (8, 4, -1), (9, 3, -1)])
+def test_fetch_reply_shows_only_commit_of_leaders_epoch(commit: int, term: int, high_watermark: int) -> None:
     response = reply_to_wire(
         FetchReply(term=term, leader=TWO, commit=commit, correlation=7), Answering(TWO, began=LogId(9, 4)), Names(TWO)
     )
     assert isinstance(response, FetchResponse)
-    assert response.responses[0].partitions[0].high_watermark == told
+    assert response.responses[0].partitions[0].high_watermark == high_watermark
 
 
-def test_a_server_that_is_named_as_the_leader_knows_itself_where_the_voters_are_without_it() -> None:
-    """As those say that still follow a leader which has removed itself, and resigned."""
+def test_removed_leader_reads_reply_that_names_it() -> None:
+    """Followers send such a reply while they follow a leader that has removed itself and resigned."""
     response = reply_to_wire(BeginQuorumEpochReply(term=4, leader=ONE, correlation=7), Answering(ONE), Names(TWO))
     assert isinstance(response, BeginQuorumEpochResponse)
     reply = reply_from_wire(response, REQUESTS[4], Names(ONE, TWO), no_entries)
     assert reply == BeginQuorumEpochReply(term=4, leader=ONE, correlation=7)
 
 
-def test_a_vote_is_answered_without_a_leader_of_another_epoch() -> None:
+def test_vote_reply_names_only_leader_of_its_epoch() -> None:
     for term, leader_id in ((4, 2), (5, -1)):
         answering = Answering(TWO, term=4)
         response = reply_to_wire(VoteReply(term=term, granted=False, correlation=7), answering, Names(ONE))
@@ -247,7 +243,7 @@ def test_a_vote_is_answered_without_a_leader_of_another_epoch() -> None:
         assert response.topics[0].partitions[0].leader_id == leader_id
 
 
-def test_a_voter_that_the_configuration_names_without_directory_is_known_by_its_id() -> None:
+def test_voter_without_directory_is_identified_by_id() -> None:
     names = Names(ReplicaKey(2), ReplicaKey(1), ReplicaKey(2))
     wire = request_to_wire(REQUESTS[0], ReplicaKey(2), Names(ONE))
     taken = request_from_wire(wire, 7, names)
@@ -256,7 +252,7 @@ def test_a_voter_that_the_configuration_names_without_directory_is_known_by_its_
 
 
 @pytest.mark.parametrize("request_sent", [REQUESTS[0], REQUESTS[4]], ids=["vote", "begin"])
-def test_a_replica_in_another_directory_does_not_answer_for_the_voter_that_it_was(request_sent: Request) -> None:
+def test_replica_with_other_directory_refuses_voter_requests(request_sent: Request) -> None:
     wire = request_to_wire(request_sent, TWO, Names(ONE))
     refused = request_from_wire(wire, 7, Names(ReplicaKey(2, b"x" * 16)))
     assert isinstance(refused, RefusedRequest)
@@ -264,7 +260,7 @@ def test_a_replica_in_another_directory_does_not_answer_for_the_voter_that_it_wa
         reply_from_wire(refused.response, request_sent, Names(ONE), no_entries)
 
 
-def test_a_fetch_without_a_high_watermark_waits_for_entries_alone() -> None:
+def test_fetch_without_high_watermark_waits_only_for_entries() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     older = decode_request(encode_request(ApiKey.FETCH, 17, 1, "test", wire)).message
     taken = request_from_wire(older, 7, Names(TWO))
@@ -272,7 +268,7 @@ def test_a_fetch_without_a_high_watermark_waits_for_entries_alone() -> None:
     assert taken.commit == MAX_NUMBER
 
 
-def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
+def test_fetch_of_jvm_replica_uses_limit_of_request() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     assert isinstance(wire, FetchRequest)
     (topic,) = wire.topics
@@ -284,7 +280,7 @@ def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
     assert taken.max_bytes == 8_388_608
 
 
-def test_a_fetch_for_another_topic_is_refused() -> None:
+def test_fetch_for_another_topic_is_refused() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     assert isinstance(wire, FetchRequest)
     assert isinstance(request_from_wire(structs.replace(wire, topics=()), 7, Names(TWO)), RefusedRequest)
@@ -294,8 +290,8 @@ TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
 
 
 @pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_log_of_another_name_is_one_of_its_own(request_sent: Request) -> None:
-    """As that of Kafka's test servers: those who have the name take the request, and no other."""
+def test_request_is_accepted_only_for_name_of_own_log(request_sent: Request) -> None:
+    """Kafka's test servers use such a name. A replica with another name refuses the request."""
     api, version = LATEST[type(request_sent)]
     sent = request_to_wire(request_sent, TWO, Names(ONE, topic=TEST_TOPIC))
     message = decode_request(encode_request(api, version, 1, "test", sent)).message
@@ -303,8 +299,8 @@ def test_a_log_of_another_name_is_one_of_its_own(request_sent: Request) -> None:
     assert isinstance(request_from_wire(message, 7, Names(TWO)), RefusedRequest)
 
 
-@pytest.mark.parametrize(("asked", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
-def test_an_answer_names_the_log_as_its_server_does(asked: Request, reply: Reply) -> None:
+@pytest.mark.parametrize(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
+def test_reply_names_log_of_its_server(sent: Request, reply: Reply) -> None:
     names = Names(TWO, topic=TEST_TOPIC)
     response = reply_to_wire(reply, Answering(TWO), names)
     (topic,) = response.responses if isinstance(response, FetchResponse) else response.topics
@@ -315,27 +311,27 @@ def test_an_answer_names_the_log_as_its_server_does(asked: Request, reply: Reply
             assert name == TEST_TOPIC.name
         case _:
             assert topic.topic_name == TEST_TOPIC.name
-    assert reply_from_wire(response, asked, names, no_entries) == reply
+    assert reply_from_wire(response, sent, names, no_entries) == reply
 
 
-def test_a_response_to_something_else_is_no_answer() -> None:
+def test_response_to_another_request_is_refused() -> None:
     response = reply_to_wire(BeginQuorumEpochReply(term=4, leader=ONE, correlation=7), Answering(ONE), Names(TWO))
     with pytest.raises(KafkaWireError, match="is not a reply"):
         reply_from_wire(response, REQUESTS[0], Names(ONE), no_entries)
 
 
-def test_an_error_that_says_nothing_about_raft_is_no_answer() -> None:
+def test_error_unrelated_to_raft_is_refused() -> None:
     response = FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, responses=())
     with pytest.raises(KafkaWireError, match="UNKNOWN_SERVER_ERROR"):
         reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries)
 
 
-def test_a_message_of_another_protocol_has_no_form() -> None:
+def test_message_of_another_protocol_is_refused() -> None:
     with pytest.raises(KafkaWireError, match="TimeoutNow"):
         request_to_wire(TimeoutNow(4, ONE, 7), TWO, Names(ONE))
 
 
-def test_a_response_tells_where_the_leader_is_reached() -> None:
+def test_message_names_endpoint_of_leader() -> None:
     response = reply_to_wire(FetchReply(term=4, leader=TWO, commit=8, correlation=7), Answering(TWO), Names(TWO))
     assert named_endpoints(response) == {2: ("10.0.0.1", 9_002)}
     begun = request_to_wire(REQUESTS[4], TWO, Names(ONE))

@@ -1,6 +1,6 @@
-"""Record batches of Kafka's format 2: against kafka-python's and kio's own, round trips, damaged or hostile bytes.
+"""Record batches of Kafka's format 2: compared with kafka-python and kio, round trips, and damaged or hostile bytes.
 
-With every compression, they are checked against librdkafka's in `tests/interop/kafka/test_librdkafka_batches.py`.
+`tests/interop/kafka/test_librdkafka_batches.py` compares them with librdkafka's, with each compression.
 """
 
 import datetime as dt
@@ -23,7 +23,7 @@ from consensus.protocols.kafka.wire.record_batches import decode_batch, encode_b
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own, while it loads its schemas
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python raises it while it loads its schemas
     from kafka.record import MemoryRecords
     from kafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -46,19 +46,18 @@ _SMALL = RecordBatch(
 
 
 @given(_RECORDS, st.sampled_from(Compression), st.booleans())
-def test_a_batch_reads_back_as_it_was_written(
+def test_batch_round_trips(
     records: tuple[Record, ...],
     compression: Compression,
     is_control: bool,  # noqa: FBT001
 ) -> None:
-    """Whatever its records are and however they are compressed."""
     batch = RecordBatch(2**40, 9, records, compression=compression, is_control=is_control, base_sequence=4)
     assert decode_batch(encode_batch(batch)) == batch
 
 
 @given(_RECORDS)
-def test_kafka_python_reads_what_we_write(records: tuple[Record, ...]) -> None:
-    """Offsets, timestamps, keys, values and headers; the checksum holds."""
+def test_kafka_python_reads_encoded_batch(records: tuple[Record, ...]) -> None:
+    """Compared: offsets, timestamps, keys, values, headers and the checksum."""
     theirs = MemoryRecords(encode_batch(RecordBatch(17, 2, records))).next_batch()
     assert theirs.validate_crc()
     found = [(each.offset, each.timestamp, each.key, each.value, tuple(each.headers)) for each in theirs]
@@ -68,8 +67,7 @@ def test_kafka_python_reads_what_we_write(records: tuple[Record, ...]) -> None:
 
 
 @given(_RECORDS)
-def test_we_read_what_kafka_python_writes(records: tuple[Record, ...]) -> None:
-    """The same bytes as ours for the same records."""
+def test_batch_of_kafka_python_decodes(records: tuple[Record, ...]) -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -85,8 +83,8 @@ def test_we_read_what_kafka_python_writes(records: tuple[Record, ...]) -> None:
 
 
 @given(_RECORDS)
-def test_kio_reads_what_we_write(records: tuple[Record, ...]) -> None:
-    """Offsets, keys, values, headers, and timestamps, of which it keeps the seconds."""
+def test_kio_reads_encoded_batch(records: tuple[Record, ...]) -> None:
+    """Compared: offsets, keys, values, headers, and timestamps in seconds, because kio does not keep milliseconds."""
     data = encode_batch(RecordBatch(17, 2, records, producer_id=5, producer_epoch=1, base_sequence=9))
     theirs, size = read_batch(data, 0)
     assert size == len(data)
@@ -99,8 +97,8 @@ def test_kio_reads_what_we_write(records: tuple[Record, ...]) -> None:
 
 
 @given(_RECORDS)
-def test_we_read_what_kio_writes(records: tuple[Record, ...]) -> None:
-    """Of timestamps to the second, and to the millisecond of the first."""
+def test_batch_of_kio_decodes(records: tuple[Record, ...]) -> None:
+    """The timestamps are whole seconds, because kio does not keep milliseconds."""
     whole = tuple(Record(each.timestamp_ms // 1000 * 1000, each.key, each.value, each.headers) for each in records)
     buffer = io.BytesIO()
     write_new_batch(
@@ -129,8 +127,8 @@ def _of_kio(offset: int, record: Record) -> kio_schema.Record:
     )
 
 
-def test_every_cut_and_every_changed_byte_is_refused() -> None:
-    """Only offset and epoch lie outside the checksum."""
+def test_damaged_batch_is_refused() -> None:
+    """Only offset and epoch are outside the checksum."""
     data = encode_batch(_SMALL)
     for length in range(len(data)):
         with pytest.raises(KafkaWireError):
@@ -143,15 +141,14 @@ def test_every_cut_and_every_changed_byte_is_refused() -> None:
                 decode_batch(bytes(changed))
 
 
-def test_a_partial_batch_at_the_end_is_ignored() -> None:
-    """A Fetch answer ends where its bytes do."""
+def test_partial_batch_at_end_is_ignored() -> None:
+    """A Fetch response may end within a batch, at its limit of bytes."""
     data = encode_batch(_SMALL)
     assert read_batches(data + data[:-1]) == [_SMALL]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_older_formats_are_refused(magic: int) -> None:
-    """By their magic byte."""
     data = bytearray(encode_batch(_SMALL))
     data[16] = magic
     with pytest.raises(KafkaWireError, match="only format 2"):
@@ -159,8 +156,8 @@ def test_older_formats_are_refused(magic: int) -> None:
 
 
 @pytest.mark.parametrize("compression", [each for each in Compression if each])
-def test_a_decompression_bomb_is_refused(compression: Compression) -> None:
-    """A batch of a few kilobytes that would become a hundred thousand."""
+def test_decompression_bomb_is_refused(compression: Compression) -> None:
+    """A batch of a few kilobytes that would inflate to a hundred thousand bytes."""
     bomb = compress(bytes(100_001), compression)
     assert decompress(bomb, compression, 100_001) == bytes(100_001)
     with pytest.raises(KafkaWireError):
@@ -169,7 +166,7 @@ def test_a_decompression_bomb_is_refused(compression: Compression) -> None:
         decompress(bomb[:-5], compression, 200_000)
 
 
-def test_other_framings_are_read() -> None:
+def test_other_compression_framings_are_read() -> None:
     """A raw block of snappy, as librdkafka writes it, and two members of gzip."""
     data = b"garlic" * 99
     assert decompress(bytes(cramjam.snappy.compress_raw(data)), Compression.SNAPPY, 1_000) == data
@@ -185,22 +182,21 @@ def test_other_framings_are_read() -> None:
     ],
     ids=["members", "blocks", "announced"],
 )
-def test_empty_members_and_announced_lengths_cost_nothing(data: bytes, compression: Compression, text: str) -> None:
-    """A few bytes make an empty member or block, and any length."""
+def test_empty_members_and_announced_lengths_are_limited(data: bytes, compression: Compression, text: str) -> None:
+    """A few bytes suffice for an empty member or block, or for any announced length."""
     with pytest.raises(KafkaWireError, match=text):
         decompress(data, compression, 1_024)
 
 
-def test_the_headers_of_all_records_of_a_batch_have_a_limit() -> None:
-    """Each record alone is within its own."""
+def test_headers_of_batch_are_limited() -> None:
+    """Each record alone is within the limit per record."""
     batch = RecordBatch(0, 0, (Record(0, None, None, (("h", None),) * 6),) * 5)
     assert decode_batch(encode_batch(batch), Limits(max_headers=6, max_batch_headers=30)) == batch
     with pytest.raises(KafkaWireError, match="more than 29 headers"):
         decode_batch(encode_batch(batch), Limits(max_headers=6, max_batch_headers=29))
 
 
-def test_the_limits_hold_on_the_size_of_a_batch_and_on_its_records() -> None:
-    """Each is refused with the limit in the text."""
+def test_size_and_record_count_of_batch_are_limited() -> None:
     data = encode_batch(_SMALL)
     for limits in (Limits(max_batch_bytes=70), Limits(max_batch_records=1), Limits(max_headers=0)):
         with pytest.raises(KafkaWireError):

@@ -1,4 +1,4 @@
-"""SCRAM (RFC 5802, RFC 7677): the recorded exchange of the RFC, and what each side refuses."""
+"""SCRAM (RFC 5802, RFC 7677): the exchange of the RFC, and the refusals of each side."""
 
 import hashlib
 import hmac
@@ -20,7 +20,7 @@ from consensus.protocols.kafka.wire.scram import (
     scram_credential,
 )
 
-PASSWORD = "pencil"  # noqa: S105 -- of the RFC's example
+PASSWORD = "pencil"  # noqa: S105 -- from the RFC's example
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 # RFC 7677, section 3.
 FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
@@ -47,7 +47,7 @@ def attempt(mechanism: Mechanism, at: ScramServer, user: str, password: str) -> 
     client.check(at.respond(client.final(at.respond(client.first()))))
 
 
-def test_the_client_says_what_the_rfcs_example_says() -> None:
+def test_client_sends_messages_of_rfc_example() -> None:
     client = rfc_client()
     assert client.first() == FIRST
     assert client.final(ANSWER) == FINAL
@@ -56,14 +56,14 @@ def test_the_client_says_what_the_rfcs_example_says() -> None:
 
 @pytest.mark.parametrize("mechanism", Mechanism, ids=lambda mechanism: mechanism.value)
 @pytest.mark.parametrize("user", ["alice", "a,b=c", "Ålice", "=2C"])
-def test_a_user_who_knows_the_password_is_proved(mechanism: Mechanism, user: str) -> None:
+def test_user_with_correct_password_is_authenticated(mechanism: Mechanism, user: str) -> None:
     at = server(mechanism, {user: scram_credential(mechanism, PASSWORD, SALT)})
     attempt(mechanism, at, user, PASSWORD)
     assert at.user == user
 
 
 @pytest.mark.parametrize("user", ["alice", "bob"])
-def test_a_wrong_password_and_an_unknown_user_are_refused_in_the_same_words(user: str) -> None:
+def test_wrong_password_and_unknown_user_get_same_error(user: str) -> None:
     mechanism = Mechanism.SCRAM_SHA_512
     at = server(mechanism, {"alice": scram_credential(mechanism, PASSWORD, SALT)})
     with pytest.raises(ScramError, match=r"^user, password or mechanism is wrong$"):
@@ -71,7 +71,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_in_the_same_words(user
     assert at.user is None
 
 
-def test_an_unknown_user_gets_the_same_salt_in_every_attempt_and_another_user_another() -> None:
+def test_unknown_user_always_gets_same_salt() -> None:
     def salt_of(user: str) -> bytes:
         client = ScramClient(Mechanism.SCRAM_SHA_256, user, "", dice("client"))
         return server(Mechanism.SCRAM_SHA_256, {}).respond(client.first()).split(b",")[1]
@@ -79,7 +79,7 @@ def test_an_unknown_user_gets_the_same_salt_in_every_attempt_and_another_user_an
     assert salt_of("bob") == salt_of("bob") != salt_of("eve")
 
 
-def test_two_servers_with_the_same_users_answer_alike_to_an_unknown_name() -> None:
+def test_servers_with_same_users_reply_alike_to_unknown_name() -> None:
     mechanism = Mechanism.SCRAM_SHA_512
     kept = {name: scram_credential(mechanism, name, SALT, 4096 + at) for at, name in enumerate(("alice", "carol"))}
     reordered = dict(reversed(kept.items()))
@@ -90,7 +90,7 @@ def test_two_servers_with_the_same_users_answer_alike_to_an_unknown_name() -> No
     assert server(mechanism, others).respond(first) not in answers
 
 
-def test_the_iterations_of_an_unknown_name_are_those_of_a_user() -> None:
+def test_unknown_name_gets_iterations_of_known_user() -> None:
     mechanism = Mechanism.SCRAM_SHA_256
     users = {name: scram_credential(mechanism, name, b"s" * 20, 8192) for name in ("alice", "carol")}
     answer = server(mechanism, users).respond(ScramClient(mechanism, "bob", "", dice("client")).first())
@@ -98,8 +98,8 @@ def test_the_iterations_of_an_unknown_name_are_those_of_a_user() -> None:
     assert (len(b64decode(salt)), iterations) == (20, "8192")
 
 
-def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place() -> None:
-    # A stored key that an attacker could choose must not let it in: whether the user is known counts by itself.
+def test_unknown_user_is_refused_even_with_substitute_key() -> None:
+    # An attacker might choose the stored key, so the server must also check that the user exists.
     mechanism = Mechanism.SCRAM_SHA_256
 
     class Careless(UnknownUsers):
@@ -115,7 +115,7 @@ def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place(
 
 
 @pytest.mark.parametrize(
-    ("message", "why"),
+    ("message", "reason"),
     [
         (b"p=tls-unique,,n=user,r=abc", "channel binding"),
         (b"n,a=root,n=user,r=abc", "another user"),
@@ -129,8 +129,8 @@ def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place(
     ],
     ids=["binding", "authorization", "no-name", "no-nonce", "extension", "order", "no-utf8", "long", "empty"],
 )
-def test_the_server_refuses_a_first_message_that_is_none(message: bytes, why: str) -> None:
-    with pytest.raises(ScramError, match=why):
+def test_server_refuses_invalid_first_message(message: bytes, reason: str) -> None:
+    with pytest.raises(ScramError, match=reason):
         server(Mechanism.SCRAM_SHA_256, {}).respond(message)
 
 
@@ -146,7 +146,7 @@ def test_the_server_refuses_a_first_message_that_is_none(message: bytes, why: st
     ],
     ids=["header", "nonce", "short-proof", "no-base64", "wrong-proof", "no-proof"],
 )
-def test_the_server_refuses_a_changed_proof_and_everything_after_it(change: Callable[[bytes], bytes]) -> None:
+def test_server_refuses_changed_proof_and_further_messages(change: Callable[[bytes], bytes]) -> None:
     mechanism = Mechanism.SCRAM_SHA_256
     at = server(mechanism, {"user": scram_credential(mechanism, PASSWORD, SALT)})
     client = rfc_client()
@@ -160,8 +160,8 @@ def test_the_server_refuses_a_changed_proof_and_everything_after_it(change: Call
 
 @pytest.mark.parametrize("password", [PASSWORD, "pen"])
 @pytest.mark.parametrize("user", ["alice", "bob"])
-def test_a_client_that_repeats_its_nonce_is_told_that_instead_of_a_wrong_password(user: str, password: str) -> None:
-    # Given a client as librdkafka was before 2.6.1, which proves what it says by its password
+def test_repeated_client_nonce_has_its_own_error(user: str, password: str) -> None:
+    # Given a client like librdkafka before 2.6.1, which repeats its nonce and proves the message with its password
     mechanism = Mechanism.SCRAM_SHA_512
     at = server(mechanism, {"alice": scram_credential(mechanism, PASSWORD, SALT)})
     first, nonce = f"n={user},r=abc", "abc"
@@ -169,13 +169,13 @@ def test_a_client_that_repeats_its_nonce_is_told_that_instead_of_a_wrong_passwor
     bare = f"c=biws,r={nonce}{answer.partition(',')[0].removeprefix('r=')}"
     final = proved(mechanism, password, first, answer, bare)
 
-    # Then the reason is the nonce, whether or not the user and the password are right
+    # Then the error names the nonce, even if the user or the password is wrong
     with pytest.raises(ScramError, match=r"repeats its nonce.*librdkafka before 2\.6\.1"):
         at.respond(final)
     assert at.user is None
 
 
-def test_a_nonce_of_another_login_is_named_and_not_taken_for_a_repeated_one() -> None:
+def test_nonce_of_another_login_has_its_own_error() -> None:
     mechanism = Mechanism.SCRAM_SHA_256
     at = server(mechanism, {"user": scram_credential(mechanism, PASSWORD, SALT)})
     at.respond(FIRST)
@@ -184,7 +184,7 @@ def test_a_nonce_of_another_login_is_named_and_not_taken_for_a_repeated_one() ->
 
 
 def proved(mechanism: Mechanism, password: str, first: str, answer: str, bare: str) -> bytes:
-    """A last message of a client, whatever its nonce is, with the proof that belongs to it."""
+    """Return a client's last message for `bare`, with any nonce, and its matching proof."""
     _, salt, iterations = (field.partition("=")[2] for field in answer.split(","))
     digest = mechanism.digest
     salted = hashlib.pbkdf2_hmac(digest, password.encode(), b64decode(salt), int(iterations))
@@ -208,21 +208,21 @@ def proved(mechanism: Mechanism, password: str, first: str, answer: str, bare: s
     ],
     ids=["nonce", "own-nonce", "weak", "endless", "no-number", "no-base64", "error"],
 )
-def test_the_client_refuses_an_answer_that_is_none_or_would_cost_it_much(answer: bytes) -> None:
+def test_client_refuses_invalid_or_expensive_reply(answer: bytes) -> None:
     client = rfc_client()
     client.first()
     with pytest.raises(ScramError):
         client.final(answer)
 
 
-def test_the_client_refuses_a_server_that_does_not_know_the_password() -> None:
+def test_client_refuses_server_without_password() -> None:
     client = rfc_client()
     client.final(ANSWER)
     with pytest.raises(ScramError, match="does not know the password"):
         client.check(PROVEN.replace(b"v=6", b"v=7"))
 
 
-def test_a_credential_of_other_iterations_than_clients_compute_cannot_be_made() -> None:
+def test_credential_with_unsupported_iterations_is_refused() -> None:
     for iterations in (4095, 1_000_001):
         with pytest.raises(ValueError, match="iterations"):
             scram_credential(Mechanism.SCRAM_SHA_256, PASSWORD, SALT, iterations)

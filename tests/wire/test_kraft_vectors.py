@@ -2,8 +2,9 @@
 
     frame ─▶ decode ─▶ a message ─▶ encode ─▶ the same frame
 
-The file says who sent them, and `tests/interop/kafka/record_vectors.py` records it anew. All of them are symmetric:
-Kafka 4.1 and the two other clients send no tagged field that the codec does not have, and spell nothing in two ways.
+The file names the sender of each frame; `tests/interop/kafka/record_vectors.py` records it again. All frames
+round-trip: Kafka 4.1 and the two other clients send only tagged fields that the codec has, and spell each value in one
+way.
 """
 
 import json
@@ -19,8 +20,8 @@ VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "kraft.json
 STORIES: Final[dict[str, dict[str, Any]]] = VECTORS["stories"]
 EXCHANGES: Final = [
     pytest.param(exchange, id=f"{story} {number} {exchange['name']} v{exchange['version']}")
-    for story, told in STORIES.items()
-    for number, exchange in enumerate(told["exchanges"])
+    for story, recording in STORIES.items()
+    for number, exchange in enumerate(recording["exchanges"])
 ]
 OF_QUORUMS: Final = {
     ApiKey.API_VERSIONS,
@@ -54,7 +55,7 @@ OF_CLIENTS: Final = {
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_a_request_is_read_and_written_as_kafka_does(exchange: dict[str, Any]) -> None:
+def test_request_of_kafka_round_trips(exchange: dict[str, Any]) -> None:
     frame = bytes.fromhex(exchange["request"])
     incoming = decode_request(frame)
     assert (incoming.api_key, incoming.api_version) == (exchange["api"], exchange["version"])
@@ -65,15 +66,15 @@ def test_a_request_is_read_and_written_as_kafka_does(exchange: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_a_response_is_read_and_written_as_kafka_does(exchange: dict[str, Any]) -> None:
+def test_response_of_kafka_round_trips(exchange: dict[str, Any]) -> None:
     frame = bytes.fromhex(exchange["response"])
     correlation_id, message = decode_response(exchange["api"], exchange["version"], frame)
     assert correlation_id == decode_request(bytes.fromhex(exchange["request"])).correlation_id
     assert encode_response(exchange["api"], exchange["version"], correlation_id, message) == frame
 
 
-def test_what_controllers_and_clients_say_to_one_another_is_among_the_frames() -> None:
-    said = {story: {each["api"] for each in told["exchanges"]} for story, told in STORIES.items()}
-    assert said["static quorum"] | said["dynamic quorum"] >= OF_QUORUMS
-    assert said["broker"] >= OF_CLIENTS
-    assert all(api_key in VERSIONS for apis in said.values() for api_key in apis)
+def test_frames_include_apis_of_controllers_and_clients() -> None:
+    apis_of = {story: {each["api"] for each in recording["exchanges"]} for story, recording in STORIES.items()}
+    assert apis_of["static quorum"] | apis_of["dynamic quorum"] >= OF_QUORUMS
+    assert apis_of["broker"] >= OF_CLIENTS
+    assert all(api_key in VERSIONS for apis in apis_of.values() for api_key in apis)

@@ -1,4 +1,4 @@
-"""The description that operators see of a Meta LeaseSet2, and the two forms in which a file may hold it."""
+"""The description of a Meta LeaseSet2 for operators, and the two forms of a file that contains it."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def described(name: str, now_s: int = PUBLISHED_S) -> dict[str, Any]:
     return found
 
 
-def test_the_report_of_a_recorded_structure_is_json_with_the_documented_keys() -> None:
+def test_report_has_documented_keys() -> None:
     report = described("five entries", PUBLISHED_S + 60)
     assert list(report) == [
         "schema",
@@ -57,14 +57,14 @@ def test_the_report_of_a_recorded_structure_is_json_with_the_documented_keys() -
     assert report["sizeBytes"] == len(HEXADECIMAL["five entries"]) // 2
 
 
-def test_a_tampered_structure_is_described_and_not_verified() -> None:
+def test_tampered_structure_is_described_as_unverified() -> None:
     report = described("tampered")
     assert report["signature"]["verified"] is False
     assert report["signature"]["verdict"] == "broken"
     assert report["acceptable"]["reasons"] == ["the signature is not the destination's"]
 
 
-def test_an_offline_signature_is_shown_with_its_end() -> None:
+def test_offline_signature_is_shown_with_its_expiry() -> None:
     offline = described("offline signature")["offline"]
     assert offline["expires"] == 0xF4865700
     assert offline["expired"] is False
@@ -84,19 +84,24 @@ def test_an_offline_signature_is_shown_with_its_end() -> None:
     ],
     ids=["binary", "hex", "upper case", "0x", "colons", "lines"],
 )
-def test_a_file_may_hold_bytes_or_hexadecimal_text(form: Any) -> None:
+def test_file_may_contain_bytes_or_hexadecimal_text(form: Any) -> None:
     text = HEXADECIMAL["one entry"]
     assert read_structure(form(text)) == bytes.fromhex(text)
 
 
-def test_a_file_that_cannot_be_a_structure_is_the_one_error() -> None:
-    for content, says in ((b"", "empty"), (b" \n", "empty"), (b"abc", "odd number"), (bytes(300_000), "300000 bytes")):
-        with pytest.raises(LeaseSetError, match=says):
+def test_invalid_file_raises_lease_set_error() -> None:
+    for content, reason in (
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"abc", "odd number"),
+        (bytes(300_000), "300000 bytes"),
+    ):
+        with pytest.raises(LeaseSetError, match=reason):
             read_structure(content)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=600))
-def test_any_content_is_the_one_error(content: bytes) -> None:
+def test_arbitrary_content_raises_lease_set_error(content: bytes) -> None:
     with pytest.raises(LeaseSetError):
         decode(read_structure(content))

@@ -1,4 +1,4 @@
-"""Meta LeaseSet2 against bytes recorded from Java I2P's classes, and against the layout computed by hand."""
+"""Meta LeaseSet2, compared with bytes recorded from Java I2P's classes and with the layout computed by hand."""
 
 import json
 from dataclasses import replace
@@ -50,20 +50,20 @@ def signed(*leases: MetaLease) -> MetaLeaseSet:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_structure_is_encoded_to_the_same_bytes(name: str) -> None:
+def test_recorded_structure_is_encoded_to_same_bytes(name: str) -> None:
     assert encode(decode(RECORDED[name])) == RECORDED[name]
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_structure_verifies_exactly_where_java_says_so(name: str) -> None:
+def test_recorded_structure_verifies_as_in_java(name: str) -> None:
     assert verify(decode(RECORDED[name])).holds == VERIFIES[name]
 
 
-def test_among_the_recorded_structures_only_the_tampered_one_does_not_verify() -> None:
+def test_only_tampered_recording_does_not_verify() -> None:
     assert {name for name, verifies in VERIFIES.items() if not verifies} == {"tampered"}
 
 
-def test_the_recorded_fields_are_read() -> None:
+def test_recorded_fields_are_decoded() -> None:
     five = decode(RECORDED["five entries"])
     assert five.destination == DESTINATION
     assert five.published_s == PUBLISHED_S
@@ -78,14 +78,14 @@ def test_the_recorded_fields_are_read() -> None:
     assert offline.signature_type == 7
 
 
-def test_ed25519_makes_the_recorded_signature_again() -> None:
+def test_ed25519_makes_recorded_signature() -> None:
     recorded = decode(RECORDED["one entry"])
     rebuilt = sign(build(DESTINATION, PUBLISHED_S, recorded.leases), KEY)
     assert encode(rebuilt) == RECORDED["one entry"]
 
 
-def test_a_structure_verifies_by_hand_from_the_layout_alone() -> None:
-    """Recompute everything with `cryptography` and byte offsets only, sharing no code with the encoder."""
+def test_structure_verifies_by_hand_from_layout() -> None:
+    """Recompute everything with `cryptography` and byte offsets only, without code of the encoder."""
     made = encode(signed(lease(1, cost=3), lease(2, cost=200, after_s=1_200)))
     assert made[:391] == DESTINATION.encoded
     assert made[391:395] == PUBLISHED_S.to_bytes(4, "big")
@@ -102,7 +102,7 @@ def test_a_structure_verifies_by_hand_from_the_layout_alone() -> None:
     Ed25519PublicKey.from_public_bytes(public_key).verify(made[-64:], b"\x07" + made[:-64])
 
 
-def test_an_offline_chain_verifies_by_hand_from_the_layout_alone() -> None:
+def test_offline_chain_verifies_by_hand_from_layout() -> None:
     unsigned = build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature())
     made = encode(sign(unsigned, TRANSIENT))
     assert made[397:399] == b"\x00\x01"
@@ -112,7 +112,7 @@ def test_an_offline_chain_verifies_by_hand_from_the_layout_alone() -> None:
     Ed25519PublicKey.from_public_bytes(block[6:]).verify(made[-64:], b"\x07" + made[:-64])
 
 
-def test_every_single_changed_bit_breaks_the_signature_or_the_layout() -> None:
+def test_changed_bit_breaks_signature_or_layout() -> None:
     good = encode(signed(lease(1), lease(2)))
     random = Random(7)
     for position in random.sample(range(len(good)), 200):
@@ -124,7 +124,7 @@ def test_every_single_changed_bit_breaks_the_signature_or_the_layout() -> None:
             continue
 
 
-def test_the_transient_keys_end_is_told_and_not_judged() -> None:
+def test_verify_reports_expiry_of_transient_key() -> None:
     structure = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature()), TRANSIENT)
     verification = verify(structure)
     assert verification.holds
@@ -132,7 +132,7 @@ def test_the_transient_keys_end_is_told_and_not_judged() -> None:
     assert verification.transient_expires_s == PUBLISHED_S + 86_400
 
 
-def test_a_transient_key_that_the_destination_did_not_sign_breaks_the_chain() -> None:
+def test_transient_key_without_valid_signature_breaks_chain() -> None:
     forged = replace(offline_signature(), expires_s=PUBLISHED_S + 10**6)
     structure = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=forged), TRANSIENT)
     verification = verify(structure)
@@ -140,7 +140,7 @@ def test_a_transient_key_that_the_destination_did_not_sign_breaks_the_chain() ->
     assert verification.reason == "the destination did not sign this transient key"
 
 
-def test_a_signature_by_any_other_key_is_refused_when_made_and_when_checked() -> None:
+def test_signature_by_another_key_is_refused() -> None:
     unsigned = build(DESTINATION, PUBLISHED_S, (lease(1),))
     with pytest.raises(LeaseSetError, match="does not belong"):
         sign(unsigned, TRANSIENT)
@@ -149,7 +149,7 @@ def test_a_signature_by_any_other_key_is_refused_when_made_and_when_checked() ->
 
 
 @pytest.mark.parametrize(("signature_type", "signature_bytes", "name"), [(1, 64, "P256"), (99, 33, "type 99")])
-def test_a_signature_type_that_cannot_be_checked_is_decoded_and_said(
+def test_unknown_signature_type_is_decoded_but_cannot_verify(
     signature_type: int, signature_bytes: int, name: str
 ) -> None:
     strange = destination_from_bytes(DESTINATION.encoded[:-4] + signature_type.to_bytes(2, "big") + b"\x00\x00")
@@ -162,14 +162,14 @@ def test_a_signature_type_that_cannot_be_checked_is_decoded_and_said(
     assert name in verification.reason
 
 
-def test_an_offline_block_of_unknown_length_is_an_error() -> None:
+def test_offline_block_of_unknown_length_is_refused() -> None:
     encoded = encode(sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature()), TRANSIENT))
     strange = encoded[:403] + b"\x00\x63" + encoded[405:]
     with pytest.raises(LeaseSetError, match="type 99 is unknown"):
         decode(strange)
 
 
-def test_an_unpublished_structure_says_so_in_its_flags_and_no_floodfill_would_answer_with_it() -> None:
+def test_unpublished_structure_has_flag() -> None:
     structure = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), unpublished=True), KEY)
     made = encode(structure)
     assert made[397:399] == b"\x00\x02"
@@ -183,11 +183,11 @@ def test_an_unpublished_structure_says_so_in_its_flags_and_no_floodfill_would_an
     assert not signed().is_unpublished
 
 
-def test_fields_of_a_wrong_length_are_never_written() -> None:
+def test_fields_of_wrong_length_are_not_encoded() -> None:
     good = signed()
     offline = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature()), TRANSIENT)
     block = offline_signature()
-    for structure, says in (
+    for structure, reason in (
         (replace(good, revocations=(bytes(31),)), "a revocation has 32 bytes"),
         (replace(good, revocations=(bytes(32),) * 256), "cannot be written"),
         (replace(good, flags=1), "do not agree"),
@@ -198,19 +198,19 @@ def test_fields_of_a_wrong_length_are_never_written() -> None:
         (replace(offline, offline=replace(block, signature=b"")), "length of its type"),
         (replace(offline, offline=replace(block, signature_type=99)), "length of its type"),
     ):
-        with pytest.raises(LeaseSetError, match=says):
+        with pytest.raises(LeaseSetError, match=reason):
             encode(structure)
 
 
-def test_a_refresh_is_acceptable_in_place_of_what_it_refreshes_well_inside_the_ten_minutes() -> None:
-    """What the farm's pace amounts to: five and a half minutes at most, entries of fifteen minutes more."""
+def test_refresh_at_pace_of_farm_is_acceptable_to_java_router() -> None:
+    """The farm republishes after at most five and a half minutes; entries last fifteen minutes longer."""
     first = signed(lease(1, after_s=330 + 900))
     second = sign(build(DESTINATION, PUBLISHED_S + 330, (lease(1, after_s=2 * 330 + 900),)), KEY)
     assert check_acceptable_to_java_router(first, PUBLISHED_S + 330) == []
     assert check_acceptable_to_java_router(second, PUBLISHED_S + 330, first) == []
 
 
-def test_what_no_router_would_take_is_not_built() -> None:
+def test_build_refuses_structure_beyond_router_limits() -> None:
     with pytest.raises(LeaseSetError, match="1 to 16 entries, not 0"):
         build(DESTINATION, PUBLISHED_S, ())
     with pytest.raises(LeaseSetError, match="not 17"):
@@ -233,11 +233,11 @@ def test_what_no_router_would_take_is_not_built() -> None:
         encode(build(DESTINATION, PUBLISHED_S, (lease(1),)))
 
 
-def test_a_fresh_structure_of_ours_is_acceptable_to_a_java_router() -> None:
+def test_fresh_structure_is_acceptable_to_java_router() -> None:
     assert check_acceptable_to_java_router(signed(), PUBLISHED_S) == []
 
 
-def test_each_of_javas_refusals_is_named() -> None:
+def test_refusals_of_java_router_are_named() -> None:
     good = signed(lease(1), lease(2, after_s=65_535))
 
     def reasons(structure: MetaLeaseSet, now_s: int = PUBLISHED_S, previous: MetaLeaseSet | None = None) -> list[str]:
@@ -274,7 +274,7 @@ def test_each_of_javas_refusals_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_truncation_and_every_trailing_byte_is_the_one_error(name: str) -> None:
+def test_truncated_or_extended_structure_is_refused(name: str) -> None:
     data = RECORDED[name]
     for length in range(len(data)):
         with pytest.raises(LeaseSetError):
@@ -283,14 +283,14 @@ def test_every_truncation_and_every_trailing_byte_is_the_one_error(name: str) ->
         decode(data + b"\x00")
 
 
-def test_a_structure_beyond_all_measure_is_refused_before_it_is_read() -> None:
+def test_oversized_structure_is_refused_before_decoding() -> None:
     with pytest.raises(LeaseSetError, match="at most 65536 bytes"):
         decode(bytes(65_537))
 
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(RECORDED)), st.randoms(use_true_random=False))
-def test_mutated_bytes_decode_to_what_encodes_alike_or_raise_the_one_error(name: str, random: Random) -> None:
+def test_mutated_structure_round_trips_or_raises(name: str, random: Random) -> None:
     data = bytearray(RECORDED[name])
     for _ in range(random.randint(1, 6)):
         data[random.randrange(380, len(data))] = random.randrange(256)
@@ -305,7 +305,7 @@ def test_mutated_bytes_decode_to_what_encodes_alike_or_raise_the_one_error(name:
 
 @settings(deadline=None)
 @given(st.binary(max_size=800))
-def test_random_bytes_are_the_one_error(data: bytes) -> None:
+def test_random_bytes_raise_lease_set_error(data: bytes) -> None:
     with pytest.raises(LeaseSetError):
         decode(data)
 
@@ -325,15 +325,13 @@ def test_random_bytes_are_the_one_error(data: bytes) -> None:
     ),
     st.dictionaries(st.text("abc=;", max_size=5), st.text("xyz", max_size=5), max_size=4),
 )
-def test_whatever_is_built_and_signed_round_trips_and_verifies(
-    leases: list[MetaLease], options: dict[str, str]
-) -> None:
+def test_built_structure_round_trips_and_verifies(leases: list[MetaLease], options: dict[str, str]) -> None:
     made = sign(build(DESTINATION, PUBLISHED_S, tuple(leases), options=options), KEY)
     assert decode(encode(made)) == made
     assert verify(made).holds
 
 
-def test_another_destination_of_the_same_key_is_another_structure() -> None:
+def test_structure_moved_to_another_destination_is_invalid() -> None:
     second = ed25519_destination(DESTINATION.signing_key, bytes(32))
     moved = replace(signed(), destination=second)
     assert not verify(moved).holds

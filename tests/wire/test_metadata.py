@@ -1,4 +1,4 @@
-"""A node's gossip metadata: it fits into 512 bytes, comes back, and nothing hostile gets through."""
+"""A node's gossip metadata: its size limit of 512 bytes, round trips, and refused hostile bytes."""
 
 from dataclasses import replace
 from random import Random
@@ -47,46 +47,46 @@ FULL = NodeMetadata(
         replace(PLAIN, endpoint="tcp://127.0.0.1:1", role=RoleHint.OBSERVER),
     ],
 )
-def test_metadata_comes_back_as_it_was(metadata: NodeMetadata) -> None:
+def test_metadata_round_trips(metadata: NodeMetadata) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 
-def test_the_fullest_metadata_fits_into_what_gossip_carries() -> None:
+def test_largest_metadata_fits_into_512_bytes() -> None:
     assert len(encode_metadata(FULL)) <= 512
     assert len(encode_metadata(replace(FULL, notice=FOUNDING))) <= 512
 
 
-def test_of_admissions_as_many_are_told_as_fit_and_in_a_farm_of_nine_with_the_longest_names_two() -> None:
-    told = tuple((bytes([number]) * 8, 2**31 - 1) for number in range(ADMISSIONS_LIMIT + 1))
-    fullest = fitting_admissions(replace(FULL, notice=FOUNDING, admissions=told))
-    assert fullest.admissions == told[:2]
+def test_admissions_are_cut_to_size_of_metadata() -> None:
+    admissions = tuple((bytes([number]) * 8, 2**31 - 1) for number in range(ADMISSIONS_LIMIT + 1))
+    fullest = fitting_admissions(replace(FULL, notice=FOUNDING, admissions=admissions))
+    assert fullest.admissions == admissions[:2]
     assert len(encode_metadata(fullest)) <= 512
-    assert fitting_admissions(replace(PLAIN, admissions=told)).admissions == told[:ADMISSIONS_LIMIT]
+    assert fitting_admissions(replace(PLAIN, admissions=admissions)).admissions == admissions[:ADMISSIONS_LIMIT]
 
 
-def test_elements_that_a_later_version_adds_are_ignored() -> None:
+def test_elements_of_later_versions_are_ignored() -> None:
     fields = cbor2.loads(encode_metadata(FULL))
     assert decode_metadata(cbor2.dumps([*fields, b"", b"", "later", [1, 2]])) == FULL
 
 
-@pytest.mark.parametrize("told", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
-def test_admissions_that_are_none_are_refused(told: object) -> None:
+@pytest.mark.parametrize("value", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
+def test_invalid_admissions_are_refused(value: object) -> None:
     with pytest.raises(MetadataError, match=r"admission|\$\[9\]"):
-        decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), told]))
+        decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), value]))
 
 
-def test_an_endorsement_comes_back_and_a_version_without_it_reads_the_rest() -> None:
+def test_endorsement_is_appended_as_last_element() -> None:
     notice = FormationNotice(promise=Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16), endorsement=b"e" * 16)
     encoded = encode_metadata(replace(FULL, notice=notice))
     assert decode_metadata(encoded).notice == notice
     assert cbor2.loads(encoded)[10] == b"e" * 16
 
 
-@pytest.mark.parametrize("told", [b"e", b"e" * 15, b"e" * 17, "e" * 16, None])
-def test_an_endorsement_of_another_length_is_refused(told: object) -> None:
+@pytest.mark.parametrize("value", [b"e", b"e" * 15, b"e" * 17, "e" * 16, None])
+def test_endorsement_of_wrong_length_is_refused(value: object) -> None:
     fields = cbor2.loads(encode_metadata(FULL))
     with pytest.raises(MetadataError, match=r"endorsement|\$\[10\]"):
-        decode_metadata(cbor2.dumps([*fields, b"", told]))
+        decode_metadata(cbor2.dumps([*fields, b"", value]))
 
 
 def changed(position: int, value: Any) -> bytes:
@@ -99,7 +99,7 @@ FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "reason"),
     [
         (b"", "CBOR"),
         (b"\xff" * 10, "CBOR"),
@@ -142,33 +142,31 @@ FOUNDER_LIST = [bytes(founder) for founder in FOUNDERS]
         (changed(8, [2, FOUNDER_LIST, 0, b"c" * 16]), r"at `\$\[8\]\[1\]`"),
     ],
 )
-def test_what_is_no_metadata_is_the_one_error(data: bytes, says: str) -> None:
-    with pytest.raises(MetadataError, match=says):
+def test_invalid_metadata_raises_with_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(MetadataError, match=reason):
         decode_metadata(data)
 
 
-def test_what_would_be_refused_is_not_sent() -> None:
-    for metadata, says in (
+def test_encode_refuses_invalid_metadata() -> None:
+    for metadata, reason in (
         (replace(FULL, name="a b"), r"at `\$\[2\]`"),
         (replace(FULL, endpoint="tcp://nowhere"), r"at `\$\[5\]`"),
         (replace(FULL, notice=FormationNotice(proposal=FOUNDERS[::-1])), "ascending"),
     ):
-        with pytest.raises(MetadataError, match=says):
+        with pytest.raises(MetadataError, match=reason):
             encode_metadata(metadata)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=520))
-def test_any_bytes_are_the_one_error(data: bytes) -> None:
+def test_random_bytes_raise_metadata_error(data: bytes) -> None:
     with pytest.raises(MetadataError):
         decode_metadata(data)
 
 
 @settings(deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from([FULL, replace(FULL, notice=FOUNDING), PLAIN]))
-def test_mutated_metadata_decodes_to_what_can_be_encoded_or_is_the_one_error(
-    random: Random, metadata: NodeMetadata
-) -> None:
+def test_mutated_metadata_round_trips_or_raises(random: Random, metadata: NodeMetadata) -> None:
     data = bytearray(encode_metadata(metadata))
     for _ in range(random.randint(1, 4)):
         data[random.randrange(len(data))] = random.randrange(256)
@@ -179,7 +177,7 @@ def test_mutated_metadata_decodes_to_what_can_be_encoded_or_is_the_one_error(
     assert decode_metadata(encode_metadata(decoded)) == decoded
 
 
-def test_every_truncation_is_the_one_error() -> None:
+def test_truncated_metadata_is_refused() -> None:
     data = encode_metadata(FULL)
     for length in range(len(data)):
         with pytest.raises(MetadataError):

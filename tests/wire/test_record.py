@@ -1,4 +1,4 @@
-"""Records and segment headers: round trips, and every damage is found and told by the one error."""
+"""Records and segment headers: round trips, and one error for any damage."""
 
 import pytest
 from hypothesis import given, settings
@@ -81,7 +81,7 @@ def decode(record: bytes) -> tuple[Entry, ...] | None:
 
 
 @given(groups, terms, terms, terms)
-def test_a_group_comes_back_as_it_was_written(group: tuple[Entry, ...], first: int, before: int, to: int) -> None:
+def test_group_round_trips(group: tuple[Entry, ...], first: int, before: int, to: int) -> None:
     record = record_of(group, first, before, to)
     header = decode_record_header(SEED, record)
     assert header is not None
@@ -91,7 +91,7 @@ def test_a_group_comes_back_as_it_was_written(group: tuple[Entry, ...], first: i
     assert decode(record) == group
 
 
-def test_a_cut_names_the_first_entry_that_goes() -> None:
+def test_cut_names_first_removed_entry() -> None:
     record = encode_cut(SEED, 7, 3, 6)
     header = decode_record_header(SEED, record)
     assert header is not None
@@ -101,7 +101,7 @@ def test_a_cut_names_the_first_entry_that_goes() -> None:
 
 @given(groups, st.data())
 @settings(max_examples=50)
-def test_no_flipped_bit_and_no_cut_passes(group: tuple[Entry, ...], data: st.DataObject) -> None:
+def test_damaged_record_is_refused(group: tuple[Entry, ...], data: st.DataObject) -> None:
     record = record_of(group)
     bit = data.draw(st.integers(0, len(record) * 8 - 1))
     flipped = bytearray(record)
@@ -114,8 +114,8 @@ def test_no_flipped_bit_and_no_cut_passes(group: tuple[Entry, ...], data: st.Dat
 
 
 @given(entries)
-def test_what_an_entry_says_comes_back_and_has_one_form(entry: Entry) -> None:
-    """Ids of each kind, named endpoints and all: bytes of any other form would be another entry with equal content."""
+def test_entry_content_round_trips_in_one_form(entry: Entry) -> None:
+    """The ids are of all kinds, and endpoints are named. With a second form, entries of equal content could differ."""
     match entry.kind:
         case EntryKind.CONFIGURATION:
             assert configuration_entry(entry.term, decode_configuration(entry.data)) == entry
@@ -125,7 +125,7 @@ def test_what_an_entry_says_comes_back_and_has_one_form(entry: Entry) -> None:
             pass
 
 
-def test_integers_of_32_bits_are_stored_as_they_always_were() -> None:
+def test_integers_of_32_bits_keep_their_stored_form() -> None:
     configuration = Configuration((Server(7, "tcp://a"),), learners=(Server(8, "b"),))
     expected = "0001 00000007 0007 7463703a2f2f61  0000  0001 00000008 0001 62"
     assert encode_configuration(configuration) == bytes.fromhex(expected)
@@ -135,14 +135,14 @@ def test_integers_of_32_bits_are_stored_as_they_always_were() -> None:
 @pytest.mark.parametrize(
     "general",
     [
-        "ffff 0001 01 0000000000000007 0000 0001 61",  # would be compact
+        "ffff 0001 01 0000000000000007 0000 0001 61",  # must have the compact form
         "ffff 0001 03 0000000000000007 05 0000 0001 61",  # a directory of 5 bytes
         "ffff 0001 02 0000 0000 0001 61",  # an empty name
-        "ffff 0001 04 0000 0001 61",  # a kind that is none
-        "ffff 0001 02 0001 61 0001 0001 61",  # a listener that is cut off
+        "ffff 0001 04 0000 0001 61",  # an unknown kind
+        "ffff 0001 02 0001 61 0001 0001 61",  # a truncated listener
     ],
 )
-def test_another_form_of_a_configuration_is_refused(general: str) -> None:
+def test_configuration_in_another_form_is_refused(general: str) -> None:
     with pytest.raises(EntryDataError):
         decode_configuration(bytes.fromhex(general))
 
@@ -150,13 +150,13 @@ def test_another_form_of_a_configuration_is_refused(general: str) -> None:
 @pytest.mark.parametrize(
     "impossible", ["", "x" * 256, "a\nb", "\ud800", ReplicaKey(1, b"short"), ReplicaKey(-1), 0, -5]
 )
-def test_an_id_that_no_server_can_have_is_not_stored(impossible: ServerId) -> None:
+def test_invalid_server_id_is_not_encoded(impossible: ServerId) -> None:
     with pytest.raises(EntryDataError):
         encode_id(impossible)
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_raise_the_one_error_or_are_no_record(rubbish: bytes) -> None:
+def test_arbitrary_bytes_raise_only_record_errors(rubbish: bytes) -> None:
     for decoder in (decode, decode_group, decode_configuration, decode_no_op, decode_id, decode_segment_header):
         try:
             decoder(rubbish)
@@ -164,28 +164,28 @@ def test_arbitrary_bytes_raise_the_one_error_or_are_no_record(rubbish: bytes) ->
             continue
 
 
-def test_zeros_are_the_place_where_nothing_was_written() -> None:
+def test_zeros_are_unwritten_space() -> None:
     assert decode_record_header(SEED, bytes(RECORD_HEADER_BYTES)) is None
 
 
-def test_a_record_of_another_storage_does_not_pass() -> None:
+def test_record_of_another_storage_is_refused() -> None:
     record = record_of((Entry.command(1, b"x"),))
     with pytest.raises(RecordError):
         decode_record_header(Binding(b"node-one", bytes(16)).seed, record)
 
 
-def test_an_entry_beyond_the_limit_is_refused() -> None:
+def test_entry_beyond_limit_is_refused() -> None:
     record_of((Entry.command(1, bytes(ENTRY_LIMIT_BYTES)),))
     with pytest.raises(RecordError, match="at most"):
         record_of((Entry.command(1, bytes(ENTRY_LIMIT_BYTES + 1)),))
 
 
-def test_an_endpoint_too_long_for_its_field_is_refused() -> None:
+def test_endpoint_too_long_for_its_field_is_refused() -> None:
     with pytest.raises(EntryDataError):
         encode_configuration(Configuration((Server(1, "x" * 70_000),)))
 
 
-def test_a_segment_header_comes_back_and_every_damaged_byte_is_found() -> None:
+def test_segment_header_round_trips_or_is_refused() -> None:
     header = SegmentHeader(BINDING, LogId(41, 3), 65_536)
     block = encode_segment_header(header)
     assert len(block) == SEGMENT_HEADER_BYTES
@@ -199,22 +199,22 @@ def test_a_segment_header_comes_back_and_every_damaged_byte_is_found() -> None:
         decode_segment_header(block[:-1])
 
 
-def test_a_no_op_keeps_the_head_of_its_protocol() -> None:
-    said = NoOp(ReplicaKey(1, b"d" * 16), (ReplicaKey(1, b"d" * 16),), ())
-    for no_op in (NoOp(), NoOp(3, (1, 2, 3), (1, 3)), said):
+def test_no_op_keeps_head_of_its_protocol() -> None:
+    with_keys = NoOp(ReplicaKey(1, b"d" * 16), (ReplicaKey(1, b"d" * 16),), ())
+    for no_op in (NoOp(), NoOp(3, (1, 2, 3), (1, 3)), with_keys):
         entry = no_op_entry(4, no_op, b"made at noon")
         assert (decode_no_op(entry.data), no_op_head(entry.data)) == (no_op, b"made at noon")
         assert no_op_head(no_op_entry(4, no_op).data) == b""
 
 
 @pytest.mark.parametrize("data", [b"\x80\0\0\x01", b"\x80\0\0\x01\0", b"\x80\0\0\x01\x02a", b"\x80\0\0\x01\x01a" * 2])
-def test_a_no_op_with_a_malformed_head_is_refused(data: bytes) -> None:
+def test_no_op_with_malformed_head_is_refused(data: bytes) -> None:
     with pytest.raises(EntryDataError):
         decode_no_op(data)
     with pytest.raises(EntryDataError):
         no_op_head(data)
 
 
-def test_a_head_that_is_too_long_for_a_no_op_is_refused() -> None:
+def test_no_op_head_beyond_limit_is_refused() -> None:
     with pytest.raises(EntryDataError, match="256 bytes; at most 255"):
         no_op_entry(1, NoOp(), bytes(256))

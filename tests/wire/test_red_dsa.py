@@ -1,7 +1,7 @@
-"""RedDSA (type 11) signatures made from the definition, and which signatures count as one at all.
+"""RedDSA (type 11) signatures made from the definition, and the exact rule for a valid signature.
 
-A Java router's rule: S below the group's order, and the equation without the cofactor, by comparing R's bytes. If we
-judged more loosely, `lease-set show` would call a structure good that no router keeps.
+The rule of a Java router: S is below the group's order, and the equation holds without the cofactor, by comparing R's
+bytes. A looser rule here would let `lease-set show` accept a structure that routers refuse.
 """
 
 import json
@@ -45,17 +45,17 @@ def red_key() -> bytes:
 
 
 def destination_of(key: bytes, signature_type: int) -> Destination:
-    """A destination whose certificate names this type of signature."""
+    """Return a destination whose certificate names this type of signature."""
     ed25519 = ed25519_destination(key, bytes(32)).encoded
     return destination_from_bytes(ed25519[:-4] + signature_type.to_bytes(2, "big") + b"\x00\x00")
 
 
 def signed_red(unsigned: MetaLeaseSet) -> MetaLeaseSet:
-    """As the RedDSA key signs it."""
+    """Return the structure signed by the RedDSA key."""
     return replace(unsigned, signature=red_dsa_sign(SECRET, red_key(), unsigned.signed_part, RANDOMNESS))
 
 
-def test_the_arithmetic_by_hand_agrees_with_a_recorded_key() -> None:
+def test_handwritten_arithmetic_agrees_with_library() -> None:
     """RFC 8032, section 5.1: B's y is 4/5; B has order L; a library's public key is a clamped scalar times B."""
     assert (ORDER * BASE) == NEUTRAL
     assert OF_ORDER_TWO + OF_ORDER_TWO == NEUTRAL
@@ -66,7 +66,7 @@ def test_the_arithmetic_by_hand_agrees_with_a_recorded_key() -> None:
     assert (int.from_bytes(clamped, "little") * BASE).encoded() == TRANSIENT.public_key().public_bytes_raw()
 
 
-def test_a_red_dsa_destination_signs_a_structure() -> None:
+def test_red_dsa_destination_signs_structure() -> None:
     destination = destination_of(red_key(), RED_DSA)
     structure = signed_red(build(destination, PUBLISHED_S, LEASES))
     decoded = decode(encode(structure))
@@ -75,7 +75,7 @@ def test_a_red_dsa_destination_signs_a_structure() -> None:
     assert verify(replace(decoded, published_s=PUBLISHED_S + 1)).verdict is Verdict.BROKEN
 
 
-def test_a_red_dsa_destination_signs_an_ed25519_transient_key() -> None:
+def test_red_dsa_destination_signs_ed25519_transient_key() -> None:
     destination = destination_of(red_key(), RED_DSA)
     block = OfflineSignature(PUBLISHED_S + 86_400, ED25519, TRANSIENT.public_key().public_bytes_raw(), b"")
     block = replace(block, signature=red_dsa_sign(SECRET, red_key(), block.signed_part, RANDOMNESS))
@@ -85,7 +85,7 @@ def test_a_red_dsa_destination_signs_an_ed25519_transient_key() -> None:
     assert verify(forged).reason == "the destination did not sign this transient key"
 
 
-def test_an_ed25519_destination_signs_a_red_dsa_transient_key() -> None:
+def test_ed25519_destination_signs_red_dsa_transient_key() -> None:
     destination = destination_of(TRANSIENT.public_key().public_bytes_raw(), ED25519)
     block = OfflineSignature(PUBLISHED_S + 86_400, RED_DSA, red_key(), b"")
     block = replace(block, signature=TRANSIENT.sign(block.signed_part))
@@ -94,21 +94,21 @@ def test_an_ed25519_destination_signs_a_red_dsa_transient_key() -> None:
     assert verify(structure).holds
 
 
-def test_we_sign_with_ed25519_only() -> None:
+def test_signing_with_red_dsa_is_refused() -> None:
     unsigned = build(destination_of(TRANSIENT.public_key().public_bytes_raw(), RED_DSA), PUBLISHED_S, LEASES)
     with pytest.raises(LeaseSetError, match="does not belong"):
         sign(unsigned, TRANSIENT)
 
 
-def test_a_second_form_of_the_same_signature_is_refused() -> None:
-    """S + L satisfies the equation as well: with it any reader could turn one published structure into another."""
+def test_second_form_of_signature_is_refused() -> None:
+    """S + L also satisfies the equation: any reader could turn one published structure into another with it."""
     structure = signed_red(build(destination_of(red_key(), RED_DSA), PUBLISHED_S, LEASES))
     scalar = int.from_bytes(structure.signature[32:], "little")
     second = structure.signature[:32] + (scalar + ORDER).to_bytes(32, "little")
     assert verify(replace(structure, signature=second)).verdict is Verdict.BROKEN
 
 
-def test_a_signature_that_holds_only_up_to_the_cofactor_is_refused() -> None:
+def test_signature_valid_only_with_cofactor_is_refused() -> None:
     unsigned = build(destination_of(red_key(), RED_DSA), PUBLISHED_S, LEASES)
     shifted = red_dsa_sign(SECRET, red_key(), unsigned.signed_part, RANDOMNESS, shift=OF_ORDER_TWO)
     assert holds_with_cofactor(red_key(), unsigned.signed_part, shifted)
@@ -116,13 +116,13 @@ def test_a_signature_that_holds_only_up_to_the_cofactor_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", [b"\xff" * 32, (2).to_bytes(32, "little")], ids=["beyond the field", "off the curve"])
-def test_a_public_key_that_is_no_point_verifies_nothing(key: bytes) -> None:
+def test_public_key_off_the_curve_is_refused(key: bytes) -> None:
     unsigned = build(destination_of(key, RED_DSA), PUBLISHED_S, LEASES)
     assert verify(replace(unsigned, signature=bytes(64))).verdict is Verdict.BROKEN
 
 
 @pytest.mark.parametrize("judged", JUDGED, ids=lambda judged: judged["name"])
-def test_java_judged_our_structures_as_we_do(judged: dict[str, Any]) -> None:
+def test_verdict_equals_recorded_verdict_of_java(judged: dict[str, Any]) -> None:
     data = bytes.fromhex(judged["hex"])
     structure = decode(data)
     assert encode(structure) == data

@@ -1,4 +1,4 @@
-"""Each figure of a report, above its maximum, negative or NaN: the report stays valid, without that figure alone."""
+"""Each figure of a report above its maximum, negative or NaN: the report stays valid and lacks only that figure."""
 
 import math
 from dataclasses import fields, replace
@@ -51,20 +51,20 @@ WRONG |= {"NaN": math.nan, "infinity": math.inf}
 
 
 def part_of(report: Report, name: str) -> Any:
-    """The router, or the first element of a list."""
+    """Return the router, or the first element of a list."""
     found = getattr(report, name)
     return found[0] if isinstance(found, tuple) else found
 
 
 def with_value(report: Report, part: str, figure: str, value: object) -> Report:
-    """The report with another value of one figure."""
+    """Return the report with another value of one figure."""
     found = replace(part_of(report, part), **{figure: value})
     changes: dict[str, Any] = {part: (found,) if isinstance(getattr(report, part), tuple) else found}
     return replace(report, **changes)
 
 
 def numbers() -> list[tuple[str, str]]:
-    """Each part with each of its numbers, as the records declare them."""
+    """Return all numbers of all parts, as the records declare them."""
     found = []
     for part in PARTS:
         hints = get_type_hints(type(part_of(WHOLE, part)))
@@ -77,7 +77,7 @@ def numbers() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(("part", "figure"), numbers())
-def test_report_with_an_impossible_figure_lacks_it_alone(part: str, figure: str, wrong: str) -> None:
+def test_report_lacks_only_its_invalid_figure(part: str, figure: str, wrong: str) -> None:
     maximum = FIGURES[figure].maximum if part == "router" else 2**32 - 1 if figure.endswith("_s") else 2**53 - 1
     maximum = 2**53 - 1 if figure.endswith("bytes_per_s") else maximum
     value = maximum + 1 if WRONG[wrong] is None else WRONG[wrong]
@@ -88,7 +88,7 @@ def test_report_with_an_impossible_figure_lacks_it_alone(part: str, figure: str,
 
 
 @pytest.mark.parametrize(("part", "figure"), numbers())
-def test_report_with_the_greatest_figure_keeps_it(part: str, figure: str) -> None:
+def test_report_keeps_figure_at_its_maximum(part: str, figure: str) -> None:
     maximum = FIGURES[figure].maximum if part == "router" else 2**32 - 1
     report = with_value(WHOLE, part, figure, maximum)
     assert within_ranges(report) == (report, ())
@@ -96,7 +96,7 @@ def test_report_with_the_greatest_figure_keeps_it(part: str, figure: str) -> Non
 
 
 @pytest.mark.parametrize("value", [2**53 - 1, 2**53, 2**63, 1e300, 1e9 + 1, -1, math.nan, "9007199254740991", "nan"])
-def test_report_of_any_i2pcontrol_figure_is_valid(value: object) -> None:
+def test_report_of_arbitrary_i2pcontrol_figure_is_valid(value: object) -> None:
     keys = (UPTIME, PARTICIPATING, EXPLORATORY_IN, EXPLORATORY_OUT, BANDWIDTH_IN, BANDWIDTH_OUT)
     facts = facts_of(dict.fromkeys(keys, value), {LIMIT_IN: value, LIMIT_OUT: value}, {"Result": value})
     kept, _ = within_ranges(replace(WHOLE, router=facts.report))

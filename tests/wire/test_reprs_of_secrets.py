@@ -1,4 +1,4 @@
-"""No repr shows a key: a Struct's own shows every field, and a repr may end in a log or in a traceback."""
+"""Reprs hide keys: the default repr of a Struct shows every field, and a repr may reach a log or a traceback."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from bridge.wire.keys.client_key import _ClientFile
 from bridge.wire.keys.farm_key import _FarmFile
 from gossip.wire.codec import _DatedKey, _Keyring
 
-SECRET = "the-secret-itself"  # noqa: S105 - a mark to look for
+SECRET = "the-secret-itself"  # noqa: S105 - a mark to search for
 KEY = SECRET.encode().ljust(32, b".")
 
 
@@ -26,6 +26,6 @@ KEY = SECRET.encode().ljust(32, b".")
     ],
     ids=lambda holder: f"{type(holder).__module__}.{type(holder).__name__}",
 )
-def test_a_type_that_holds_a_key_does_not_show_it(holder: object) -> None:
+def test_repr_of_key_holder_does_not_show_key(holder: object) -> None:
     assert SECRET not in repr(holder)
     assert type(holder).__name__ in repr(holder)

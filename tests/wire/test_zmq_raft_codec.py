@@ -1,4 +1,4 @@
-"""The frames of ØMQ Raft as its text gives them, what the codec refuses, and that all messages go there and back."""
+"""The frames of ØMQ Raft as its specification defines them: round trips, limits, and refused frames."""
 
 import math
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ REQUIRED_OF_REQUESTS = (
     (wire.UrlRequest(b"\x01", IDENT), 3),
     (wire.CustomRequest(request_id=b"\x01", message_type=b"my", ident=IDENT, frames=(b"frame",)), 3),
 )
-"""Of each type a request, and how many frames it must have."""
+"""A request of each type, and its minimum number of frames."""
 REQUIRED_OF_REPLIES: tuple[tuple[type[wire.Request], wire.Reply, int], ...] = (
     (wire.RequestVoteRpc, wire.RequestVoteResponse(1, 2, granted=True), 3),
     (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=False, conflict_index=3), 3),
@@ -129,18 +129,18 @@ REQUIRED_OF_REPLIES: tuple[tuple[type[wire.Request], wire.Reply, int], ...] = (
 @pytest.mark.parametrize(
     ("number", "frame"), [(0, "00"), (255, "ff"), (256, "0001"), (MAX_UINT, "ffffffffffff1f"), (300, "2c01")]
 )
-def test_a_number_has_the_bytes_of_the_text(number: int, frame: str) -> None:
+def test_number_has_specified_bytes(number: int, frame: str) -> None:
     assert uint_frame(number).hex() == frame
     assert read_uint(bytes.fromhex(frame), "number") == number
 
 
 @pytest.mark.parametrize("frame", ["", "000000000000000000", "00000000000020", "ffffffffffffffff"])
-def test_a_number_of_no_bytes_or_nine_or_beyond_what_javascript_has_is_refused(frame: str) -> None:
+def test_number_beyond_javascript_range_is_refused(frame: str) -> None:
     with pytest.raises(ZmqRaftError, match="the term"):
         read_uint(bytes.fromhex(frame), "term")
 
 
-def test_a_number_may_have_zeros_behind_it_and_none_is_an_empty_frame_only_where_that_is_permitted() -> None:
+def test_number_may_have_trailing_zeros() -> None:
     assert read_uint(bytes.fromhex("0100000000000000"), "number") == 1
     assert read_nuint(b"", "count") is None
     assert read_nuint(b"\0", "count") == 0
@@ -150,7 +150,7 @@ def test_a_number_may_have_zeros_behind_it_and_none_is_an_empty_frame_only_where
         uint_frame(MAX_UINT + 1)
 
 
-def test_strings_booleans_and_json_have_the_bytes_of_the_text() -> None:
+def test_strings_booleans_and_json_have_specified_bytes() -> None:
     assert string_frame("foo", "text", 3).hex() == "666f6f"
     assert (bool_frame(value=False), bool_frame(value=True)) == (b"", b"\x01")
     assert [read_bool(frame) for frame in (b"", b"\0", b"\x01", b"\0\x01")] == [False, False, True, False]
@@ -159,7 +159,7 @@ def test_strings_booleans_and_json_have_the_bytes_of_the_text() -> None:
     assert read_json(bytes.fromhex("932aa3666f6fc2"), "value", 100) == [42, "foo", False]
 
 
-def test_log_entries_have_the_bytes_of_the_text() -> None:
+def test_log_entries_have_specified_bytes() -> None:
     assert entry_frame(UPDATE).hex() == "5956dc8826f27e10dcccab20" + "00" + "2a000000000000" + "666f6f"
     assert entry_frame(UPDATE) == state_frame(REQUEST_ID, 42, b"foo")
     assert read_entry(entry_frame(UPDATE)) == UPDATE
@@ -167,24 +167,24 @@ def test_log_entries_have_the_bytes_of_the_text() -> None:
     assert read_entry(entry_frame(CHECKPOINT)) == CHECKPOINT
 
 
-def test_entries_of_several_terms_and_types_are_read_as_they_were() -> None:
+def test_entries_of_several_terms_and_types_round_trip() -> None:
     entries = (UPDATE, replace_term(UPDATE, 43), JOINT, UPDATE, FINAL, CHECKPOINT, replace_term(UPDATE, 43))
     assert read_entries(entry_frames(entries)) == entries
 
 
-def test_a_configuration_keeps_the_id_of_the_request_that_asked_for_it() -> None:
+def test_configuration_keeps_id_of_its_request() -> None:
     assert entry_frame(JOINT)[:12] == REQUEST_ID
     assert configuration_head(read_entry(entry_frame(JOINT)).data) == REQUEST_ID
 
 
-def test_a_configuration_that_no_client_asked_for_has_a_request_id_of_zeros_and_no_head() -> None:
+def test_configuration_without_request_has_id_of_zeros() -> None:
     assert entry_frame(FINAL)[:12] == bytes(12)
     assert configuration_head(read_entry(entry_frame(FINAL)).data) == b""
     assert entry_frame(configuration_entry(7, configuration_of(PEERS), bytes(12))) == entry_frame(FINAL)
 
 
 @pytest.mark.parametrize(
-    ("entry", "why"),
+    ("entry", "reason"),
     [
         (Entry(1, EntryKind.COMMAND, REQUEST_ID), "lacks data"),
         (Entry(1, EntryKind.COMMAND, b""), "lacks data"),
@@ -200,13 +200,13 @@ def test_a_configuration_that_no_client_asked_for_has_a_request_id_of_zeros_and_
         (configuration_entry(1, configuration_of(PEERS[:1], (Peer("1", PEERS[1].url),))), "consistent"),
     ],
 )
-def test_an_entry_that_the_package_dies_of_is_not_written(entry: Entry, why: str) -> None:
-    with pytest.raises(ZmqRaftError, match=why):
+def test_entry_that_would_crash_package_is_not_encoded(entry: Entry, reason: str) -> None:
+    with pytest.raises(ZmqRaftError, match=reason):
         entry_frame(entry)
 
 
 @pytest.mark.parametrize(
-    ("frame", "why"),
+    ("frame", "reason"),
     [
         (bytes(20), "20 bytes"),
         (b"", "0 bytes"),
@@ -220,13 +220,13 @@ def test_an_entry_that_the_package_dies_of_is_not_written(entry: Entry, why: str
         (bytes(20) + bytes(10 * 1024 * 1024 + 1), "10485781"),
     ],
 )
-def test_an_entry_that_cannot_be_is_not_read(frame: bytes, why: str) -> None:
-    with pytest.raises(ZmqRaftError, match=why):
+def test_invalid_entry_is_refused(frame: bytes, reason: str) -> None:
+    with pytest.raises(ZmqRaftError, match=reason):
         read_entry(frame)
 
 
 @pytest.mark.parametrize(("request_", "required"), REQUIRED_OF_REQUESTS)
-def test_a_request_needs_its_frames(request_: wire.Request, required: int) -> None:
+def test_request_with_too_few_frames_is_refused(request_: wire.Request, required: int) -> None:
     frames = encode_request(request_)
     assert decode_request(frames) == request_
     for count in range(required):
@@ -236,18 +236,20 @@ def test_a_request_needs_its_frames(request_: wire.Request, required: int) -> No
         assert type(decode_request(frames[:count])) is type(request_)
 
 
-@pytest.mark.parametrize(("asked", "reply", "required"), REQUIRED_OF_REPLIES)
-def test_a_reply_needs_its_frames(asked: type[wire.Request], reply: wire.Reply, required: int) -> None:
+@pytest.mark.parametrize(("request_type", "reply", "required"), REQUIRED_OF_REPLIES)
+def test_reply_with_too_few_frames_is_refused(
+    request_type: type[wire.Request], reply: wire.Reply, required: int
+) -> None:
     frames = encode_reply(reply)
-    assert decode_reply(asked, frames) == reply
+    assert decode_reply(request_type, frames) == reply
     for count in range(required):
         with pytest.raises(ZmqRaftError):
-            decode_reply(asked, frames[:count])
+            decode_reply(request_type, frames[:count])
     for count in range(required, len(frames)):
-        assert decode_reply(asked, frames[:count]) != reply
+        assert decode_reply(request_type, frames[:count]) != reply
 
 
-def test_a_broadcast_needs_its_frames_and_as_many_entries_as_there_can_be() -> None:
+def test_broadcast_with_wrong_frame_count_is_refused() -> None:
     broadcast = wire.StateBroadcast(ident=IDENT, term=42, last_applied=1, entries=(UPDATE,))
     frames = encode_broadcast(broadcast)
     assert decode_broadcast(frames) == broadcast
@@ -260,15 +262,15 @@ def test_a_broadcast_needs_its_frames_and_as_many_entries_as_there_can_be() -> N
 ENDING: tuple[wire.Request, ...] = tuple(
     [each for each, _ in REQUIRED_OF_REQUESTS if not isinstance(each, wire.AppendEntriesRpc | wire.CustomRequest)]
 )
-"""Requests with a last frame."""
+"""Requests with a fixed last frame."""
 
 
 @pytest.mark.parametrize("request_", ENDING)
-def test_frames_behind_the_last_of_a_request_are_ignored_as_the_package_does(request_: wire.Request) -> None:
+def test_frames_after_last_frame_of_request_are_ignored(request_: wire.Request) -> None:
     assert decode_request([*encode_request(request_), b"more"]) == request_
 
 
-def test_an_entries_request_ends_where_it_has_nothing_more_to_say() -> None:
+def test_entries_request_omits_unset_last_frames() -> None:
     plain = wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5)
     assert encode_request(plain)[3:] == [b"\x05"]
     assert encode_request(replace(plain, count=0))[3:] == [b"\x05", b"\0"]
@@ -280,7 +282,7 @@ def test_an_entries_request_ends_where_it_has_nothing_more_to_say() -> None:
 
 @pytest.mark.parametrize("kind", [b"?", b"+", b"$"])
 @pytest.mark.parametrize("message_id", [b"", b"\x01\0\0\0"])
-def test_the_id_between_peers_has_one_to_three_bytes(kind: bytes, message_id: bytes) -> None:
+def test_message_id_of_peer_has_one_to_three_bytes(kind: bytes, message_id: bytes) -> None:
     with pytest.raises(ZmqRaftError, match="message's id"):
         decode_request([message_id, kind, IDENT, b"1", *[b"\0"] * 5, b""])
     with pytest.raises(ZmqRaftError, match="ids are 0 to 16777215"):
@@ -288,7 +290,7 @@ def test_the_id_between_peers_has_one_to_three_bytes(kind: bytes, message_id: by
 
 
 @pytest.mark.parametrize("length", [*range(16)])
-def test_the_id_of_a_client_has_twelve_bytes_for_an_update_and_up_to_twelve_otherwise(length: int) -> None:
+def test_request_id_of_client_has_at_most_twelve_bytes(length: int) -> None:
     request_id = bytes(length)
     for message in (
         wire.UpdateRequest(request_id, IDENT, b"data"),
@@ -309,7 +311,7 @@ def test_the_id_of_a_client_has_twelve_bytes_for_an_update_and_up_to_twelve_othe
 
 
 @pytest.mark.parametrize("number", [2.0**31, 0.0, -0.0, float(MAX_UINT), 7.0])
-def test_a_whole_float_is_an_index_because_the_package_writes_large_ones_so(number: float) -> None:
+def test_integral_float_is_read_as_index(number: float) -> None:
     committed = decode_reply(wire.UpdateRequest, [REQUEST_ID, b"\x01", json_frame(number)])
     assert committed == wire.UpdateCommitted(REQUEST_ID, int(number))
     piece = [b"\x01", b"\x03", json_frame([number, 2.0**53 - 1, 1.0]), b"\x05", b""]
@@ -322,16 +324,16 @@ def test_a_whole_float_is_an_index_because_the_package_writes_large_ones_so(numb
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, -math.inf, 1.5, -1, -1.0, 2**53, 2.0**53, 2**64 - 1, True, "1", None, [1], {}]
 )
-def test_what_is_no_whole_number_in_range_is_no_index(value: wire.MessageId) -> None:
-    for asked in (wire.UpdateRequest, wire.ChangeRequest):
+def test_invalid_index_is_refused(value: wire.MessageId) -> None:
+    for request_type in (wire.UpdateRequest, wire.ChangeRequest):
         with pytest.raises(ZmqRaftError, match="index"):
-            decode_reply(asked, [REQUEST_ID, b"\x01", json_frame(value)])
+            decode_reply(request_type, [REQUEST_ID, b"\x01", json_frame(value)])
     with pytest.raises(ZmqRaftError, match="position"):
         decode_reply(wire.EntriesRequest, [b"\x01", b"\x03", json_frame([0, value, 1]), b"\x05", b""])
 
 
 @pytest.mark.parametrize(
-    ("asked", "frames"),
+    ("request_type", "frames"),
     [
         (wire.UpdateRequest, [REQUEST_ID, b"", json_frame(5)]),
         (wire.UpdateRequest, [REQUEST_ID, b"", b"\xc1"]),
@@ -351,12 +353,12 @@ def test_what_is_no_whole_number_in_range_is_no_index(value: wire.MessageId) -> 
         (wire.UrlRequest, []),
     ],
 )
-def test_a_reply_that_means_nothing_is_refused(asked: type[wire.Request], frames: Sequence[bytes]) -> None:
+def test_invalid_reply_is_refused(request_type: type[wire.Request], frames: Sequence[bytes]) -> None:
     with pytest.raises(ZmqRaftError):
-        decode_reply(asked, frames)
+        decode_reply(request_type, frames)
 
 
-def test_the_frame_that_the_text_wants_ignored_is() -> None:
+def test_reserved_frame_of_entries_batch_is_ignored() -> None:
     batch = wire.EntriesBatch(request_id=b"\x01", is_last=False, last_index=5)
     for ignored in (b"\xc0", b"\xc1", b"", json_frame(["1"]), json_frame("\n")):
         assert decode_reply(wire.EntriesRequest, [b"\x01", b"\x02", ignored, b"\x05"]) == batch
@@ -380,7 +382,7 @@ def test_the_frame_that_the_text_wants_ignored_is() -> None:
         ),
     ],
 )
-def test_a_request_that_cannot_be_is_not_written(request_: wire.Request) -> None:
+def test_invalid_request_is_not_encoded(request_: wire.Request) -> None:
     with pytest.raises(ZmqRaftError):
         encode_request(request_)
 
@@ -398,7 +400,7 @@ def test_a_request_that_cannot_be_is_not_written(request_: wire.Request) -> None
         wire.ChangeRefused(REQUEST_ID, "\ud800", ""),
     ],
 )
-def test_a_reply_that_cannot_be_is_not_written(reply: wire.Reply) -> None:
+def test_invalid_reply_is_not_encoded(reply: wire.Reply) -> None:
     with pytest.raises(ZmqRaftError):
         encode_reply(reply)
 
@@ -413,7 +415,7 @@ def test_a_reply_that_cannot_be_is_not_written(reply: wire.Reply) -> None:
         FrameLimits(max_ident_bytes=10),
     ],
 )
-def test_a_message_beyond_a_limit_is_refused(limits: FrameLimits) -> None:
+def test_message_beyond_limit_is_refused(limits: FrameLimits) -> None:
     append = wire.AppendEntriesRpc(
         message_id=1,
         ident=IDENT,
@@ -430,7 +432,7 @@ def test_a_message_beyond_a_limit_is_refused(limits: FrameLimits) -> None:
         decode_request(frames, limits)
 
 
-def test_configurations_have_a_limit_together_because_reading_them_takes_long() -> None:
+def test_total_size_of_configurations_is_limited() -> None:
     frame = entry_frame(JOINT)
     limits = FrameLimits(max_configurations_bytes=3 * len(frame))
     assert read_entries([frame, entry_frame(UPDATE)] * 3, limits) == (JOINT, UPDATE) * 3
@@ -438,7 +440,7 @@ def test_configurations_have_a_limit_together_because_reading_them_takes_long() 
         read_entries([frame] * 4, limits)
 
 
-def test_entries_end_within_the_numbers_that_there_are() -> None:
+def test_last_index_of_entries_is_limited() -> None:
     append = wire.AppendEntriesRpc(
         message_id=1,
         ident=IDENT,
@@ -454,7 +456,7 @@ def test_entries_end_within_the_numbers_that_there_are() -> None:
         decode_request(encode_request(replace(append, previous_index=MAX_UINT)))
 
 
-def test_deep_and_long_messagepack_is_refused_before_it_costs_anything() -> None:
+def test_deep_or_long_messagepack_is_refused() -> None:
     for data in (
         b"\x91" * 60_000,
         b"\xdd\xff\xff\xff\xff",
@@ -543,7 +545,7 @@ def of_type(message: type[wire.Request] | type[wire.Reply] | type[wire.StateBroa
 
 @given(st.one_of([of_type(type(request)) for request, _ in REQUIRED_OF_REQUESTS]))
 @settings(max_examples=200, deadline=None)
-def test_every_request_round_trips(request_: wire.Request) -> None:
+def test_request_round_trips(request_: wire.Request) -> None:
     assert decode_request(encode_request(request_)) == request_
 
 
@@ -566,16 +568,20 @@ REPLY_TYPES: dict[type[wire.Request], tuple[type[wire.Reply], ...]] = {
 
 @given(
     st.one_of(
-        [st.tuples(st.just(asked), of_type(reply)) for asked, replies in REPLY_TYPES.items() for reply in replies]
+        [
+            st.tuples(st.just(request_type), of_type(reply))
+            for request_type, replies in REPLY_TYPES.items()
+            for reply in replies
+        ]
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_every_reply_round_trips(asked_and_reply: tuple[type[wire.Request], wire.Reply]) -> None:
-    asked, reply = asked_and_reply
-    assert decode_reply(asked, encode_reply(reply)) == reply
+def test_reply_round_trips(request_and_reply: tuple[type[wire.Request], wire.Reply]) -> None:
+    request_type, reply = request_and_reply
+    assert decode_reply(request_type, encode_reply(reply)) == reply
 
 
 @given(of_type(wire.StateBroadcast))
 @settings(max_examples=50, deadline=None)
-def test_every_broadcast_round_trips(broadcast: wire.StateBroadcast) -> None:
+def test_broadcast_round_trips(broadcast: wire.StateBroadcast) -> None:
     assert decode_broadcast(encode_broadcast(broadcast)) == broadcast

@@ -1,6 +1,6 @@
-"""Lists of peers that a client may send, and what is said of those that cannot be a cluster.
+"""Lists of peers that a client may send, and the errors for lists that are not a valid cluster.
 
-The words are those that the package 0.5.0 says under node v20 (its `parsePeers`), except where a test names the
+The error texts equal those that `parsePeers` of the package 0.5.0 raises under node v20, unless a test names the
 difference.
 """
 
@@ -35,17 +35,17 @@ def malformed(value: object, limits: FrameLimits = DEFAULT_LIMITS) -> MalformedP
         [{"id": "1", "url": URL}],
     ],
 )
-def test_a_peer_is_a_pair_or_a_map(value: object) -> None:
+def test_peer_is_pair_or_map(value: object) -> None:
     assert read_peers(value, DEFAULT_LIMITS) == (Peer("1", URL),)
 
 
 @pytest.mark.parametrize("value", [[URL], [[URL]], [{"url": URL}], [{"id": URL}]])
-def test_a_url_alone_is_also_the_id(value: object) -> None:
+def test_url_alone_is_also_the_id(value: object) -> None:
     assert read_peers(value, DEFAULT_LIMITS) == (Peer(URL, URL),)
 
 
 @pytest.mark.parametrize("value", ["x", {}, None, 5, b"x", True])
-def test_what_is_no_list_is_told_so(value: object) -> None:
+def test_peers_that_are_not_a_list_are_refused(value: object) -> None:
     assert malformed(value) == MalformedPeers("TypeError", "peers must be an array")
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_list_is_told_so(value: object) -> None:
         ([["1"]], f"{PROTOCOL}\n\nnull !== 'tcp:'\n"),
     ],
 )
-def test_a_list_that_is_no_cluster_is_refused_in_the_words_of_the_package(value: object, message: str) -> None:
+def test_invalid_cluster_gets_error_text_of_package(value: object, message: str) -> None:
     assert malformed(value) == MalformedPeers("AssertionError", message)
 
 
@@ -98,12 +98,12 @@ def test_a_list_that_is_no_cluster_is_refused_in_the_words_of_the_package(value:
         ("tcp://01.2.3.4:80", NO_IP),
     ],
 )
-def test_a_url_that_no_peer_can_have_is_refused_in_the_words_of_the_package(url: str, message: str) -> None:
+def test_invalid_url_gets_error_text_of_package(url: str, message: str) -> None:
     assert malformed([["1", url]]) == MalformedPeers("AssertionError", message)
 
 
 @pytest.mark.parametrize("url", ["tcp://[::1]:80", "tcp://[::ffff:1.2.3.4]:80", "tcp://127.0.0.1:080", URL])
-def test_an_ip_address_and_a_port_are_enough(url: str) -> None:
+def test_url_with_ip_address_and_port_is_accepted(url: str) -> None:
     check_url(url, DEFAULT_LIMITS)
 
 
@@ -121,13 +121,11 @@ def test_an_ip_address_and_a_port_are_enough(url: str) -> None:
         ("tcp://::1:80", NO_IP),
     ],
 )
-def test_a_url_that_the_package_takes_or_refuses_otherwise_and_no_socket_connects_to_is_refused(
-    url: str, message: str
-) -> None:
+def test_unusable_url_is_refused_unlike_in_package(url: str, message: str) -> None:
     assert malformed([["1", url]]).message.startswith(message)
 
 
-def test_what_is_beyond_our_limits_is_refused_in_our_words() -> None:
+def test_peers_beyond_own_limits_are_refused() -> None:
     many = [[str(number), f"tcp://127.0.0.1:{number}"] for number in range(1, 66)]
     assert len(read_peers(many[:64], DEFAULT_LIMITS)) == 64
     assert malformed(many).message == "at most 64 peers may be in a cluster"
@@ -140,17 +138,17 @@ A, B, C = (Peer(name, f"tcp://127.0.0.1:{port}") for name, port in (("a", 1), ("
 
 
 @pytest.mark.parametrize("after", [(A,), (A, B, C), (C,), (B, A)])
-def test_members_may_be_added_removed_and_put_in_another_order(after: tuple[Peer, ...]) -> None:
+def test_members_may_be_added_removed_or_reordered(after: tuple[Peer, ...]) -> None:
     check_change(after, (A, B))
 
 
 @pytest.mark.parametrize("after", [(Peer("a", C.url),), (A, Peer("c", B.url)), (Peer("a", B.url), Peer("b", A.url))])
-def test_a_member_keeps_its_url_and_a_url_its_member(after: tuple[Peer, ...]) -> None:
+def test_url_may_not_move_to_another_member(after: tuple[Peer, ...]) -> None:
     with pytest.raises(PeersError, match="new peers must be consistent with current configuration"):
         check_change(after, (A, B))
 
 
-def test_the_same_members_are_no_change() -> None:
+def test_unchanged_members_are_refused() -> None:
     with pytest.raises(PeersError) as caught:
         check_change((A, B), (A, B))
     assert caught.value.malformed == MalformedPeers("Error", "no change in cluster membership")

@@ -1,4 +1,4 @@
-"""The table of executed requests, against a model that forgets nothing."""
+"""The table of executed requests, compared with a model without a size limit."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -20,13 +20,13 @@ def request_id(seconds: int, counter: int) -> bytes:
 
 @dataclass
 class Model:
-    """All ids that ever were in the log, with their indexes."""
+    """All ids ever added to the log, with their indexes."""
 
     indexes: dict[bytes, list[int]] = field(default_factory=dict)
     expired_before: int = 0
 
     def fresh(self, grain: int = 1) -> list[int]:
-        """Every index of every id that has not expired; with a grain of 60 those of the same minute count as well."""
+        """Return all indexes of unexpired ids; with a grain of 60, expired ids of the same minute are included."""
         bound = self.expired_before // grain
         return [
             index
@@ -46,10 +46,8 @@ steps = st.lists(
 
 
 @given(steps=steps, limit=st.integers(1, 40), run=st.integers(1, 6))
-def test_an_id_is_known_with_its_index_or_counts_as_expired(
-    steps: list[tuple[str, int, int]], limit: int, run: int
-) -> None:
-    """Whatever the order of times, the bound and the moments at which ids expire: none is taken for a new one."""
+def test_id_has_its_index_or_counts_as_expired(steps: list[tuple[str, int, int]], limit: int, run: int) -> None:
+    """An id is never mistaken for a new one, for any order of times, any limit and any moments of expiry."""
     with patch.object(request_table, "_RUN_RECORDS", run):
         table, model, index = RequestTable(limit), Model(), 0
         for step, seconds, counter in steps:
@@ -67,10 +65,8 @@ def test_an_id_is_known_with_its_index_or_counts_as_expired(
 
 
 @given(steps=steps, run=st.integers(1, 6))
-def test_with_room_for_all_each_id_has_its_first_index_and_the_prune_index_is_exact(
-    steps: list[tuple[str, int, int]], run: int
-) -> None:
-    """An id that expired and stands in the log once more is left out."""
+def test_table_with_enough_room_is_exact(steps: list[tuple[str, int, int]], run: int) -> None:
+    """An id that expired and is repeated in the log is omitted."""
     with patch.object(request_table, "_RUN_RECORDS", run):
         table, first, index, oldest = RequestTable(1000), dict[bytes, int](), 0, 0
         for step, seconds, counter in steps:
@@ -89,10 +85,8 @@ def test_with_room_for_all_each_id_has_its_first_index_and_the_prune_index_is_ex
 
 
 @given(steps=steps, limit=st.integers(1, 20))
-def test_the_prune_index_never_passes_an_id_that_went_for_want_of_room(
-    steps: list[tuple[str, int, int]], limit: int
-) -> None:
-    """It may stay behind by what was forgotten in the minute that is expiring."""
+def test_prune_index_counts_ids_dropped_for_room(steps: list[tuple[str, int, int]], limit: int) -> None:
+    """The index may be too low by the ids that the table dropped in the minute that is expiring."""
     table, model, index = RequestTable(limit), Model(), 0
     for step, seconds, counter in steps:
         if step == "expire" and seconds >= model.expired_before:
@@ -107,8 +101,8 @@ def test_the_prune_index_never_passes_an_id_that_went_for_want_of_room(
 
 
 @given(seed=st.integers(0, 2**32), limit=st.integers(2, 64))
-def test_a_restart_from_the_prune_index_on_refuses_what_was_refused_before(seed: int, limit: int) -> None:
-    """Given a log larger than the table, when it is read again from behind the prune index, then no id is new."""
+def test_restart_from_prune_index_refuses_same_ids(seed: int, limit: int) -> None:
+    """Given a log larger than the table, when it is read again from after the prune index, then no id counts as new."""
     random = Random(seed)
     log = [request_id(NOW + at // 8 - random.randrange(100), random.randrange(2**24)) for at in range(400)]
     table = RequestTable(limit)
@@ -125,16 +119,16 @@ def test_a_restart_from_the_prune_index_on_refuses_what_was_refused_before(seed:
         assert again.index_of(known) == index or again.may_be_forgotten(known) or expired
 
 
-def test_entries_without_a_request_are_not_remembered() -> None:
-    """CHECKPOINT, and the last step of a change of members."""
+def test_entries_without_request_are_not_stored() -> None:
+    """Such entries are CHECKPOINT and the last step of a membership change."""
     table = RequestTable()
     table.add(NO_REQUEST_ID, 1)
     assert len(table) == 0
     assert table.prune_index(5) == 5
 
 
-def test_a_table_that_was_cleared_keeps_its_floor() -> None:
-    """What was too old before a snapshot was installed is too old after it."""
+def test_cleared_table_keeps_its_floor() -> None:
+    """Ids that were too old before the installation of a snapshot are still too old after it."""
     table = RequestTable(16)
     for index in range(40):
         table.add(request_id(NOW + index, 1), index + 1)
@@ -144,8 +138,8 @@ def test_a_table_that_was_cleared_keeps_its_floor() -> None:
     assert floor >= NOW + 20
 
 
-def test_sorted_ids_take_twenty_bytes_each() -> None:
-    """A quarter of a million of them 5 MiB, where a dict would take 45."""
+def test_sorted_ids_use_twenty_bytes_each() -> None:
+    """A quarter of a million ids use 5 MiB; a dict would use 45."""
     table = RequestTable()
     for index in range(20_480):
         table.add(request_id(NOW + index // 500, index), index + 1)

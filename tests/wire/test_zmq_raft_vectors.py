@@ -2,8 +2,8 @@
 
     frames ─▶ decode ─▶ a message ─▶ encode ─▶ the same frames
 
-A reply is decoded with its request. Chunks of snapshots are recorded by their beginning only, so here they are filled
-with zeros up to their length.
+A reply is decoded with its request. Only the beginning of each snapshot chunk is recorded; the tests fill the rest
+with zeros.
 """
 
 import json
@@ -34,9 +34,9 @@ NO_MESSAGE: Final = {
     "RequestUpdate 4-byte id",
     "ConfigUpdate 3-byte id",
 }
-"""What the package answers with silence because it is no message."""
+"""Malformed messages, which the package ignores."""
 IN_EIGHT_BYTES: Final = "RequestEntries 8-byte uint"
-"""A number with zeros behind it, which no sender needs to write."""
+"""A number with trailing zeros. Senders never need them, so the encoder omits them."""
 MALFORMED: Final = {
     "ConfigUpdate not an array": wire.MalformedPeers("TypeError", "peers must be an array"),
     "ConfigUpdate dup url": wire.MalformedPeers("AssertionError", "peer url must be unique"),
@@ -62,25 +62,25 @@ def named(vectors: list[dict[str, Any]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in PEERS if "request" in vector["name"]]))
-def test_a_request_between_peers_is_read_and_written_as_the_package_does(vector: dict[str, Any]) -> None:
+def test_peer_request_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_request(decode_request(frames)) == frames
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in PEERS if "response" in vector["name"]]))
-def test_a_reply_between_peers_is_read_and_written_as_the_package_does(vector: dict[str, Any]) -> None:
+def test_peer_reply_round_trips(vector: dict[str, Any]) -> None:
     request, frames = decode_request(frames_of(vector["request"])), frames_of(vector["frames"])
     assert encode_reply(decode_reply(type(request), frames)) == frames
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in PEERS if "Broadcast" in vector["name"]]))
-def test_a_broadcast_is_read_and_written_as_the_package_does(vector: dict[str, Any]) -> None:
+def test_broadcast_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_broadcast(decode_broadcast(frames)) == frames
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] not in NO_MESSAGE]))
-def test_a_clients_request_and_its_answers_are_read_and_written_as_the_package_does(vector: dict[str, Any]) -> None:
+def test_client_request_and_replies_round_trip(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["request"])
     request = decode_request(frames)
     if vector["name"] in MALFORMED:
@@ -95,13 +95,13 @@ def test_a_clients_request_and_its_answers_are_read_and_written_as_the_package_d
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] in NO_MESSAGE]))
-def test_what_the_package_is_silent_about_for_its_form_is_no_message(vector: dict[str, Any]) -> None:
+def test_message_ignored_by_package_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(ZmqRaftError):
         decode_request(frames_of(vector["request"]))
 
 
 @pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] in MALFORMED]))
-def test_malformed_peers_are_refused_in_the_words_of_the_package(vector: dict[str, Any]) -> None:
+def test_malformed_peers_get_error_text_of_package(vector: dict[str, Any]) -> None:
     request = decode_request(frames_of(vector["request"]))
     assert isinstance(request, wire.ChangeRequest)
     assert isinstance(request.peers, wire.MalformedPeers)
@@ -109,7 +109,7 @@ def test_malformed_peers_are_refused_in_the_words_of_the_package(vector: dict[st
     assert encode_reply(refused) == frames_of(vector["responses"][0])
 
 
-def test_every_vector_is_looked_at() -> None:
+def test_vectors_are_all_covered() -> None:
     kinds = [kind for vector in PEERS for kind in ("request", "response", "Broadcast") if kind in vector["name"]]
     assert len(kinds) == len(PEERS)
     assert {vector["name"] for vector in CLIENTS} >= NO_MESSAGE | MALFORMED.keys() | {IN_EIGHT_BYTES}
