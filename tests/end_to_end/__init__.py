@@ -1,1 +1,1 @@
-"""Real processes of `garlicfarm` on loopback, driven from outside as an operator would."""
+"""Real processes of `garlicfarm` on loopback, controlled from outside, like by an operator."""

@@ -102,7 +102,7 @@ class Node:
 
     def start(self, *, anew: bool = False) -> Self:
         """Start the process, without a wait for its first reply. `anew` starts a new interpreter instead of a fork."""
-        assert not self.running, f"{self.name} runs already"
+        assert not self.running, f"{self.name} already runs"
         self._close()
         arguments = ("run", "--config", self.configuration, "--stop-with-stdin")
         with self.log_file.open("ab") as output:
@@ -288,7 +288,7 @@ class Farm:
     def settled(self) -> Node | None:
         """Return the leader if all nodes run, follow it, have applied its committed entries, and have reported."""
         stopped = [node.name for node in self.nodes if not node.running]
-        assert not stopped, f"{stopped} ended by themselves\n{self.logs()}"
+        assert not stopped, f"{stopped} ended without a signal\n{self.logs()}"
         views = {node: node.view() for node in self.nodes}
         leader = _leader(views)
         if leader is None:
@@ -307,7 +307,7 @@ class Farm:
 
     def wait_settled(self, timeout_s: float = START_BOUND_S) -> Node:
         """Wait until all nodes are healthy; return the leader."""
-        return self.wait_until(self.settled, timeout_s, "every node runs, follows one leader and reports")
+        return self.wait_until(self.settled, timeout_s, "all nodes run, follow one leader and report")
 
     def wait_known(self) -> None:
         """Wait until gossip has spread the current generation of each node to each other node: Raft may be faster."""
@@ -331,7 +331,7 @@ class Farm:
                 node.ask(lambda client: client.transfer())
             return found if found is not node else None
 
-        return self.wait_until(other_leader, START_BOUND_S, f"another node than {node.name} leads")
+        return self.wait_until(other_leader, START_BOUND_S, f"a node other than {node.name} leads")
 
     def wait_done(self, *arguments: str | Path, at: Callable[[], Node]) -> "subprocess.CompletedProcess[str]":
         """Run a command until it succeeds. Repeat it while it is refused for a transient reason."""
@@ -341,7 +341,7 @@ class Farm:
             attempts.append(call(*arguments, "--node", at().directory))
             return attempts[-1].returncode == 0 or PASSING.search(attempts[-1].stderr) is None
 
-        self.wait_until(done, START_BOUND_S, f"`{' '.join(map(str, arguments))}` is not refused for the moment")
+        self.wait_until(done, START_BOUND_S, f"`{' '.join(map(str, arguments))}` is not refused for a transient reason")
         assert attempts[-1].returncode == 0, attempts[-1].stderr + self.logs()
         return attempts[-1]
 

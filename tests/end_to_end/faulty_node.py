@@ -144,7 +144,7 @@ def _failing(faults: Faults, name: str, call: Callable[..., Any]) -> Callable[..
 
 
 def install(directory: Path) -> None:
-    """Replace the calls."""
+    """Replace the system calls of this process by calls that can fail."""
     faults = Faults(directory)
     plain = socket.socket
     for name in {call for calls in CALLS.values() for call in calls}:

@@ -36,12 +36,18 @@ def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> No
     founder = approving_farm.nodes[0]
     new_node = add_node(approving_farm, "node-2")
     approving_farm.wait_until(
-        lambda: status_of(approving_farm, new_node) == "waiting for approval", START_BOUND_S, "it is listed"
+        lambda: status_of(approving_farm, new_node) == "waiting for approval",
+        START_BOUND_S,
+        "the new node is listed as waiting",
     )
     approving_farm.wait_until(
-        lambda: "waiting-for-approval" in alarms(founder), START_BOUND_S, "the leader tells of it"
+        lambda: "waiting-for-approval" in alarms(founder),
+        START_BOUND_S,
+        "the leader has the alarm waiting-for-approval",
     )
-    approving_farm.wait_until(lambda: "not-admitted" in alarms(new_node), START_BOUND_S, "its own screen tells of it")
+    approving_farm.wait_until(
+        lambda: "not-admitted" in alarms(new_node), START_BOUND_S, "the new node has the alarm not-admitted"
+    )
     # Then: both alarms contain the command, and the new node does not have a Raft id or a server.
     node_id = new_node.view().node.node_id
     command = f"garlicfarm node approve {node_id}"
@@ -56,7 +62,13 @@ def test_new_node_waits_for_approval_on_both_screens(approving_farm: Farm) -> No
     document = json.loads(done.stdout)
     assert (document["name"], document["id"], document["raftId"], document["retired"]) == ("node-2", node_id, 2, None)
     # Then: the node is a server of the farm, and the list of waiting nodes is empty.
-    approving_farm.wait_until(lambda: new_node.view().node.raft_id == 2, START_BOUND_S, "its server runs")
-    approving_farm.wait_until(lambda: status_of(approving_farm, new_node) == "member", START_BOUND_S, "it is a member")
-    approving_farm.wait_until(lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "no node waits")
-    approving_farm.wait_until(lambda: "not-admitted" not in alarms(new_node), START_BOUND_S, "it knows")
+    approving_farm.wait_until(lambda: new_node.view().node.raft_id == 2, START_BOUND_S, "the new node has Raft id 2")
+    approving_farm.wait_until(
+        lambda: status_of(approving_farm, new_node) == "member", START_BOUND_S, "the new node is listed as a member"
+    )
+    approving_farm.wait_until(
+        lambda: "waiting-for-approval" not in alarms(founder), START_BOUND_S, "the leader's alarm has ended"
+    )
+    approving_farm.wait_until(
+        lambda: "not-admitted" not in alarms(new_node), START_BOUND_S, "the new node's alarm has ended"
+    )

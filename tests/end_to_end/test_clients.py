@@ -64,7 +64,7 @@ def test_requests_repeated_after_leader_kill_are_applied_once(farm: Farm) -> Non
     assert len({answer.index for answer in again.values()}) == len(stored)
     assert submit(other, names[0]).outcome is SubmitOutcome.EXPIRED
     copies = requests(other)
-    assert all(copies[name] >= 2 for name in stored), "a repetition is an entry of the log, without effect"
+    assert all(copies[name] >= 2 for name in stored), "a repetition is a log entry without effect"
 
 
 def test_submit_command_prints_id_for_repetition(farm: Farm) -> None:
@@ -108,10 +108,12 @@ def test_stopped_leader_hands_over_without_election_timeout(lan_timing_farm: Far
     after = new_leader.view()
     handed_over = [line for line in leader.log_file.read_text().splitlines() if "leadership-handed-over" in line]
     assert f"to {new_leader.name}, in term {before.term + 1}" in handed_over[-1]
-    assert after.raft.term == before.term + 1, "the one election was the one that the handover caused"
+    assert after.raft.term == before.term + 1, "only the handover caused an election"
     for node in farm.running:
         new = events(node, last_cursors[node.name] + 1)
         campaigns = [event.data["term"] for event in new if event.kind == "election-started"]
-        assert campaigns == ([after.raft.term] if node is new_leader else []), f"{node.name} campaigned by itself"
+        assert campaigns == ([after.raft.term] if node is new_leader else []), (
+            f"{node.name} campaigned without a request"
+        )
     leader.start()
-    farm.wait_until(farm.settled, START_BOUND_S, "the one that stopped is back")
+    farm.wait_until(farm.settled, START_BOUND_S, "the restarted node has joined the farm again")

@@ -113,7 +113,7 @@ def test_forged_founding_is_reported_and_ignored(
         founded.wait_until(
             lambda: all(forged.cluster_id.hex() in formation_alarm(node) for node in founded.nodes),
             START_BOUND_S,
-            "every member tells of the other founding",
+            "all members report the other founding",
         )
         assert all("announced by liar" in formation_alarm(node) for node in founded.nodes)
         # When a founder restarts with its promise and without the founding
@@ -146,7 +146,7 @@ def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> No
         founded.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),
             START_BOUND_S,
-            "it names both clusters",
+            "the alarm names both clusters",
         )
         # Then it has not joined either cluster, and its status shows both announcers and the command
         status = call("status", "--node", fifth.directory).stdout
@@ -161,7 +161,7 @@ def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> No
         assert "no member reports cluster" in result.stderr
         done = call("confirm-cluster", real.cluster_id.hex(), "--json", "--node", fifth.directory)
         assert json.loads(done.stdout)["confirmed"] == real.cluster_id.hex()
-        founded.wait_until(lambda: serves(fifth), START_BOUND_S, "it serves")
+        founded.wait_until(lambda: serves(fifth), START_BOUND_S, "the node serves")
         founded.wait_settled()
         state = formation_of(fifth)
         assert (state.known, state.confirmed) == (real, real.cluster_id)
@@ -182,9 +182,9 @@ def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
         sixth.start()
         # Then the node serves with the id from the log
         founded.wait_until(
-            lambda: sixth.view().node.raft_id not in {None, 77}, START_BOUND_S, "its Raft id is corrected"
+            lambda: sixth.view().node.raft_id not in {None, 77}, START_BOUND_S, "the node has another Raft id"
         )
         founded.wait_settled()
         assert sixth.view().node.raft_id not in {77, 99}
-        assert sixth.view().raft.applied_index, "under a wrong id no server of the farm would have given it the log"
+        assert sixth.view().raft.applied_index, "a server with a wrong id would not receive the log"
         assert "raft-id-corrected" in sixth.log_file.read_text()

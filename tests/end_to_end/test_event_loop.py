@@ -65,7 +65,7 @@ trio.run(main)
 """
 
 
-def test_founding_publishing_and_restart_block_no_loop(tmp_path: Path) -> None:
+def test_event_loops_do_not_block_in_running_farm(tmp_path: Path) -> None:
     if ENVIRONMENT in os.environ:
         pytest.skip("all processes of this session are watched")
     findings = tmp_path / "findings"
@@ -117,7 +117,7 @@ def test_watch_reports_planted_operations(tmp_path: Path) -> None:
     assert max(int(blocked_ms) for _, blocked_ms in steps) >= 50
 
 
-def test_each_exception_has_a_reason_and_a_limit() -> None:
+def test_allowed_operations_have_reasons_and_limits() -> None:
     for each in allowed_operations():
         assert len(each.reason.split()) > 4
         assert (each.kind, each.where, each.what, each.within) != ("*", "*", "*", "*")

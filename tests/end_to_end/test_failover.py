@@ -87,7 +87,7 @@ def test_killed_publisher_is_replaced(farm: Farm) -> None:
         return any(len(each.entries) == 2 for node in successors for each in node.published())
 
     farm.wait_until(
-        is_shown, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead one's leaf is left out"
+        is_shown, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead node's leaf is omitted"
     )
 
     old.start()
@@ -95,7 +95,7 @@ def test_killed_publisher_is_replaced(farm: Farm) -> None:
     farm.wait_until(
         lambda: any(len(each.entries) == 3 for node in farm.nodes for each in node.published()),
         PUBLISHER_BOUND_S,
-        "the one that came back is published again",
+        "the restarted node's leaf is published again",
     )
 
 

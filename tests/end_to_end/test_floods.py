@@ -138,7 +138,7 @@ def test_node_at_descriptor_limit_keeps_reserve(farm: Farm) -> None:
         _still_serves(farm, node)
 
 
-@pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"], ids=["from a member's address", "from elsewhere"])
+@pytest.mark.parametrize("source", [LOOPBACK, "127.0.0.2"], ids=["from-member-address", "from-other-address"])
 def test_member_connects_in_time_during_flood(farm: Farm, source: str) -> None:
     node = farm.nodes[0]
     times: list[float] = []
@@ -168,7 +168,7 @@ def _connect_time(node: Node) -> float:
 
 
 def test_flood_is_logged_in_few_lines(farm: Farm) -> None:
-    """All floods above came from few addresses."""
+    """The tests above have opened thousands of connections."""
     node = farm.nodes[0]
     lines = node.log_file.read_text(errors="replace").splitlines()
     refused = [line for line in lines if "connection-refused" in line]

@@ -66,7 +66,9 @@ class Attacker:
         before = leader.view().raft.commit_index or 0
         trio.run(self._send, leader, entries)
         self._farm.wait_until(
-            lambda: (leader.view().raft.commit_index or 0) >= before + len(entries), START_BOUND_S, "they are committed"
+            lambda: (leader.view().raft.commit_index or 0) >= before + len(entries),
+            START_BOUND_S,
+            "the entries are committed",
         )
 
     async def _send(self, leader: Node, entries: list[bytes]) -> None:
@@ -169,7 +171,7 @@ def test_forged_entries_change_neither_publisher_nor_publication(founded: Farm) 
         farm.wait_until(
             lambda each=each: [alarm.kind for alarm in each.view().alarms if alarm.kind == ENTRIES_WITHOUT_EFFECT.kind],  # type: ignore[misc]
             START_BOUND_S,
-            f"{each.name} tells of it",
+            f"{each.name} has the alarm",
         )
     after = without_effect(node)
     counted = {reason: after[reason] - before[reason] for reason in after}

@@ -42,7 +42,7 @@ def test_founders_starting_late_or_again_create_one_farm(tmp_path: Path) -> None
         unlucky.kill()
         time.sleep(random.uniform(0, 0.5))
         unlucky.start()
-        farm.wait_until(lambda: founded(farm), START_BOUND_S, "all are voters of a farm")
+        farm.wait_until(lambda: founded(farm), START_BOUND_S, "all nodes are voters of a farm")
         farm.wait_settled()
         assert len(clusters(farm)) == 1
         assert {node.view().node.raft_id for node in farm.nodes} == {1, 2, 3}
@@ -69,11 +69,11 @@ def test_two_farms_on_same_ports_stay_separate(tmp_path: Path) -> None:
             names = {node.name for node in farm.nodes}
             for node in farm.nodes:
                 assert {member.name for member in node.view().members} <= names
-                farm.wait_until(partial(no_alarm, node), START_BOUND_S, f"{node.name} has no alarm")
+                farm.wait_until(partial(no_alarm, node), START_BOUND_S, f"the alarms of {node.name} have ended")
                 farm.wait_until(
                     partial(received_from_other_farm, node),
                     START_BOUND_S,
-                    f"{node.name} counts what it heard of the other farm: {node.counters()}",
+                    f"{node.name} counts datagrams of the other farm: {node.counters()}",
                 )
 
 

@@ -24,7 +24,7 @@ async def test_only_killed_process_is_marked_dead() -> None:
         rest = [member for member in group.members if member is not victim]
         killed_at = await group.kill(victim)
         await group.until(
-            "the killed one is dead to all",
+            "all nodes mark the killed node dead",
             lambda: all(member.status.get(victim.name) == "dead" for member in rest),
             TIMEOUT_S,
         )

@@ -137,7 +137,7 @@ def attack(farm: Farm, share: float) -> None:
     leader.start()
     farm.wait_settled()
     farm.wait_done("publish", "force", master_of(farm), at=farm.wait_settled)
-    farm.wait_until(lambda: last_second(farm) > before, START_BOUND_S, "a later second is published")
+    farm.wait_until(lambda: last_second(farm) > before, START_BOUND_S, "a newer structure is published")
     for node in farm.nodes:
         node.stop()
     farm.start_all()

@@ -31,7 +31,7 @@ def statuses(view: FarmView) -> dict[str, str]:
     return {member.name: member.status.value for member in view.members}
 
 
-def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
+def test_farm_over_i2p_changes_members_through_proxy(
     tmp_path: Path,
 ) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=4)
@@ -54,30 +54,34 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
         assert newcomer.submit({"mark": "two"}).index is not None
         newcomer.ask(lambda client: client.leave())
         newcomer.wait_end(START_BOUND_S)
-        three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is removed")
+        three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "the leaving node is removed")
         # And a killed server is dead in the views, and alive under the same Raft id after its restart
         victim = next(node for node in founders if node is not three.leader())
         raft_id = victim.view().node.raft_id
         victim.kill()
         watcher = next(node for node in founders if node is not victim)
         farm.wait_until(
-            lambda: statuses(watcher.view()).get(victim.name) == "dead", START_BOUND_S, "the dead one is seen"
+            lambda: statuses(watcher.view()).get(victim.name) == "dead", START_BOUND_S, "the killed node is marked dead"
         )
         assert watcher.submit({"mark": "three"}).index is not None
         victim.start()
         three.wait_until(
-            lambda: statuses(watcher.view()).get(victim.name) == "alive", START_BOUND_S, "it is seen again"
+            lambda: statuses(watcher.view()).get(victim.name) == "alive",
+            START_BOUND_S,
+            "the restarted node is alive again",
         )
         three.wait_until(
             lambda: victim.view().node.raft_id == raft_id, START_BOUND_S, "its server runs under its Raft id"
         )
-        assert {member.address for member in watcher.view().members} == {None}, "no node listens for gossip"
+        assert {member.address for member in watcher.view().members} == {None}, "the nodes do not listen for gossip"
         # And an evicted server is excluded, and the output names the nodes whose keys the operator must replace.
         # (Wait until all logs are equal: a server just restarted would be excluded before it could read the reason.)
         leading = three.wait_until(three.leader, START_BOUND_S, "a node leads")
         reached = leading.view().raft.commit_index
         three.wait_until(
-            lambda: all(node.view().raft.applied_index >= reached for node in founders), START_BOUND_S, "all are level"
+            lambda: all(node.view().raft.applied_index >= reached for node in founders),
+            START_BOUND_S,
+            "all founders have applied the leader's log",
         )
         stolen = next(node for node in founders if node is not leading)
         done = three.wait_done("node", "evict", stolen.name, "--yes", at=lambda: three.led_by_another(stolen))
@@ -132,7 +136,7 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
                 socket.create_connection((LOOPBACK, port), 1).close()
                 break
             except OSError:
-                assert process.poll() is None, "tinyproxy ended at once"
+                assert process.poll() is None, "tinyproxy ended immediately"
                 assert time.monotonic() < deadline, "tinyproxy does not listen"
                 time.sleep(0.05)
         yield port
@@ -170,7 +174,7 @@ def test_farm_works_through_tinyproxy(tmp_path: Path, tinyproxy: str) -> None:
         alarm = farm.wait_until(
             lambda: next((each for each in farm.nodes[0].view().alarms if each.kind == "peers-refused"), None),
             START_BOUND_S,
-            "an alarm tells of the stranger",
+            "an alarm reports the unknown client",
         )
         assert "wrong user or password (user 'stranger')" in alarm.text
         assert farm.nodes[0].counters()["garlic_farm_wrong_credentials"] >= 1

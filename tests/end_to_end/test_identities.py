@@ -82,14 +82,14 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     def waiting() -> bool:
         return any(each.standing == "waiting for approval" for each in nodes(leader).values())
 
-    farm.wait_until(waiting, START_BOUND_S, "the new identity waits for a person")
+    farm.wait_until(waiting, START_BOUND_S, "the new identity waits for approval")
     # Until gossip marks the old identity dead, the alarm describes two running nodes with one name.
     approval = f"garlicfarm node approve {lost.name}"
     farm.wait_until(lambda: approval in alarms(leader).get("admission", ""), START_BOUND_S, "the leader's alarm")
     reply = follower.ask(lambda client: client.request("POST", "/v1/nodes/approve", b'{"node":"x"}'))
     assert reply[0] == 409
     assert f"{leader.name} (127.0.0.1:".encode() in reply[1]
-    farm.wait_until(lambda: nodes(leader)[old_id].status == "dead", START_BOUND_S, "gossip has seen the old one die")
+    farm.wait_until(lambda: nodes(leader)[old_id].status == "dead", START_BOUND_S, "gossip marks the old identity dead")
     # The command goes to a follower and continues at the leader, whose state directory is next to the follower's.
     done = call("node", "approve", lost.name, "--yes", "--json", "--node", follower.directory)
     assert done.returncode == 0, done.stderr
@@ -100,7 +100,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     farm.wait_until(
         lambda: voters(leader) == {1, 2, 3, 4} - {old_server},
         START_BOUND_S,
-        "the seat of the old one has changed hands",
+        "the new server has replaced the old one",
     )
     listed = call("node", "list", "--node", leader.directory)
     assert re.search(rf"{old_id} +{lost.name} +{old_server} +retired", listed.stdout), listed.stdout + listed.stderr
@@ -108,7 +108,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     assert lost.submit({"mark": "again"}).outcome is SubmitOutcome.COMMITTED
 
 
-def test_evicted_node_stays_out_while_an_offline_node_returns(farm: Farm) -> None:
+def test_evicted_node_stays_excluded_while_offline_node_returns(farm: Farm) -> None:
     stolen = add_node(farm, "node-4")
     farm.wait_until(lambda: len(voters(stolen)) == 4, START_BOUND_S, "the fourth node votes")
     leader = farm.led_by_another(stolen)
@@ -128,25 +128,27 @@ def test_evicted_node_stays_out_while_an_offline_node_returns(farm: Farm) -> Non
     )
     assert stolen.wait_end(START_BOUND_S) == 1
     assert f"the identity {stolen_id} was evicted, and is never admitted again" in tail(stolen.log_file)
-    farm.wait_until(lambda: voters(leader) == {1, 2, 3}, START_BOUND_S, "its server is out of the group")
+    farm.wait_until(lambda: voters(leader) == {1, 2, 3}, START_BOUND_S, "the evicted server is removed from the group")
     stolen.start()
-    farm.wait_until(lambda: "key-retired" in alarms(stolen), START_BOUND_S, "it is refused with the keys that it has")
+    farm.wait_until(
+        lambda: "key-retired" in alarms(stolen), START_BOUND_S, "the evicted node has the alarm key-retired"
+    )
     offline.start()
     farm.nodes.remove(stolen)
     farm.wait_until(
         lambda: offline.view().raft.applied_index >= leader.view().raft.commit_index > 0,
         START_BOUND_S,
-        "it has the log",
+        "the offline node has applied the log",
     )
     # With the log, the node has its sealed key. Its use takes a moment.
-    farm.wait_until(lambda: "key-retired" not in alarms(offline), START_BOUND_S, "it is heard with the new key")
+    farm.wait_until(lambda: "key-retired" not in alarms(offline), START_BOUND_S, "the offline node uses the new key")
     assert stolen.view().raft.role is not RaftRole.LEADER
     assert nodes(leader)[stolen_id].standing == "evicted"
 
     def primaries() -> set[str]:
         return {node.ask(lambda client: client.keys()).primary for node in farm.nodes}
 
-    farm.wait_until(lambda: len(primaries()) == 1, START_BOUND_S, "all have the new key")
+    farm.wait_until(lambda: len(primaries()) == 1, START_BOUND_S, "all nodes have the new key")
     assert stolen.ask(lambda client: client.keys()).primary not in primaries()
     assert offline.submit({"mark": "without it"}).outcome is SubmitOutcome.COMMITTED
     stolen.kill()
@@ -184,16 +186,18 @@ def test_cloned_disk_stops_before_second_leader_in_term(settled_farm: Farm) -> N
     with Farm(settled_farm.directory, [second]):
         for node in both:
             node.start()
-        settled_farm.wait_until(lambda: not all(node.running for node in both), START_BOUND_S, "one of the two stops")
+        settled_farm.wait_until(
+            lambda: not all(node.running for node in both), START_BOUND_S, "one of the two nodes stops"
+        )
         [stopped] = [node for node in both if not node.running]
         # Check only the current run: the node may have been elected earlier.
         current_log = stopped.log_file.read_text().removeprefix(earlier)
         assert "live node" in current_log or "another process" in current_log, current_log
         assert "election-started" not in current_log
-        settled_farm.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the farm stands")
+        settled_farm.wait_until(lambda: voters(others[0]) == {1, 2, 3}, START_BOUND_S, "the group has its three voters")
         assert others[0].submit({"mark": "one of them"}).outcome is SubmitOutcome.COMMITTED
         assert others[1].submit({"mark": "and on"}).outcome is SubmitOutcome.COMMITTED
     led = re.findall(
         r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*settled_farm.nodes, second))
     )
-    assert len(set(led)) == len(led), "one leader a term"
+    assert len(set(led)) == len(led), "one leader per term"

@@ -75,7 +75,7 @@ def test_rotation_under_load_keeps_entries_and_connections(
     assert not submitter.errors
     assert done["rotated"] is True
     views = [node.view() for node in farm.nodes]
-    assert {view.raft.term for view in views} == {before}, "no connection that carried Raft ended"
+    assert {view.raft.term for view in views} == {before}, "all Raft connections survived"
     assert not any(node.counters().get("garlic_farm_wrong_credentials") for node in farm.nodes)
     leader = farm.wait_settled()
     leader.kill()
@@ -85,7 +85,7 @@ def test_rotation_under_load_keeps_entries_and_connections(
         found = farm.leader()
         return found in others
 
-    farm.wait_until(elected, LEADER_BOUND_S, "the others elect a leader over connections of their own")
+    farm.wait_until(elected, LEADER_BOUND_S, "the other nodes elect a leader over new connections")
     assert others[0].submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED
     leader.start()
     farm.wait_settled()
@@ -96,7 +96,7 @@ def test_rotation_under_load_keeps_entries_and_connections(
 
     farm.wait_until(listed, START_BOUND_S, "the restarted node lists all nodes with the new key")
     farm.wait_until(
-        lambda: "farm-key-file" in alarms(leader), START_BOUND_S, "the restarted node tells of its old file"
+        lambda: "farm-key-file" in alarms(leader), START_BOUND_S, "the restarted node reports its outdated key file"
     )
     assert "garlicfarm keys export --replace" in alarms(leader)["farm-key-file"]
 
@@ -110,7 +110,9 @@ def test_new_node_with_retired_key_joins_with_exported_file(farm: Farm, tmp_path
     new_node = node_toml(tmp_path / "node-4", farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds)
     with Farm(tmp_path, [new_node]):
         new_node.start()
-        farm.wait_until(lambda: "key-retired" in alarms(new_node), START_BOUND_S, "the newcomer is told")
+        farm.wait_until(
+            lambda: "key-retired" in alarms(new_node), START_BOUND_S, "the new node has the alarm key-retired"
+        )
         assert (
             f"`garlicfarm keys export FILE`; bring that file here, mode 0600, as {key_file}"
             in (alarms(new_node)["key-retired"])
@@ -122,10 +124,12 @@ def test_new_node_with_retired_key_joins_with_exported_file(farm: Farm, tmp_path
         exported = keys(farm, "export", "--replace", key_file)
         assert load_farm_key(key_file).epoch == exported["epoch"]
         new_node.start()
-        farm.wait_until(lambda: len(new_node.view().members) == 4, START_BOUND_S, "the newcomer sees the farm")
-        farm.wait_until(lambda: alarms(new_node) == {}, START_BOUND_S, "no alarm stands at the newcomer")
+        farm.wait_until(
+            lambda: len(new_node.view().members) == 4, START_BOUND_S, "the new node has discovered the farm"
+        )
+        farm.wait_until(lambda: alarms(new_node) == {}, START_BOUND_S, "the alarms of the new node have ended")
         new_node.ask(lambda client: client.leave())
-        farm.wait_until(lambda: not new_node.running, START_BOUND_S, "it has left")
+        farm.wait_until(lambda: not new_node.running, START_BOUND_S, "the new node has left")
 
 
 def login(node: Node, farm_key: FarmKey) -> Fault | None:
@@ -188,7 +192,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
         return all(dropped_keyrings(node) > dropped_before[node.name] for node in farm.nodes)
 
     # Then: each node has dropped the keyring, the last message, and the group is unchanged.
-    farm.wait_until(is_dropped, START_BOUND_S, "every node has dropped the keys of a stranger")
+    farm.wait_until(is_dropped, START_BOUND_S, "all nodes have dropped the keyring of the unknown node")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
     assert not any("member-left" in new_log(node) for node in farm.nodes)
@@ -223,7 +227,7 @@ def test_replaced_keys_invalidate_copied_key_file(farm: Farm, tmp_path: Path) ->
     def is_refused() -> bool:
         return all(login(node, copied) is Fault.WRONG_CREDENTIALS for node in farm.nodes)
 
-    farm.wait_until(is_refused, START_BOUND_S, "no Raft port takes the passwords of the copy")
+    farm.wait_until(is_refused, START_BOUND_S, "all Raft ports refuse the passwords of the copy")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
     assert farm.nodes[0].submit({"mark": "replaced"}).outcome is SubmitOutcome.COMMITTED
@@ -233,7 +237,7 @@ def test_replaced_keys_invalidate_copied_key_file(farm: Farm, tmp_path: Path) ->
     thief = node_toml(tmp_path / "thief", farm_key=export, gossip=gossip, consensus=consensus, seeds=seeds)
     with Farm(tmp_path, [thief]):
         thief.start()
-        farm.wait_until(lambda: "key-retired" in alarms(thief), START_BOUND_S, "its key is refused")
+        farm.wait_until(lambda: "key-retired" in alarms(thief), START_BOUND_S, "the copied key is refused")
         assert "thief" not in call("node", "list", "--node", farm.nodes[0].directory).stdout
     keys(farm, "export", "--replace", farm.directory / "farm.key")
 
@@ -245,7 +249,7 @@ def test_node_offline_during_forced_rotation_rejoins(farm: Farm) -> None:
     farm.wait_until(
         lambda: farm.nodes[0].ask(lambda client: client.keys()).absent == (offline.name,),
         START_BOUND_S,
-        "it is known to be down",
+        "the killed node is listed as absent",
     )
     result = call("keys", "rotate", "--node", farm.nodes[0].directory)
     assert result.returncode == 1
@@ -253,7 +257,9 @@ def test_node_offline_during_forced_rotation_rejoins(farm: Farm) -> None:
     done = keys(farm, "rotate", "--force")
     assert done["leftOut"] == [offline.name]
     offline.start()
-    farm.wait_until(lambda: "key-retired" in alarms(offline), START_BOUND_S, "it is told that its keys were removed")
+    farm.wait_until(
+        lambda: "key-retired" in alarms(offline), START_BOUND_S, "the restarted node has the alarm key-retired"
+    )
     offline.kill()
     keys(farm, "export", "--replace", farm.directory / "farm.key")
     offline.start()

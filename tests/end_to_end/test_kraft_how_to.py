@@ -116,7 +116,7 @@ async def versions_at(port: int) -> dict[int, tuple[int, int]]:
         return dict(connection.versions)
 
 
-def test_commands_create_a_quorum_add_and_replace_a_voter(tmp_path: Path) -> None:
+def test_document_commands_create_quorum_and_change_voters(tmp_path: Path) -> None:
     with ExitStack() as stack:
         document = HowTo(tmp_path, stack)
         assert document.run().count("cluster") == 3

@@ -77,7 +77,7 @@ class Quorum:
             time.sleep(0.1)
 
     def lose(self, leader: int) -> None:
-        """Kill the leader, and wait until one of the others leads both of them and has committed a record.
+        """Kill the leader, and wait until one of the other two servers leads and has committed a record.
 
         Metrics use an address outside the quorum's settings, so a wrong address does not matter here.
         """

@@ -90,7 +90,10 @@ def test_lan_farm_needs_only_its_key(lan: list[str], tmp_path: Path) -> None:
             return found if ready else []
 
         found = wait_until(
-            founded, START_BOUND_S, "a farm", lambda: "\n".join(tail(tmp_path / f"{name}.log") for name in lan)
+            founded,
+            START_BOUND_S,
+            "a farm with a leader",
+            lambda: "\n".join(tail(tmp_path / f"{name}.log") for name in lan),
         )
     assert len({view.farm.cluster_id for view in found}) == 1
     assert {member.address for view in found for member in view.members} == {
@@ -136,12 +139,12 @@ def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path
                 is_foreign = view.verdict.kind is VerdictKind.FOREIGN_KEY
                 return view if is_foreign and expected in view.verdict.text else None
 
-            view = wait_until(key_alarm_view, START_BOUND_S, f"{state.name} hears another farm's key", logs)
+            view = wait_until(key_alarm_view, START_BOUND_S, f"{state.name} reports another farm key", logs)
 
             def alarmed(state: Path = state) -> bool:
                 return any(each.kind == "foreign-key" for each in view_of(state).alarms)
 
-            wait_until(alarmed, START_BOUND_S, "it is an alarm", logs)
+            wait_until(alarmed, START_BOUND_S, "the alarm foreign-key", logs)
             assert "is the key file the same?" in view.verdict.text
             assert view_of(other).farm.label in view.verdict.text
         done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
@@ -160,14 +163,22 @@ def test_isolated_node_reports_within_seconds(lan: list[str], tmp_path: Path) ->
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every node knows",
+            "all nodes have a leader in their views",
             logs,
         )
         cut = states[0]
         _ip("-n", cut.name, "link", "set", "eth0", "down")
-        wait_until(lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM, CUT_OFF_BOUND_S, "it says so", logs)
         wait_until(
-            lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms), CUT_OFF_BOUND_S, "and alarms", logs
+            lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
+            CUT_OFF_BOUND_S,
+            "the isolated node reports a lost quorum",
+            logs,
+        )
+        wait_until(
+            lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
+            CUT_OFF_BOUND_S,
+            "the isolated node has the alarm no-quorum",
+            logs,
         )
         assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
         wait_until(
@@ -175,13 +186,13 @@ def test_isolated_node_reports_within_seconds(lan: list[str], tmp_path: Path) ->
                 alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
             ),
             CUT_OFF_BOUND_S,
-            "the others miss it",
+            "the other nodes report the isolated node as down",
             logs,
         )
 
 
 @pytest.mark.parametrize("which", ["the leader", "a follower"])
-def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Path, which: str) -> None:
+def test_node_follows_new_address_of_its_machine(lan: list[str], tmp_path: Path, which: str) -> None:
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
@@ -192,7 +203,7 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every node knows",
+            "all nodes have a leader in their views",
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
@@ -215,8 +226,10 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
                 and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
             )
 
-        wait_until(lambda: all(map(reached, others)), MOVE_BOUND_S, "the others reach it at its new address", logs)
-        wait_until(lambda: reached(moved), MOVE_BOUND_S, "it belongs to the farm again", logs)
+        wait_until(
+            lambda: all(map(reached, others)), MOVE_BOUND_S, "the other nodes reach the node at its new address", logs
+        )
+        wait_until(lambda: reached(moved), MOVE_BOUND_S, "the node belongs to the farm again", logs)
 
         def all_reply() -> bool:
             followers = [each for state in states for each in view_of(state).raft.followers]
@@ -225,11 +238,11 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
             ]
             return len(recent) == NODES - 1
 
-        wait_until(all_reply, MOVE_BOUND_S, "the leader is answered by all", logs)
+        wait_until(all_reply, MOVE_BOUND_S, "all followers reply to the leader", logs)
         assert "node starts again with it" in tail(moved.with_suffix(".log"))
 
 
-def test_removed_configured_address_is_an_alarm(lan: list[str], tmp_path: Path) -> None:
+def test_removed_configured_address_raises_alarm(lan: list[str], tmp_path: Path) -> None:
     key, state = tmp_path / "farm.key", tmp_path / lan[0]
     assert call("keys", "new-farm", "--expect", "1", "--output", key).returncode == 0
     logs = lambda: tail(state.with_suffix(".log"))  # noqa: E731 - said where it fails
@@ -246,7 +259,7 @@ def test_removed_configured_address_is_an_alarm(lan: list[str], tmp_path: Path) 
             address_alarm, MOVE_BOUND_S, "an alarm about the address", logs
         )
         _ip("-n", lan[0], "addr", "add", "192.168.77.1/24", "brd", "+", "dev", "eth0")
-        wait_until(lambda: not address_alarm(), MOVE_BOUND_S, "the alarm ends with the address back", logs)
+        wait_until(lambda: not address_alarm(), MOVE_BOUND_S, "the alarm ends when the address is restored", logs)
 
 
 def block_udp(name: str, *hooks: str) -> None:
@@ -275,7 +288,7 @@ BLOCKED = [
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to block UDP (Debian: apt-get install nftables)")
 @pytest.mark.parametrize(("which", "hooks"), BLOCKED)
-def test_blocked_udp_is_an_alarm_on_both_sides(
+def test_blocked_udp_raises_alarm_on_both_sides(
     lan: list[str], tmp_path: Path, which: str, hooks: tuple[str, ...]
 ) -> None:
     key = tmp_path / "farm.key"
@@ -288,7 +301,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every node knows",
+            "all nodes have a leader in their views",
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
@@ -310,7 +323,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
             assert "servers-down" not in {each.kind for each in view_of(state).alarms}
         # when the block is removed, the alarms end
         open_udp(blocked.name)
-        wait_until(lambda: not alarm(blocked) and not alarm(other), BLOCKED_BOUND_S, "no alarm any more", logs)
+        wait_until(lambda: not alarm(blocked) and not alarm(other), BLOCKED_BOUND_S, "the alarms have ended", logs)
 
 
 def open_udp(name: str) -> None:
@@ -321,7 +334,7 @@ def open_udp(name: str) -> None:
     )
 
 
-def test_farm_is_created_on_a_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
+def test_farm_is_created_on_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     for number, name in enumerate(lan, start=1):
@@ -336,7 +349,7 @@ def test_farm_is_created_on_a_lan_with_ipv6_only(lan: list[str], tmp_path: Path)
         def founded() -> bool:
             return all(view_of(state).raft.leader_id is not None for state in states)
 
-        wait_until(founded, START_BOUND_S, "a farm that was found by multicast alone", logs)
+        wait_until(founded, START_BOUND_S, "a farm created by multicast alone", logs)
         assert {each.address for each in view_of(states[0]).members} == {
             f"[fd00:77::{number}]:7668" for number in range(1, NODES + 1)
         }

@@ -42,7 +42,7 @@ def test_older_farm_is_refused_but_its_backup_starts(tmp_path: Path) -> None:
             view = node.view()
             return view.raft.role is RaftRole.LEADER and view.raft.commit_index > 28 and bool(view.reports)
 
-        farm.wait_until(leads, START_BOUND_S, "it leads alone")
+        farm.wait_until(leads, START_BOUND_S, "the restored node leads alone")
         assert node.view().farm.cluster_id == json.loads(restored.stdout)["clusterId"]
         assert EXCLUDED in call("farm", "--json", "--node", node.directory).stdout
         assert call("keys", "export", "--replace", key_file, "--node", node.directory).returncode == 0

@@ -58,11 +58,13 @@ def test_fourth_voter_keeps_farm_working_without_leader(growing_farm: Farm) -> N
         def log_packs_sent() -> bool:
             return any(node.counters().get("garlic_farm_log_packs_sent") for node in growing_farm.nodes)
 
-        growing_farm.wait_until(log_packs_sent, START_BOUND_S, "it was invited, and given the log in packs")
+        growing_farm.wait_until(log_packs_sent, START_BOUND_S, "a server sent the log in packs")
         leader = growing_farm.led_by_another(fourth)
         others = {node.name for node in growing_farm.nodes} - {leader.name}
         growing_farm.wait_until(
-            lambda: {link.name for link in leader.view().raft.links} == others, START_BOUND_S, "it has links to all"
+            lambda: {link.name for link in leader.view().raft.links} == others,
+            START_BOUND_S,
+            "the leader has links to all others",
         )
         assert all("configurations" in link.extensions for link in leader.view().raft.links if link.connected)
 
@@ -71,13 +73,13 @@ def test_fourth_voter_keeps_farm_working_without_leader(growing_farm: Farm) -> N
             view = fourth.view()
             return (view.node.raft_id, view.node.phase, view.raft.role) == (4, Phase.FOUNDED, RaftRole.FOLLOWER)
 
-        growing_farm.wait_until(follows, START_BOUND_S, "the fourth node is a server that follows")
+        growing_farm.wait_until(follows, START_BOUND_S, "the fourth node is a follower")
         submitter.wait_for(5, START_BOUND_S)
     voting = dict.fromkeys(("node-1", "node-2", "node-3", "node-4"), ServerRole.VOTER)
     growing_farm.wait_until(
         lambda: {m.name: m.server_role for m in leader.view().members} == voting,
         START_BOUND_S,
-        "it shows all as voters",
+        "the leader shows all members as voters",
     )
     leader = growing_farm.led_by_another(fourth)
     leader.kill()
@@ -92,7 +94,7 @@ def test_fourth_voter_keeps_farm_working_without_leader(growing_farm: Farm) -> N
     growing_farm.wait_log(fourth, submitter.acknowledged)
     assert submitter.errors == []
     leader.start()
-    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the server that came back votes again")
+    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
     growing_farm.wait_settled()
 
 
@@ -104,16 +106,18 @@ def test_leaving_node_is_removed_and_returns_with_its_raft_id(growing_farm: Farm
     assert call("leave", "--yes", "--node", leader.directory).returncode == 0
     assert leader.wait_end(START_BOUND_S) == 0
     others = [node for node in growing_farm.nodes if node is not leader]
-    growing_farm.wait_until(lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "it is removed")
+    growing_farm.wait_until(
+        lambda: all(len(voters(node)) == 3 for node in others), START_BOUND_S, "the leaving server is removed"
+    )
     roles = {**{node.name: ServerRole.VOTER for node in others}, leader.name: ServerRole.REMOVED}
     growing_farm.wait_until(
         lambda: {member.name: member.server_role for member in others[0].view().members} == roles,
         START_BOUND_S,
-        "every member's part is shown",
+        "the roles of all members are shown",
     )
     assert others[0].submit({"mark": "without it"}).index is not None
     leader.start()
-    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "it votes again")
+    growing_farm.wait_until(lambda: len(voters(leader)) == 4, START_BOUND_S, "the restarted server votes again")
     assert leader.view().node.raft_id == raft_id
 
 
@@ -127,7 +131,7 @@ def test_node_leaving_minimal_farm_stays_voter(growing_farm: Farm) -> None:
         waits = () if leader is None else leader.view().raft.waits
         return any("node-3 has left; not removed: a farm of 3 needs another voter" in text for text in waits)
 
-    growing_farm.wait_until(is_reported, START_BOUND_S, "the leader says what it waits for")
+    growing_farm.wait_until(is_reported, START_BOUND_S, "the leader reports the reason of its wait")
     assert len(voters(growing_farm.nodes[0])) == 3
 
 
@@ -150,5 +154,5 @@ def test_leaving_node_removes_its_leaf_before_report_is_stale(growing_farm: Farm
             for report in observer.view().reports
         )
 
-    growing_farm.wait_until(last_report, START_BOUND_S, "it says that it has no leaves, while its report is fresh")
-    growing_farm.wait_until(lambda: leaves(2), START_BOUND_S, "the structure is without its leaf")
+    growing_farm.wait_until(last_report, START_BOUND_S, "the last report without leaves is fresh")
+    growing_farm.wait_until(lambda: leaves(2), START_BOUND_S, "the structure does not contain its leaf")

@@ -51,12 +51,16 @@ def watched_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Far
             node.configuration.write_text(f"{node.configuration.read_text()}{control}{kafka}{zmq}")
         first, second = farm.nodes
         first.start()
-        farm.wait_until((first.directory / "control.read.token").exists, START_BOUND_S, "it makes a token")
+        farm.wait_until(
+            (first.directory / "control.read.token").exists, START_BOUND_S, "the first node creates a token"
+        )
         # "Copy the token of one node over that of the others" before they start, which avoids a restart.
         shutil.copy2(first.directory / "control.read.token", second.directory)
         second.start()
         farm.wait_settled()
-        farm.wait_until(lambda: all(map(publishes, farm.nodes)), START_BOUND_S, "each node sees a structure")
+        farm.wait_until(
+            lambda: all(map(publishes, farm.nodes)), START_BOUND_S, "all nodes have a structure in their views"
+        )
         yield farm, addresses
 
 
@@ -96,7 +100,7 @@ def test_prometheus_of_page_fills_all_panels(watched_farm: tuple[Farm, list[str]
             ]
 
         # Rates need two scrapes.
-        wait_until(only_alarms_are_empty, SCRAPED_BOUND_S, "every other panel shows something", lambda: tail(log))
+        wait_until(only_alarms_are_empty, SCRAPED_BOUND_S, "all other panels have data", lambda: tail(log))
         rules = api_data(address, "rules")["groups"]
         health = {rule["name"]: (rule["health"], rule["state"]) for group in rules for rule in group["rules"]}
         shipped = [*monitoring.alerts(), *monitoring.alerts(monitoring.PIPELINE_RULES)]

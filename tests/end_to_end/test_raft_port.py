@@ -76,7 +76,7 @@ def check_refused(connection: Connection, why: str) -> None:
         assert connection.status == 403, connection.head
         assert f"X-Garlic-Refusal: {why}".encode() in connection.head
         body = connection.receive(len(b"Forbidden\n") + REPLY_BYTES)
-        assert body == b"Forbidden\n", "no message was answered"
+        assert body == b"Forbidden\n", "the server did not reply to a message"
 
 
 @pytest.mark.parametrize("shown", ["no proof", "a proof by its own key", "a proof for another server"])
@@ -106,7 +106,7 @@ def test_client_without_id_submits_but_cannot_act_as_server(farm: Farm) -> None:
     for source in (2, 77):
         with Connection(way_to(leader, farm), Claimed(), forged(source, leader)) as client:
             assert client.status == 101
-            assert client.receive(REPLY_BYTES) == b"", "closed without an answer"
+            assert client.receive(REPLY_BYTES) == b"", "closed without a reply"
     check_unharmed(before, farm)
     assert leader.submit({"mark": "after"}).index is not None
 
@@ -131,10 +131,14 @@ def test_removed_server_connects_as_client_only(farm: Farm) -> None:
     raft_id, key = fourth.view().node.raft_id, load_identity(fourth.directory).key
     leader = farm.led_by_another(fourth)
     farm.wait_done("servers", "remove", fourth.name, "--yes", at=lambda: farm.led_by_another(fourth))
-    farm.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is out of the group")
+    farm.wait_until(
+        lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "the fourth node is removed from the group"
+    )
     founders = farm.nodes[:3]
     farm.wait_until(
-        lambda: all(raft_id in node.view().removed for node in founders), START_BOUND_S, "every log says so"
+        lambda: all(raft_id in node.view().removed for node in founders),
+        START_BOUND_S,
+        "all nodes have applied the removal",
     )
     before = leader.view()
     for node in founders:

@@ -92,12 +92,14 @@ destination = "{leaf.base64}"
         )
         node = Node(tmp_path / "node.toml").start()
         try:
-            wait_until(
-                lambda: router.structures, TIMEOUT_S, "the router is handed a structure", node.log_file.read_text
-            )
+            wait_until(lambda: router.structures, TIMEOUT_S, "the router receives a structure", node.log_file.read_text)
             assert node.stop() == 0
             # The node has sent the message, but the router's thread may not have read it yet.
-            wait_until(lambda: "the farm's node is done" in router.goodbyes, TIMEOUT_S, "the router hears the goodbye")
+            wait_until(
+                lambda: "the farm's node is done" in router.goodbyes,
+                TIMEOUT_S,
+                "the router receives the disconnect message",
+            )
         finally:
             node.kill()
     structure = decode(router.structures[-1])

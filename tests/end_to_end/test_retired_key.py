@@ -66,10 +66,12 @@ def test_new_node_with_retired_key_raises_alarm(lan: Lan, tmp_path: Path) -> Non
         farm.wait_until(lambda: "key-retired" in alarms(late), BROADCASTS_BOUND_S, "the new node has the alarm")
         assert "garlicfarm keys export" in alarms(late)["key-retired"]
         assert not any("cluster_id" in text for text in alarms(late).values()), alarms(late)
-        assert LOOPBACK not in late.configuration.read_text(), "it has no seed"
+        assert LOOPBACK not in late.configuration.read_text(), "the configuration does not contain a seed"
         late.kill()
         key_file.unlink()
         exported_key(farm.nodes[0], key_file)
         late.start()
-        farm.wait_until(lambda: len(late.view().members) >= 4, START_BOUND_S, "with the current key it sees the farm")
+        farm.wait_until(
+            lambda: len(late.view().members) >= 4, START_BOUND_S, "with the current key the node discovers the farm"
+        )
         farm.wait_until(lambda: "key-retired" not in alarms(late), START_BOUND_S, "the alarm has ended")

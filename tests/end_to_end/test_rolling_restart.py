@@ -31,7 +31,7 @@ def farm_of_five(tmp_path: Path) -> Iterator[Farm]:
     with local_farm(tmp_path, SERVERS) as farm:
         farm.start_all()
         farm.wait_settled()
-        farm.wait_until(lambda: [node for node in farm.nodes if node.structures()], START_BOUND_S, "one publishes")
+        farm.wait_until(lambda: [node for node in farm.nodes if node.structures()], START_BOUND_S, "a node publishes")
         yield farm
 
 
@@ -51,7 +51,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._look()
-        assert self._last is not None, "nothing is published yet"
+        assert self._last is not None, "the farm is not published yet"
         self._thread.start()
         return self
 

@@ -126,7 +126,7 @@ def test_damaged_datagrams_on_gossip_port_are_dropped(farm: Farm) -> None:
             dropped = sum(now[name] - before.get(name, 0) for name in now if name.startswith("gossip_dropped"))
             return dropped > DATAGRAMS / 4
 
-        farm.wait_until(counted, START_BOUND_S, "the rubbish is counted as dropped")
+        farm.wait_until(counted, START_BOUND_S, "the damaged datagrams are counted as dropped")
     assert node.metric('garlicfarm_gossip_dropped_total{reason="bad_seal"}') > 0
 
 

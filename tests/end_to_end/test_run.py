@@ -75,14 +75,14 @@ def test_run_with_port_in_use_names_setting(tmp_path: Path, kind: socket.SocketK
             assert gossip or not (node.directory / "generation").exists()
 
 
-def test_json_log_has_one_record_per_line_until_the_end(tmp_path: Path) -> None:
+def test_json_log_has_one_record_per_line(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         # Given a node that creates a farm, is stopped, and cannot start again because of its key file.
         node = farm.nodes[0]
         with node.configuration.open("a") as file:
             file.write('\n[log]\nformat = "json"\n')
         node.start()
-        farm.wait_until(farm.leader, START_BOUND_S, "it leads")
+        farm.wait_until(farm.leader, START_BOUND_S, "the node leads")
         assert node.stop() == 0
         key = tmp_path / "farm.key"
         key.chmod(0o644)
@@ -110,7 +110,7 @@ def test_log_level_omits_less_severe_records(tmp_path: Path, level: str) -> None
         with node.configuration.open("a") as file:
             file.write(f'\n[log]\nformat = "json"\nlevel = "{level}"\n')
         node.start()
-        farm.wait_until(farm.leader, START_BOUND_S, "it leads")
+        farm.wait_until(farm.leader, START_BOUND_S, "the node leads")
         assert node.stop() == 0
         levels = {json.loads(line)["level"] for line in node.log_file.read_text(encoding="ascii").splitlines()}
     assert levels == ({"warning"} if level == "warning" else set())
@@ -133,7 +133,7 @@ def test_node_notifies_service_manager(tmp_path: Path, monkeypatch: pytest.Monke
         assert messages.count("READY=1") == messages.count("STOPPING=1") == 1
 
 
-def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path) -> None:
+def test_single_node_creates_farm_and_stops(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         node = farm.nodes[0].start()
 
@@ -167,7 +167,7 @@ def test_restarted_node_resumes_its_farm(tmp_path: Path) -> None:
         [node] = farm.nodes
         for expected in ("farm-founded", "farm-resumed"):
             node.start()
-            farm.wait_until(lambda: node.view().raft.leader_id, START_BOUND_S, "it is a farm")
+            farm.wait_until(lambda: node.view().raft.leader_id, START_BOUND_S, "the farm has a leader")
             kinds = [event.kind for event in node.ask(lambda client: client.events()).events]
             assert [kind for kind in kinds if kind.startswith("farm-")] == [expected]
             node.stop()

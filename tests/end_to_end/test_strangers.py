@@ -16,7 +16,7 @@ def copied_node(farm: Farm, directory: Path, *without: str) -> Farm:
     return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
 
 
-def test_node_that_is_not_a_founder_observes_without_disturbance(lan_timing_farm: Farm, tmp_path: Path) -> None:
+def test_node_without_founding_observes_without_disturbance(lan_timing_farm: Farm, tmp_path: Path) -> None:
     farm = lan_timing_farm
     before = farm.wait_settled().view()
     here = {member.node_id for member in before.members}
@@ -31,7 +31,7 @@ def test_node_that_is_not_a_founder_observes_without_disturbance(lan_timing_farm
             view = observer.view()
             return view.node.phase is Phase.OBSERVER and here < {member.node_id for member in view.members}
 
-        observers.wait_until(observes, START_BOUND_S, "the fourth node observes, and sees the others")
+        observers.wait_until(observes, START_BOUND_S, "the fourth node observes, and has discovered the others")
         view = observer.view()
         assert view.farm.cluster_id == before.farm.cluster_id
         assert view.raft.role is RaftRole.NONE
@@ -64,7 +64,7 @@ def test_duplicate_identity_stops_one_node(farm: Farm, tmp_path: Path) -> None:
         def stopped() -> Node | None:
             return next((node for node in (original, copy) if not node.running), None)
 
-        node = copies.wait_until(stopped, START_BOUND_S, "one of the two stops")
+        node = copies.wait_until(stopped, START_BOUND_S, "one of the two nodes stops")
         assert node.wait_end(1) == 1
         assert "another live node at" in tail(node.log_file)
         assert "give one of them a fresh state directory" in tail(node.log_file)

@@ -67,7 +67,7 @@ def test_remaining_server_publishes_and_recovers_farm(farm: Farm) -> None:
         return found if later and {"no-quorum", PUBLISHING_WITHOUT_QUORUM.kind} <= alarms(remaining).keys() else None
 
     alone = farm.wait_until(
-        publishes_alone, PUBLISHER_BOUND_S, "the survivor publishes all leaves, and that it is alone"
+        publishes_alone, PUBLISHER_BOUND_S, "the remaining server publishes all leaves, with both alarms"
     )
 
     # Its process may end, too. After a restart it does not find a peer with the committed entries.
@@ -75,7 +75,9 @@ def test_remaining_server_publishes_and_recovers_farm(farm: Farm) -> None:
     for path in remaining.structures():
         path.unlink()
     remaining.start()
-    again = farm.wait_until(lambda: published(remaining), PUBLISHER_BOUND_S, "it publishes again after a restart")
+    again = farm.wait_until(
+        lambda: published(remaining), PUBLISHER_BOUND_S, "the server publishes again after a restart"
+    )
     assert again.published_s > alone.published_s
     result = call("recover", "--from", remaining.directory, "--yes")
     assert result.returncode == 1
@@ -93,25 +95,23 @@ def test_remaining_server_publishes_and_recovers_farm(farm: Farm) -> None:
         # Its seeds name the lost nodes, so the alarm `isolated` may be active until they return.
         return is_leading and bool(view.publishing) and alarms(remaining).keys() <= {ISOLATED.kind}
 
-    farm.wait_until(leads_alone, START_BOUND_S, "the survivor leads the new cluster alone, without further alarms")
+    farm.wait_until(leads_alone, START_BOUND_S, "the server leads the new cluster alone, without further alarms")
     view = remaining.view()
     assert view.farm.cluster_id == recovery["newClusterId"] != before.farm.cluster_id
-    assert recovery["lastIndex"] >= before.raft.commit_index, (
-        "what the survivor knew to be committed is in the new farm"
-    )
+    assert recovery["lastIndex"] >= before.raft.commit_index, "the new farm has all entries committed before"
     assert [voter.name for voter in view.raft.voters] == [remaining.name]
 
     def later() -> bool:
         found = published(remaining)
         return found is not None and found.published_s > again.published_s
 
-    farm.wait_until(later, START_BOUND_S, "what the new farm publishes is later than anything before")
+    farm.wait_until(later, START_BOUND_S, "the new farm publishes a newer structure")
 
     old = lost[0].start()
     farm.wait_until(
         lambda: "move its state directory away" in alarms(old).get("formation", ""),
         START_BOUND_S,
-        "the old member says that it is cut off, and the way back",
+        "the old member reports that it is excluded, with the remedy",
     )
     assert len(remaining.view().raft.voters) == 1
     old.stop()

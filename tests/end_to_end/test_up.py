@@ -79,7 +79,7 @@ def test_up_ends_its_processes_after_any_signal(tmp_path: Path, signal_number: s
         os.kill(up.process.pid, signal_number)
         code = up.process.wait(30)
         assert code == (-signal_number if signal_number is signal.SIGKILL else 0), up.output
-        assert all_ended(children, 20), "a process was left behind"
+        assert all_ended(children, 20), "a process still runs"
         if code == 0:
             assert "SIGKILL" not in up.output
             assert "Traceback" not in up.output
@@ -141,6 +141,10 @@ def test_up_resumes_killed_farm(tmp_path: Path) -> None:
         assert all_ended(children, 10)
     with running_up(directory, "--servers", "2") as up:
         up.wait_for("leader-elected")
-        wait_until(lambda: up.output.count(", start number 2") == 2, START_BOUND_S, "both in their second life")
+        wait_until(
+            lambda: up.output.count(", start number 2") == 2,
+            START_BOUND_S,
+            "both nodes have started for the second time",
+        )
         again = {line.partition("cluster=")[2].split()[0] for line in up.output.splitlines() if "cluster=" in line}
     assert again == clusters

@@ -19,7 +19,7 @@ def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
     return first, second
 
 
-def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: Path) -> None:
+def test_wrong_raft_address_is_corrected_without_leader(tmp_path: Path) -> None:
     """The other running node needs the vote of this one, and without a leader the group cannot change."""
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
@@ -33,20 +33,24 @@ def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: 
         wrong.start()
         farm.wait_known()
         committed = leader.view().raft.commit_index
-        farm.wait_until(lambda: other.view().raft.applied_index >= committed, START_BOUND_S, "the other has the log")
-        assert wrong.view().raft.applied_index < committed, "the leader cannot reach it there"
+        farm.wait_until(
+            lambda: other.view().raft.applied_index >= committed, START_BOUND_S, "the other follower has the log"
+        )
+        assert wrong.view().raft.applied_index < committed, "the leader cannot reach the wrong address"
         leader.kill()
         wrong.stop()
         wrong.configuration.write_text(right)
         wrong.start()
         running = (wrong, other)
-        farm.wait_until(lambda: farm.leader() in running, START_BOUND_S, "the two elect")
+        farm.wait_until(lambda: farm.leader() in running, START_BOUND_S, "the two nodes elect a leader")
         farm.wait_until(
-            lambda: wrong.submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED, START_BOUND_S, "they commit"
+            lambda: wrong.submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED,
+            START_BOUND_S,
+            "the two nodes commit an entry",
         )
 
 
-def test_wrong_gossip_address_is_corrected_by_its_file(tmp_path: Path) -> None:
+def test_wrong_gossip_address_is_corrected_by_configuration(tmp_path: Path) -> None:
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
         leader = farm.wait_settled()
@@ -55,7 +59,7 @@ def test_wrong_gossip_address_is_corrected_by_its_file(tmp_path: Path) -> None:
         right = wrong.configuration.read_text()
         wrong.configuration.write_text(advertising(right, "gossip", free_port(socket.SOCK_DGRAM)))
         wrong.start()
-        farm.wait_until(wrong.view, START_BOUND_S, "it runs")
+        farm.wait_until(wrong.view, START_BOUND_S, "the node runs")
         wrong.stop()
         wrong.configuration.write_text(right)
         wrong.start()

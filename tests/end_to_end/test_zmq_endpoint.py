@@ -100,7 +100,7 @@ def test_listed_keys_read_follow_and_write_log(tmp_path: Path) -> None:
         # When the node restarts, a repetition returns the same index, and an unlisted key does not get a reply
         assert node.stop() == 0
         node.start()
-        farm.wait_until(lambda: node.view().raft.leader_id is not None, START_BOUND_S, "it leads again")
+        farm.wait_until(lambda: node.view().raft.leader_id is not None, START_BOUND_S, "the node leads again")
 
         async def second_run() -> None:
             with trio.fail_after(BOUND_S):

@@ -34,7 +34,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, s
     with farm:
         (node,) = farm.nodes
         node.start()
-        farm.wait_until(lambda: node.view().raft.role is RaftRole.LEADER, START_BOUND_S, "it leads")
+        farm.wait_until(lambda: node.view().raft.role is RaftRole.LEADER, START_BOUND_S, "the node leads")
         for number in range(ENTRIES):
             node.submit({"note": number})
         yield node, url
@@ -125,7 +125,7 @@ def test_listed_client_follows_with_keys_of_document(tmp_path: Path) -> None:
     with farm:
         (node,) = farm.nodes
         node.start()
-        farm.wait_until(lambda: node.view().raft.role is RaftRole.LEADER, START_BOUND_S, "it leads")
+        farm.wait_until(lambda: node.view().raft.role is RaftRole.LEADER, START_BOUND_S, "the node leads")
         shown_keys = {
             "NODE_PUBLIC_KEY": to_z85(load_curve_key(node.directory / "zmq.key").public),
             "PUBLIC_KEY": to_z85(READER.public),

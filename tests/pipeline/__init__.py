@@ -1,1 +1,1 @@
-"""Tests of the pipeline, on real Spark in local mode."""
+"""Tests of the pipeline that do not start Spark. `tests/spark` has the tests on Spark in local mode."""

@@ -38,7 +38,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Farm:
-    """A farm whose log is written into tables batch by batch."""
+    """A farm with a log that is written into tables batch by batch."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -246,7 +246,7 @@ def write_trace(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
     Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
 
 
-def test_server_that_left_is_gone_but_dead_server_is_not(farm: Farm) -> None:
+def test_departed_server_is_gone_unlike_dead_server(farm: Farm) -> None:
     add_admission(farm, 2, "02" * 8, "node-2")
     farm.report(1, 2, 3, periods=3)
     farm.report(1, periods=5)

@@ -64,8 +64,8 @@ def test_slo_levels_and_burn_rates_follow_outages(output: Path) -> None:
         ("farm", 1.0, 1.0),
         ("destination", 1.0, 1.0),
         ("destination", 1.0, 1.0),
-    ], "a destination is as well as on the server that serves it best"
-    assert list(routers) == ["2", "3", "1"], "the fastest burning first"
+    ], "the best server determines the level of a destination"
+    assert list(routers) == ["2", "3", "1"], "sorted by burn rate"
     assert [routers["2"][level] for level in ("level_1h", "level_6h", "level_30d")] == [
         1.0,
         pytest.approx(330 / 360),
@@ -131,7 +131,7 @@ def test_leaders_counts_changes_and_short_terms_per_day(tmp_path: Path) -> None:
         2,
         0,
         60_000,
-    ), "of equally many changes the day with shorter terms first; what is not over has no length"
+    ), "days with equal changes are sorted by the shortest term; an open term does not have a length"
     assert (other["farm"], other["changes"], other["median_ms"], other["leaderless_ms"]) == ("0a" * 16, 0, None, None)
 
 
@@ -160,7 +160,9 @@ def test_churn_counts_membership_changes_per_day(tmp_path: Path) -> None:
         ],
     )
     rows = [(row["day"], row["joined"], row["removed"], row["silent"]) for row in query_rows(tmp_path, "churn")]
-    assert rows == [("2026-01-01", 2, 0, None), ("2026-01-02", 0, 1, None)], "what was not watched is unknown"
+    assert rows == [("2026-01-01", 2, 0, None), ("2026-01-02", 0, 1, None)], (
+        "without a watch, silent servers are unknown"
+    )
     # when transitions are recorded
     write_batch(
         tmp_path,

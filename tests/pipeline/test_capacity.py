@@ -44,7 +44,7 @@ def capacity_rows(output: Path) -> list[dict[str, Any]]:
     rows = documents(output, answer_sql("capacity"))
     assert [row["days_left"] for row in rows] == sorted(
         (row["days_left"] for row in rows), key=lambda days: math.inf if days is None else days
-    ), "the soonest first"
+    ), "sorted by days left"
     return rows
 
 
@@ -97,7 +97,9 @@ def test_absent_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
     rows = {(row["kind"], row["resource"], row["name"][:1]): row for row in capacity_rows(tmp_path)}
     assert set(rows) == {("router", "cpu", "1"), ("router", "cpu", "2"), ("farm", "router cpu", "f")}
     farm = rows["farm", "router cpu", "f"]
-    assert (farm["load"], farm["headroom_n1"]) == (0.45, pytest.approx(0.1)), "one processor for 60 and 30 percent"
+    assert (farm["load"], farm["headroom_n1"]) == (0.45, pytest.approx(0.1)), (
+        "one processor with the load of 60 and 30 percent"
+    )
     assert rows["router", "cpu", "1"]["headroom_n1"] is None
 
 
@@ -138,7 +140,9 @@ def test_headroom_without_largest_router_uses_reported_limits(tmp_path: Path) ->
         },
     )
     rows = {(row["name"], row["resource"]): row for row in capacity_rows(tmp_path) if row["kind"] == "destination"}
-    assert {name for name, _ in rows} == {"d-shared"}, "one that a single router serves has that router's rows"
+    assert {name for name, _ in rows} == {"d-shared"}, (
+        "the rows of the only router describe a destination with one router"
+    )
     shared = rows["d-shared", "router bandwidth"]
     assert (shared["load"], shared["headroom_n1"]) == (0.3, pytest.approx(-0.2)), "1.2 MB/s on a router for 1 MB/s"
     connections = rows["d-shared", "connections"]

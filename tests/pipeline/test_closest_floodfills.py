@@ -58,7 +58,7 @@ def test_routers_sharing_long_prefix_are_compared_to_last_bit() -> None:
     routers = sorted({*hashes(random, 60, near), *hashes(random, 200)})
     # when the closest routers are computed
     found = _rows([destination], routers, (DAY,), 5)
-    # then the last byte decides
+    # then the last byte decides the order
     assert list(found["router"]) == closest_by_full_comparison(destination, routers, 5)
 
 

@@ -183,4 +183,4 @@ def test_entries_get_verdict_and_columns_of_farm_decoder(count: int) -> None:
                 assert (row["entry"], row["body"], row["reason"]) == (kind_of(record).name, None, None), (seed, body)
                 assert actual_columns(row) == expected_columns(record), (seed, body)
             verdicts[row["entry"] == REFUSED] += 1
-    assert min(verdicts.values()) > count / 10, "both verdicts are met often"
+    assert min(verdicts.values()) > count / 10, "both verdicts are frequent"

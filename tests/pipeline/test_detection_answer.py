@@ -84,7 +84,7 @@ def test_member_alive_without_restart_is_false_suspicion(tmp_path: Path) -> None
     counted = ("suspicions", "detections", "false_suspicions", "false_deaths", "unjudged")
     assert [row[each] for each in counted] == [4, 1, 1, 1, 1]
     assert row["false_positive_rate"] == pytest.approx(2 / 3, abs=1e-6)
-    assert row["suspect_median_ms"] is None, "no report of it, so it is not known when it was last alive"
+    assert row["suspect_median_ms"] is None, "without reports, the time of the last contact is unknown"
 
 
 def test_suspicion_without_member_trace_is_unjudged(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_suspicion_without_member_trace_is_unjudged(tmp_path: Path) -> None:
     write_and_derive(tmp_path, events, [])
     rows = detection(tmp_path)
     assert (rows["member", "c"]["unjudged"], rows["member", "c"]["false_positive_rate"]) == (1, None)
-    assert (rows["member", "d"]["unjudged"], rows["member", "d"]["detections"]) == (1, 1), "it was called dead"
+    assert (rows["member", "d"]["unjudged"], rows["member", "d"]["detections"]) == (1, 1), "it was marked dead"
     # then only suspicions after the gap are judged
     assert (rows["member", "e"]["unjudged"], rows["member", "e"]["false_suspicions"]) == (1, 1)
     assert rows["member", "e"]["uncertain_ms"] is None
@@ -121,7 +121,7 @@ def test_observer_started_after_loss_lacks_detection_time(tmp_path: Path) -> Non
     assert (rows["observer", "b"]["detections"], rows["observer", "b"]["dead_max_ms"]) == (1, None)
 
 
-def test_member_that_left_is_not_a_loss(tmp_path: Path) -> None:
+def test_departed_member_does_not_count_as_loss(tmp_path: Path) -> None:
     events = [*observed("a", 300, back=None), event("a", 400, 301, "member-left", member="c", id="cc")]
     write_and_derive(tmp_path, events, [])
     assert documents(tmp_path, answer_sql("detection")) == []

@@ -117,7 +117,7 @@ def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
         for row, expected_row in zip(found[name], rows, strict=True):
             for column, value in expected_row.items():
                 actual = row[column].isoformat() if isinstance(row[column], datetime) else row[column]
-                # Shares are whole millionths, percentages whole thousandths; offsets were cut to milliseconds.
+                # Now shares are rounded to millionths, percentages to thousandths. The old offsets are truncated.
                 if isinstance(value, float):
                     assert actual == pytest.approx(value, rel=1e-4), (name, column)
                 elif column == "clock_offset_ms" and value is not None:
@@ -128,7 +128,9 @@ def test_tables_equal_rows_of_earlier_implementation(tmp_path: Path) -> None:
 
 def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_days: Path, tmp_path: Path) -> None:
     assert all_rows(grown_days) == of_days
-    assert {name for name, rows in of_days.items() if not rows} == {"publishers", *TRACED}, "no server published"
+    assert {name for name, rows in of_days.items() if not rows} == {"publishers", *TRACED}, (
+        "the log does not contain publications"
+    )
     log = generated_log(3, 0.1, 3)
     expected = derive_whole(tmp_path / "once", log, HALF_HOUR_MS)
     assert derive_in_parts(tmp_path / "grown", log, [*range(50, log.commit_index, 299)], HALF_HOUR_MS) == expected
@@ -180,7 +182,7 @@ def test_files_of_unchanged_windows_are_kept(tmp_path: Path) -> None:
     assert files[0] != files[1] == files[2]
 
 
-def test_next_run_completes_the_tables_of_a_killed_run(of_days: Rows, tmp_path: Path) -> None:
+def test_next_run_completes_tables_of_killed_run(of_days: Rows, tmp_path: Path) -> None:
     # given batches with recorded windows, and a run killed before the derivation
     log, ends = over_days()
     output = tmp_path / "killed"

@@ -117,7 +117,7 @@ def test_farms_query_counts_entries_by_farm_name(tmp_path: Path) -> None:
     assert (berlin["name"], berlin["first_index"], berlin["last_index"]) == ("berlin", 7, one.commit_index)
     assert (berlin["entries"], unnamed["entries"]) == (one.commit_index - 6, other.commit_index)
     assert (berlin["behind_ms"], unnamed["behind_ms"], unnamed["name"]) == (60_000, 0, None)
-    assert [*rows] == [one.cluster_id, other.cluster_id], "the one that is behind comes first"
+    assert [*rows] == [one.cluster_id, other.cluster_id], "the farm with the larger lag is first"
     # a repeated batch does not change the count
     again = lake_at(tmp_path)
     again.write_outcome(outcome_for(again, other, 1), 2)
@@ -138,7 +138,7 @@ def write_parts(output: Path, parts: list[MadeUpLog]) -> None:
         lake.write_outcome(outcome_for(lake, part, 1), batch)
 
 
-def test_lake_with_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_lake_with_older_checkpoint_is_refused(tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
     write_parts(tmp_path, [first, second])
     lake = lake_at(tmp_path)
@@ -149,7 +149,7 @@ def test_lake_with_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
         lake.write_outcome(outcome_for(lake, first, 1), 0)
 
 
-def test_lake_with_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_lake_with_newer_checkpoint_is_refused(tmp_path: Path) -> None:
     first, _, third = parts_of(20, 40)
     write_parts(tmp_path, [first])
     lake = lake_at(tmp_path)
@@ -161,7 +161,7 @@ def test_lake_with_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", [BASE_SPECS["reports"], STATE_SPEC, current.SPECS["farm"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("loss", ["an empty commit", "a missing commit"])
-def test_lake_whose_table_lost_its_last_commit_is_refused(tmp_path: Path, spec: TableSpec, loss: str) -> None:
+def test_lake_with_lost_last_commit_is_refused(tmp_path: Path, spec: TableSpec, loss: str) -> None:
     write_parts(tmp_path, parts_of(20, 40))
     last = max((tmp_path / spec.name / "_delta_log").glob("*.json"))
     if loss == "an empty commit":
@@ -172,7 +172,7 @@ def test_lake_whose_table_lost_its_last_commit_is_refused(tmp_path: Path, spec: 
         lake_at(tmp_path)
 
 
-def test_lake_of_an_earlier_version_without_notes_continues(tmp_path: Path) -> None:
+def test_lake_of_earlier_version_without_records_continues(tmp_path: Path) -> None:
     first, second, third = parts_of(20, 40)
     write_parts(tmp_path, [first, second])
     (tmp_path / "batches-log.json").unlink()

@@ -167,7 +167,7 @@ def test_problem_is_reported_once_until_solved() -> None:
     ]
 
 
-def test_farm_that_leaves_the_file_is_not_reported_as_read_again() -> None:
+def test_farm_removed_from_file_is_reported_as_unlisted() -> None:
     lines: list[str] = []
     reports = ProblemReports(lines.append)
     reports.take({"blog": "silent", "shop": "silent"})
@@ -177,7 +177,7 @@ def test_farm_that_leaves_the_file_is_not_reported_as_read_again() -> None:
     assert lines[2:] == ["blog is not listed any more", "shop is read again"]
 
 
-def test_farm_whose_address_is_edited_waits_for_its_answer(tmp_path: Path) -> None:
+def test_farm_with_edited_address_waits_for_reply(tmp_path: Path) -> None:
     file = tmp_path / "farms.toml"
     write_farms(file, {"dead": tmp_path / "one.sock"})
     farms = ManyFarms(file, 1_000)

@@ -101,7 +101,7 @@ def test_ctrl_c_in_duckdb_raises_keyboard_interrupt(
 # -- queries -----------------------------------------------------------------------------------------------------------
 
 
-def test_query_that_is_not_utf8_is_rejected(output: Path) -> None:
+def test_query_not_in_utf8_is_rejected(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT '\udcff'", "--output", str(output)])
     assert (result.exit_code, result.output) == (1, "Error: the query is not text in UTF-8\n")
 
@@ -155,10 +155,10 @@ def test_damaged_names_fail_only_if_names_are_requested(output: Path) -> None:
     page = ["--html", str(output / "page.html"), "--output", str(output)]
     result = CliRunner().invoke(report, [*page, "--show-destinations"])
     assert (result.exit_code, "names.sqlite is damaged" in result.output) == (1, True)
-    assert CliRunner().invoke(report, page).exit_code == 0, "who wants no names does not need them"
+    assert CliRunner().invoke(report, page).exit_code == 0, "a report without names does not read them"
 
 
-def test_salt_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_salt_file_as_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chosen").write_text("a salt that another user chose\n")
     output = tmp_path / "output"
     output.mkdir()
@@ -174,14 +174,14 @@ def test_salt_in_world_writable_directory_is_refused(tmp_path: Path) -> None:
         salt_of(tmp_path)
 
 
-def test_salt_with_open_mode_is_made_private(tmp_path: Path) -> None:
+def test_salt_readable_by_others_is_made_private(tmp_path: Path) -> None:
     made = salt_of(tmp_path)
     (tmp_path / SALT_FILE).chmod(0o666)
     assert salt_of(tmp_path) == made
     assert (tmp_path / SALT_FILE).stat().st_mode & 0o077 == 0
 
 
-def test_names_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_names_file_as_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAMES_FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FarmLogError, match=r"names\.sqlite is a link"):
         remember_names(tmp_path, {"a": "b"})

@@ -49,7 +49,7 @@ def test_router_health_has_availability_and_restarts_per_window(tmp_path: Path) 
     rows = health_of(three_servers(minutes=3), tmp_path / "tables")
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
     assert by_key[0, 1]["availability"] == 1.0
-    assert (1, 3) not in by_key, "a server that said nothing in a window has no row there"
+    assert (1, 3) not in by_key, "a window without reports does not have a row"
     assert by_key[2, 3]["availability"] == 1.0
     assert by_key[2, 3]["uptime_ms"] == 50_000
     assert by_key[0, 1]["window_start"] == datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,13 +100,13 @@ def test_snapshot_entries_update_only_current_state(tmp_path: Path) -> None:
     log.add("configuration", value="{}")
     for report in reports:
         log.add("snapshot", value=report)
-    assert health_of(log, output) == [], "it is not known when they were made"
+    assert health_of(log, output) == [], "entries of a snapshot do not have a time"
     assert [row["server_id"] for row in read(output, "routers")] == [1, 2]
     assert len(read(output, "destinations")) == 4
     assert not stored_files(output / "quarantine")
 
 
-def test_each_kind_of_entry_has_table_and_pseudonyms(tmp_path: Path) -> None:
+def test_entry_kinds_have_tables_with_pseudonyms(tmp_path: Path) -> None:
     # given one report, its repetition, and one entry of each other kind
     log = MadeUpLog()
     log.add("configuration", value='{"voters": [{"id": 2, "endpoint": "a"}, {"id": 1}], "learners": [{"id": 3}]}')
@@ -175,7 +175,7 @@ def test_each_kind_of_entry_has_table_and_pseudonyms(tmp_path: Path) -> None:
         "Expected `int` <= 9007199254740991 - at `$.date`",
     ]
     (health,) = rows("router_health")
-    assert (health["reports"], health["bandwidth_use"]) == (1, 0.5), "what was submitted twice counts once"
+    assert (health["reports"], health["bandwidth_use"]) == (1, 0.5), "a repeated submission counts once"
     assert [(row["destination"], row["healthy_share"]) for row in rows("destination_health")] == [(name, 1.0)]
     quality = {row["server_id"]: row for row in rows("data_quality")}
     assert (quality[1]["duplicates"], quality[1]["clock_off"], quality[1]["clock_offset_ms"]) == (1, 1, -40_000)

@@ -35,7 +35,9 @@ def test_java_wrapper_is_replaced_atomically(tmp_path: Path) -> None:
     script = home / "bin" / "java"
     whole, made = script.read_text(), script.stat()
     find_java({"PATH": ""}, tmp_path)
-    assert (script.stat().st_ino, script.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns), "it is right already"
+    assert (script.stat().st_ino, script.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns), (
+        "a current wrapper is not replaced"
+    )
     # An outdated wrapper is replaced as a whole: a process that reads the old file can finish.
     script.write_text("an older one")
     with script.open() as opened:

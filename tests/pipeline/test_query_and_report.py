@@ -138,7 +138,7 @@ def test_large_result_is_streamed_and_shown_in_part(tmp_path: Path) -> None:
     assert "first 200 rows" in shown.stderr
     names = query_output(tmp_path, "SHOW TABLES", "--csv").split()
     assert {"clocks", "router_health", "current_routers"} <= set(names)
-    assert not [name for name in names if name.startswith("_")], "what the views stand on is not told"
+    assert not [name for name in names if name.startswith("_")], "internal tables are hidden"
 
 
 def test_empty_result_names_empty_tables_and_their_source(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_query_of_damaged_file_names_file_and_remedy(way: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("way", ["empty", "no Parquet", "missing", "pages"])
-def test_derived_tables_name_a_damaged_file_and_the_remedy(way: str, tmp_path: Path) -> None:
+def test_derivation_from_damaged_file_names_file_and_remedy(way: str, tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [{"index": each, "log_time": NOON} for each in range(2_000)])
     stored = stored_files(tmp_path / "clocks")[0]
     damage(tmp_path / "clocks" / stored.path, way)

@@ -103,8 +103,8 @@ def test_page_of_hostile_names_has_only_safe_elements(
     assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "url(" not in style
-    assert not {"\u202e", "\x1b", "\0"} & set(page), "nothing that turns a line around or cannot be seen"
-    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 9, "each is told, some by an answer too"
+    assert not {"\u202e", "\x1b", "\0"} & set(page), "without characters that reverse or hide text"
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 9, "each name is shown, some also by a query"
     assert "&lt;script&gt;aler · server 1" in page
 
 
@@ -116,7 +116,7 @@ def test_chart_escapes_text_of_tables() -> None:
     titles = re.findall("<title>(.*?)</title>", one)
     assert len(titles) == 3
     assert titles[0].startswith("&lt;script&gt;alert(1)")
-    assert titles[1] == "datum.lane", "no expression"
+    assert titles[1] == "datum.lane", "the text is not evaluated as an expression"
 
 
 def test_report_hides_destinations_unless_requested(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_lines_beyond_colors_are_dashed() -> None:
     assert 'stroke-dasharray="6' in many
 
 
-def test_outlier_does_not_flatten_the_other_lines() -> None:
+def test_outlier_does_not_flatten_other_lines() -> None:
     def height(highest: float) -> float:
         """Return the height of the chart between the values 2 and 4."""
         steady = charts.Series("quiet", [(NOON, 2.0), (NOON + MINUTE, 4.0), (NOON + 2 * MINUTE, 2.0)])
@@ -458,12 +458,12 @@ def test_unavailable_server_is_drawn_as_unavailable(tmp_path: Path) -> None:
         "server 7, 01-02 04:26 to 01-02 04:43: 88.2%",
         "server 7, 01-02 04:43 to 01-02 21:20: 0.0%",
     ]
-    assert len(marks) == 3 + 10, "and one for each that was well"
-    assert strips.index(">server 7<") < strips.index(">server 1<"), "the worst first"
+    assert len(marks) == 3 + 10, "one strip for each healthy server"
+    assert strips.index(">server 7<") < strips.index(">server 1<"), "worst first"
     (lag,) = wide(section(page, "Lag by server"))
     assert lag.count("<title>server ") == 8
     assert "8 of 11 servers shown" in section(page, "Lag by server")
-    assert page.count("<h3>") == 2, "each master has its drawing"
+    assert page.count("<h3>") == 2, "one drawing per master"
     assert len(page) < 100_000
 
 
@@ -483,7 +483,7 @@ def test_gap_of_whole_farm_is_drawn_as_unknown(tmp_path: Path) -> None:
         "server 2, 01-02 00:30 to 01-02 01:00: 100.0%",
     ]
     (lag,) = wide(section(page, "Lag by server"))
-    assert lag.count("<title>server ") == 3, "no line leads across it"
+    assert lag.count("<title>server ") == 3, "lines are interrupted at the gap"
     # A page made days later shows the end of the tables.
     assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00 UTC;" in page
 
@@ -497,4 +497,4 @@ def test_charts_have_two_widths_and_theme_colors() -> None:
     used = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
     light, dark = re.findall(r":root \{(.*?)\}", parts.STYLE, re.DOTALL)
     assert used <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
-    assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no color that is right in one light only"
+    assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "all colors come from the theme"

@@ -32,7 +32,7 @@ def value(metrics: RunMetrics, name: str) -> float:
     return float(found)
 
 
-@pytest.mark.parametrize("few_rows", [20_000, 0], ids=["rows in memory", "rows in files"])
+@pytest.mark.parametrize("few_rows", [20_000, 0], ids=["rows-in-memory", "rows-in-files"])
 def test_batch_counts_entries_and_quarantined_entries(tmp_path: Path, few_rows: int) -> None:
     log = three_servers(minutes=2)
     log.add(value="not json at all")
@@ -79,7 +79,7 @@ def test_lag_is_unknown_before_first_batch() -> None:
     now = NOON.timestamp()
     metrics = RunMetrics(lambda: now)
     assert math.isnan(value(metrics, "lag_seconds"))
-    assert math.isnan(value(metrics, "lag_entries")), "0 would say that there is none"
+    assert math.isnan(value(metrics, "lag_entries")), "0 would mean that the run is up to date"
     metrics.progressed(0, 0)
     assert math.isnan(value(metrics, "lag_entries"))
     metrics.batch_done(1.0, 5, 0, {"a": NOON - timedelta(seconds=30), "b": NOON - timedelta(seconds=384)})
@@ -103,7 +103,7 @@ def test_lag_excludes_unlisted_farm_until_listed_again() -> None:
         assert value(metrics, "lag_seconds") == behind_s
 
 
-def test_time_since_a_batch_is_a_number_before_the_first_batch() -> None:
+def test_time_since_batch_is_defined_before_first_batch() -> None:
     now = [1_000.0]
     metrics = RunMetrics(lambda: now[0])
     now[0] += 240

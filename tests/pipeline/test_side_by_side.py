@@ -147,7 +147,7 @@ def test_following_run_retries_lost_starts_without_limit(queries: TwoQueries) ->
     assert (queries.lost, len(queries.starts)) == (2_000, 2_001)
 
 
-def test_pauses_between_lost_starts_double_up_to_a_minute(queries: TwoQueries) -> None:
+def test_pauses_between_lost_starts_double_up_to_one_minute(queries: TwoQueries) -> None:
     queries.side_by_side.step()
     for _ in range(8):
         queries.lose_start()
@@ -164,7 +164,7 @@ def test_lost_start_is_not_repeated_before_its_pause_is_over(queries: TwoQueries
     assert queries.names() == ["first"]
 
 
-def test_finite_run_fails_after_an_hour_of_lost_starts() -> None:
+def test_finite_run_fails_after_one_hour_of_lost_starts() -> None:
     queries = TwoQueries(GIVE_UP_S)
     queries.side_by_side.step()
     while queries.now_s <= GIVE_UP_S:

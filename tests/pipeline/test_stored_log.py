@@ -160,12 +160,14 @@ def test_bounds_end_at_known_commit_index(tmp_path: Path) -> None:
     write_commit_index(tmp_path / "farm", 6)
     assert StoredLog(tmp_path / "farm").bounds() == (1, 6)
     (tmp_path / "farm" / "committed.json").unlink()
-    assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the note nothing is known"
+    assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "without the file the commit index is unknown"
     for damaged in ("", "[", "[" * 200_000, "6", '{"committed": 1e999}', '{"committed": true}', '{"committed": -6}'):
         (tmp_path / "farm" / "committed.json").write_text(damaged)
-        assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "nor by a damaged one"
+        assert StoredLog(tmp_path / "farm").bounds() == (1, 0), "a damaged file counts as absent"
     (tmp_path / "farm" / "committed.json").unlink()
-    assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), "but for the operator's word"
+    assert StoredLog(tmp_path / "farm", committed_through=8).bounds() == (1, 8), (
+        "the operator's option replaces the file"
+    )
 
 
 def test_directory_without_commit_index_error_names_option(tmp_path: Path) -> None:

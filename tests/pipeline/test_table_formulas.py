@@ -66,7 +66,7 @@ def test_break_between_windows_counts_once(tmp_path: Path) -> None:
     # Windows of destinations come from the reports that contain them.
     write_tables(tmp_path, destination_reports=reports, reports=[report(each) for each in (*range(7), 200)])
     rows = derived_rows(tmp_path, "destination_health", MINUTE_MS)
-    assert [row["breaks"] for row in rows] == [0, 1, 1, 0, 0], "what comes an hour later did not break just now"
+    assert [row["breaks"] for row in rows] == [0, 1, 1, 0, 0], "a report an hour later does not count as a break"
 
 
 def test_extreme_figures_do_not_stop_derivation(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_several_masters_are_read_and_hostile_json_is_refused() -> None:
     rows = found["reports"].to_pylist()
     masters = [(row["masters"], row["publishing"], row["publish_config"]) for row in rows]
     assert masters[:3] == [(1, False, "auto"), (1, False, "auto"), (2, True, "auto,off")]
-    assert len(masters) == 3, "a report of which a part cannot be read is none"
+    assert len(masters) == 3, "a report with an invalid part is refused"
     assert (rows[2]["can_sign_until"].year, rows[2]["last_published_at"].year, rows[2]["uptime_ms"]) == (2033, 2026, 7)
     refused = found["quarantine"].to_pylist()
     assert len(refused) == 9
@@ -176,7 +176,7 @@ def test_invalid_window_width_is_refused(text: str) -> None:
         window_ms(text)
 
 
-def test_window_wider_than_a_year_is_refused() -> None:
+def test_window_wider_than_one_year_is_refused() -> None:
     assert window_ms("366 days") == 366 * 24 * HOUR_MS
     with pytest.raises(ValueError, match="wider than a year"):
         window_ms("999999 weeks")

@@ -100,7 +100,7 @@ def test_detection_intervals_use_observer_clock(tmp_path: Path) -> None:
     assert (of_c["suspect_to_dead_ms"], of_c["dead_to_back_ms"], of_c["outcome"]) == (5_000, 82_000, "came-back")
     assert of_c["dead_at"] == NOON + timedelta(seconds=17)
     assert of_d["suspect_at"] == NOON + timedelta(seconds=200, milliseconds=OFFSET_MS)
-    assert of_d["farm"] == FARM, "there is one farm only"
+    assert of_d["farm"] == FARM, "there is only one farm"
 
 
 def test_hostile_events_do_not_stop_derivation(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def copies_of(rows: Rows, **changed: object) -> Rows:
         ({"log_time": NOON + timedelta(hours=30), "clock_offset_ms": -40 * HOUR_S * 1_000}, 1),
         ({}, 2),
     ],
-    ids=["undated", "undated, two farms", "another day", "same date, two farms"],
+    ids=["undated", "undated-two-farms", "another-day", "same-date-two-farms"],
 )
 def test_event_from_node_and_file_counts_once(
     farms: int, dates: dict[str, object], tmp_path: Path, *, is_file_first: bool
@@ -302,4 +302,4 @@ def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.M
     run.refresh()
     assert tables(run.output) == expected
     assert sum(map(len, events)) > 3 * 100
-    assert len(sizes) > 3 * len(TRACED), "a portion is a few batches, not all"
+    assert len(sizes) > 3 * len(TRACED), "a portion contains a few batches, not all"

@@ -47,12 +47,12 @@ def test_event_is_read_once_with_clock_offset(tmp_path: Path) -> None:
         assert end.startswith("1:6:")
         assert [row[1] for row in rows] == [1, 2, 3, 4, 5]
         assert {row[4] for row in rows} == {2_000}
-        assert {row[3] for row in rows} == {node.log_time_ms}, "told by the event, or reckoned from the offset"
+        assert {row[3] for row in rows} == {node.log_time_ms}, "from the event, or computed from the offset"
         node.add_event("leader-elected", term=2)
         assert [row[5] for row in read(trace_of(address), end)[1]] == ["leader-elected"]
 
 
-def test_overwritten_events_are_counted_in_a_row(tmp_path: Path) -> None:
+def test_overwritten_events_leave_row_with_their_count(tmp_path: Path) -> None:
     node = a_node_with_five_events()
     node.first_cursor, node.events = 4, node.events[3:]
     with serve_log(node, tmp_path / "control.sock") as address:
@@ -79,7 +79,7 @@ def test_unreachable_node_after_plan_counts_events_as_lost(tmp_path: Path) -> No
     stretch = trace.stretch(None, end)
     (row,) = trace.rows(stretch)
     assert (row[0], row[5], json.loads(row[6])) == ("node-1", EVENTS_LOST, {"lost": 5})
-    assert trace.end(end) is None, "it does not answer, and stays where it is"
+    assert trace.end(end) is None, "without a reply the offset does not change"
 
 
 def test_repeated_batch_equals_first_despite_clock_change(tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_file_pattern_may_contain_wildcards_anywhere(tmp_path: Path, monkeypatch
 def test_read_of_absent_node_is_empty(tmp_path: Path) -> None:
     reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
-    assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"
+    assert list(reader.read(InputPartition(None))) == [], "Spark reads this partition in this case"

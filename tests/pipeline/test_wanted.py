@@ -112,7 +112,7 @@ def test_stream_options_select_rows_and_columns(log: tuple[MadeUpLog, str]) -> N
     stream = source.streamReader(source.schema())
     start = stream.initialOffset()
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
-    assert [*end["farms"].values()] == [log[0].commit_index + 1], "what is not wanted is passed over"
+    assert [*end["farms"].values()] == [log[0].commit_index + 1], "the offset includes skipped entries"
     (task,) = stream.partitions(start, end)
     batches: list[Any] = [*stream.read(task)]
     (batch,) = batches

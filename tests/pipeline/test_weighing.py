@@ -168,7 +168,7 @@ def test_second_pipeline_pauses_after_accepted_entry() -> None:
     assert ours == theirs
     assert ours is not None
     assert story.submit(ours)
-    assert not story.submit(ours), "what the other one submits"
+    assert not story.submit(ours), "the submission of the other pipeline"
     assert story.factor(3) == 1.1
     story.pass_periods(PRESENT.pause_periods - 1)
     assert (story.weighing.propose(), other.propose()) == (None, None)
@@ -233,10 +233,10 @@ def test_resubmitted_report_counts_once() -> None:
         story._next(replace(row, index=story._count(), request=request))
     assert story.weighing.wanted() == wanted
     story._next(replace(row, index=story._count(), request="03-2-0-1"))
-    assert story.weighing.wanted() != wanted, "a client that began anew counts anew"
+    assert story.weighing.wanted() != wanted, "a new run of a client starts a new count"
 
 
-def test_server_without_reports_for_an_hour_is_dropped() -> None:
+def test_server_without_reports_for_one_hour_is_dropped() -> None:
     story = Story()
     story.pass_periods(3)
     story.silent.add(3)
@@ -270,7 +270,7 @@ def test_proposal_is_limited_to_most_different_leaves() -> None:
     proposal = weighing.propose()
     assert proposal is not None
     assert len(proposal.factors) == LEAVES_MAX
-    assert min(proposal.factors.values()) > 1.25, "those that are off most"
+    assert min(proposal.factors.values()) > 1.25, "only the leaves with the largest factors"
     assert len(json.dumps(proposal.entry())) + REQUEST_BYTES <= ENTRY_LIMIT_BYTES
     # leaves with a factor in the farm keep their place until the factor expires
     assert weighing.current.take(FactorsRow(log_index, weighing.log_time_ms, log_index - 1, proposal.factors))
@@ -375,7 +375,7 @@ def test_time_without_leader_does_not_count_as_absence() -> None:
 
 
 @pytest.mark.parametrize("outage_periods", [2, 60, 3_000])
-def test_report_before_leaderless_time_is_not_an_advantage(
+def test_report_before_leaderless_time_does_not_improve_factor(
     outage_periods: int,
 ) -> None:
     story = Story()

@@ -119,7 +119,7 @@ def test_replay_with_present_setting_repeats_submissions(
     (past,) = replayed(tmp_path, (PRESENT,), LEFT_AT, DAY_MS, lambda _: None).values()
     addresses = read_names(tmp_path)
     expected = [(each["throughIndex"], each["factors"]) for each in farm.proposals]
-    assert len(expected) > 10, "a story in which little is submitted shows nothing"
+    assert len(expected) > 10, "the comparison needs many submissions"
     assert [
         (each.through_index, {addresses[leaf]: factor for leaf, factor in each.factors.items()}) for each in found
     ] == expected, f"seed {seed}"
@@ -194,7 +194,7 @@ def test_removed_server_is_excluded_until_readmitted() -> None:
     assert set(story.past.health) == {1, 2}
     story.pass_minutes(30, lag_ms=900)
     assert set(story.past.health) == {1, 2, 3}
-    assert story.past.health[3].spells == 0, "whether it was well before is not known"
+    assert story.past.health[3].spells == 0, "the health before the readmission is unknown"
 
 
 def test_spread_has_mean_and_deviation_of_all_numbers() -> None:
@@ -235,7 +235,7 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     assert f"{document['asked']['entries']}" in shown
 
 
-def test_more_servers_than_a_farm_holds_are_reported(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_if_reports_more_servers_than_farm_limit(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_what_if(output, "--gain", "6").stderr == ""
     monkeypatch.setattr("pipeline.cli.what_if.SERVERS_MAX", len(SERVERS) - 1)
     assert f"has {len(SERVERS)} servers in these days" in run_what_if(output, "--gain", "6").stderr

@@ -1,1 +1,1 @@
-"""Each command that a text of the product advises is typed in the situation that prints it."""
+"""Tests of the commands in the texts of the product: each command is run in the situation of its advice."""

@@ -81,8 +81,8 @@ CASES: Final[dict[str, str]] = {
     "recover --from --state-dir": "tests/node/test_made_before.py::"
     "test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared",
     "restore": LOST,
-    "run": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
-    "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
+    "run": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
+    "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
     "servers remove": f"{HERE}::test_advice_after_loss_is_never_refused",
     "servers restore": DECIDED,
     "submit": f"{HERE}::test_client_key_guide_commands_succeed",

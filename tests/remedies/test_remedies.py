@@ -218,7 +218,7 @@ def refusals_of_advice(view: FarmView, advice: str) -> list[str]:
     found = list[str]()
     for name in re.findall(r"`garlicfarm servers remove ([^`]+)`", advice):
         server = next((each for each in view.raft.voters if each.name == name), None)
-        assert server is not None, f"{name} is no server"
+        assert server is not None, f"{name} is not a server"
         if is_voter_kept(view, server.raft_id):
             found.append(name)
         view = replace(view, raft=replace(view.raft, voters=tuple(e for e in view.raft.voters if e is not server)))
@@ -360,12 +360,12 @@ class Founders:
 
 
 @pytest.mark.parametrize("of", ["alarm", "refusal"])
-def test_remedy_of_blocked_founding_creates_the_farm(tmp_path: Path, of: str) -> None:
+def test_remedy_of_blocked_founding_creates_farm(tmp_path: Path, of: str) -> None:
     """An unknown node blocks the founding, until each founder has the advised list in its settings."""
     farm, lists = Founders(), dict[bytes, frozenset[bytes]]()
     for node_id in Founders.IDS:
         [alarm] = farm.cores[node_id].alarms
-        assert "garlicfarm withdraw" not in alarm, "it is refused"
+        assert "garlicfarm withdraw" not in alarm, "withdrawal is refused"
         farm.step(node_id, WithdrawRequested())
         [line] = re.findall(r"`(founders = [^`]+)`", alarm if of == "alarm" else farm.refusals[-1])
         settings = tmp_path / f"{node_id.hex()}.toml"
