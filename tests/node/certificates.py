@@ -1,4 +1,4 @@
-"""Authorities and certificates for tests, made in a moment."""
+"""Certificate authorities and certificates for tests, generated when a test needs them."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from consensus.net.tls import NodeCertificate
 
 
 class Authority:
-    """Signs certificates; `file` is what trusts it."""
+    """A certificate authority. Peers that trust `file` accept its certificates."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
@@ -29,12 +29,12 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def certificate(self, host: str, *, days: tuple[int, int] = (-1, 7)) -> NodeCertificate:
-        """A certificate for `host`, a name or an address, valid from and to so many days from now."""
+        """Return a certificate for `host` (a name or an address), valid from and until the given days from now."""
         return _written(self._directory, host, days, self._name, self._key)
 
 
 def self_signed(directory: Path, *, days: tuple[int, int]) -> NodeCertificate:
-    """A certificate as a node makes its own, with other dates."""
+    """Return a self-signed certificate like a node's own, with other dates."""
     return _written(directory, "localhost", days, None, None)
 
 

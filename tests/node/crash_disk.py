@@ -1,7 +1,7 @@
-"""A disk in memory that can crash: what was not synced survives in any part, torn or not, in any order.
+"""A disk in memory that can crash. Unsynced writes survive in part, torn or not, in any order.
 
-Every state that the port's promises allow can come out of `crash`: each unsynced write keeps a random part of its bytes
-(none, all, a prefix, or random 512-byte sectors), and any subset of the unsynced changes to the directory is undone.
+`crash` can produce every state that the disk port allows. Each unsynced write keeps a random part of its bytes: none,
+all, a prefix, or random 512-byte sectors. Any subset of the unsynced directory changes is undone.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ SECTOR_BYTES = 512
 
 @dataclass(eq=False)
 class StoredFile:
-    """One file: its bytes as reads see them, its bytes on the platter, and the writes in between."""
+    """One file: its bytes as reads return them, its durable bytes, and the writes since the last sync."""
 
     now: bytearray
     platter: bytearray
@@ -33,7 +33,7 @@ class StoredFile:
 
 @dataclass
 class CrashDisk:
-    """Implements the disk port."""
+    """A disk port in memory."""
 
     names: dict[str, StoredFile] = field(default_factory=dict)
     durable_names: dict[str, StoredFile] = field(default_factory=dict)
@@ -41,22 +41,22 @@ class CrashDisk:
     synced_files: int = 0
 
     def files(self) -> Sequence[str]:
-        """Names as this life sees them."""
+        """Return the file names, including unsynced changes."""
         return list(self.names)
 
     def size(self, file: str) -> int:
-        """Size as this life sees it."""
+        """Return the file size, including unsynced writes."""
         return len(self.names[file].now)
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
-        """Bytes as this life sees them."""
+        """Return bytes, including unsynced writes."""
         return bytes(self.names[file].now[offset_bytes : offset_bytes + length_bytes])
 
     def perform(self, operation: DiskOperation) -> None:
-        """Carry out one operation."""
+        """Perform one operation."""
         match operation:
             case CreateFile(file, size_bytes):
-                # Before the sync the platter may hold a shorter file.
+                # The durable file may be shorter until the sync.
                 self._name(file, StoredFile(bytearray(size_bytes), bytearray()))
             case WriteBytes(file, offset_bytes, data):
                 stored = self.names[file]
@@ -86,12 +86,12 @@ class CrashDisk:
                 assert_never(operation)
 
     def run(self, operations: Sequence[DiskOperation]) -> None:
-        """Carry out operations in order."""
+        """Perform operations in order."""
         for operation in operations:
             self.perform(operation)
 
     def crash(self, random: Random) -> "CrashDisk":
-        """The disk that the next life finds."""
+        """Return the disk as the next run finds it."""
         names = dict(self.durable_names)
         for name, stored in self.name_changes:
             if random.random() < 0.5:

@@ -1,7 +1,7 @@
-"""A router that speaks real I2CP bytes, over streams in memory or sockets, and misbehaves as it is told.
+"""A fake router that speaks I2CP over memory streams or sockets, with faults that a test selects.
 
-It checks what a router checks (the session's signature and date, the structure's owner and signature) and disconnects
-with a reason where a Java router does. What it is not told to do wrong it does right.
+It makes the checks of a real router: signature and date of the session, owner and signature of the structure. Like a
+Java router, it disconnects with a reason. Everything except the selected faults is correct.
 """
 
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ SESSION_DATE_TOLERANCE_MS = 30_000
 
 
 def clock_now_ms() -> int:
-    """The machine's clock, which runs with trio's: at `NOW_S` when trio's is at zero."""
+    """Return the machine's clock. It starts at `NOW_S` and advances with trio's clock."""
     return NOW_S * 1000 + round(trio.current_time() * 1000)
 
 
 @dataclass(eq=False)
 class FakeRouter:
-    """One router."""
+    """A fake router."""
 
     is_i2pd: bool = False
     up: bool = True
@@ -52,11 +52,11 @@ class FakeRouter:
     garbage: bytes | None = None
     session_status: int = 1
     refusal: str | None = None
-    """It disconnects with this reason when it is handed a structure."""
+    """Reason of the Disconnect message that the router sends for a structure."""
     piece_bytes: int | None = None
-    """Its messages come in pieces of so many bytes, one every ten milliseconds."""
+    """Size of the pieces of its messages; one piece is sent every ten milliseconds."""
     ends_within: type[Message] | None = None
-    """It is gone in the middle of such a message."""
+    """Type of a message that the router sends only by half before it closes the connection."""
     password: str | None = None
     clock_offset_ms: int = 0
     known: dict[bytes, Destination] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class FakeRouter:
     _authorized: set[trio.abc.Stream] = field(default_factory=set)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """One connection, to its end."""
+        """Serve one connection until it ends."""
         self.connections += 1
         self._open[stream] = None
         try:
@@ -95,7 +95,7 @@ class FakeRouter:
                         return
 
     async def _send(self, stream: trio.abc.Stream, answer: Message) -> bool:
-        """Whether the connection goes on."""
+        """Send a message; return False if the connection must end."""
         data = encode(answer)
         if self.ends_within is not None and isinstance(answer, self.ends_within):
             await stream.send_all(data[: len(data) // 2])
@@ -156,18 +156,18 @@ class FakeRouter:
         self.structures.append(message.structure)
         return []
 
-    async def tell(self, message: Message) -> None:
-        """Say something to every client with a session."""
+    async def send_to_clients(self, message: Message) -> None:
+        """Send a message to every client with a session."""
         for stream, session_id in list(self._open.items()):
             if session_id is not None:
                 await stream.send_all(encode(message))
 
     async def request_lease_set(self) -> None:
-        """As a router does when it has tunnels."""
-        await self.tell(RequestVariableLeaseSet(1, 2))
+        """Request a LeaseSet, as a router does when it has tunnels."""
+        await self.send_to_clients(RequestVariableLeaseSet(1, 2))
 
     async def crash(self) -> None:
-        """All connections are gone, without a word."""
+        """Close all connections without a Disconnect message."""
         for stream in list(self._open):
             await trio.aclose_forcefully(stream)
 
@@ -176,7 +176,7 @@ class FakeRouter:
 def in_place_of_sockets(
     router: FakeRouter, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeRouter]:
-    """Have streams to `LINK` end at the router."""
+    """Connect streams for `LINK` to the fake router."""
 
     async def open_stream(link: Link, timeout_s: float = 5.0) -> trio.abc.Stream:
         del timeout_s

@@ -1,4 +1,4 @@
-"""A router's I2PControl that answers real HTTP requests, over streams in memory, as a Java router or i2pd does."""
+"""A fake I2PControl that answers HTTP requests over memory streams, as a Java router or i2pd does."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ I2PD_INFO: dict[str, Any] = {
 
 @dataclass(eq=False)
 class FakeControl:
-    """One I2PControl."""
+    """A fake I2PControl."""
 
     info: dict[str, Any] = field(default_factory=lambda: dict(JAVA_INFO))
     is_java: bool = True
@@ -45,12 +45,12 @@ class FakeControl:
     up: bool = True
     silent: bool = False
     raw: bytes | None = None
-    """Whatever is asked, this is answered."""
+    """Bytes sent as the response to any request."""
     token: int = 1
     calls: list[str] = field(default_factory=list)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """One request."""
+        """Serve one request."""
         connection = h11.Connection(h11.SERVER)
         body, target = b"", ""
         while True:
@@ -76,23 +76,23 @@ class FakeControl:
         return b"".join(each or b"" for each in sent)
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - one a case
-        method, asked = request["method"], request["params"]
+        method, params = request["method"], request["params"]
         self.calls.append(method)
         head = {"jsonrpc": "2.0", "id": request["id"]}
         if method == "Authenticate":
-            if asked != {"API": 1, "Password": self.password}:
+            if params != {"API": 1, "Password": self.password}:
                 return {**head, "error": {"code": -32001, "message": "Invalid password provided."}}
             return {**head, "result": {"API": 1, "Token": f"token-{self.token}"}}
-        if asked.get("Token") != f"token-{self.token}":
+        if params.get("Token") != f"token-{self.token}":
             return {**head, "error": {"code": -32003, "message": "The provided authentication token doesn't exist."}}
         if method == "RouterInfo":
-            return {**head, "result": {key: value for key, value in self.info.items() if key in asked}}
+            return {**head, "result": {key: value for key, value in self.info.items() if key in params}}
         if not self.is_java:
             return {**head, "error": {"code": -32601, "message": "Method not found"}}
         if method == "GetRate":
-            assert asked["Stat"] == "jobQueue.jobLag"
+            assert params["Stat"] == "jobQueue.jobLag"
             return {**head, "result": {"Result": 12.5}}
-        assert {key: asked[key] for key in asked if key != "Token"} == dict.fromkeys(
+        assert {key: params[key] for key in params if key != "Token"} == dict.fromkeys(
             ("i2p.router.net.bw.in", "i2p.router.net.bw.out")
         )
         return {
@@ -105,7 +105,7 @@ class FakeControl:
 def control_in_place_of_sockets(
     control: FakeControl, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeControl]:
-    """Have requests end at the fake."""
+    """Connect requests to the fake."""
 
     async def open_tcp_stream(host: str, port: int, *, local_address: str | None) -> trio.abc.Stream:
         assert local_address is None

@@ -1,4 +1,4 @@
-"""A farm's key ring without a farm: a chain for each of a few members, of which some are slow, silent or down."""
+"""A fake key ring with one chain per member; a test makes members slow, unresponsive or absent."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ STATES = {
 
 
 class FakeKeys(KeyAdmin):
-    """Members adopt a change when they are asked for the ring, unless they are `deaf`."""
+    """Key administration whose members adopt a change when the ring is listed, except for `deaf` members."""
 
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)
@@ -34,11 +34,11 @@ class FakeKeys(KeyAdmin):
 
     @property
     def chain(self) -> Keyring:
-        """The ring of the node that is asked."""
+        """Return the key ring of the queried node."""
         return self.chains["node-1"]
 
     def change(self, step: str, changed: Callable[[], Keyring]) -> None:
-        """One change by an operator."""
+        """Apply an operator's change."""
         self.before_step(step)
         try:
             self.chains["node-1"] = changed()
@@ -47,11 +47,11 @@ class FakeKeys(KeyAdmin):
         self.steps.append(step)
 
     def named(self, name: str) -> bytes:
-        """The key of an id."""
+        """Return the key with this id."""
         return next((each.key for each in self.chain.keys if key_id(each.key).hex() == name), bytes(32))
 
     async def listing(self) -> KeysAnswer:
-        """The ring, and who has it."""
+        """Return the key ring and its distribution."""
         await trio.lowlevel.checkpoint()
         for name in self.chains.keys() - self.deaf:
             self.chains[name] = self.chains[name].merge(self.chain)
@@ -89,25 +89,25 @@ class FakeKeys(KeyAdmin):
         )
 
     async def install(self) -> str:
-        """A new key."""
+        """Install a new key."""
         await trio.lowlevel.checkpoint()
         key = os.urandom(32)
         self.change("install", lambda: self.chain.install(key))
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool) -> None:
-        """Seal with it."""
+        """Make a key the primary key."""
         await trio.lowlevel.checkpoint()
         self.change(f"use{' by force' * force}", lambda: self.chain.use(self.named(name)))
 
     async def remove(self, name: str, *, force: bool) -> None:
-        """Refuse it."""
+        """Remove a key."""
         await trio.lowlevel.checkpoint()
         if self.absent and not force:
             raise Refused(409, "members-absent", f"{self.absent[0]} is down, and would be refused afterwards")
         self.change(f"remove{' by force' * force}", lambda: self.chain.remove(self.named(name)))
 
     async def export(self) -> str:
-        """The key file of now."""
+        """Return the current key file."""
         await trio.lowlevel.checkpoint()
         return farm_key_text(self.farm_key.following(self.chain))

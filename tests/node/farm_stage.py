@@ -1,6 +1,7 @@
-"""A stage for a node in a farm: a log that commits at once, a leader by decree, a router in memory.
+"""A stage for one node of a farm: a log that commits immediately, a leader that the test sets, a router in memory.
 
-The machine's clock runs with trio's (`machine_clock`), so that a story of minutes is told in no time and always alike.
+The machine's clock advances with trio's clock (`machine_clock`), so a scenario of minutes runs fast and
+deterministically.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,7 +50,7 @@ OTHER = 2
 MASTER: MasterKey = new_master_key(demo=True)
 LEAF = new_demo_leaf()
 NODE_IDS = (node_id(1), node_id(2), node_id(3))
-"""Of the servers 1, 2 and 3."""
+"""Node ids of servers 1, 2 and 3."""
 CONFIGURATION = Configuration(tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2, 3)))
 
 
@@ -57,25 +58,28 @@ LEADING = RoleChanged(Role.LEADER, 1, OWN)
 
 
 def clock_now_ms() -> int:
-    """The machine's clock of the stage."""
+    """Return the machine's clock of the stage."""
     return NOW_MS + now_ms()
 
 
 def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine's clock run with trio's. Files are read without a thread, for which it would not wait."""
+    """Let the machine's clock advance with trio's clock, and read files in place.
+
+    A simulated clock does not wait for threads.
+    """
     monkeypatch.setattr(applied_state_module, "clock_ms", clock_now_ms)
     monkeypatch.setattr(trio.to_thread, "run_sync", in_no_time)
 
 
 async def in_no_time(function: Callable[..., object], *arguments: object) -> object:
-    """Call a function as a thread would, in no time of a simulated clock."""
+    """Call a function in place of a thread, without advancing the simulated clock."""
     await trio.lowlevel.checkpoint()
     return function(*arguments)
 
 
 @dataclass
 class MemoryRouter:
-    """A router that remembers, refuses or takes its time."""
+    """A router that records publications, refuses them or delays its replies."""
 
     refusal: str | None = None
     silence: str | None = None
@@ -84,42 +88,42 @@ class MemoryRouter:
     published: list[bytes] = field(default_factory=list)
     stopped: int = 0
     obstacle: str | None = None
-    """Why it never publishes."""
+    """Reason why the router cannot publish."""
     status_s: float = 0.0
-    """How long a request for its status takes."""
+    """Duration of a status request in seconds."""
     status: RouterStatus = field(default_factory=lambda: RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0))
-    """Its figures: in the best of health."""
+    """Status of a healthy router."""
     behind: dict[bytes, tuple[Destination, ...]] = field(default_factory=lambda: {MASTER.destination.hash: (LEAF,)})
-    """The leaves behind each master."""
+    """Leaves of each master."""
 
     async def local_router_status(self) -> RouterStatus:
-        """In the best of health."""
+        """Return `status`, or raise an error with the text of `silence`."""
         await trio.sleep(self.status_s)
         if self.silence is not None:
             raise RouterError(self.silence)
         return self.status
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """One leaf, or what the test says."""
+        """Return the hashes of the leaves of a master."""
         return tuple(each.hash for each in self.behind[master_hash])
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
-        """Healthy."""
+        """Return a healthy status."""
         [leaf] = {each for leaves in self.behind.values() for each in leaves if each.hash == leaf_hash}
         return LeafStatus(leaf.base64, healthy=True)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """Unknown, if it was not told."""
+        """Return the measured status, or None if the test did not set one."""
         await trio.lowlevel.checkpoint()
         return self.measured.get(master_or_leaf_hash)
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """What the test says."""
+        """Return `obstacle`."""
         assert master_hash in self.behind
         return self.obstacle
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
-        """Take it, or not."""
+        """Record a publication, or refuse it."""
         assert master_hash in self.behind
         if self.gate is not None:
             await self.gate.wait()
@@ -128,14 +132,14 @@ class MemoryRouter:
         self.published.append(structure)
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Count."""
+        """Count a stopped publication."""
         assert master_hash in self.behind
         self.stopped += 1
 
 
 @dataclass
 class StageDescription:
-    """As much of a server's description as is asked for."""
+    """Fields of a server's description that the tests use."""
 
     raft: "StageDescription | None" = None
     configuration: Configuration = CONFIGURATION
@@ -150,25 +154,25 @@ class StageDescription:
 
 @dataclass
 class StageServer:
-    """The server of a farm in which every proposal is committed at once, or meets `outcome`."""
+    """The server of a farm that commits every proposal immediately, or resolves it with `outcome`."""
 
     stage: "Stage"
     role: RoleChanged = LEADING
     outcome: Outcome = Outcome.COMMITTED
     configuration: Configuration = CONFIGURATION
     commit_s: float = 0.0
-    """How long a majority takes."""
+    """Duration of a commit in seconds."""
     snapshot: SnapshotDescription | None = None
     followers: tuple[FollowerProgress, ...] = ()
     image: bytes = b""
-    """Of the stored snapshot, which stands for the log up to its last entry."""
+    """Image of the stored snapshot. The snapshot replaces the log up to its last entry."""
 
     def describe(self) -> StageDescription:
-        """The configuration, of three at first, and how far the log goes."""
+        """Return the configuration (initially three servers) and the applied index."""
         return StageDescription(self.soft_state(), applied=self.applied_index)
 
     def soft_state(self) -> StageDescription:
-        """The part about the log."""
+        """Return the description of the log."""
         last = len(self.stage.log)
         start = ORIGIN if self.snapshot is None else self.snapshot.last
         return StageDescription(
@@ -181,7 +185,10 @@ class StageServer:
         )
 
     def divergence(self, other: LogId) -> LogId:
-        """By the log's own rule; a snapshot may have any term, and all entries are of term 1 or of the snapshot's."""
+        """Return the divergence point by the log's own rule.
+
+        A snapshot may have any term. Every entry has term 1 or the snapshot's term.
+        """
         start = ORIGIN if self.snapshot is None else self.snapshot.last
         term = max(start.term, 1)
         index = other.index if term <= other.term else start.index
@@ -189,11 +196,11 @@ class StageServer:
 
     @property
     def applied_index(self) -> int:
-        """Everything is applied when it is committed."""
+        """Return the last index: every committed entry is applied."""
         return len(self.stage.log)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """Commit."""
+        """Commit the commands."""
         await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(proposal_id=0, outcome=self.outcome, leader=self.role.leader)
@@ -204,19 +211,19 @@ class StageServer:
         )
 
     async def wait_applied(self, index: int) -> int:
-        """Here everything is applied when it is committed."""
+        """Wait until the log reaches `index`: every committed entry is applied."""
         while len(self.stage.log) < index:
             await self.stage.applied_state.news()
         return len(self.stage.log)
 
     async def read(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Entries of the log."""
+        """Return entries of the log."""
         del limit_bytes
         await trio.lowlevel.checkpoint()
         return tuple(Entry.command(1, data) for data in self.stage.log[first - 1 : first - 1 + limit_entries])
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """A piece of the image."""
+        """Return a chunk of the image."""
         await trio.lowlevel.checkpoint()
         if self.snapshot is None:
             return None
@@ -224,49 +231,49 @@ class StageServer:
         return SnapshotChunk(self.snapshot.last, len(self.image), offset, data)
 
     async def read_stored(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """The same: nothing is in the log before it is committed, but what a story puts there."""
+        """Return entries of the log, which contains only committed entries and entries of the test."""
         return await self.read(first, limit_entries, limit_bytes)
 
 
 @dataclass
 class StageReplica:
-    """The replica around it."""
+    """The replica of the stage's server."""
 
     server: StageServer
     server_id: int = OWN
     taken: Callable[[bytes], SubmitAnswer | None] = lambda _: None
-    """What becomes of a submission; None: it is committed."""
+    """Answer to a submission, or None to commit it."""
     barrier: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-    """What happens while a linearizable read waits."""
+    """Function called while a linearizable read waits."""
     patience: Patience = field(default_factory=Patience)
     role_changed: trio.Event = field(default_factory=trio.Event)
 
     async def role_changes(self) -> None:
-        """As decreed."""
+        """Wait for the next role change."""
         await self.role_changed.wait()
 
     def change_role(self) -> None:
-        """A decree."""
+        """Wake the tasks that wait for a role change."""
         self.role_changed.set()
         self.role_changed = trio.Event()
 
     async def read_barrier(self) -> int:
-        """As decided."""
+        """Wait for `barrier`."""
         await self.barrier()
         return len(self.server.stage.log)
 
     @property
     def clients(self) -> ClientRequests:
-        """What is behind its listener."""
+        """Return the listener's handler of client requests."""
         return ClientRequests(cast("ConsensusServer", self.server), self.server_id, self.server.stage.applied_state)
 
     @property
     def leads(self) -> bool:
-        """By decree."""
+        """Return True if the test made this server the leader."""
         return self.server.role.role is Role.LEADER
 
     async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Commit one after the other, up to one of which something else becomes."""
+        """Submit commands in order, up to the first uncommitted one."""
         answer = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
         for each in commands:
             answer = await self.submit(each, repeat_unknown=repeat_unknown)
@@ -275,7 +282,7 @@ class StageReplica:
         return answer
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Commit, wherever the leader is."""
+        """Commit a command through the leader, or return the answer of `taken`."""
         del repeat_unknown
         await trio.lowlevel.checkpoint()
         answer = self.taken(command)
@@ -307,7 +314,7 @@ class Stage:
             on_change=self._changed,
         )
         self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
-        # Of the three servers this one alone runs, so its clock has to do for a majority.
+        # Only this server of the three runs, so its clock must count as a majority.
         state = self.applied_state.state
         self.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((OWN,),)))
         self.log: list[bytes] = []
@@ -348,45 +355,45 @@ class Stage:
         await self.applied_state.apply(len(self.log), (Entry.command(1, command),))
 
     async def append_record(self, record: Report | Clock | Publication) -> None:
-        """An entry of another server."""
+        """Append an entry of another server."""
         await self.append(signed(record))
 
     def lead(self, server_id: ServerId) -> None:
-        """Another server leads from here on."""
+        """Make a server the leader."""
         role = Role.LEADER if server_id == OWN else Role.FOLLOWER
         self.server.role = RoleChanged(role, self.server.role.term + 1, server_id)
         self.replica.change_role()
 
     def lose_quorum(self) -> None:
-        """There is no leader from here on, and nothing is committed."""
+        """Remove the leader and commit no more entries."""
         self.server.role = RoleChanged(Role.FOLLOWER, self.server.role.term + 1, None)
         self.server.outcome = Outcome.NOT_LEADER
         self.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="no leader")
         self.replica.change_role()
 
     def regain_quorum(self, leader: ServerId) -> None:
-        """There is a leader again."""
+        """Set a leader, and commit entries again."""
         self.server.outcome = Outcome.COMMITTED
         self.replica.taken = lambda _: None
         self.lead(leader)
 
     def records(self, kind: type[Record]) -> list[tuple[int, Record]]:
-        """The entries of one kind, each with its time."""
+        """Return the entries of one kind, each with its time."""
         decoded = [(at_ms, decode(data)) for at_ms, data in zip(self.times_ms, self.log, strict=True)]
         return [(at_ms, record) for at_ms, record in decoded if isinstance(record, kind)]
 
     def events(self, kind: str) -> int:
-        """How often the trace has told this."""
+        """Return the number of recorded events of a kind."""
         return sum(event.kind == kind for event in self.trace.recent(4096))
 
     def alarm(self, kind: str) -> str | None:
-        """The text of a standing alarm."""
+        """Return the text of an active alarm."""
         return next((alarm.text for alarm in self.alarms.standing() if alarm.kind == kind), None)
 
 
 @asynccontextmanager
 async def on_duty(stage: Stage) -> AsyncIterator[None]:
-    """Let the node do its tasks while the block lasts."""
+    """Run the node's tasks during the block."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         yield
@@ -394,7 +401,7 @@ async def on_duty(stage: Stage) -> AsyncIterator[None]:
 
 
 def rival_report(sequence: int = 1) -> Report:
-    """A report of server 2, which is preferred to be the publisher."""
+    """Return a report of server 2, the preferred publisher."""
     return Report(
         cluster="demo",
         date_ms=clock_now_ms(),

@@ -1,9 +1,10 @@
-"""`python -m tests.node.garlic_farm_capture`: one set-up of a new server, byte by byte, with the meaning of each field.
+"""`python -m tests.node.garlic_farm_capture` prints every byte of one server addition, with the meaning of each field.
 
-Two real servers on loopback: Charlie (1) leads a cluster of one, Alice (4) is new and asks to be added. What goes over
-their connections is taken down inside TLS. `docs/reference/garlic-farm.md` shows the output, and a test compares the
-two; what differs from run to run (nonces, ports, and how well a zlib compresses) is marked with a `~` and left out of
-that. Also left out are heartbeats, and Alice's own connection to Charlie as soon as the log names Charlie.
+Two real servers run on loopback: Charlie (1) leads a cluster of one server, and Alice (4) requests to be added. The
+capture records the bytes inside TLS. `docs/reference/garlic-farm.md` shows the output, and a test compares the two.
+
+A `~` marks lines that differ between runs (nonces, ports, compressed bytes); the comparison skips them. The capture
+omits heartbeats, and Alice's connection to Charlie after the log names Charlie.
 """
 
 import tempfile
@@ -35,67 +36,67 @@ REQUEST_BYTES, REPLY_BYTES = 45, 26
 SHOWN_HEX = 48
 
 Field = tuple[str, str]
-"""Bytes in hexadecimal, and what they mean."""
+"""Bytes in hexadecimal, and their meaning."""
 
 
 @dataclass
-class Talk:
-    """What was said on all connections, in order: a title, and the lines below it."""
+class Transcript:
+    """Messages on all connections in order: a title, and the lines below it."""
 
     lines: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def mentions(self, message: str) -> bool:
-        """Whether such a message was sent."""
+        """Return True if a message of this kind was sent."""
         return any(message in title for title, _ in self.lines)
 
     def text(self) -> str:
-        """All of it."""
+        """Return the whole transcript."""
         return "\n".join(line for title, below in self.lines for line in (title, *(f"    {each}" for each in below)))
 
 
-class Listening(trio.abc.Stream):
-    """A stream whose bytes are taken down in both directions."""
+class RecordedStream(trio.abc.Stream):
+    """A stream that records its bytes in both directions."""
 
-    def __init__(self, stream: trio.abc.Stream, talk: Talk, caller: str, called: str) -> None:
+    def __init__(self, stream: trio.abc.Stream, transcript: Transcript, caller: str, called: str) -> None:
         self._stream = stream
-        self._talk = talk
-        self._said = {True: bytearray(), False: bytearray()}
+        self._transcript = transcript
+        self._bytes = {True: bytearray(), False: bytearray()}
         self._upgraded = {True: False, False: False}
         self._ways = {True: f"{caller} → {called}", False: f"{called} → {caller}"}
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Pass on."""
-        self._heard(bytes(data), calling=True)
+        """Record the bytes, and send them."""
+        self._record(bytes(data), calling=True)
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Pass on."""
+        """Delegate to the stream."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Pass on."""
+        """Receive bytes, and record them."""
         data = bytes(await self._stream.receive_some(max_bytes))
-        self._heard(data, calling=False)
+        self._record(data, calling=False)
         return data
 
     async def aclose(self) -> None:
-        """Pass on."""
+        """Close the stream."""
         await self._stream.aclose()
 
-    def _heard(self, data: bytes, *, calling: bool) -> None:
-        said = self._said[calling]
-        said += data
+    def _record(self, data: bytes, *, calling: bool) -> None:
+        pending = self._bytes[calling]
+        pending += data
         if not self._upgraded[calling]:
-            head, end, rest = bytes(said).partition(HEAD_END)
+            head, end, rest = bytes(pending).partition(HEAD_END)
             if not end:
                 return
             lines = head.decode().split("\r\n")
             marked = [f"~ {each}" if each.startswith(VARIABLE) else each for each in lines]
-            self._talk.lines.append((self._ways[calling], marked))
+            self._transcript.lines.append((self._ways[calling], marked))
             self._upgraded[calling] = any("upgrade: websocket" in each.lower() for each in lines)
-            said[:] = rest if self._upgraded[calling] else b""
+            pending[:] = rest if self._upgraded[calling] else b""
         if self._upgraded[calling]:
-            for message in _messages(said):
+            for message in _messages(pending):
                 self._message(message, self._ways[calling])
 
     def _message(self, message: bytes, way: str) -> None:
@@ -105,25 +106,25 @@ class Listening(trio.abc.Stream):
             return
         name = "".join(word.capitalize() for word in kind.name.split("_"))
         below = [f"{hexadecimal:<{SHOWN_HEX}}  {meaning}" for hexadecimal, meaning in fields(message)]
-        self._talk.lines.append((f"{way}   {name}, {len(message)} bytes", below))
+        self._transcript.lines.append((f"{way}   {name}, {len(message)} bytes", below))
 
 
-def _messages(said: bytearray) -> Iterator[bytes]:
-    while said:
+def _messages(pending: bytearray) -> Iterator[bytes]:
+    while pending:
         size = REPLY_BYTES
-        if said[0] in EXCHANGES:
-            size = REQUEST_BYTES + int.from_bytes(said[REQUEST_BYTES - 4 : REQUEST_BYTES])
-        if len(said) < size:
+        if pending[0] in EXCHANGES:
+            size = REQUEST_BYTES + int.from_bytes(pending[REQUEST_BYTES - 4 : REQUEST_BYTES])
+        if len(pending) < size:
             return
-        yield bytes(said[:size])
-        del said[:size]
+        yield bytes(pending[:size])
+        del pending[:size]
 
 
-# -- every field of a message -----------------------------------------------------------------------------------------
+# -- every field of a message ------------------------------------------------------------------------------------------
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of one message, by the document's layouts alone."""
+    """Yield the fields of one message, decoded only from the document's layouts."""
     request = message[0] in EXCHANGES
     at = 0
     names = ["term", "last log term", "last log index", "commit index"] if request else ["term", "next index"]
@@ -186,24 +187,24 @@ def _servers(servers: bytes) -> Iterator[Field]:
         servers = servers[8 + size :]
 
 
-# -- the set-up -------------------------------------------------------------------------------------------------------
+# -- the scenario ------------------------------------------------------------------------------------------------------
 
 
-async def capture(directory: Path) -> Talk:
-    """Alice asks Charlie to be added; ends when she is a member."""
-    talk = Talk()
+async def capture(directory: Path) -> Transcript:
+    """Record the messages from Alice's request to be added until Alice is a member."""
+    transcript = Transcript()
 
-    class Overheard(TlsConnector):
+    class RecordingConnector(TlsConnector):
         async def connect(self, address: PeerAddress) -> Reached:
             reached = await super().connect(address)
             called = "Charlie" if address == servers.resolve(CHARLIE) else "Alice"
-            if called == "Charlie" and talk.mentions("AddServerResponse"):
+            if called == "Charlie" and transcript.mentions("AddServerResponse"):
                 return reached
             caller = "Alice" if called == "Charlie" else "Charlie"
-            return Reached(Listening(reached.stream, talk, caller, called), reached.channel)
+            return Reached(RecordedStream(reached.stream, transcript, caller, called), reached.channel)
 
     async with trio.open_nursery() as nursery:
-        servers = LoopbackGroup(directory, nursery, founders=1, transport=Overheard())
+        servers = LoopbackGroup(directory, nursery, founders=1, transport=RecordingConnector())
         charlie = (await servers.start(CHARLIE)).server
         await servers.leader()
         await until(lambda: charlie.commit_index == 1)
@@ -216,16 +217,16 @@ async def capture(directory: Path) -> Talk:
         await until(lambda: ALICE in charlie.describe().raft.configuration.voter_ids)
         await until(lambda: charlie.describe().raft.change is None)
         nursery.cancel_scope.cancel()
-    last = next(number for number, (title, _) in enumerate(talk.lines) if "SyncLogResponse" in title)
-    del talk.lines[last + 1 :]
-    return talk
+    last = next(number for number, (title, _) in enumerate(transcript.lines) if "SyncLogResponse" in title)
+    del transcript.lines[last + 1 :]
+    return transcript
 
 
 def main() -> None:
     """Print one capture."""
     with tempfile.TemporaryDirectory() as directory:
-        talk = trio.run(capture, Path(directory))
-    print(talk.text())  # noqa: T201 - a command for people
+        transcript = trio.run(capture, Path(directory))
+    print(transcript.text())  # noqa: T201 - a command for people
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A stage for Garlic Farm tests: servers behind memory streams, with handlers that the test scripts.
+"""A stage for Garlic Farm tests: servers with scripted handlers, connected by memory streams.
 
-Every server on it knows the identities of the servers 1 to 99, and a server's private key follows from its id.
+Each server knows the identities of servers 1 to 99. A server's private key is derived from its id.
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,11 +36,11 @@ PASSWORD = "correct horse"  # noqa: S105 - the test's own
 CREDENTIALS = Credentials("router", PASSWORD)
 ALICE, BOB, CAROL = 1, 2, 3
 CHANNEL = tls_channel(sha256(b"memory").digest())
-"""Of every connection on the stage."""
+"""Channel of every connection on the stage."""
 
 
 def key_of(server_id: int) -> Ed25519PrivateKey:
-    """The identity key of a server."""
+    """Return the identity key of a server."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"server %d" % server_id).digest())
 
 
@@ -48,12 +48,12 @@ SERVER_KEYS = {number: key_of(number).public_key().public_bytes_raw() for number
 
 
 def peers_of(server_id: int | None) -> ListedPeers | None:
-    """The directory of a server; None for a client that is no server, and shows the password alone."""
+    """Return the directory of a server; None for a client, which uses only the password."""
     return None if server_id is None else ListedPeers(key_of(server_id), SERVER_KEYS)
 
 
 class ScriptedHandler:
-    """Answers as the test says. By default every vote is granted, every append succeeds, and `leader` leads."""
+    """A handler with scripted replies. By default it grants votes, accepts appends, and `leader` leads."""
 
     def __init__(self, own_id: int) -> None:
         self.own_id = own_id
@@ -61,14 +61,14 @@ class ScriptedHandler:
         self.term = 1
         self.log: list[bytes] = []
         self.refused = 0
-        """Requests that a server come or go."""
+        """Number of refused membership requests."""
         self.asked: list[tuple[ServerId, core.Request]] = []
-        self.asked_by_clients: list[tuple[bytes, ...]] = []
+        self.commands_of_clients: list[tuple[bytes, ...]] = []
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
-        """The scripted reply, after the scripted delay."""
+        """Send the scripted reply after the scripted delay."""
         self.asked.append((sender, request))
 
         async def answer() -> None:
@@ -77,8 +77,8 @@ class ScriptedHandler:
         return _in_the_background(answer)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """The scripted answer."""
-        self.asked_by_clients.append(commands)
+        """Send the scripted reply."""
+        self.commands_of_clients.append(commands)
 
         async def answer() -> None:
             await trio.lowlevel.checkpoint()
@@ -87,16 +87,16 @@ class ScriptedHandler:
         return _in_the_background(answer)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """The end of the log, if this server leads."""
+        """Send the end of the log if this server leads."""
         return self.client_request((), answered)
 
     def membership_request(
         self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Refused: the scripted server's members do not change."""
+        """Refuse the request: the scripted server's members do not change."""
         self.refused += 1
-        asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
-        destination = self.leader or UNKNOWN_SERVER if asked_by_client else request.source
+        is_from_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
+        destination = self.leader or UNKNOWN_SERVER if is_from_client else request.source
         answered(
             wire.ANSWERS[type(request)](
                 source=self.own_id, destination=destination, term=self.term, next_index=0, accepted=False
@@ -143,7 +143,7 @@ def _in_the_background(answer: Callable[[], Awaitable[None]]) -> Cancel:
 
 
 def _given_already() -> None:
-    """The answer has been given."""
+    """Do nothing: the reply was sent already."""
 
 
 class Host:
@@ -162,7 +162,7 @@ class Host:
     ) -> None:
         self.incidents: list[Incident] = []
         self.told = trio.Event()
-        """Set by the first incident."""
+        """Event set by the first incident."""
         self.metrics = Metrics(self._tell)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
@@ -190,12 +190,12 @@ class Host:
 
     @property
     def faults(self) -> set[Fault]:
-        """The kinds of incidents so far."""
+        """Return the kinds of incidents so far."""
         return {incident.fault for incident in self.incidents}
 
 
 class Stage:
-    """Hosts by port; connecting to a port on which no host listens is refused."""
+    """Hosts by port. A connection to a port without a host is refused."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
@@ -210,11 +210,11 @@ class Stage:
         return host
 
     def via(self, _: PeerAddress) -> Via | None:
-        """There is no proxy in between."""
+        """Return None, because connections are direct."""
         return None
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """A memory stream to the host at that port."""
+        """Return a memory stream to the host at that port."""
         host = self.hosts.get(address.port)
         if host is None:
             raise OSError(111, "Connection refused")
@@ -226,7 +226,7 @@ class Stage:
         return Reached(ours, CHANNEL)
 
     def resolve(self, server: int) -> PeerAddress | None:
-        """Every id has an address, whether or not a host listens there."""
+        """Return an address for every id, even without a host."""
         return PeerAddress("memory", server, bytes(32)) if server > 0 else None
 
     def dialer(
@@ -239,7 +239,7 @@ class Stage:
         offered: tuple[str, ...] = tuple(EXTENSION_SETS),
         role: ConnectionRole = ConnectionRole.SERVER,
     ) -> Dialer:
-        """Connects in the name of `own_id`."""
+        """Return a dialer that connects as `own_id`."""
         caller = Initiator(
             cluster,
             lambda: (Credentials(CREDENTIALS.user, password),),
@@ -252,7 +252,7 @@ class Stage:
         return Dialer(caller, transport=self)
 
     def dialer_with(self, own_id: int, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
-        """Connects with whatever credentials there are at the time."""
+        """Return a dialer that connects with the credentials current at that time."""
         identity = Identity("cluster-a", own_id)
         caller = Initiator(
             "farm", credentials, lambda: identity, Random(7).randbytes, peers_of(own_id), ConnectionRole.SERVER

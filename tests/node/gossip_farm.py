@@ -1,4 +1,4 @@
-"""Starts, crashes and watches gossip agents within one test."""
+"""Helpers that start, crash and observe gossip agents in one test."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,13 +24,13 @@ from gossip.wire.seal import SealFault
 RING = Keyring.of(b"the key of the farm of the tests")
 PATIENCE_S = 60
 _READ: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""Up to which cursor a test has read the events of a group."""
+"""Last event cursor that a test has read, for each group."""
 
 
 def in_simulated_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test by a clock that jumps to the next deadline whenever every task waits.
+    """Run a test with a clock that jumps to the next deadline whenever every task waits.
 
-    To that clock a thread at work looks like waiting, and hours would pass during an fsync: threads run in place.
+    The clock does not wait for threads, so hours could pass during an fsync. Work for threads therefore runs in place.
     """
 
     async def in_place(work: Callable[..., Any], *arguments: Any) -> Any:
@@ -46,7 +46,7 @@ def in_simulated_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Non
 
 
 class Farm:
-    """The agents that a test runs; each can be crashed by itself."""
+    """The agents of a test; each can be crashed separately."""
 
     def __init__(self, nursery: trio.Nursery, network: Network | None) -> None:
         self._nursery = nursery
@@ -55,7 +55,7 @@ class Farm:
         self._ended: dict[Group, trio.Event] = {}
 
     async def start(self, *seeds: Group, **settings: Any) -> Group:
-        """One more agent, that joins through `seeds`."""
+        """Start an agent that joins through `seeds`."""
         defaults: dict[str, Any] = {
             "bind": Address("127.0.0.1", 0),
             "key": RING,
@@ -69,12 +69,12 @@ class Farm:
         return group
 
     async def start_many(self, count: int, **settings: Any) -> list[Group]:
-        """A first agent, and the others through it."""
+        """Start an agent, and further agents that join through it."""
         first = await self.start(**settings)
         return [first, *[await self.start(first, **settings) for _ in range(count - 1)]]
 
     async def crash(self, agent: Group) -> None:
-        """End an agent without a word to the others."""
+        """Stop an agent without announcing its departure."""
         self._scopes[agent].cancel()
         await self._ended[agent].wait()
 
@@ -90,25 +90,25 @@ class Farm:
 
 @asynccontextmanager
 async def running_farm(network: Network | None = None) -> AsyncIterator[Farm]:
-    """A farm that ends with the block."""
+    """Run a farm until the block ends."""
     async with trio.open_nursery() as nursery:
         yield Farm(nursery, network)
         nursery.cancel_scope.cancel()
 
 
 def statuses(agent: Group) -> dict[bytes, Status]:
-    """How every other member stands in the eyes of `agent`."""
+    """Return the status of every other member as `agent` sees it."""
     return {member.node_id: member.status for member in agent.members()}
 
 
 def sees(agent: Group, *others: Group, status: Status = Status.ALIVE) -> bool:
-    """Whether `agent` sees all of `others` so."""
+    """Return True if `agent` sees all of `others` with this status."""
     seen = statuses(agent)
     return all(seen.get(other.node_id) is status for other in others)
 
 
 async def until(agent: Group, condition: Callable[[], bool]) -> None:
-    """Wait until a condition on the agent's view holds, woken by its own events."""
+    """Wait until a condition holds; check it after each event of the agent."""
     with trio.fail_after(PATIENCE_S):
         events = agent.events(after=agent.cursor)
         while not condition():
@@ -116,28 +116,28 @@ async def until(agent: Group, condition: Callable[[], bool]) -> None:
 
 
 async def until_all_see_all(agents: list[Group]) -> None:
-    """Wait until each sees all others alive."""
+    """Wait until each agent sees all others alive."""
     for agent in agents:
         others = [other for other in agents if other is not agent]
         await until(agent, lambda agent=agent, others=others: sees(agent, *others))  # type: ignore[misc] # mypy: defaults of lambdas
 
 
 async def until_counted(agent: Group, reason: SealFault | Loss, least: int = 1) -> None:
-    """Wait until that many datagrams were dropped for a reason."""
+    """Wait until at least `least` datagrams were dropped for a reason."""
     with trio.fail_after(PATIENCE_S):
         while agent.describe().wire.dropped.get(reason, 0) < least:  # noqa: ASYNC110 - counters have no event to wait for
             await trio.sleep(0.01)
 
 
 async def next_event(group: Any) -> Any:
-    """The next event that this test has not read."""
+    """Return the next unread event of this test."""
     numbered = await anext(group.events(after=_READ.get(group, 0)))
     _READ[group] = numbered.cursor
     return numbered.event
 
 
 def new_events(group: Any) -> list[Any]:
-    """The events that this test has not read, as far as the ring holds them."""
+    """Return the unread events of this test that the ring still holds."""
     ring = group._ring
     read, _READ[group] = _READ.get(group, 0), ring.cursor
     numbered = (each for lane in ring._lanes.values() for each in lane if each[0] > read)

@@ -1,4 +1,4 @@
-"""A network in memory for gossip agents: every datagram arrives at once, unless the test cuts a node off."""
+"""A network in memory for gossip agents: datagrams arrive immediately, unless the test isolates a node."""
 
 from collections import deque
 
@@ -19,12 +19,12 @@ class MemorySocket:
         self.arrived = trio.Event()
 
     def send(self, datagram: bytes, target: Address) -> bool:
-        """Deliver at once."""
+        """Deliver a datagram immediately."""
         self.network.deliver(datagram, self.address, target)
         return True
 
     async def readable(self) -> None:
-        """Until something arrives."""
+        """Wait until a datagram is available."""
         if not self.waiting:
             self.arrived = trio.Event()
             await self.arrived.wait()
@@ -32,20 +32,20 @@ class MemorySocket:
             await trio.lowlevel.checkpoint()
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """The next datagram if one waits already."""
+        """Return the next waiting datagram, or None."""
         return self.waiting.popleft() if self.waiting else None
 
     def overflowed(self) -> int:
-        """Nothing is counted."""
+        """Return 0: overflow is not counted."""
         return 0
 
     def close(self) -> None:
-        """Unplug."""
+        """Detach the socket from the network."""
         self.network.unplug(self)
 
 
 class MemoryNetwork:
-    """Hosts by address; ports that are 0 are given out from 40000 up."""
+    """Hosts by address; port 0 is replaced by a port from 40000 on."""
 
     def __init__(self) -> None:
         self.sockets: dict[Address, MemorySocket] = {}
@@ -56,7 +56,7 @@ class MemoryNetwork:
         self.sent: list[tuple[Address, Address, bytes]] = []
 
     def bind(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
-        """A socket for one node."""
+        """Return a socket for one node."""
         if address.port == 0:
             address = Address(address.host, 40_000 + len(self.sockets))
         if address in self.sockets:
@@ -64,12 +64,12 @@ class MemoryNetwork:
         return self.sockets.setdefault(address, MemorySocket(self, address))
 
     def bind_broadcast(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
-        """A socket beside others."""
+        """Return a socket that shares its address with others."""
         self.listeners.append(MemorySocket(self, address))
         return self.listeners[-1]
 
     async def resolve(self, host: str, port: int) -> list[Address]:
-        """Look the name up in `names`."""
+        """Resolve a name with `names`."""
         await trio.lowlevel.checkpoint()
         self.lookups.append(host)
         if host not in self.names:
@@ -77,7 +77,7 @@ class MemoryNetwork:
         return [Address(each, port) for each in self.names[host]]
 
     def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
-        """Hand a datagram to the node that listens at its target."""
+        """Deliver a datagram to the sockets of its target."""
         self.sent.append((source, target, datagram))
         if {source, target} & self.cut_off:
             return
@@ -87,7 +87,7 @@ class MemoryNetwork:
             socket.arrived.set()
 
     def unplug(self, socket: MemorySocket) -> None:
-        """The node is gone: what is sent to it is lost."""
+        """Detach a socket; datagrams to it are lost."""
         if socket in self.listeners:
             self.listeners.remove(socket)
         else:

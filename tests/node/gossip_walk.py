@@ -1,9 +1,11 @@
-"""Records the calls of a datagram between codec and codec: from a decoded ping to the encoding of its ack.
+"""Record the function calls between codec and codec: from a decoded ping to the encoding of its ack.
 
-The profile hook of the interpreter sees every call of a Python function. Recording begins when the codec of one node
-returns a ping that carries updates, and ends when the same codec is given the ack. Only functions of gossip count, the
-codec's own excepted. A call is *written* if its function stands in the code by name: comprehensions and the
-constructors that `dataclass` makes count, but no reader looks them up.
+The interpreter's profile hook reports every call of a Python function. Recording begins when the codec of one node
+returns a ping with updates, and ends when the same codec receives the ack. Only functions of gossip count, without the
+codec's own functions.
+
+A call is *written* if its function has a name in the source. Comprehensions and generated constructors of dataclasses
+are counted as calls only.
 """
 
 import sys
@@ -16,12 +18,12 @@ from gossip.node.group import Group
 from gossip.wire.secure_codec import SecureCodec
 
 Call = tuple[str, str]
-"""The module and the function."""
+"""Module and function."""
 _NAMELESS = ("<lambda>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 
 
 class CodecWalk:
-    """The calls that one node made between codec and codec for one ping with updates."""
+    """The calls of one node between codec and codec for one ping with updates."""
 
     def __init__(self, group: Group) -> None:
         self._codec = group._transport._codec
@@ -32,7 +34,7 @@ class CodecWalk:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Watch all calls until the walk is complete."""
+        """Record all calls until the walk is complete."""
         before = sys.getprofile()
         sys.setprofile(self._seen)
         try:

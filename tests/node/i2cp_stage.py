@@ -1,4 +1,4 @@
-"""A stage for the I2CP router: the router behind it speaks real bytes, and the clock runs with trio's."""
+"""A stage for the I2CP router: a fake router that speaks I2CP, and a clock that advances with trio's clock."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,14 +35,14 @@ def structure(key: SigningKey = TRANSIENT, after_s: int = 0) -> bytes:
 
 @dataclass
 class Stage:
-    """A node's router, the fake one behind it, and the alarms."""
+    """A node's router, the fake router it connects to, and the alarms."""
 
     router: I2cpRouter
     fake: FakeRouter
     alarms: Alarms
 
     def standing(self) -> dict[str, str]:
-        """The texts of the alarms that stand."""
+        """Return the texts of the active alarms."""
         return {alarm.kind: alarm.text for alarm in self.alarms.standing()}
 
 

@@ -1,4 +1,4 @@
-"""A farm behind a Kafka listener: a stage's log as a topic, and what a client reads of it."""
+"""A farm with a Kafka listener: the log of a stage as a topic, and helpers that read it."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ SETTINGS = KafkaSettings(listen=HERE, advertise=HERE)
 
 
 def stage_at(level: int = KAFKA_LEVEL) -> Stage:
-    """A stage whose farm has this feature level."""
+    """Return a stage whose farm has this feature level."""
     stage = Stage()
     farm = stage.applied_state.farm
     farm.state = replace(farm.state, level=level)
@@ -32,7 +32,7 @@ def stage_at(level: int = KAFKA_LEVEL) -> Stage:
 
 
 def named_stage() -> Stage:
-    """A stage whose farm knows what its servers are called."""
+    """Return a stage whose farm has names for its servers."""
     stage = stage_at()
     farm = stage.applied_state.farm
     names = ("one", "two", "three")
@@ -45,7 +45,7 @@ def named_stage() -> Stage:
 
 
 def farm_of(stage: Stage) -> FoundedFarm:
-    """The parts of a farm that a listener asks."""
+    """Return the parts of a farm that a listener uses."""
     replica = cast("Replica", stage.replica)
     submitting = Submitting(replica, stage.applied_state, stage.signer, "submit-01-1")
     farm = partial_farm(stage.applied_state, replica=replica, signer=stage.signer, submitting=submitting)
@@ -56,11 +56,11 @@ def farm_of(stage: Stage) -> FoundedFarm:
 def topic_of(
     stage: Stage, settings: KafkaSettings = SETTINGS, users: ListedUsers | None = None, *, is_server: bool = True
 ) -> FarmTopic:
-    """The log of the stage as a topic."""
+    """Return the log of the stage as a topic."""
     current = CurrentFarm(farm_of(stage) if is_server else None)
     return FarmTopic(current, settings, settings.advertise, Producing(current, users, stage.alarms), None)
 
 
 async def batches(topic: FarmTopic, offset: int = 0, max_bytes: int = 2**20) -> list[RecordBatch]:
-    """What is read from an offset."""
+    """Return the record batches from an offset on."""
     return read_batches(await topic.read(offset, max_bytes))

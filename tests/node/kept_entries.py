@@ -1,4 +1,4 @@
-"""A state machine for tests: it keeps every entry it took, and its snapshot holds them all."""
+"""A state machine for tests: it stores every applied entry, and its snapshot contains all of them."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -9,7 +9,7 @@ from consensus.core.model import Entry, Index, LogId
 
 
 class KeptEntries:
-    """`entries` are those from index 1 on, whether they came one by one or in a snapshot. `gate` can hold it up."""
+    """The entries from index 1 on, applied or restored. `gate` can delay applying."""
 
     def __init__(self, entries: list[Entry] | None = None) -> None:
         self.entries: list[Entry] = [] if entries is None else entries
@@ -18,17 +18,17 @@ class KeptEntries:
         self.gate.set()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take entries in order."""
+        """Apply entries in order."""
         await self.gate.wait()
         assert first == len(self.entries) + 1
         self.entries += entries
 
     def snapshot(self) -> Iterator[bytes]:
-        """All entries of this moment."""
+        """Return the current entries as snapshot chunks."""
         return encoded(tuple(self.entries))
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Begin anew."""
+        """Replace the entries by a snapshot."""
         data = b"".join([chunk async for chunk in state])
         self.entries[:] = decoded(data)
         assert len(self.entries) == last.index
@@ -36,10 +36,10 @@ class KeptEntries:
 
 
 def encoded(entries: tuple[Entry, ...]) -> Iterator[bytes]:
-    """One group for each entry."""
+    """Return one group per entry."""
     return (encode_group([entry]) for entry in entries)
 
 
 def decoded(data: bytes) -> list[Entry]:
-    """Reverse of `encoded`."""
+    """Return the entries of encoded groups."""
     return list(decode_group(data))

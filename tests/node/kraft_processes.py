@@ -1,7 +1,7 @@
-"""Servers of `garlicfarm kraft serve` as processes on loopback, and the files that they need.
+"""Processes of `garlicfarm kraft serve` on loopback, and their files.
 
-A quorum is formatted with three initial controllers and short timeouts. What a server prints is read as JSON, a line
-for each event. Every process that a test starts ends with the block, by its own id.
+A quorum is formatted with three initial controllers and short timeouts. The output of a server is read as JSON, one
+line per event. Every process ends with its block, by its own process id.
 """
 
 import json
@@ -37,12 +37,12 @@ FAST = {
 
 
 def kraft(*arguments: str) -> Result:
-    """A command of the group, in this process."""
+    """Run a KRaft command in this process."""
     return CliRunner().invoke(cli, ["kraft", *arguments], env={"GARLICFARM_KRAFT_CONTROLLERS": ""})
 
 
 class Files:
-    """Settings and directories of servers with the ids 1, 2, …; the first three are the initial controllers."""
+    """Settings and directories of servers 1, 2, …; the first three are the initial controllers."""
 
     def __init__(self, path: Path, count: int = 3) -> None:
         self.path = path
@@ -56,15 +56,15 @@ class Files:
             self.write(node_id, {})
 
     def address(self, node_id: int) -> str:
-        """Where a server listens."""
+        """Return the listener address of a server."""
         return f"{LOOPBACK}:{self.ports[node_id]}"
 
     def config(self, node_id: int) -> str:
-        """The file of its settings."""
+        """Return the settings file of a server."""
         return str(self.path / f"{node_id}.properties")
 
     def write(self, node_id: int, more: Mapping[str, str]) -> None:
-        """Its settings, with some more or others."""
+        """Write the settings of a server, with additions or replacements."""
         settings = {
             "process.roles": "controller",
             "node.id": str(node_id),
@@ -78,21 +78,21 @@ class Files:
         Path(self.config(node_id)).write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
 
     def format(self, node_id: int, *more: str, cluster_id: str | None = None) -> None:
-        """Make its directory."""
+        """Format the directory of a server."""
         who = ("-I", self.initial) if node_id <= 3 else ("-N",)
         result = kraft("format", "-c", self.config(node_id), "-t", cluster_id or self.cluster_id, *who, *more)
         assert result.exit_code == 0, result.stderr
 
 
 class ServeProcess:
-    """One server."""
+    """A running server process."""
 
     def __init__(self, node_id: int, process: "subprocess.Popen[str]", output: IO[str], errors: Path) -> None:
         self.node_id = node_id
         self.process = process
         self._errors = errors
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._hear, args=(output,), daemon=True).start()
+        threading.Thread(target=self._read_lines, args=(output,), daemon=True).start()
 
     def event(self, name: str, **facts: Any) -> dict[str, Any]:
         """Wait for the next line with this event and facts."""
@@ -103,23 +103,23 @@ class ServeProcess:
                 found: dict[str, Any] = json.loads(line)
                 if found["event"] == name and facts.items() <= found.items():
                     return found
-        raise AssertionError(f"server {self.node_id} told no {name} {facts}, but {''.join(seen)}{self.errors()}")
+        raise AssertionError(f"server {self.node_id} did not report {name} {facts}, but {''.join(seen)}{self.errors()}")
 
     def ended(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until the process ends without a signal; return its exit code."""
         try:
             return self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
-            said = "".join(self._lines.get() for _ in range(self._lines.qsize()))
-            raise AssertionError(f"server {self.node_id} goes on: {said}{self.errors()}") from None
+            output = "".join(self._lines.get() for _ in range(self._lines.qsize()))
+            raise AssertionError(f"server {self.node_id} did not end: {output}{self.errors()}") from None
 
-    def _hear(self, output: IO[str]) -> None:
+    def _read_lines(self, output: IO[str]) -> None:
         for line in output:
             self._lines.put(line)
         self._lines.put("")
 
     def errors(self) -> str:
-        """What it said on stderr."""
+        """Return its output on stderr."""
         return self._errors.read_text()
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -130,7 +130,7 @@ class ServeProcess:
 
 @contextmanager
 def served(files: Files, node_id: int, *arguments: str) -> Iterator[ServeProcess]:
-    """A server as long as the block lasts, or until a test ends it."""
+    """Run a server until the block or the test ends it."""
     errors = files.path / f"{node_id}.err"
     command = (*COMMAND, "serve", "-c", files.config(node_id), "--json", *arguments)
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""Replicas of a KRaft quorum in one process, over loopback: addresses, and batches that only these tests understand."""
+"""Replicas of a KRaft quorum in one process, over loopback, with JSON in place of record batches."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -29,17 +29,17 @@ LOOPBACK = "127.0.0.1"
 
 
 def write_entries(first: Index, entries: tuple[Entry, ...]) -> bytes:
-    """Entries as JSON, in the place of record batches."""
+    """Return entries as JSON, in place of record batches."""
     return json.dumps([first, [[entry.term, entry.kind.value, entry.data.hex()] for entry in entries]]).encode()
 
 
 def read_entries(data: bytes, position: LogId) -> tuple[Entry, ...]:
-    """Reverse of `write_entries`; raises `KafkaWireError`."""
+    """Return the entries of `write_entries`; raise `KafkaWireError` if they do not follow `position`."""
     if not data:
         return ()
     first, entries = json.loads(data)
     if first != position.index + 1:
-        raise KafkaWireError(f"entries from {first} on, behind {position.index}")
+        raise KafkaWireError(f"entries from {first} on, after {position.index}")
     return tuple(Entry(term, EntryKind(kind), bytes.fromhex(data)) for term, kind, data in entries)
 
 
@@ -51,32 +51,32 @@ class KnownReplicas:
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def topic(self) -> Topic:
-        """Kafka's."""
+        """Return Kafka's topic."""
         return Topic()
 
     def local(self) -> ReplicaKey:
-        """This one."""
+        """Return the key of this replica."""
         return self.own
 
     def replica_key(self, replica_id: int, directory: bytes) -> ReplicaKey:
-        """As it names itself."""
+        """Return the claimed key of a replica."""
         return ReplicaKey(replica_id, directory)
 
     def voter_key(self, voter_id: int) -> ReplicaKey | None:
-        """Every replica with an address votes."""
+        """Return the key of a voter: every replica with an address votes."""
         return ReplicaKey(voter_id) if voter_id in self.addresses else None
 
     def endpoint(self, replica: ReplicaKey) -> tuple[str, int] | None:
-        """By id."""
+        """Return the address of a replica by its id."""
         return self.addresses.get(replica.id)
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
-        """One."""
+        """Return the only listener."""
         return (("CONTROLLER", *self.addresses.get(self.own.id, (LOOPBACK, 1))),)
 
 
 class ScriptedReceiver(RecordedReceiver):
-    """A `Receiver` that keeps requests, and answers them when the test says so, or at once by `answer`."""
+    """A `Receiver` that keeps requests until the test answers them, or answers immediately with `answer`."""
 
     def __init__(self, answer: Callable[[Request], Reply | None] | None = None) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class ScriptedReceiver(RecordedReceiver):
         self._changed = trio.Event()
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
-        """Keep it, and answer it if that was said."""
+        """Keep a request, and answer it if `answer` is set."""
         if self.busy:
             raise ServerBusyError("busy")
         self.asked.append((sender, request, answered))
@@ -97,24 +97,24 @@ class ScriptedReceiver(RecordedReceiver):
             answered(self._answer(request))
 
     def forget(self, number: int) -> None:
-        """Keep the number."""
+        """Record the number of a dropped request."""
         self.forgotten.append(number)
 
     async def wait_asked(self, count: int) -> list[Request]:
-        """The requests, when there are so many."""
+        """Wait for `count` requests, and return them."""
         while len(self.asked) < count:
             await self._changed.wait()
         return [request for _, request, _ in self.asked]
 
 
 def service(receiver: RecordedReceiver | ConsensusServer, names: KnownReplicas) -> QuorumService:
-    """A service over a receiver, with the batches of this module."""
+    """Return a service over a receiver, with the batches of this module."""
     return QuorumService(receiver, names, write_entries, lambda: Answering(leader=None))
 
 
 @dataclass
 class Replica:
-    """One voter that runs."""
+    """A running voter."""
 
     server: ConsensusServer
     transport: KraftTransport
@@ -126,7 +126,7 @@ class Replica:
 async def voter(
     path: Path, number: int, names: list[KnownReplicas], cluster_id: str | None = None
 ) -> AsyncIterator[Replica]:
-    """One of the voters that `names` has, on a directory of its own; tells the others where it listens."""
+    """Run one voter of `names` on its own directory, and give all replicas its address."""
     name = names[number - 1]
     voters = Configuration(tuple(Server(each.own, f"replica:{each.own.id}") for each in names))
     transport, machine = KraftTransport(name, read_entries), KeptEntries()
@@ -151,20 +151,20 @@ async def voter(
 
 
 def replica_names(count: int) -> list[KnownReplicas]:
-    """Of voters 1 to `count`."""
+    """Return the names of voters 1 to `count`."""
     return [KnownReplicas(ReplicaKey(number)) for number in range(1, count + 1)]
 
 
 @asynccontextmanager
 async def quorum(path: Path, count: int = 3) -> AsyncIterator[list[Replica]]:
-    """So many voters."""
+    """Run a quorum of `count` voters."""
     names = replica_names(count)
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(voter(path, number, names)) for number in range(1, count + 1)]
 
 
 async def leader_of(replicas: list[Replica]) -> Replica:
-    """The leader, when there is one."""
+    """Wait for a leader, and return it."""
     while True:
         for replica in replicas:
             if replica.server.role.role is Role.LEADER:

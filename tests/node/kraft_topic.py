@@ -26,23 +26,23 @@ EPOCH = 5
 
 
 def caller(version: int) -> Caller:
-    """A client without a login."""
+    """Return a client without a login."""
     return Caller("test", None, "127.0.0.1", 1, version, 1, "PLAINTEXT")
 
 
 def written(base_offset: int, values: list[bytes]) -> bytes:
-    """One batch; the record at offset 0 is of 1,000 ms, each one is a millisecond later than the one before."""
+    """Return one batch. The record at offset 0 has the time 1,000 ms; each further record is one millisecond later."""
     records = tuple(Record(1_000 + base_offset + at, None, value) for at, value in enumerate(values))
     return encode_batch(RecordBatch(base_offset, EPOCH, records))
 
 
 def values_in(data: bytes) -> list[bytes]:
-    """The values of all records of some batches."""
+    """Return the values of all records of some batches."""
     return [record.value or b"" for batch in read_batches(data) for record in batch.records]
 
 
 class MemoryOffsets:
-    """`GroupOffsets` of a leader; several servers may have the same, as they have the same log."""
+    """`GroupOffsets` of a leader; servers with the same log may share them."""
 
     def __init__(self) -> None:
         self.noted: dict[str, dict[str, CommittedOffset]] = {}
@@ -52,25 +52,25 @@ class MemoryOffsets:
         self.error: Exception | None = None
 
     def is_coordinator(self) -> bool:
-        """As the test says."""
+        """Return `is_ready`."""
         return self.is_ready
 
     def groups(self) -> Collection[str]:
-        """All."""
+        """Return the names of all groups."""
         return self.noted
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if no other user was first."""
+        """Return True if no other user used the group first."""
         return self.owners.get(group, principal) == principal
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
-        """What was committed."""
+        """Return the committed offsets of a group."""
         return self.noted.get(group, {})
 
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
     ) -> None:
-        """Note them after a while, or fail."""
+        """Record offsets after `wait_s`, or raise `error`."""
         del hold_s
         self.owners.setdefault(group, principal)
         await trio.sleep(self.wait_s)
@@ -80,7 +80,7 @@ class MemoryOffsets:
 
 
 class MemoryTopic:
-    """A `ServedTopic` of which the test says how it stands."""
+    """A `ServedTopic` whose state a test sets."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, bytes]] = []
@@ -99,7 +99,7 @@ class MemoryTopic:
         self._changed = trio.Event()
 
     def is_served_at(self, port: int) -> None:
-        """Name one broker only, the one at this port: a real client asks any of those that it is told of."""
+        """List only the broker at this port: a real client may connect to any listed broker."""
         self.brokers = (Broker(self.node_id, "127.0.0.1", port),)
 
     def write(self, *values: bytes) -> None:
@@ -110,7 +110,7 @@ class MemoryTopic:
         self._changed = trio.Event()
 
     def state(self) -> TopicState:
-        """How the test says that it is."""
+        """Return the state that the test set."""
         return TopicState(
             name="farm",
             topic_id=TOPIC_ID,
@@ -127,7 +127,7 @@ class MemoryTopic:
         )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """By the cache."""
+        """Read through the cache."""
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRangeError
         return await self.cache.read(offset, max_bytes) if offset < self.end else b""
@@ -141,26 +141,26 @@ class MemoryTopic:
         return data
 
     async def wait_beyond(self, offset: int) -> None:
-        """Wait for `write`."""
+        """Wait until records after `offset` are written."""
         while self.end <= offset:
             await self._changed.wait()
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """By the rule of `written`."""
+        """Return the offset and time for a timestamp, by the rule of `written`."""
         offset = max(self.start, timestamp_ms - 1_000)
         return (offset, 1_000 + offset) if offset < self.end else None
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
-        """By the rule of `written`."""
+        """Return the offset and time of the last record, by the rule of `written`."""
         return (self.end - 1, 999 + self.end) if self.end else None
 
     async def epoch_end(self, epoch: int) -> int | None:
-        """As the test says."""
+        """Return the end offset that the test set for an epoch."""
         await trio.lowlevel.checkpoint()
         return self.epoch_ends.get(epoch, MAX_OFFSET)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """Commit at once, once for each sequence; never if stuck."""
+        """Commit a batch immediately, once per sequence; never if stuck."""
         del principal
         if self.is_stuck:
             await trio.sleep_forever()
@@ -171,10 +171,10 @@ class MemoryTopic:
         return Produced(self.appended[key], -1)
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """Always the same."""
+        """Return always the same producer id."""
         del principal
         return ProducerId(41, 0)
 
     def groups(self) -> GroupOffsets | None:
-        """As the test says."""
+        """Return the offsets of the test."""
         return self.offsets

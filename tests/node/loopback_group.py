@@ -1,7 +1,7 @@
-"""Real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again.
+"""Real servers on loopback with TLS, Garlic Farm and logs on disk; each can be killed and restarted.
 
-The servers 1 to 3, or as many as wanted, create the cluster. Others begin with an empty log, know no server, and are
-added by requests.
+Servers 1 to `founders` create the cluster. Other servers start with an empty log and no list of servers, and are added
+by requests.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -55,42 +55,45 @@ PATIENT = Options(
     snapshot_chunk_bytes=64 * 1024,
 )
 CALM = replace(PATIENT, election_timeout_min_ms=4_000, election_timeout_max_ms=6_000)
-"""For an `eager` group: no leader loses leadership because the machine is busy, for stories that are not about that."""
+"""Options for an `eager` group whose tests must not depend on elections.
+
+With the long timeouts a leader keeps its role on a busy machine.
+"""
 SMALL = StorageOptions(segment_bytes=256 * 1024)
 NOTHING_BEHIND = ServerOptions(retain_bytes=1)
-"""Where a snapshot was taken, the log before it is gone."""
+"""Options that delete the log before each snapshot."""
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds of which nothing tells: a bound on the whole test ends the wait."""
+    """Poll until a condition without an event is true; the limit of the whole test ends the wait."""
     while not holds():  # noqa: ASYNC110 - what the servers do is looked at from outside
         await trio.sleep(0.01)
 
 
 class Service:
-    """What the servers replicate: here, a list of commands. Others may have more state than that."""
+    """The replicated state: a list of commands. Subclasses may add state."""
 
     def __init__(self) -> None:
         self.executed: list[bytes] = []
 
     async def execute(self, _index: int, command: bytes) -> bytes:
-        """The command's number."""
+        """Execute a command and return its number."""
         self.executed.append(command)
         return b"%d" % len(self.executed)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Nothing beside what came of requests."""
+        """Return an empty snapshot: the session table already contains the results of requests."""
         return iter(())
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Takes back what `snapshot` gave."""
+        """Restore the state of `snapshot`, which is empty."""
         async for _ in state:
-            raise AssertionError("there was none")
+            raise AssertionError("this snapshot must be empty")
 
 
 @dataclass
 class Life:
-    """One life of one server."""
+    """One run of one server."""
 
     server: ConsensusServer
     machine: DedupStateMachine
@@ -103,28 +106,28 @@ class Life:
 
     @property
     def executed(self) -> list[bytes]:
-        """The commands that were executed, in order."""
+        """Return the executed commands in order."""
         return self.service.executed
 
 
 class Machine(DedupStateMachine):
-    """Knows where in the log the configurations are, which the wire wants to be told."""
+    """A state machine that records the indexes of configurations, because the wire format contains them."""
 
     configurations: tuple[Index, ...] = ()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries."""
+        """Apply committed entries."""
         found = (index for index, entry in enumerate(entries, first) if entry.kind == EntryKind.CONFIGURATION)
         self.configurations += tuple(found)
         await super().apply(first, entries)
 
     def configuration_before(self, index: Index) -> Index:
-        """The last of them below `index`; 0: none, or none since a snapshot."""
+        """Return the last configuration index below `index`, or 0 without one since the last snapshot."""
         return max((each for each in self.configurations if each < index), default=0)
 
 
 class Gateway(ClientRequests):
-    """What stands behind a listener."""
+    """The request handlers of a listener."""
 
     def __init__(self, server: ConsensusServer, server_id: int, machine: DedupStateMachine, members: Members) -> None:
         super().__init__(server, server_id, machine)
@@ -134,16 +137,16 @@ class Gateway(ClientRequests):
     def membership_request(
         self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """A server is to come or go."""
+        """Handle a request to add or remove a server."""
         return self._members.membership_request(request, answered)
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
-        """A peer's request."""
+        """Handle a peer's request."""
         return ask_server(self._server, sender, request, answered)
 
 
 class LoopbackGroup:
-    """The servers. `changed` is set whenever one of them announces something."""
+    """A group of servers. Each change of role sets `_changed`."""
 
     def __init__(
         self,
@@ -157,9 +160,10 @@ class LoopbackGroup:
         *,
         eager: bool = False,
     ) -> None:
-        """`transport` opens all connections, in place of TLS.
+        """Set the options of the group.
 
-        `eager`: the founder that starts last campaigns at once, so that a group of long timeouts has a leader soon.
+        `transport` opens all connections in place of TLS. `eager`: the last started founder campaigns immediately, so
+        that a group with long timeouts soon has a leader.
         """
         self._transport = transport
         self._eager = eager
@@ -168,11 +172,11 @@ class LoopbackGroup:
         self._limits = limits
         self._make_service = make_service
         self.strangers: dict[int, PeerAddress] = {}
-        """Servers that are none of ours, and where they listen."""
+        """Addresses of servers outside this group."""
         self.plain: dict[int, tuple[str, int]] = {}
-        """Those of them that know neither TLS nor handshake, where they are known before a server starts."""
+        """Addresses of servers without TLS and handshake, if they are known before a server starts."""
         self.plain_ports: dict[int, int] = {}
-        """Where a server that started listens for them."""
+        """Ports of started servers for plain peers."""
         self.incidents: list[Incident] = []
         self._nursery = nursery
         self._ports: dict[int, int] = {}
@@ -182,18 +186,18 @@ class LoopbackGroup:
         self.lives: dict[int, Life] = {}
 
     async def start(self, server_id: int) -> Life:
-        """Begin a life with what the disk holds."""
+        """Start a run from the data on disk."""
         self._generation += 1
         return await self._nursery.start(self._live, server_id, self._generation)  # type: ignore[no-any-return]  # trio's
 
     async def kill(self, server_id: int) -> None:
-        """End a life in the midst of whatever it does; its connections break."""
+        """End a run at any point; its connections break."""
         life = self.lives.pop(server_id)
         life.scope.cancel()
         await life.ended.wait()
 
     async def leader(self) -> int:
-        """The leader, as soon as there is one."""
+        """Wait for a leader, and return its id."""
         while True:
             changed = self._changed
             for server_id, life in self.lives.items():
@@ -202,19 +206,19 @@ class LoopbackGroup:
             await changed.wait()
 
     def endpoint(self, server_id: int) -> str:
-        """How a server calls itself in a configuration: by its id, so that it stays the same from life to life."""
+        """Return the endpoint of a server in a configuration. It contains the id, so it is the same in every run."""
         return f"tcp://127.0.0.1:{server_id}"
 
     def may_add(self, server: Server) -> PeerAddress | str:
-        """Every server that listens may be added."""
+        """Return the address of a listening server, or an error text."""
         return self.resolve(integer_id(server.server_id)) or "no server listens under this id"
 
     def may_remove(self, _server: ServerId, _configuration: Configuration) -> str | None:
-        """Every server may be removed."""
+        """Return None: every server may be removed."""
         return None
 
     def resolve(self, server_id: int) -> PeerAddress | None:
-        """Where a server listens, once it has ever listened."""
+        """Return the address of a server, or None if it has never listened."""
         if server_id in self.plain:
             return PlainPeers(self.plain).address(server_id)
         if server_id in self.strangers:
@@ -228,7 +232,10 @@ class LoopbackGroup:
     def client(
         self, offered: tuple[str, ...] = tuple(EXTENSION_SETS), server_id: int | None = None
     ) -> GarlicFarmClient:
-        """A client that knows all three, and of the protocol what it offers; `server_id`: it is that server's own."""
+        """Return a client that offers these extensions and has the addresses of all founders.
+
+        `server_id`: the client acts for this server.
+        """
         return GarlicFarmClient(self._dialer(server_id, offered), self.resolve, self.ids, random=Random(5))
 
     def _dialer(self, server_id: int | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:

@@ -40,10 +40,10 @@ class MemoryDisk(CrashDisk):
     full: bool = False
     broken: bool = False
     full_for: str = ""
-    """There is no space for files whose name ends so."""
+    """Suffix of files whose writes fail because the disk is full."""
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Carry out operations after a while, or fail."""
+        """Perform operations after a delay, or fail."""
         await trio.sleep(0.002)
         writes = [operation.file for operation in operations if isinstance(operation, CreateFile | WriteBytes)]
         if self.full or (self.full_for and any(file.endswith(self.full_for) for file in writes)):
@@ -53,7 +53,7 @@ class MemoryDisk(CrashDisk):
         self.run(operations[start:])
 
     def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
-        """Carry out operations after a while, or tell why not."""
+        """Perform operations after a delay, and pass the error or None to `ended`."""
 
         async def perform() -> None:
             error: Exception | None = None
@@ -66,14 +66,14 @@ class MemoryDisk(CrashDisk):
         trio.lowlevel.spawn_system_task(perform)
 
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
-        """Read after a while."""
+        """Read after a delay."""
         await trio.sleep(0.001)
         return question(self)
 
 
 @dataclass
 class Node:
-    """One server with what a test wants to see of it."""
+    """One server with its disk, state machine and notices."""
 
     server: ConsensusServer
     disk: MemoryDisk
@@ -82,7 +82,7 @@ class Node:
 
     @property
     def applied(self) -> list[Entry]:
-        """What the state machine holds."""
+        """Return the entries of the state machine."""
         return self.machine.entries
 
 
@@ -131,17 +131,17 @@ def build(
     return Node(ConsensusServer(core, recovery.storage, disk, parts), disk, machine, notices)
 
 
-async def request(node: Node, sender: int, asked: Request) -> Reply:
-    """What the server answers to a request of a peer; the correlation is translated, as a transport would."""
+async def request(node: Node, sender: int, sent: Request) -> Reply:
+    """Return the server's reply to a peer's request. The correlation is translated, as a transport does."""
     awaited = Awaited[Reply]()
-    node.server.ask(sender, replace(asked, correlation=next_call()), awaited.give)
+    node.server.ask(sender, replace(sent, correlation=next_call()), awaited.give)
     reply = await awaited.wait()
     assert reply is not None
-    return replace(reply, correlation=asked.correlation)
+    return replace(reply, correlation=sent.correlation)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let simulated time pass until something is true."""
+    """Advance simulated time until a condition is true."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
             await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A farm with only those parts that a story requests."""
+"""A farm with only the parts that a test needs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from bridge.node.membership.farm_peers import KnownFarm
 
 
 def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
-    """Any part that is not given is None."""
+    """Return a farm with these parts; every other part is None."""
     reconciling = SimpleNamespace(losing_vote=frozenset(), waits=())
     rest: dict[str, Any] = dict.fromkeys(
         (

@@ -1,12 +1,12 @@
-"""Servers of another implementation that know the messages only: no TLS, no handshake, no signature.
+"""Servers of another implementation, which supports the messages only: no TLS, no handshake, no signature.
 
-    PlainDialer     a server of the list ──▶ TCP, and at once the messages; any other ──▶ the ordinary dialer
+    PlainDialer     a listed server ──▶ TCP, then messages immediately; any other ──▶ the ordinary dialer
     PlainListener   TCP from a listed address ──▶ the first message names a server of that address ──▶ connection
-                                              └──▶ anything else is closed, counted and reported
+                                              └──▶ any other connection is closed, counted and reported
 
-Nothing protects such a connection. Any process that can send from a listed address is taken for the server listed
-there, and any router on the path can read and change everything. So it serves tests, and moving a log to or from a
-running implementation. It is off by default, takes addresses and never names, and each address must be loopback or
+Such a connection is not protected. Any process that can send from a listed address is accepted as the server listed
+there. Any router on the path can read and change the messages. Its uses are tests, and moving a log to or from a
+running implementation. It is off by default. It accepts addresses and not names, and each address must be loopback or
 listed. A farm acts on proven identities only and never uses it.
 """
 
@@ -29,16 +29,19 @@ from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Upgraded
 
 CONNECTIONS_MAX = 64
-"""How many plain connections may be open. A server holds one or two; a lost one stays until its idle timeout."""
+"""Maximum number of open plain connections.
+
+A server holds one or two; a lost connection stays until its idle timeout.
+"""
 _FIRST_MESSAGE_S = 10.0
 _DIAL_S = 5.0
 _SOURCE = slice(1, 5)
-"""Where a request names its sender."""
+"""Position of the sender in a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainPeers:
-    """The servers of another make, and where each listens. Raises ValueError for a host that is no single address."""
+    """Servers of another implementation with their addresses; rejects a host that is not a single address."""
 
     addresses: Mapping[int, tuple[str, int]]
 
@@ -48,12 +51,12 @@ class PlainPeers:
             check_host(host)
 
     def address(self, server: int) -> PeerAddress | None:
-        """Where a server of the list listens."""
+        """Return the address of a listed server."""
         found = self.addresses.get(server)
         return None if found is None else PeerAddress(*found, None)
 
     def at(self, host: str) -> frozenset[int]:
-        """The servers of the list at one address."""
+        """Return the listed servers at one address."""
         return frozenset(server for server, (listed, _) in self.addresses.items() if _same(listed, host))
 
 
@@ -72,14 +75,14 @@ def _same(listed: str, host: str) -> bool:
 
 
 class PlainDialer:
-    """Connects to the servers of the list without TLS and handshake, and to all others as `ordinary` does."""
+    """Connects to listed servers without TLS and handshake, and to other servers with `ordinary`."""
 
     def __init__(self, peers: PlainPeers, ordinary: Dials) -> None:
         self._peers = peers
         self._ordinary = ordinary
 
     async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
-        """An open connection; any failure is a `GarlicFarmError` that explains it."""
+        """Return an open connection; raise `GarlicFarmError` with the cause on any failure."""
         if expected is None or self._peers.address(expected) != address:
             return await self._ordinary.dial(address, expected)
         try:
@@ -92,7 +95,7 @@ class PlainDialer:
 
 
 class PlainListener:
-    """Accepts connections from the servers of the list."""
+    """Accepts connections from listed servers."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class PlainListener:
         self._open = 0
 
     async def listen(self, host: str, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve `host` until cancelled; reports the port. Raises ValueError for a host that is no single address."""
+        """Serve `host` until cancelled, and report the port. Raise ValueError unless `host` is one address."""
         check_host(host)
         listeners = await trio.open_tcp_listeners(port, host=host)
         bound_port = int(listeners[0].socket.getsockname()[1])
@@ -166,13 +169,13 @@ class PlainListener:
 
 
 def _upgraded(head: bytes, speaker: int) -> Upgraded:
-    """Stands in for a handshake: the id in the first message is believed, since its address is listed."""
-    believed = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
-    return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), believed)
+    """Return the result of the missing handshake. The id in the first message counts, because its address is listed."""
+    peer = ProvenPeer(ConnectionRole.SERVER, b"", speaker) if speaker else None
+    return Upgraded(b"", head, "", Identity(None, speaker or None), frozenset(), peer)
 
 
 async def _first_head(receive: Callable[[int], Awaitable[bytes | bytearray]]) -> bytes:
-    """The first bytes of a connection, at least a request's head; none if it is closed before."""
+    """Return the first bytes of a connection, at least the head of a request; return b"" if it closes earlier."""
     head = b""
     with trio.move_on_after(_FIRST_MESSAGE_S):
         while len(head) < REQUEST_HEADER.size:

@@ -1,15 +1,17 @@
-"""A server of another make, as the running implementation stores a log, without one line of our codec.
+"""A server of another implementation that stores its log as raw offsets and records, without our codec.
 
-It takes messages over bare TCP and keeps two files, as byte arrays:
+It receives messages over plain TCP and keeps two files as byte arrays:
 
-    data     records: term 8 │ value type 1 │ value, one after the other
-    index    offsets of 8 bytes into the data, one for each record
+    data     consecutive records: term 8 │ value type 1 │ value
+    index    offsets of 8 bytes into the data, one per record
 
-A log pack's records go to the end of `data`, and its offsets, *as they came*, to the end of `index`; or both to where
-the entry at the pack's place lies, and what follows is cut off. Entry `i` is what lies between its offset and the next
-one, or the end of the data. A pack is executed whole, committed or not. A server that has not been invited may have
-elected itself (`elects_itself`), and then holds an entry of its own. After `compact_after` executed entries it drops
-those, and moves its data to the front. What would end the process of the original raises `Died`.
+A log pack's records are appended to `data`, and its offsets, *unchanged*, to `index`. If the pack's position is inside
+the log, both files are first cut off there. Entry `i` ends at the next offset or at the end of the data. A pack is
+executed completely, committed or not.
+
+Before its invitation a server may have elected itself (`elects_itself`); its log then contains its own entry. After
+`compact_after` executed entries it drops them and moves its data to the front. `Died` marks conditions that end the
+process of the original.
 """
 
 import gzip
@@ -36,11 +38,11 @@ class Died(Exception):  # noqa: N818 - what happened to it, no error of the prog
 
 
 class ClosedConnection(Exception):  # noqa: N818 - likewise
-    """It cannot answer, and closes the connection."""
+    """The server cannot reply, and closes the connection."""
 
 
 class Said(IntEnum):
-    """The requests that it knows."""
+    """Supported requests."""
 
     VOTE = 1
     APPEND = 3
@@ -52,7 +54,7 @@ class Said(IntEnum):
 
 @dataclass
 class Request:
-    """One request, read from its head."""
+    """One request, parsed from its head."""
 
     kind: int
     source: int
@@ -64,7 +66,7 @@ class Request:
 
 
 def servers_of(configuration: bytes) -> tuple[int, ...]:
-    """The servers that a configuration names: after two indexes, an id and an endpoint with its length each."""
+    """Return the servers of a configuration: after two indexes, an id and a length-prefixed endpoint each."""
     found, at = [], _TWO.size
     while at < len(configuration):
         server, length = _SERVER.unpack_from(configuration, at)
@@ -75,14 +77,14 @@ def servers_of(configuration: bytes) -> tuple[int, ...]:
 
 @dataclass
 class RawOffsetServer:
-    """One server. `changed` is set by every request."""
+    """One server. Each request sets `changed`."""
 
     server_id: int
     elects_itself: bool = False
     compact_after: int | None = None
     term: int = 0
     start: int = 1
-    """The index of the first entry that is stored."""
+    """Index of the first stored entry."""
     snapshot_term: int = 0
     index: bytearray = field(default_factory=bytearray)
     data: bytearray = field(default_factory=bytearray)
@@ -96,11 +98,11 @@ class RawOffsetServer:
     compacted: int = 0
     closed: int = 0
     invited_at: tuple[int, int] | None = None
-    """Index of the invitation's configuration, and of the one before."""
+    """Index of the invitation's configuration, and of the previous one."""
     heard: list[Said] = field(default_factory=list)
     death: Died | None = None
     break_after: set[Said] = field(default_factory=set)
-    """Kinds of requests after whose second the connection breaks, once, before the answer."""
+    """Kinds of requests whose second one breaks the connection before the reply, once."""
     changed: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
@@ -110,15 +112,15 @@ class RawOffsetServer:
             own = b"tcp://127.0.0.1:1"
             self._append(1, 2, _TWO.pack(1, 0) + _SERVER.pack(self.server_id, len(own)) + own)
 
-    # -- what a test asks ----------------------------------------------------------------------------------------------
+    # -- queries by tests ----------------------------------------------------------------------------------------------
 
     @property
     def last(self) -> int:
-        """The index of the last entry."""
+        """Return the index of the last entry."""
         return self.start + len(self.index) // _OFFSET.size - 1
 
     def entry(self, index: int) -> tuple[int, int, bytes]:
-        """Term, value type and value of an entry, as they lie in the files."""
+        """Return term, value type and value of an entry, as stored in the files."""
         begin = self._offset(index)
         end = self._offset(index + 1) if index < self.last else len(self.data)
         record = bytes(self.data[begin:end])
@@ -130,18 +132,18 @@ class RawOffsetServer:
         return term, kind, record[_RECORD_HEAD.size :]
 
     def commands(self) -> list[bytes]:
-        """The values of all stored entries that are a user's, executed or not."""
+        """Return the values of all stored user entries, executed or not."""
         found = (self.entry(index) for index in range(self.start, self.last + 1))
         return [value for _, kind, value in found if kind == 1]
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The servers of the last configuration that is stored."""
+        """Return the servers of the last stored configuration."""
         found = (self.entry(index) for index in range(self.last, self.start - 1, -1))
         return next((servers_of(value) for _, kind, value in found if kind == 2), ())
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that a request may bring about, or it has died."""
+        """Wait until a condition is true after a request; raise if the server has died."""
         while not holds():
             if self.death is not None:
                 raise self.death
@@ -154,14 +156,14 @@ class RawOffsetServer:
         self._append(self.term, 1, value)
 
     def pack(self, first: int, count: int) -> bytes:
-        """A log pack of its files' bytes: offsets and records as they lie there."""
+        """Return a log pack with the files' bytes: offsets and records as stored."""
         end = self._offset(first + count) if first + count <= self.last else len(self.data)
         offsets = self.index[(first - self.start) * _OFFSET.size :][: count * _OFFSET.size]
         records = self.data[self._offset(first) : end]
         return gzip.compress(_SIZES.pack(len(offsets), len(records)) + offsets + records)
 
     def chunk(self, last: int, data: bytes) -> bytes:
-        """A snapshot's only chunk."""
+        """Return the only chunk of a snapshot."""
         members = self.entry(1)[2]
         head = _TWO.pack(last, self.term) + struct.pack(">I", len(members)) + members
         return head + struct.pack(">QI", 0, len(data)) + data + b"\x01"
@@ -169,7 +171,7 @@ class RawOffsetServer:
     async def says(
         self, stream: trio.SocketStream, to: int, kind: Said, after: int, entries: list[tuple[int, int, bytes]]
     ) -> tuple[bool, int] | None:
-        """Its request, of entries behind `after`, and the answer: accepted, next index. None: it was closed."""
+        """Send a request with the entries after `after`; return (accepted, next index), or None if it was closed."""
         log = b"".join(_ENTRY_HEAD.pack(term, form, len(value)) + value for term, form, value in entries)
         before = self.entry(after)[0] if kind is Said.APPEND and after else 0
         head = (int(kind), self.server_id, to, self.term, before, after, self.last)
@@ -187,7 +189,7 @@ class RawOffsetServer:
     # -- the network ---------------------------------------------------------------------------------------------------
 
     async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve on loopback, without TLS and handshake; tells the port."""
+        """Serve on loopback without TLS and handshake, and report the port."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._serve, listeners)
@@ -234,7 +236,7 @@ class RawOffsetServer:
             return None
         return _REPLY.pack(kind + 1, self.server_id, request.source, self.term, following, accepted)
 
-    # -- what the original does ----------------------------------------------------------------------------------------
+    # -- behavior of the original --------------------------------------------------------------------------------------
 
     def _take(self, kind: Said, request: Request) -> tuple[bool, int]:
         match kind:
@@ -282,7 +284,7 @@ class RawOffsetServer:
         return True
 
     def _appended(self, request: Request) -> bool:
-        self._hear_leader(request)
+        self._update_term(request)
         before = request.previous
         if before and before < self.start - 1:
             raise ClosedConnection
@@ -298,14 +300,14 @@ class RawOffsetServer:
         self._commit(request.commit)
         return True
 
-    def _hear_leader(self, request: Request) -> None:
+    def _update_term(self, request: Request) -> None:
         if request.term > self.term:
             self.term, self.leads = request.term, False
         if self.leads and request.term == self.term:
             raise Died(f"server {request.source} leads in term {self.term}, and so does this one")
 
     def _install(self, request: Request) -> tuple[bool, int]:
-        self._hear_leader(request)
+        self._update_term(request)
         ((_, _, value),) = request.entries
         last, last_term = _TWO.unpack_from(value)
         (configuration_length,) = struct.unpack_from(">I", value, _TWO.size)
@@ -349,7 +351,7 @@ class RawOffsetServer:
         self.compacted += 1
 
     def _drop_through(self, index: int) -> None:
-        """Drop the entries up to `index`; the data of those that stay moves to the front, and their offsets with it."""
+        """Drop the entries up to `index`; move the remaining data to the front, and adapt the offsets."""
         if index < self.start:
             return
         self.snapshot_term = self.entry(index)[0]

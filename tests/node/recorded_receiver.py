@@ -1,4 +1,4 @@
-"""In place of a server behind a transport: it keeps what the transport hands in."""
+"""A receiver in place of a server: it records the calls of a transport."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from consensus.server.errors import ServerBusyError
 
 
 class RecordedReceiver:
-    """A `Receiver` that answers no request."""
+    """A `Receiver` that does not reply to requests."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[ServerId, Reply]] = []
@@ -22,34 +22,34 @@ class RecordedReceiver:
         self._replied = trio.Event()
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
-        """Too busy."""
+        """Refuse every request as busy."""
         del sender, request, answered
         raise ServerBusyError("this receiver answers nothing")
 
     def forget(self, number: int) -> None:
-        """Nothing is remembered."""
+        """Ignore the call."""
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
-        """Keep it."""
+        """Record a reply."""
         self.replies.append((sender, reply))
         self._replied.set()
         self._replied = trio.Event()
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Keep it."""
+        """Record an unsent append."""
         self.kept_back.append((peer, correlation, next_index))
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
-        """Keep it."""
+        """Record an arriving reply."""
         self.arriving.append((peer, correlation))
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
-        """Keep it."""
+        """Record a connection with its extensions."""
         self.extensions.append((peer, extensions))
         self.connected.set()
 
     async def wait_replies(self, count: int) -> list[Reply]:
-        """The replies, when there are so many."""
+        """Wait for `count` replies, and return them."""
         while len(self.replies) < count:
             await self._replied.wait()
         return [reply for _, reply in self.replies]

@@ -1,9 +1,9 @@
-"""Links with a bandwidth, in memory, for tests under a MockClock: what a transport does when a message takes long.
+"""Links with a bandwidth, in memory under a MockClock, for tests of transports with slow transfers.
 
     send_all ─▶ socket buffer of the stream ─▶ the link's pipe, shared by all streams of one direction ─▶ receive_some
 
 A pipe carries one segment at a time at its rate, so streams share it fairly. A sender waits only if its socket buffer
-is full, as with a kernel's: it cannot tell what has arrived.
+is full, as with a kernel's buffer: a sender cannot see which bytes have arrived.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Pipe:
 
 
 class _Direction:
-    """What one end sends to the other."""
+    """The bytes that one end sends to the other."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -95,23 +95,23 @@ class SlowStream(trio.abc.Stream):
         self._closed = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Return when the socket buffer has taken all of it."""
+        """Return when the socket buffer has accepted all bytes."""
         self._check_open()
         await self._out.put(bytes(data))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Nothing to wait for."""
+        """Return immediately."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived."""
+        """Return arrived bytes."""
         self._check_open()
         data = await self._back.get(max_bytes or 65_536)
         await trio.lowlevel.checkpoint()
         return data
 
     async def aclose(self) -> None:
-        """Close both directions; what the buffers hold still goes out."""
+        """Close both directions; buffered bytes are still sent."""
         if not self._closed:
             self._closed = True
             self._out.close()
@@ -124,7 +124,7 @@ class SlowStream(trio.abc.Stream):
 
 
 def slow_pair(nursery: trio.Nursery, there: Pipe, back: Pipe) -> tuple[SlowStream, SlowStream]:
-    """Two ends of a connection, whose first end sends by `there`. Its segments move in tasks of the nursery."""
+    """Return both ends of a connection; the first end sends through `there`. Tasks of the nursery move the segments."""
     out, home = _Direction(there), _Direction(back)
     nursery.start_soon(out.pump)
     nursery.start_soon(home.pump)

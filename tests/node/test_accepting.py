@@ -1,4 +1,4 @@
-"""Connections between the kernel and their handlers: what a flood of strangers costs, and what gets through it."""
+"""The queue between the kernel and the handlers of connections, during a flood of connections from unknown sources."""
 
 import errno
 import socket
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass
 class Listening:
-    """A queue that listens, and what it did with whom."""
+    """A listening queue, with its handled and dropped connections."""
 
     queue: AcceptQueue
     port: int
@@ -25,7 +25,7 @@ class Listening:
     dropped: list[tuple[str, CloseReason]] = field(default_factory=list)
 
     async def connect(self, source: str = LOOPBACK) -> trio.SocketStream:
-        """A connection from an address of loopback."""
+        """Return a connection from a loopback address."""
         return await trio.open_tcp_stream(LOOPBACK, self.port, local_address=source)
 
 
@@ -49,62 +49,62 @@ async def listening(options: AcceptOptions) -> AsyncIterator[Listening]:
         nursery.cancel_scope.cancel()
 
 
-async def answered(stream: trio.SocketStream) -> bool:
+async def receives_echo(stream: trio.SocketStream) -> bool:
     await stream.send_all(b"x")
     return await stream.receive_some() == b"x"
 
 
-async def test_silent_connections_cost_no_task_and_the_oldest_gives_way() -> None:
+async def test_unproven_connections_over_limit_drop_oldest() -> None:
     async with listening(AcceptOptions(strangers_max=8, strangers_per_source_max=8)) as found:
-        silent = [await found.connect() for _ in range(40)]
-        speaking = await found.connect()
-        assert await answered(speaking)
+        idle = [await found.connect() for _ in range(40)]
+        active = await found.connect()
+        assert await receives_echo(active)
         assert found.queue.waiting <= 8
         assert found.handled == [LOOPBACK]
         assert {why for _, why in found.dropped} == {CloseReason.CROWDED}
-        for each in (*silent, speaking):
+        for each in (*idle, active):
             await each.aclose()
 
 
-async def test_one_source_cannot_take_the_places_of_another() -> None:
-    """Given a source with more silent connections than it may have, then one of another source keeps its place."""
+async def test_source_over_limit_loses_only_its_own_connections() -> None:
+    """Source 127.0.0.2 opens more idle connections than it may have; one connection from 127.0.0.3 stays open."""
     async with listening(AcceptOptions(strangers_max=64, strangers_per_source_max=4)) as found:
-        patient = await found.connect("127.0.0.3")
+        other = await found.connect("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(60)]
-        assert await answered(patient)
+        assert await receives_echo(other)
         assert {address for address, _ in found.dropped} == {"127.0.0.2"}
-        for each in (*flood, patient):
+        for each in (*flood, other):
             await each.aclose()
 
 
-async def test_a_lately_proven_source_is_served_at_once_while_strangers_wait_for_their_turn() -> None:
-    """Given strangers of whom next to none may begin, when a known source connects, then it is answered first."""
+async def test_proven_source_is_served_before_unknown_sources() -> None:
+    """20 connections of an unknown source wait, and one per second may begin."""
     async with listening(AcceptOptions(begun_per_s=1.0)) as found:
         found.queue.known.add("127.0.0.3")
         flood = [await found.connect("127.0.0.2") for _ in range(20)]
         for each in flood:
             await each.send_all(b"x")
         member = await found.connect("127.0.0.3")
-        assert await answered(member)
+        assert await receives_echo(member)
         assert found.handled.count("127.0.0.2") < 5
         for each in (*flood, member):
             await each.aclose()
 
 
-async def test_a_silent_connection_is_closed_and_one_that_hangs_up_costs_nothing() -> None:
+async def test_idle_or_closed_connection_is_dropped_unhandled() -> None:
     async with listening(AcceptOptions(waiting_s=0.2)) as found:
-        silent, gone = await found.connect(), await found.connect()
-        await gone.aclose()
-        assert await silent.receive_some() == b""
+        idle, closed = await found.connect(), await found.connect()
+        await closed.aclose()
+        assert await idle.receive_some() == b""
         assert {why for _, why in found.dropped} == {CloseReason.SILENT, CloseReason.GONE}
         assert found.handled == []
-        await silent.aclose()
+        await idle.aclose()
 
 
-async def test_without_a_free_descriptor_the_oldest_silent_one_is_closed_and_accepting_goes_on(
+async def test_exhausted_descriptors_drop_oldest_idle_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Given a process at its limit, when a peer connects, then nothing spins or ends, and it is let in afterwards."""
+    """With EMFILE, the queue closes its oldest idle connection without spinning, and accepts the new one later."""
     refused = 0
     accept = socket.socket.accept
 
@@ -117,29 +117,29 @@ async def test_without_a_free_descriptor_the_oldest_silent_one_is_closed_and_acc
 
     full = False
     async with listening(AcceptOptions()) as found:
-        silent = await found.connect()
+        idle = await found.connect()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert found.queue.waiting == 1
         monkeypatch.setattr(socket.socket, "accept", exhausted)
         full = True
         late = await found.connect()
-        assert await silent.receive_some() == b""
+        assert await idle.receive_some() == b""
         assert found.dropped == [(LOOPBACK, CloseReason.EXHAUSTED)]
         full = False
-        assert await answered(late)
+        assert await receives_echo(late)
         assert refused < 20
-        await silent.aclose()
+        await idle.aclose()
         await late.aclose()
 
 
-def test_an_ipv6_network_is_one_source_and_a_mapped_address_is_its_own() -> None:
+def test_source_of_address_is_its_ipv6_network_or_ipv4_address() -> None:
     assert source_of("2001:db8::1") == source_of("2001:db8::ffff") != source_of("2001:db8:0:1::1")
     assert source_of("::ffff:10.0.0.1") == source_of("10.0.0.1") == "10.0.0.1"
     assert source_of("fe80::1%eth0") == "fe80::/64"
     assert source_of("the I2P router") == "the I2P router"
 
 
-async def test_a_source_is_known_for_an_hour(autojump_clock: trio.testing.MockClock) -> None:
+async def test_known_source_expires_after_one_hour(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     known = KnownSources()
     known.add("10.0.0.1")

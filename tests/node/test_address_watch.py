@@ -1,4 +1,4 @@
-"""A running node follows the addresses of its machine, or says in an alarm why it cannot."""
+"""A running node adopts address changes of its machine, or raises an alarm with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -48,7 +48,7 @@ listen = "{host}:7650"
 
 
 class Stage:
-    """A machine whose interfaces change, and a node that watches them."""
+    """A machine with changing interfaces, and a node that watches them."""
 
     def __init__(self, directory: Path, toml: str = "", *interfaces: LanInterface) -> None:
         self.interfaces: Sequence[LanInterface] = interfaces or (OLD, DOCKER)
@@ -61,17 +61,17 @@ class Stage:
         self.alarms = Alarms(EventLog("node", lambda: 0))
 
     def watch(self, configuration: NodeConfiguration | None = None) -> AddressWatch:
-        """Watch for the node that has this configuration."""
+        """Return the watch of a node with this configuration."""
         return AddressWatch(configuration or self.configuration, self.configuration, self.alarms, self.network)
 
     def look(self, watch: AddressWatch, *interfaces: LanInterface, times: int = LOOKS) -> None:
-        """The machine has these interfaces from now on."""
+        """Change the interfaces of the machine, and let the watch check them."""
         self.interfaces = interfaces
         for _ in range(times):
             watch.look(self.network.interfaces())
 
     def alarm(self, kind: str = ADDRESS_GONE.kind) -> AlarmView | None:
-        """The alarm of this kind, if it stands."""
+        """Return the active alarm of this kind, or None."""
         return next((each for each in self.alarms.standing() if each.kind == kind), None)
 
 
@@ -82,7 +82,7 @@ def started(stage: Stage) -> AddressWatch:
 
 
 @pytest.mark.parametrize("new", [NEW, ELSEWHERE, IPV6])
-def test_chosen_address_that_changes_is_followed_everywhere(tmp_path: Path, new: LanInterface) -> None:
+def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, new: LanInterface) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
     with pytest.raises(AddressChangedError, match=new.host) as changed:
@@ -94,10 +94,10 @@ def test_chosen_address_that_changes_is_followed_everywhere(tmp_path: Path, new:
     assert configuration.gossip.interface == ("eth0" if new is IPV6 else None)
 
 
-async def test_address_change_is_noticed_within_two_looks(
+async def test_changed_address_is_detected_within_two_checks(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    autojump_clock.autojump_threshold = 0.05  # Interfaces are read in a thread, which the clock must not overtake.
+    autojump_clock.autojump_threshold = 0.05  # Interfaces are read in a thread, and the clock must not overtake it.
     stage = Stage(tmp_path)
     began = trio.current_time()
     with pytest.raises(trio.TooSlowError), trio.fail_after(10 * LOOK_EVERY_S):
@@ -117,7 +117,7 @@ async def _changed(stage: Stage) -> None:
         await watch.run()
 
 
-def test_address_that_is_away_for_one_look_is_no_change(tmp_path: Path) -> None:
+def test_address_missing_for_one_check_is_ignored(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
     stage.look(watch, NEW, times=LOOKS - 1)
@@ -127,9 +127,7 @@ def test_address_that_is_away_for_one_look_is_no_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [(), (DOCKER,), (replace(OLD, is_up=False),), (LanInterface("eth0", "169.254.7.7"),)])
-def test_address_without_a_successor_is_an_alarm_until_it_returns(
-    tmp_path: Path, left: tuple[LanInterface, ...]
-) -> None:
+def test_missing_address_raises_alarm_until_it_returns(tmp_path: Path, left: tuple[LanInterface, ...]) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
     stage.look(watch, *left)
@@ -141,7 +139,7 @@ def test_address_without_a_successor_is_an_alarm_until_it_returns(
     assert stage.alarm() is None
 
 
-def test_node_in_a_lan_does_not_move_to_a_vpn(tmp_path: Path) -> None:
+def test_lan_node_does_not_move_to_vpn(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
     stage.look(watch, TAILSCALE)
@@ -150,7 +148,7 @@ def test_node_in_a_lan_does_not_move_to_a_vpn(tmp_path: Path) -> None:
     assert TAILSCALE.host in alarm.text
 
 
-def test_configured_address_that_is_gone_is_an_alarm_that_names_it(tmp_path: Path) -> None:
+def test_missing_configured_address_is_named_in_alarm(tmp_path: Path) -> None:
     stage = Stage(tmp_path, f'[gossip]\nbind = "{OLD.host}:7668"\n')
     watch = started(stage)
     stage.look(watch, NEW)
@@ -179,7 +177,7 @@ def test_configured_address_that_is_gone_is_an_alarm_that_names_it(tmp_path: Pat
         ),
     ],
 )
-def test_each_configured_address_that_is_gone_is_named(tmp_path: Path, setting: str, toml: str) -> None:
+def test_missing_configured_address_of_any_setting_is_named(tmp_path: Path, setting: str, toml: str) -> None:
     stage = Stage(tmp_path, toml)
     watch = started(stage)
     stage.look(watch, NEW, DOCKER)
@@ -188,14 +186,14 @@ def test_each_configured_address_that_is_gone_is_named(tmp_path: Path, setting: 
     assert f"{setting} = {OLD.host}" in alarm.text
 
 
-def test_address_that_a_router_forwards_is_not_watched(tmp_path: Path) -> None:
+def test_forwarded_address_is_not_watched(tmp_path: Path) -> None:
     stage = Stage(tmp_path, '[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "192.168.99.9:7668"')
     watch = started(stage)
     stage.look(watch, NEW, DOCKER)
     assert stage.alarms.standing() == ()
 
 
-def test_settings_that_name_the_old_address_are_an_alarm_after_the_move(tmp_path: Path) -> None:
+def test_settings_with_old_address_raise_alarm_after_move(tmp_path: Path) -> None:
     stage = Stage(tmp_path, f'[control]\nlisten = "{OLD.host}:7650"\n')
     watch = started(stage)
     with pytest.raises(AddressChangedError) as changed:
@@ -209,15 +207,15 @@ def test_settings_that_name_the_old_address_are_an_alarm_after_the_move(tmp_path
     assert stage.alarm() is None
 
 
-def test_broadcast_that_is_switched_off_stays_off_after_a_move(tmp_path: Path) -> None:
+def test_disabled_broadcast_stays_off_after_move(tmp_path: Path) -> None:
     stage = Stage(tmp_path, '[gossip]\nbroadcast = "off"\n')
     found = moved(stage.configuration, choose_address(Network(lambda: [ELSEWHERE], lambda: None)))
     assert found.gossip is not None
     assert found.gossip.broadcast is None
 
 
-class Lives:
-    """A node that moves after its first life; so many times its new address cannot be opened."""
+class Runs:
+    """A node that moves after its first run; its new address cannot be opened `unopened` times."""
 
     def __init__(self, stage: Stage, unopened: int, *, moves: bool = True) -> None:
         self.stage = stage
@@ -225,8 +223,8 @@ class Lives:
         self.moves = moves
         self.began: list[tuple[str, float]] = []
 
-    async def live(self, configuration: NodeConfiguration, _: NodeConfiguration) -> None:
-        """One life."""
+    async def run_once(self, configuration: NodeConfiguration, _: NodeConfiguration) -> None:
+        """Run the node once."""
         self.began.append((configuration.consensus.bind.host, trio.current_time()))
         if self.moves and len(self.began) == 1:
             new = choose_address(Network(lambda: [NEW], lambda: None))
@@ -236,30 +234,30 @@ class Lives:
             raise AddressNotHereError("consensus.bind cannot be opened")
 
 
-async def test_new_address_that_is_not_there_is_tried_again(
+async def test_new_address_is_retried_until_it_can_be_opened(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given an address that cannot be opened yet after a move, then the node begins again, ever more seldom."""
+    """The new address cannot be opened yet: the node restarts with growing pauses."""
     del autojump_clock
     monkeypatch.setattr(begin_anew, "chosen_anew", lambda configuration: configuration)
-    lives, begun = Lives(Stage(tmp_path), 8), list[None]()
-    await live_and_begin_anew(lives.stage.configuration, lives.live, lambda: begun.append(None))
-    hosts, times = zip(*lives.began, strict=True)
+    runs, starts = Runs(Stage(tmp_path), 8), list[None]()
+    await live_and_begin_anew(runs.stage.configuration, runs.run_once, lambda: starts.append(None))
+    hosts, times = zip(*runs.began, strict=True)
     assert hosts == (OLD.host, *[NEW.host] * 9)
-    assert len(begun) == 9
+    assert len(starts) == 9
     pauses = [later - sooner for sooner, later in pairwise(times[1:])]
     assert pauses == sorted(pauses)
     assert 0 < pauses[0] < pauses[-1] == LOOK_EVERY_S
 
 
-async def test_configured_address_that_is_not_there_ends(tmp_path: Path) -> None:
-    lives = Lives(Stage(tmp_path), 8, moves=False)
+async def test_configured_address_that_cannot_be_opened_ends_node(tmp_path: Path) -> None:
+    runs = Runs(Stage(tmp_path), 8, moves=False)
     with pytest.raises((AddressNotHereError, ExceptionGroup)):
-        await live_and_begin_anew(lives.stage.configuration, lives.live, lambda: None)
-    assert len(lives.began) == 1
+        await live_and_begin_anew(runs.stage.configuration, runs.run_once, lambda: None)
+    assert len(runs.began) == 1
 
 
-async def test_port_of_a_missing_address_names_it() -> None:
+async def test_port_of_missing_address_names_it() -> None:
     with pytest.raises(AddressNotHereError, match=r"consensus\.bind = 203\.0\.113\.7:7669"):
         async with bound_port(Address("203.0.113.7", 7669)):
             pass
@@ -270,7 +268,7 @@ async def test_port_of_a_missing_address_names_it() -> None:
     [((NEW,), NEW.host), ((), OLD.host), ((TAILSCALE,), OLD.host)],
     ids=["another", "none", "only-vpn"],
 )
-def test_address_is_chosen_anew_by_the_rule_of_the_watch(
+def test_restart_chooses_address_by_rule_of_watch(
     tmp_path: Path, interfaces: tuple[LanInterface, ...], host: str
 ) -> None:
     configuration = chosen_anew(Stage(tmp_path).configuration, Network(lambda: list(interfaces), lambda: None))
@@ -289,10 +287,10 @@ def _addresses_in(value: object, path: str) -> Iterator[tuple[str, Address]]:
 
 
 REMOTE = {"gossip.broadcast", "proxy.address"}
-"""Addresses of others."""
+"""Addresses of other machines."""
 
 
-def test_every_address_in_the_configuration_is_watched_or_of_others(tmp_path: Path) -> None:
+def test_local_addresses_of_configuration_are_watched(tmp_path: Path) -> None:
     stage = Stage(
         tmp_path,
         f'[control]\nlisten = "{OLD.host}:7650"\n[kafka]\nlisten = "{OLD.host}:9092"\nallow_network = true\n'

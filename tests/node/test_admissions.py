@@ -1,4 +1,4 @@
-"""What a node keeps of admissions: its own Raft id before it has a log, and all ids after a restart."""
+"""Storage of admissions on a node: its own Raft id before it has a log, and all ids after a restart."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ FOUNDING = Founding((Founder(A, 0, b"a" * 16), Founder(B, 0, b"b" * 16)))
 
 @pytest.fixture(autouse=True)
 def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated clock does not wait for threads, so the disk is written without one."""
+    """Write files without a thread, because the simulated clock does not wait for threads."""
 
     async def run_sync(function: Callable[..., object], *arguments: object) -> object:
         await trio.lowlevel.checkpoint()
@@ -50,30 +50,30 @@ def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Told:
-    """As much of a member directory, an applied state and a caller as is asked for."""
+class FakeFarm:
+    """The parts of a member directory, an applied state and a dialer that the tests use."""
 
-    words: list[tuple[bytes, int]] = field(default_factory=list)
-    """Who tells which Raft id."""
+    announcements: list[tuple[bytes, int]] = field(default_factory=list)
+    """Announcing nodes with the Raft id that each announces."""
     servers: dict[bytes, int] = field(default_factory=dict)
-    """Members that can prove their Raft id when they are called."""
+    """Members that prove their Raft id when they are dialed."""
     elsewhere: bytes = b""
-    """The node that has the address which all announce, if not their own."""
+    """Node at the announced addresses, if it is not the announcing node itself."""
     called: list[bytes] = field(default_factory=list)
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
 
     def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
-        """What members say."""
+        """Return the announcements of members."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
-        return [(listed(teller), raft_id) for teller, raft_id in self.words]
+        return [(listed(teller), raft_id) for teller, raft_id in self.announcements]
 
     def address_of(self, node_id: bytes) -> PeerAddress:
-        """Every node has an address."""
+        """Return an address for every node."""
         return PeerAddress((self.elsewhere or node_id).hex(), 1, None)
 
     async def dial(self, address: PeerAddress, expected: ServerId | None = None) -> Dialed:
-        """A connection to a server that proves who it is; strangers and mistaken ids are refused."""
+        """Return a connection to a server with proven identity; refuse unknown nodes and wrong ids."""
         node_id = NodeId(bytes.fromhex(address.host))
         self.called.append(node_id)
         await trio.sleep(0.1)
@@ -84,156 +84,146 @@ class Told:
         return Dialed(here, b"", Identity(), frozenset(), proven)
 
     async def news(self) -> None:
-        """When the story says so."""
+        """Wait for the test's next change."""
         await self.something_new.wait()
         self.something_new = trio.Event()
 
     @property
     def member_directory(self) -> MemberDirectory:
-        """As the real one."""
+        """Return itself as a member directory."""
         return cast("MemberDirectory", self)
 
     @property
     def applied_state(self) -> AppliedState:
-        """As the real one."""
+        """Return itself as an applied state."""
         return cast("AppliedState", self)
 
 
 def listed(node_id: bytes) -> FarmMember:
-    """A member that says that it runs server 7."""
+    """Return a member that claims to run server 7."""
     metadata = NodeMetadata("farm", "member", RoleHint.VOTER, raft_id=7)
     return FarmMember(node_id, MemberStatus.ALIVE, metadata, bytes(32))
 
 
-def search(notes: AdmissionStore, told: Told, out: bytes = b"") -> OwnRaftId:
-    farm = KnownFarm(FOUNDING, notes, told.applied_state)
+def search(notes: AdmissionStore, fake: FakeFarm, out: bytes = b"") -> OwnRaftId:
+    farm = KnownFarm(FOUNDING, notes, fake.applied_state)
     alarms = Alarms(EventLog("node", lambda: 0))
-    return OwnRaftId(farm, told.member_directory, told, lambda node_id: node_id == out, alarms)
+    return OwnRaftId(farm, fake.member_directory, fake, lambda node_id: node_id == out, alarms)
 
 
-async def test_a_founder_has_its_raft_id_at_once_and_without_a_file(tmp_path: Path) -> None:
+async def test_founder_has_raft_id_without_file(tmp_path: Path) -> None:
     notes = AdmissionStore(tmp_path, FOUNDING, B, founded=True)
-    assert await search(notes, Told()).until_known() == 2
+    assert await search(notes, FakeFarm()).until_known() == 2
     assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_newcomer_waits_until_it_is_told_and_remembers_it(tmp_path: Path) -> None:
-    notes, told, found = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told(), []
+async def test_new_node_stores_announced_raft_id(tmp_path: Path) -> None:
+    notes, fake, found = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm(), []
 
     async def wait() -> None:
-        found.append(await search(notes, told).until_known())
+        found.append(await search(notes, fake).until_known())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         assert found == []
-        told.words = [(A, 3)]
-        told.something_new.set()
+        fake.announcements = [(A, 3)]
+        fake.something_new.set()
     assert found == [3]
     assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
 @pytest.mark.parametrize(("node_id", "raft_id"), [(A, 1), (A, 3), (C, 2)])
-async def test_no_node_takes_the_raft_id_of_another_nor_a_founder_one_that_it_does_not_remember(
+async def test_raft_id_of_other_node_or_unstored_founder_is_refused(
     tmp_path: Path, autojump_clock: MockClock, node_id: bytes, raft_id: int
 ) -> None:
     del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, node_id, founded=False)
-    with trio.move_on_after(60) as patience:
-        await search(notes, Told([(B, raft_id)])).until_known()
-    assert patience.cancelled_caught
+    with trio.move_on_after(60) as limit:
+        await search(notes, FakeFarm([(B, raft_id)])).until_known()
+    assert limit.cancelled_caught
     assert notes.own_id is None
 
 
-async def test_a_stranger_with_the_farm_key_gives_no_node_a_raft_id(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_announcement_of_unknown_node_is_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)])
-    with trio.move_on_after(60) as patience:
-        await search(notes, told).until_known()
-    assert patience.cancelled_caught
-    assert 2 <= len(told.called) <= 60 / RETRY_S + 1, "it is called, and not all the time"
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(STRANGER, 9)])
+    with trio.move_on_after(60) as limit:
+        await search(notes, fake).until_known()
+    assert limit.cancelled_caught
+    assert 2 <= len(fake.called) <= 60 / RETRY_S + 1, "it is dialed, with pauses"
     assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_member_that_is_no_founder_is_believed_when_it_proves_that_it_is_a_server(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_announcement_of_proven_server_is_accepted(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
-    told = Told([*((bytes([100 + number]) * 8, 9) for number in range(20)), (LATER, 3)], {LATER: 7})
+    fake = FakeFarm([*((bytes([100 + number]) * 8, 9) for number in range(20)), (LATER, 3)], {LATER: 7})
     with trio.fail_after(60):
-        assert await search(notes, told).until_known() == 3
+        assert await search(notes, fake).until_known() == 3
     assert notes.own_id == 3
 
 
-async def test_an_answer_by_another_identity_than_the_sender_proves_nothing(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """A liar may announce the address of a real server."""
+async def test_announcement_needs_identity_of_its_sender(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """An attacker may announce the address of a real server."""
     del autojump_clock
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(STRANGER, 9)], {LATER: 7})
-    told.elsewhere = LATER
-    with trio.move_on_after(60) as patience:
-        await search(notes, told).until_known()
-    assert patience.cancelled_caught
-    assert LATER in told.called
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(STRANGER, 9)], {LATER: 7})
+    fake.elsewhere = LATER
+    with trio.move_on_after(60) as limit:
+        await search(notes, fake).until_known()
+    assert limit.cancelled_caught
+    assert LATER in fake.called
 
 
-async def test_the_word_of_an_identity_that_is_known_to_be_out_does_not_count(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_announcement_of_evicted_node_is_ignored(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
     notes = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
-    with trio.move_on_after(60) as patience:
-        await search(notes, Told([(A, 9)]), out=A).until_known()
-    assert patience.cancelled_caught
+    with trio.move_on_after(60) as limit:
+        await search(notes, FakeFarm([(A, 9)]), out=A).until_known()
+    assert limit.cancelled_caught
 
 
-async def test_a_wrong_raft_id_is_corrected_by_another_members_word_while_there_is_no_log(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    """One evicted founder can name a wrong id: a node without a log cannot know of the eviction."""
+async def test_wrong_raft_id_is_corrected_by_another_announcement(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One evicted founder can announce a wrong id: a node without a log does not have the eviction."""
     del autojump_clock
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
-    own = search(notes, told)
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(B, 9)])
+    own = search(notes, fake)
     assert await own.until_known() == 9
-    told.words = [(A, 3), (B, 9)]
+    fake.announcements = [(A, 3), (B, 9)]
     with trio.fail_after(60):
-        await own.until_corrected(9, told.applied_state)
+        await own.until_corrected(9, fake.applied_state)
     assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
-async def test_once_there_is_a_log_members_words_count_no_more_and_the_log_corrects(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_raft_id_of_node_with_log_is_corrected_only_by_log(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(A, 9)])
-    own = search(notes, told)
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(A, 9)])
+    own = search(notes, fake)
     assert await own.until_known() == 9
-    told.state, told.words = replace(told.state, applied_index=5), [(B, 8)]
+    fake.state, fake.announcements = replace(fake.state, applied_index=5), [(B, 8)]
     async with trio.open_nursery() as nursery:
-        with trio.move_on_after(3600) as patience:
-            await own.until_corrected(9, told.applied_state)
-        assert patience.cancelled_caught
-        told.state = replace(told.state, admitted={**told.state.admitted, 3: Admitted(C, "c")})
-        nursery.start_soon(notes.follow, told.applied_state)
-        nursery.start_soon(own.until_corrected, 9, told.applied_state)
+        with trio.move_on_after(3600) as limit:
+            await own.until_corrected(9, fake.applied_state)
+        assert limit.cancelled_caught
+        fake.state = replace(fake.state, admitted={**fake.state.admitted, 3: Admitted(C, "c")})
+        nursery.start_soon(notes.follow, fake.applied_state)
+        nursery.start_soon(own.until_corrected, 9, fake.applied_state)
         await wait_all_tasks_blocked()
-        told.something_new.set()
+        fake.something_new.set()
         await trio.sleep(1)
-        told.something_new.set()
+        fake.something_new.set()
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert notes.own_id == 3
     assert AdmissionStore(tmp_path, FOUNDING, C, founded=False).own_id == 3
 
 
-async def test_what_the_log_says_is_known_after_a_restart(tmp_path: Path) -> None:
-    told = Told()
-    told.state = FarmState(0, admitted={**told.state.admitted, 3: Admitted(C, "c"), 4: Admitted(D, "d")})
+async def test_admissions_of_log_are_kept_across_restart(tmp_path: Path) -> None:
+    fake = FakeFarm()
+    fake.state = FarmState(0, admitted={**fake.state.admitted, 3: Admitted(C, "c"), 4: Admitted(D, "d")})
     notes = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.follow, told.applied_state)
+        nursery.start_soon(notes.follow, fake.applied_state)
         while notes.node_id_of(4) is None:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -243,104 +233,102 @@ async def test_what_the_log_says_is_known_after_a_restart(tmp_path: Path) -> Non
 
 
 async def pass_through(
-    notes: AdmissionStore, told: Told, *tables: dict[int, Admitted], own: OwnRaftId | None = None
+    notes: AdmissionStore, fake: FakeFarm, *tables: dict[int, Admitted], own: OwnRaftId | None = None
 ) -> list[int | None]:
-    """The node's own Raft id after each of these tables of the log, and as many more as `own` took for corrected."""
+    """Return the node's own Raft id after each table of the log; a None is added when `own` accepts a correction."""
     seen: list[int | None] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(notes.follow, told.applied_state)
+        nursery.start_soon(notes.follow, fake.applied_state)
         if own is not None:
-            nursery.start_soon(_corrected, own, notes.own_id or 0, told, seen)
+            nursery.start_soon(_corrected, own, notes.own_id or 0, fake, seen)
         for number, table in enumerate(tables, start=1):
             await wait_all_tasks_blocked()
-            told.state = replace(told.state, applied_index=number, admitted={**of_founders(FOUNDING.founders), **table})
-            told.something_new.set()
+            fake.state = replace(fake.state, applied_index=number, admitted={**of_founders(FOUNDING.founders), **table})
+            fake.something_new.set()
             await wait_all_tasks_blocked()
             seen.append(notes.own_id)
         nursery.cancel_scope.cancel()
     return seen
 
 
-async def _corrected(own: OwnRaftId, server_id: int, told: Told, seen: list[int | None]) -> None:
-    await own.until_corrected(server_id, told.applied_state, lambda: True)
+async def _corrected(own: OwnRaftId, server_id: int, fake: FakeFarm, seen: list[int | None]) -> None:
+    await own.until_corrected(server_id, fake.applied_state, lambda: True)
     seen.append(None)
 
 
 def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Admitted:
-    """The node C under that id, admitted by the story's server `by`."""
+    """Return the node C with this id, admitted by server `by`."""
     entry = signed(Admission(C, "c", None, raft_id), by, FOUNDING.cluster_id)
     return Admitted(C, "c", entry=entry, unseen_since_ms=unseen_since_ms)
 
 
-async def test_a_node_that_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(
+async def test_raft_id_after_lapse_and_readmission_survives_replay(
     tmp_path: Path,
 ) -> None:
-    # Given a node that was admitted as server 5, never came alive, and is told now that it is server 9
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
+    # Given a node, admitted as server 5, that never came alive and is now announced as server 9
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm()
     await notes.store_announced(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)
-    # When it replays the log: the first admission, its lapse, the second, and that it came alive by it
+    # When it replays the log: first admission, lapse, second admission, first sign of life
     seen = await pass_through(
         notes,
-        told,
+        fake,
         {5: first},
         {5: Admitted(C, standing=Standing.LAPSED, unseen_since_ms=10)},
         {8: Admitted(D), 9: second},
         {8: Admitted(D), 9: replace(second, unseen_since_ms=None)},
-        own=search(notes, told),
+        own=search(notes, fake),
     )
-    # Then it is server 9 all the time, its server is not started anew, and it shows what admitted server 9
+    # Then it stays server 9, its server is not restarted, and it presents the second admission
     assert seen == [9, 9, 9, 9]
     again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
     assert (again.own_id, again.chain) == (9, (second.entry,))
     assert (again.node_id_of(5), again.raft_id_of(C)) == (None, 9)
 
 
-async def test_a_lapsed_admission_that_was_noted_gives_way_to_the_one_after_it(tmp_path: Path) -> None:
-    # Given a node that has seen its first admission, and shows it
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
+async def test_lapsed_admission_is_replaced_by_its_successor(tmp_path: Path) -> None:
+    # Given a node that has stored and presents its first admission
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm()
     await notes.store_announced(5)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1)
-    assert await pass_through(notes, told, {5: first}) == [5]
+    assert await pass_through(notes, fake, {5: first}) == [5]
     assert notes.chain == (first.entry,)
-    # When it is told another id, then it shows nothing of the first
+    # When another id is announced, then the first admission is dropped
     await notes.store_announced(9)
     assert not notes.chain
-    # And when it comes alive under the second, the log's word is kept, whatever it replays after a restart
-    assert await pass_through(notes, told, {8: Admitted(D), 9: second}) == [9]
+    # When it comes alive under the second admission, then this one is kept, even if a restart replays the first
+    assert await pass_through(notes, fake, {8: Admitted(D), 9: second}) == [9]
     again = AdmissionStore(tmp_path, FOUNDING, C, founded=False)
-    assert await pass_through(again, Told(), {5: first}) == [9]
+    assert await pass_through(again, FakeFarm(), {5: first}) == [9]
     assert again.chain == (second.entry,)
     assert again.was_server
 
 
-async def test_others_forget_a_lapsed_raft_id_and_keep_those_that_the_log_has_not_reached(tmp_path: Path) -> None:
+async def test_lapsed_raft_id_is_dropped_while_unreached_ids_stay(tmp_path: Path) -> None:
     notes = AdmissionStore(tmp_path, FOUNDING, A, founded=True)
     first = admitted(5, 1, unseen_since_ms=10)
-    await pass_through(notes, Told(), {5: first, 9: Admitted(D, "d")})
+    await pass_through(notes, FakeFarm(), {5: first, 9: Admitted(D, "d")})
     assert (notes.node_id_of(5), notes.node_id_of(9)) == (C, D)
-    await pass_through(notes, Told(), {5: first})
+    await pass_through(notes, FakeFarm(), {5: first})
     assert (notes.node_id_of(5), notes.node_id_of(9)) == (C, D)
-    await pass_through(notes, Told(), {9: Admitted(D, "d")})
+    await pass_through(notes, FakeFarm(), {9: Admitted(D, "d")})
     assert (notes.node_id_of(5), notes.node_id_of(9), notes.own_id) == (None, D, 1)
 
 
-async def test_no_word_corrects_the_raft_id_of_a_server_that_has_stored_something(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_announcement_does_not_correct_server_with_stored_data(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
-    notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told([(B, 9)])
-    own = search(notes, told)
+    notes, fake = AdmissionStore(tmp_path, FOUNDING, C, founded=False), FakeFarm([(B, 9)])
+    own = search(notes, fake)
     assert await own.until_known() == 9
-    told.words = [(A, 3)]
-    with trio.move_on_after(3600) as patience:
-        await own.until_corrected(9, told.applied_state, lambda: True)
-    assert patience.cancelled_caught
+    fake.announcements = [(A, 3)]
+    with trio.move_on_after(3600) as limit:
+        await own.until_corrected(9, fake.applied_state, lambda: True)
+    assert limit.cancelled_caught
     assert notes.own_id == 9
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "cannot be used"),
         (b'{"cluster": 1, "servers": {}}', "cannot be used"),
@@ -348,15 +336,13 @@ async def test_no_word_corrects_the_raft_id_of_a_server_that_has_stored_somethin
         (b'{"cluster": "00", "servers": {}}', "written in another farm"),
     ],
 )
-def test_a_file_that_cannot_be_used_stops_the_node_and_says_what_to_do(
-    tmp_path: Path, content: bytes, says: str
-) -> None:
+def test_unusable_file_stops_node_with_remedy(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
-    with pytest.raises(UnusableFormationError, match=says):
+    with pytest.raises(UnusableFormationError, match=message):
         AdmissionStore(tmp_path, FOUNDING, C, founded=False)
 
 
-def test_only_those_outside_of_the_group_whose_server_does_not_run_are_told() -> None:
+def test_admitted_nodes_without_running_server_are_listed() -> None:
     admitted = {1: Admitted(A), 2: Admitted(B), 3: Admitted(C, "c"), 4: Admitted(D, "d")}
     no_ids: dict[bytes, int | None] = dict.fromkeys((A, B, C, D, b"stranger"))
     assert not_started(admitted, {1, 2}, no_ids, 4) == ((C, 3), (D, 4))

@@ -1,4 +1,4 @@
-"""The board of alarms: what is shown, and what becomes an event of the trace."""
+"""The alarm board: displayed alarms, and alarms that become events."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from bridge.node.events.event_log import EventLog
 
 
 def raised(first: str, then: str) -> tuple[int, str]:
-    """How many events two sentences of one alarm make, and which one is shown."""
+    """Return the number of events that two texts of one alarm produce, and the displayed text."""
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)
     for text in (first, then):
@@ -25,7 +25,7 @@ def raised(first: str, then: str) -> tuple[int, str]:
         ("it ends in 6 d 3 h", "it ends in 5 d 23 h"),
     ],
 )
-def test_alarm_with_another_figure_is_shown_and_no_event(first: str, then: str) -> None:
+def test_alarm_with_another_figure_replaces_text_without_event(first: str, then: str) -> None:
     assert raised(first, then) == (1, then)
 
 
@@ -38,5 +38,5 @@ def test_alarm_with_another_figure_is_shown_and_no_event(first: str, then: str) 
         ("box-5 s", "box-6 s"),
     ],
 )
-def test_alarm_about_something_else_is_an_event(first: str, then: str) -> None:
+def test_alarm_about_another_subject_is_an_event(first: str, then: str) -> None:
     assert raised(first, then) == (2, then)

@@ -1,6 +1,6 @@
 """The background tasks of a node in a farm: reports, clock entries and publications, in simulated time."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture works without being used
 
 import math
 from dataclasses import replace
@@ -53,7 +53,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- clock -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_leader_writes_a_clock_entry_at_its_election_and_each_period(autojump_clock: MockClock) -> None:
+async def test_leader_appends_clock_at_election_then_each_period(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(7)
@@ -62,7 +62,7 @@ async def test_a_leader_writes_a_clock_entry_at_its_election_and_each_period(aut
     assert [record for _, record in clocks] == [Clock(NOW_MS + at_ms, OWN, PERIOD_MS) for at_ms, _ in clocks]
 
 
-async def test_a_follower_writes_no_clock_entry_until_it_is_elected(autojump_clock: MockClock) -> None:
+async def test_follower_appends_clock_only_after_election(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.lead(OTHER)
     async with on_duty(stage):
@@ -74,39 +74,39 @@ async def test_a_follower_writes_no_clock_entry_until_it_is_elected(autojump_clo
 
 
 def at_log_time(stage: Stage, log_time_ms: int) -> None:
-    """The state says so, as one that came by a snapshot may, and that this node publishes."""
+    """Set the log time and this node as publisher, as a snapshot may do."""
     master = MasterState(choice=Choice(OWN), leaves=(Leaf(LEAF.base64, 0),))
     state = replace(stage.applied_state.state, log_time_ms=log_time_ms, masters={MASTER.destination.base64: master})
     stage.applied_state.farm.state = state
     stage.applied_state.log_time.clock_applied(log_time_ms, now_ms())
 
 
-async def test_a_leader_whose_log_time_fits_into_no_entry_says_so_and_lives(autojump_clock: MockClock) -> None:
-    """The clock entry that could not be encoded ended the node, and again after each restart."""
+async def test_leader_with_unencodable_log_time_reports_failure(autojump_clock: MockClock) -> None:
+    """Earlier, the error of this clock entry ended the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, 2**53)
     async with on_duty(stage):
         await trio.sleep(60)
-        assert stage.records(Report), "it goes on with its other tasks"
+        assert stage.records(Report), "the other tasks continue"
         assert stage.records(Clock) == []
-        assert 1 <= stage.events("clock-failed") <= 3, "told once, and not at each of the tries"
+        assert 1 <= stage.events("clock-failed") <= 3, "reported once, not for each attempt"
 
 
-async def test_a_publisher_whose_second_fits_into_no_entry_says_so_and_lives(autojump_clock: MockClock) -> None:
-    """The publication that could not be encoded ended the node, and again after each restart."""
+async def test_publisher_with_unencodable_second_reports_failure(autojump_clock: MockClock) -> None:
+    """Earlier, the error of this publication ended the node, again after each restart."""
     stage = Stage()
     at_log_time(stage, (2**32 + 5) * 1000)
-    # Its report would make another publisher preferable.
+    # With its reports, another publisher would be preferred.
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason="busy")
     async with on_duty(stage):
         await trio.sleep(60)
         clocks = len(stage.records(Clock))
         await trio.sleep(10)
-        assert len(stage.records(Clock)) > clocks, "it goes on with its other tasks"
-        assert 1 <= stage.events("publish-failed") <= 10, "it tries again with growing pauses"
+        assert len(stage.records(Clock)) > clocks, "the other tasks continue"
+        assert 1 <= stage.events("publish-failed") <= 10, "the pauses between attempts grow"
 
 
-async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_and_not_a_period_later(
+async def test_clock_entry_refused_as_busy_is_retried_soon(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage(period_ms=30_000)
@@ -119,9 +119,7 @@ async def test_a_clock_entry_that_the_server_was_too_busy_for_is_written_soon_an
 
 
 @pytest.mark.parametrize("leader", [OWN, OTHER])
-async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any_leader(
-    leader: ServerId, autojump_clock: MockClock
-) -> None:
+async def test_clock_off_majority_raises_alarm_under_any_leader(leader: ServerId, autojump_clock: MockClock) -> None:
     stage = Stage()
     state = stage.applied_state.state
     stage.applied_state.farm.state = replace(state, clocks=state.clocks.configured(((1, 2, 3),)))
@@ -133,9 +131,9 @@ async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any
             for sequence in range(1, 100):
                 await stage.append_record(Clock(clock_now_ms() + wrong_ms, OTHER, PERIOD_MS))
                 for server_id in (2, 3):
-                    told = rival_report(sequence)
-                    told = replace(told, date_ms=told.date_ms + wrong_ms, request=f"0{server_id}-1-0-{sequence}")
-                    await stage.append_record(replace(told, server_id=server_id))
+                    report = rival_report(sequence)
+                    report = replace(report, date_ms=report.date_ms + wrong_ms, request=f"0{server_id}-1-0-{sequence}")
+                    await stage.append_record(replace(report, server_id=server_id))
                 await trio.sleep(2)
 
         nursery.start_soon(others)
@@ -152,7 +150,7 @@ async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_that_catches_up_raises_no_alarm_of_its_clock(autojump_clock: MockClock) -> None:
+async def test_node_catching_up_does_not_raise_clock_alarm(autojump_clock: MockClock) -> None:
     stage = Stage()
     state = stage.applied_state.state
     clocks = state.clocks.configured(((1, 2, 3),))
@@ -164,14 +162,14 @@ async def test_a_node_that_catches_up_raises_no_alarm_of_its_clock(autojump_cloc
             behind_ms = 600_000 - 10_000 * sequence
             await stage.append_record(Clock(clock_now_ms() - behind_ms, OTHER, PERIOD_MS))
             for server_id in (2, 3):
-                told = rival_report(sequence)
-                told = replace(told, date_ms=told.date_ms - behind_ms, request=f"0{server_id}-1-0-{sequence}")
-                await stage.append_record(replace(told, server_id=server_id))
+                report = rival_report(sequence)
+                report = replace(report, date_ms=report.date_ms - behind_ms, request=f"0{server_id}-1-0-{sequence}")
+                await stage.append_record(replace(report, server_id=server_id))
             await trio.sleep(1 / 6)
             assert stage.alarm(CLOCK.kind) is None
 
 
-async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of_it_alone(
+async def test_log_time_far_ahead_raises_alarm_only_on_leader(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -187,7 +185,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of
         assert stage.alarm(LOG_TIME.kind) is None
 
 
-async def test_a_farm_that_was_off_for_ninety_days_publishes_within_three_periods(autojump_clock: MockClock) -> None:
+async def test_farm_off_for_ninety_days_publishes_within_three_periods(autojump_clock: MockClock) -> None:
     stage = Stage(period_ms=30_000)
     long_ago_ms = NOW_MS - 90 * DAY_S * 1000
     stage.applied_state.farm.state = replace(
@@ -200,7 +198,7 @@ async def test_a_farm_that_was_off_for_ninety_days_publishes_within_three_period
         assert stage.router.published
 
 
-async def test_a_majority_that_is_slow_beside_the_election_timeout_is_an_alarm_of_the_leader(
+async def test_slow_majority_raises_alarm_on_leader(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -218,7 +216,7 @@ async def test_a_majority_that_is_slow_beside_the_election_timeout_is_an_alarm_o
 # -- report ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_first_report_waits_for_a_leader_and_then_comes_at_once(autojump_clock: MockClock) -> None:
+async def test_first_report_is_sent_when_leader_is_known(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.server.role = RoleChanged(Role.FOLLOWER, 1, None)
     async with on_duty(stage):
@@ -229,24 +227,24 @@ async def test_the_first_report_waits_for_a_leader_and_then_comes_at_once(autoju
         assert [at_ms for at_ms, _ in stage.records(Report)] == [10_000]
 
 
-async def test_reports_are_at_most_a_period_apart_and_each_names_itself_anew(autojump_clock: MockClock) -> None:
+async def test_reports_are_sent_each_period_with_unique_ids(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(20)
     reports = stage.records(Report)
     times_ms = [at_ms for at_ms, _ in reports]
-    # The first of them found that this node publishes, and that is news.
+    # The first report started the publication, and this change caused the second report early.
     apart_ms = [later - earlier for earlier, later in pairwise(times_ms[1:])]
     assert len(apart_ms) >= 8
     assert all(1_790 <= each <= 2_010 for each in apart_ms), apart_ms
     assert len({record.request for _, record in reports if isinstance(record, Report)}) == len(reports)
 
 
-async def test_a_report_loop_that_began_before_the_first_clock_entry_follows_the_leaders_shorter_period(
+async def test_report_loop_adopts_shorter_period_of_leader(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
-    stage.lead(OTHER)  # so this node writes no clock entries, and begins with the period of 30 s
+    stage.lead(OTHER)  # so this node does not write clock entries, and begins with the period of 30 s
     async with on_duty(stage):
         await trio.sleep(1)
         await stage.append_record(Clock(NOW_MS + 1_000, OTHER, PERIOD_MS))
@@ -254,7 +252,7 @@ async def test_a_report_loop_that_began_before_the_first_clock_entry_follows_the
     assert len(stage.records(Report)) >= 3
 
 
-async def test_a_report_that_no_node_takes_is_followed_by_a_fresh_one(autojump_clock: MockClock) -> None:
+async def test_refused_report_is_replaced_by_fresh_report(autojump_clock: MockClock) -> None:
     stage = Stage()
     dates_ms: list[int] = []
 
@@ -271,7 +269,7 @@ async def test_a_report_that_no_node_takes_is_followed_by_a_fresh_one(autojump_c
     assert len(dates_ms) >= 5
 
 
-async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_until_it_answers(
+async def test_unreachable_router_is_reported_with_alarm(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -287,7 +285,7 @@ async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_u
         assert stage.alarm(ROUTER.kind) is None
 
 
-async def test_report_without_its_impossible_figures_is_sent(autojump_clock: MockClock) -> None:
+async def test_report_omits_impossible_figures(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.status = replace(stage.router.status, job_lag_ms=math.nan, uptime_ms=2**63)
     async with on_duty(stage):
@@ -307,7 +305,7 @@ async def test_report_without_its_impossible_figures_is_sent(autojump_clock: Moc
     [(8 * DAY_S, None), (6 * DAY_S, "ends in 5 days"), (1, "has ended")],
     ids=["more than a week", "less than a week", "ended"],
 )
-async def test_a_signing_key_that_ends_soon_is_an_alarm(
+async def test_signing_key_near_its_end_raises_alarm(
     life_s: int, expected: str | None, autojump_clock: MockClock
 ) -> None:
     stage = Stage(held=HeldKey(MASTER.sign_transient(NOW_S, life_s)))
@@ -317,7 +315,7 @@ async def test_a_signing_key_that_ends_soon_is_an_alarm(
     assert (text is None) if expected is None else (text is not None and expected in text)
 
 
-async def test_a_master_key_in_a_nodes_hands_never_ends(autojump_clock: MockClock) -> None:
+async def test_master_key_as_signing_key_never_ends(autojump_clock: MockClock) -> None:
     stage = Stage(held=HeldKey(MASTER.as_signing_key()))
     async with on_duty(stage):
         await trio.sleep(5)
@@ -328,7 +326,7 @@ async def test_a_master_key_in_a_nodes_hands_never_ends(autojump_clock: MockCloc
 # -- publish -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_clock: MockClock) -> None:
+async def test_accepted_plan_is_signed_for_router(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(6)
@@ -342,7 +340,7 @@ async def test_an_accepted_plan_is_signed_and_handed_to_the_router(autojump_cloc
     assert stage.background_tasks.published == stage.events("published") == 1
 
 
-async def test_a_farm_is_first_published_when_its_last_voter_has_reported_and_not_a_period_later(
+async def test_first_publication_follows_report_of_last_voter(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage(period_ms=30_000)
@@ -357,22 +355,22 @@ async def test_a_farm_is_first_published_when_its_last_voter_has_reported_and_no
         assert len(stage.records(Publication)) == 1
 
 
-async def test_publications_without_effect_are_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:
-    """Each try is an entry of the log: a node whose word is not taken must not fill it."""
+async def test_publication_without_effect_is_retried_with_backoff(autojump_clock: MockClock) -> None:
+    """Each attempt is an entry of the log, and a node with refused publications must not fill the log."""
     stage = Stage()
     signer, sign = stage.signer, stage.signer.sign
 
-    def signed_in_vain(entry: bytes) -> bytes:
+    def sign_with_used_number(entry: bytes) -> bytes:
         return sign_entry(entry, key_of(OWN), CLUSTER_ID, 1) if b'"publication"' in entry else sign(entry)
 
-    signer.sign = signed_in_vain  # type: ignore[method-assign]  # its publications bear a number that is used up
+    signer.sign = sign_with_used_number  # type: ignore[method-assign]  # its publications have a used number
     async with on_duty(stage):
         await trio.sleep(120)
     assert 3 <= len(stage.records(Publication)) <= 7
     assert stage.router.published == []
 
 
-async def test_a_router_that_refuses_is_an_alarm_and_is_tried_again_ever_more_rarely(autojump_clock: MockClock) -> None:
+async def test_refused_publication_raises_alarm_with_backoff(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "disk full"
     async with on_duty(stage):
@@ -386,7 +384,7 @@ async def test_a_router_that_refuses_is_an_alarm_and_is_tried_again_ever_more_ra
         assert stage.alarm(ROUTER.kind) is None
 
 
-async def test_a_router_that_takes_its_time_is_not_overtaken_by_further_plans(autojump_clock: MockClock) -> None:
+async def test_slow_router_receives_one_plan_at_a_time(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.gate = trio.Event()
     async with on_duty(stage):
@@ -397,7 +395,7 @@ async def test_a_router_that_takes_its_time_is_not_overtaken_by_further_plans(au
         assert len(stage.router.published) == 1
 
 
-async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_clock: MockClock) -> None:
+async def test_plan_refused_by_farm_is_retried_with_backoff(autojump_clock: MockClock) -> None:
     stage = Stage()
     refused = []
 
@@ -405,7 +403,7 @@ async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_cloc
         record = decode(command)
         if isinstance(record, Publication):
             refused.append(now_ms())
-            stage.log.append(command)  # committed behind an entry that made another server the publisher
+            stage.log.append(command)  # committed after an entry that made another server the publisher
             stage.times_ms.append(now_ms())
             stage.background_tasks.changed(PublicationRefused(record, "server 1 is not the publisher; server 2 is"))
             return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(stage.log), term=1)
@@ -418,7 +416,7 @@ async def test_a_plan_that_the_farm_refuses_does_not_flood_the_log(autojump_cloc
     assert stage.router.published == []
 
 
-async def test_a_plan_of_unknown_fate_is_not_signed(autojump_clock: MockClock) -> None:
+async def test_plan_with_unknown_outcome_is_not_signed(autojump_clock: MockClock) -> None:
     stage = Stage()
 
     def lose(command: bytes) -> SubmitAnswer | None:
@@ -434,7 +432,7 @@ async def test_a_plan_of_unknown_fate_is_not_signed(autojump_clock: MockClock) -
         assert len(stage.router.published) == 1
 
 
-async def test_a_deposed_publisher_stops_only_once_anothers_publication_is_accepted(autojump_clock: MockClock) -> None:
+async def test_deposed_publisher_stops_after_next_publication(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(6)
@@ -450,7 +448,7 @@ async def test_a_deposed_publisher_stops_only_once_anothers_publication_is_accep
         assert stage.events("publishing-stopped") == 1
 
 
-async def test_a_publisher_that_is_deposed_while_its_router_works_stops_behind_it(autojump_clock: MockClock) -> None:
+async def test_publisher_deposed_during_publication_stops_after_it(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.gate = trio.Event()
     async with on_duty(stage):
@@ -465,7 +463,7 @@ async def test_a_publisher_that_is_deposed_while_its_router_works_stops_behind_i
         assert (len(stage.router.published), stage.router.stopped) == (1, 1)
 
 
-async def test_a_publisher_that_leaves_says_so_and_another_one_takes_over_by_that_very_report(
+async def test_leaving_publisher_reports_off_so_another_takes_over(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -482,7 +480,7 @@ async def test_a_publisher_that_leaves_says_so_and_another_one_takes_over_by_tha
         assert reports[-1].masters[0].publish_config is PublishConfig.OFF
 
 
-async def test_a_node_that_leaves_takes_its_leaves_along_by_a_report_after_which_there_is_none(
+async def test_leaving_node_ends_with_report_without_leaves(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -493,6 +491,6 @@ async def test_a_node_that_leaves_takes_its_leaves_along_by_a_report_after_which
         assert [leaf.destination for leaf in servers[OWN].report.destinations] == [LEAF.base64]
         await stage.background_tasks.resign()
         assert stage.applied_state.state.servers[OWN].report.destinations == ()
-        told = len(stage.records(Report))
+        report = len(stage.records(Report))
         await trio.sleep(10)
-        assert len(stage.records(Report)) == told
+        assert len(stage.records(Report)) == report

@@ -7,7 +7,7 @@ import pytest
 from consensus.net import Backoff
 
 
-def test_backoff_doubles_with_jitter_up_to_its_limit_and_starts_over() -> None:
+def test_backoff_doubles_up_to_limit_until_reset() -> None:
     backoff = Backoff(0.1, 1.0, Random(5))
     delays = [backoff.next_s() for _ in range(8)]
     for delay, full in zip(delays, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):

@@ -1,4 +1,4 @@
-"""The comparison with others: what is sent to etcd, how turns become figures."""
+"""The comparison of consensus with etcd: requests to etcd, and figures from measurements."""
 
 import sys
 from pathlib import Path
@@ -21,27 +21,27 @@ MACHINE = Machine("a machine", (900.0, 1000.0, 1100.0), (20.0, 20.0, 20.0), (50.
 
 
 @pytest.mark.parametrize("size_bytes", [40, 128, 160, 256, 20_000])
-def test_a_put_request_has_just_its_size_and_carries_its_key(size_bytes: int) -> None:
+def test_put_request_has_requested_size(size_bytes: int) -> None:
     request = put_request(b"benchmark/000007", size_bytes)
     assert len(request) == size_bytes
     assert decode_fields(request)[1] == b"benchmark/000007"
     assert set(decode_fields(request)) == {1, 2}
 
 
-def test_a_put_request_that_cannot_have_its_size_is_refused() -> None:
+def test_put_request_below_minimum_size_is_refused() -> None:
     with pytest.raises(ValueError, match="no PutRequest"):
         put_request(b"a key that is longer than the request may be", 20)
 
 
 @pytest.mark.parametrize(("leader", "expected"), [(7, True), (8, False), (0, False)])
-def test_the_member_that_names_itself_in_its_status_leads(leader: int, expected: bool) -> None:  # noqa: FBT001
+def test_leads_if_status_names_member_itself(leader: int, expected: bool) -> None:  # noqa: FBT001
     # header { cluster_id 1, member_id 7 }, version "3.4.23", db_size, leader
     header = bytes([8, 1, 16, 7])
     status = bytes([10, len(header)]) + header + b"\x12\x063.4.23" + bytes([24, 0x80, 0x01]) + bytes([32, leader])
     assert leads(status) is expected
 
 
-def test_bytes_that_are_no_message_are_refused_with_a_value_error_and_nothing_else() -> None:
+def test_malformed_message_raises_value_error() -> None:
     for seed in range(2_000):
         random = Random(seed)
         data = random.randbytes(random.randrange(40))
@@ -49,11 +49,11 @@ def test_bytes_that_are_no_message_are_refused_with_a_value_error_and_nothing_el
             decode_fields(data)
         except ValueError:
             continue
-        except Exception as error:  # noqa: BLE001 - that is the point
+        except Exception as error:  # noqa: BLE001 - any other error fails the test
             pytest.fail(f"seed {seed}: {error!r}")
 
 
-def test_the_rate_of_a_run_counts_every_entry_of_every_process() -> None:
+def test_rate_counts_entries_of_all_processes() -> None:
     results = [Result(2.0, 0.5, [1_000, 3_000], {}), Result(1.9, 0.3, [2_000], {})]
     rate = Rate.of(results, batch=100)
     assert rate.entries_per_s == 150
@@ -71,7 +71,7 @@ def pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("pure")
-def test_ratios_pair_the_turns_of_one_round() -> None:
+def test_ratios_pair_turns_of_one_round() -> None:
     many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
     found = {
         OURS: [turn(1_000, 1), turn(9_000, 1)],
@@ -82,33 +82,33 @@ def test_ratios_pair_the_turns_of_one_round() -> None:
     assert rows["our entries in etcd's"].note == "goal at least 1.3: 1 of 2 reach it"
 
 
-def test_goals_are_higher_where_the_core_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goals_of_compiled_core_are_higher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consensus_throughput, "compiled", lambda: True)
     many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
     rows = {figure.name: figure for figure in figures(many, {OURS: [turn(4, 1)], ETCD: [turn(10, 1)]}, MACHINE)}
     assert rows["our entries in etcd's"].note == "goal at least 1.5: 0 of 1 reach it"
 
 
-def test_ratio_of_one_clients_p50_to_etcds_is_shown() -> None:
+def test_p50_ratio_of_one_client_to_etcd_is_shown() -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
     found = {OURS: [turn(1_000, 3), turn(1_000, 4)], ETCD: [turn(2_000, 2), turn(2_000, 1)]}
     rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
     assert rows["our p50 in etcd's"].values == (1.5, 4.0)
 
 
-def test_without_etcd_there_is_no_row_that_compares_with_it() -> None:
+def test_etcd_rows_are_omitted_without_etcd() -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
     names = [figure.name for figure in figures(one, {OURS: [turn(1, 1)]}, MACHINE)]
     assert not [name for name in names if "etcd" in name]
 
 
-def test_a_failover_slower_than_etcds_says_by_how_much() -> None:
+def test_failover_slower_than_etcd_reports_difference() -> None:
     ours, theirs = consensus_failover.figures({"garlicfarm": [2.0, 1.5, 1.6], "etcd": [1.5, 1.4, 1.7]})
     assert ours.note == "goal: at most etcd's median of 1.50 s: missed by 0.10 s"
     assert theirs.note == ""
 
 
-def test_only_writes_that_began_after_the_kill_end_the_time_without_a_leader() -> None:
+def test_writes_after_kill_end_time_without_leader() -> None:
     acknowledged = Acknowledged()
     acknowledged.add(9.9, 10.1)
     assert acknowledged.first(10.0) is None
@@ -117,9 +117,7 @@ def test_only_writes_that_began_after_the_kill_end_the_time_without_a_leader() -
     assert acknowledged.first(10.0) == 11.5
 
 
-async def test_etcd_is_left_out_with_a_reason_where_it_cannot_be_fetched(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_missing_etcd_is_reported_with_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(etcd_group, "find_spec", lambda _name: object())
     monkeypatch.setattr("shutil.which", lambda _name: None)
     assert await etcd_group.find(tmp_path) == (
@@ -132,9 +130,7 @@ async def test_etcd_is_left_out_with_a_reason_where_it_cannot_be_fetched(
     assert "grpcio" in reason
 
 
-async def test_the_client_in_go_is_left_out_with_a_reason_where_it_cannot_be_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_missing_go_client_is_reported_with_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(etcd_group, "GO_PLACES", str(tmp_path))
     assert await etcd_group.build_client() == (None, "Go is not installed")
     go = tmp_path / "go"
@@ -143,12 +139,12 @@ async def test_the_client_in_go_is_left_out_with_a_reason_where_it_cannot_be_bui
     assert await etcd_group.build_client() == (None, "`go build` failed: it does not compile")
 
 
-def test_the_clients_of_a_scenario_are_divided_among_its_processes() -> None:
+def test_scenario_divides_clients_among_processes() -> None:
     scenario = next(each for each in SCENARIOS if each.clients == 256)
     assert scenario.load(2.0, 256) == Load(clients=128, connections=4, seconds=2.0, entry_bytes=256, batch=1)
 
 
-async def test_a_process_of_the_benchmark_answers_and_ends_with_its_input(tmp_path: Path) -> None:
+async def test_benchmark_process_replies_until_its_input_ends(tmp_path: Path) -> None:
     echo = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     child = await Child.start("echo", [sys.executable, "-c", echo], tmp_path / "log")
     assert await child.ask('{"a": 1}') == {"a": 1}
@@ -157,17 +153,17 @@ async def test_a_process_of_the_benchmark_answers_and_ends_with_its_input(tmp_pa
     assert child.process.returncode == 0
 
 
-async def test_a_process_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:
+async def test_process_ending_early_is_reported_with_last_output(tmp_path: Path) -> None:
     child = await Child.start("a wreck", ["sh", "-c", "echo it broke >&2; exit 3"], tmp_path / "log")
     with pytest.raises(ChildError, match=r"a wreck ended early; its last words: …it broke"):
         await child.hear()
     await child.end()
 
 
-async def test_a_foreign_program_ends_with_us_though_it_does_not_watch_its_input(tmp_path: Path) -> None:
+async def test_foreign_process_ends_with_benchmark(tmp_path: Path) -> None:
     child = await Child.start_foreign("a stranger", ["sleep", "600"], tmp_path / "log")
     assert psutil.pid_exists(child.pid)
     await child.end()
     with trio.fail_after(5):
-        while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel wakes no task
+        while psutil.pid_exists(child.pid):  # noqa: ASYNC110 - the kernel does not wake tasks
             await trio.sleep(0.01)

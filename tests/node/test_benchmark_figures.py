@@ -1,4 +1,4 @@
-"""What the benchmarks count and print: percentiles, the entry that is submitted, what a client process is told."""
+"""Figures of the benchmarks: percentiles, submitted entries, and the specification for a client process."""
 
 import json
 
@@ -16,20 +16,20 @@ from bridge.wire.log.entries import decode
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
-def test_a_percentile_is_the_smallest_value_that_the_share_does_not_exceed(share: float, expected: int) -> None:
+def test_percentile_is_smallest_value_reaching_share(share: float, expected: int) -> None:
     assert percentile(list(range(1, 101)), share) == expected
     assert percentile([7], share) == 7
 
 
 @pytest.mark.parametrize("number", [0, 7, 123_456_789])
-def test_a_benchmark_entry_has_just_its_size_and_says_nothing_about_a_router(number: int) -> None:
+def test_benchmark_entry_has_requested_size(number: int) -> None:
     submitted = entry(number, 256)
     assert len(submitted) == 256
     assert json.loads(submitted)["benchmark"] == number
     assert isinstance(decode(submitted), Foreign)
 
 
-def test_a_table_names_each_group_once_and_shows_the_median_between_the_extremes() -> None:
+def test_table_shows_median_and_extremes_per_group() -> None:
     figures = [Figure("first", "rate", "/s", (300.0, 100.0, 200.0)), Figure("first", "latency", "ms", (1.5,), "goal 2")]
     lines = table([*figures, Figure("second", "rate", "/s", (1.0,))])
     assert lines.count("first") == lines.count("second") == 1
@@ -38,7 +38,7 @@ def test_a_table_names_each_group_once_and_shows_the_median_between_the_extremes
     assert any(line.endswith("goal 2") for line in lines)
 
 
-def test_a_client_process_is_told_everything_in_one_line() -> None:
+def test_client_process_specification_is_one_line() -> None:
     target = ClusterTarget("farm", "user", "password", (ServerTarget(1, "127.0.0.1", 7669, "ab" * 32),))
     line = specification(target, Load(32, 1, 3.0, 256))
     assert line.count("\n") == 1
@@ -46,7 +46,7 @@ def test_a_client_process_is_told_everything_in_one_line() -> None:
     assert json.loads(line)["target"]["servers"][0]["port"] == 7669
 
 
-def test_memory_of_its_own_is_what_no_other_process_shares() -> None:
+def test_own_memory_excludes_shared_memory() -> None:
     rollup = """\
 5581a0000000-7ffd3a9f0000 ---p 00000000 00:00 0                          [rollup]
 Rss:               50000 kB
@@ -79,9 +79,7 @@ MARKED = (
         ((JOINED, FAILED, JOINED), "alive"),
     ],
 )
-def test_a_suspicion_in_serf_s_log_is_told_whenever_it_is_logged_and_never_the_status(
-    log: tuple[str, ...], status: str
-) -> None:
+def test_serf_log_suspicion_is_recorded_without_status_change(log: tuple[str, ...], status: str) -> None:
     observer = Observer()
     for line in log:
         hear_serf(observer, line)
@@ -104,7 +102,7 @@ Demonstration: throwaway destinations, loopback only. Nothing here leaves this m
 """
 
 
-def test_the_steps_of_a_start_are_timed_by_the_events_own_clock_also_over_midnight() -> None:
+def test_start_steps_are_timed_by_events_over_midnight() -> None:
     began_s = 86_400 * 20_000 - 1.0
     assert cold_start.steps(UP.splitlines(), began_s) == pytest.approx(
         {
@@ -116,7 +114,7 @@ def test_the_steps_of_a_start_are_timed_by_the_events_own_clock_also_over_midnig
     )
 
 
-def test_a_start_that_does_not_tell_of_every_node_is_no_figure() -> None:
+def test_start_without_event_of_every_node_is_an_error() -> None:
     lines = [line for line in UP.splitlines() if "node-2 node-started" not in line]
     with pytest.raises(BenchmarkError, match="node-started 2 times, not 3"):
         cold_start.steps(lines, 0.0)

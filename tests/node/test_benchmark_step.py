@@ -1,4 +1,4 @@
-"""The benchmark of single steps drives the core of this tree, counts calls and compares trees turn by turn."""
+"""The benchmark of single steps runs the core of this tree, counts calls and compares trees turn by turn."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ STEPS = {
 }
 
 
-def test_every_step_of_a_round_is_counted_and_timed_and_the_entries_are_committed() -> None:
+def test_steps_of_round_are_counted_until_entries_commit() -> None:
     rounds = Rounds(Names())
     before = rounds.groups[0].leader.describe().commit_index
     calls = calls_of_steps(rounds)
@@ -38,11 +38,11 @@ STEP = "leader: AppendReply, 1 entry"
 
 
 def side(name: str, microseconds: list[float], calls: float) -> Side:
-    # Figures are made of calls and turns; no process is needed for them.
+    # Figures need calls and turns, but not a process.
     return Side(name, None, {STEP: calls}, [{STEP: each} for each in microseconds])  # type: ignore[arg-type]
 
 
-def test_ratios_pair_the_turns_of_one_round() -> None:
+def test_ratios_pair_turns_of_one_round() -> None:
     rows = figures([side(BASE, [40, 80, 40], 154), side(HERE, [16, 32, 20], 60), side(BUILT, [4, 8, 4], 1)])
     shown = {row.name: row for row in rows}
     assert shown[f"{STEP}: {BASE}"].note == "154 calls in Python"
@@ -50,20 +50,20 @@ def test_ratios_pair_the_turns_of_one_round() -> None:
     assert shown[f"  {BUILT} / {BASE}"].values == (0.1, 0.1, 0.1)
 
 
-def test_tree_without_a_class_of_the_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_without_class_of_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consensus_step_driver, "NAMES", ("Raft", "NoSuchClass"))
     with pytest.raises(SystemExit, match=r"consensus\.core of this tree lacks NoSuchClass"):
         Names()
 
 
-def test_a_base_that_is_neither_a_checkout_nor_a_commit_is_refused_by_name(tmp_path: Path) -> None:
+def test_base_outside_checkouts_or_commits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ChildError, match="no-such-commit is neither a checkout nor a commit"):
         checkout("no-such-commit", tmp_path)
     (tmp_path / "consensus").mkdir()
     assert checkout(str(tmp_path), tmp_path / "elsewhere") == tmp_path
 
 
-def test_a_compiled_core_of_other_sources_is_not_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiled_core_of_other_sources_is_outdated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(consensus_step, "TREE", tmp_path / "tree")
     monkeypatch.setattr(consensus_step, "COMPILED", tmp_path / "compiled")
     for tree in ("tree", "compiled"):

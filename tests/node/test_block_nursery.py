@@ -1,4 +1,4 @@
-"""Errors leave a public block as themselves, and a callback that raises does not end a server."""
+"""Errors leave a public block unchanged, and a callback that raises does not end a server."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -23,17 +23,17 @@ async def run_block(task: Callable[[], Awaitable[None]], block: Callable[[], Awa
         await block()
 
 
-async def test_block_nursery_with_a_failed_task_raises_its_error() -> None:
+async def test_block_nursery_with_failed_task_raises_its_error() -> None:
     with pytest.raises(OSError, match="no space"):
         await run_block(partial(fail_with, OSError("no space")), trio.sleep_forever)
 
 
-async def test_block_nursery_with_a_failed_block_raises_its_error() -> None:
+async def test_block_nursery_with_failed_block_raises_its_error() -> None:
     with pytest.raises(KeyError):
         await run_block(trio.sleep_forever, partial(fail_with, KeyError()))
 
 
-async def test_block_nursery_at_the_end_of_the_block_cancels_its_tasks(
+async def test_block_nursery_at_end_of_block_cancels_tasks(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -42,7 +42,7 @@ async def test_block_nursery_at_the_end_of_the_block_cancels_its_tasks(
             nursery.start_soon(trio.sleep_forever)
 
 
-async def test_block_nursery_in_a_canceled_scope_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_block_nursery_in_canceled_scope_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     with trio.move_on_after(1) as scope:
         async with block_nursery() as nursery:
@@ -51,7 +51,7 @@ async def test_block_nursery_in_a_canceled_scope_ends_with_it(autojump_clock: tr
     assert scope.cancelled_caught
 
 
-def test_single_errors_with_several_errors_raises_the_first_and_notes_the_others() -> None:
+def test_single_errors_with_several_errors_raises_first() -> None:
     first = OSError("first")
     with pytest.raises(OSError, match="first") as caught, single_errors():
         raise BaseExceptionGroup("", [BaseExceptionGroup("", [first]), ValueError("second")])
@@ -59,20 +59,18 @@ def test_single_errors_with_several_errors_raises_the_first_and_notes_the_others
     assert caught.value.__notes__ == ["another task failed: ValueError: second"]
 
 
-def test_single_errors_with_an_interrupt_raises_the_interrupt() -> None:
+def test_single_errors_with_interrupt_raises_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt), single_errors():
         raise BaseExceptionGroup("", [OSError("first"), KeyboardInterrupt()])
 
 
 @pytest.mark.parametrize("callback", [lambda _: 1 // 0, "no function"])
-def test_run_callback_with_an_error_logs_it(
-    callback: Callable[[int], object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_callback_with_error_logs_it(callback: Callable[[int], object], caplog: pytest.LogCaptureFixture) -> None:
     run_callback(callback, 1)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "a fault of the program" in caplog.text
 
 
-async def test_run_task_with_an_error_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_run_task_with_error_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     await run_task(fail_with, OSError("no descriptors"))
     assert "no descriptors" in caplog.text

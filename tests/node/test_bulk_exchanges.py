@@ -1,8 +1,9 @@
-"""All exchanges that carry bulk data: each completes over a link of 1 Mbit/s, and no new one is without its row.
+"""All exchanges with bulk data: each completes over a link of 1 Mbit/s, and every new one needs a row here.
 
-A deadline for a whole message makes a slow link a dead one, because what is cut is requested again and cut again. So
-every function that sends or receives under a deadline is in one of two tables here. `BULK` names the test that carries
-its data over a throttled link in simulated time. `SMALL` says why the data is small. A function in neither fails.
+With a fixed deadline for a whole message, a slow link never completes it, because an interrupted message starts over.
+So every function that sends or receives under a deadline is in one of two tables. `BULK` names the test that carries
+its data over a throttled link in simulated time. `SMALL` gives the reason why its data is small. A function in neither
+table fails the test.
 """
 
 import ast
@@ -43,7 +44,7 @@ from tests.node.test_garlic_farm_slow_link import SlowStage, in_memory
 from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, MemorySocket, url_of
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 900
+TIMEOUT_S = 900
 PAGE_BYTES = 4 * 2**20
 COMMAND_BYTES = 4_000_000
 TIMED = {"fail_after", "move_on_after", "fail_at", "move_on_at", "CancelScope"}
@@ -54,7 +55,7 @@ MOVES_BYTES = {
 
 
 def slow_stage(nursery: trio.Nursery, own_id: int) -> SlowStage:
-    """A stage whose links carry 1 Mbit/s in each direction."""
+    """Return a stage whose links carry 1 Mbit/s in each direction."""
     return SlowStage(nursery, own_id, {number: Pipe(MEGABIT_PER_S) for number in (ALICE, BOB)})
 
 
@@ -66,14 +67,14 @@ class LargePages(FakeNode):
         self.entry = entry
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """The entry."""
+        """Return the entry."""
         del first, limit, wait_ms, linearizable
         await trio.lowlevel.checkpoint()
         return LogPage(1, 1, 1, 2, (self.entry,))
 
 
 async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
-    """`GET /v1/log` of a remote node: a page of the largest size."""
+    """Read a page of maximum size with `GET /v1/log` from a remote node."""
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, 5, b"x" * PAGE_BYTES)
     node = LargePages(entry)
     server = control_server.ControlServer(path / "control.sock", node.handlers)
@@ -93,18 +94,21 @@ async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
 
 
 async def large_command(nursery: trio.Nursery, _path: Path) -> None:
-    """A client of a farm submits the largest kind of command."""
+    """Submit a command of maximum size as a client of a farm."""
     stage = slow_stage(nursery, ALICE)
     host = stage.add(Host(BOB))
     client = GarlicFarmClient(stage.dialer(None), stage.resolve, [BOB], random=Random(1))
     await nursery.start(client.run)
     submission = await client.submit([bytes(COMMAND_BYTES)])
     assert submission.outcome is Outcome.COMMITTED
-    assert host.handler.asked_by_clients == [(bytes(COMMAND_BYTES),)]
+    assert host.handler.commands_of_clients == [(bytes(COMMAND_BYTES),)]
 
 
-async def appends_to_another_make(nursery: trio.Nursery, _path: Path) -> None:
-    """A peer without extensions has one connection, so nothing shows that it lives while a large append arrives."""
+async def appends_without_extensions(nursery: trio.Nursery, _path: Path) -> None:
+    """Send large appends to a peer without extensions.
+
+    The peer has one connection, so no other message shows that it is alive while a large append arrives.
+    """
     stage, receiver = slow_stage(nursery, ALICE), RecordedReceiver()
     incidents: list[Incident] = []
     host = stage.add(Host(BOB))
@@ -126,7 +130,7 @@ async def appends_to_another_make(nursery: trio.Nursery, _path: Path) -> None:
 
 
 class SlowSocket(MemorySocket):
-    """Its messages come through a pipe, also those of requests that ended."""
+    """A socket whose messages pass through a pipe, also messages of ended requests."""
 
     def __init__(self, network: MemoryNetwork, url: str, receive: Receive, nursery: trio.Nursery, pipe: Pipe) -> None:
         super().__init__(network, url, receive)
@@ -145,7 +149,7 @@ class SlowSocket(MemorySocket):
 
 
 class SlowNetwork(MemoryNetwork):
-    """One pipe towards the client."""
+    """A network with one pipe toward the client."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         super().__init__()
@@ -153,12 +157,12 @@ class SlowNetwork(MemoryNetwork):
         self._pipe = Pipe(MEGABIT_PER_S)
 
     def dealer(self, url: str, receive: Receive) -> MemorySocket:
-        """A DEALER behind the pipe."""
+        """Return a DEALER socket whose messages pass through the pipe."""
         return SlowSocket(self, url, receive, self._nursery, self._pipe)
 
 
 async def entries_by_zmq(nursery: trio.Nursery, _path: Path, *, size_bytes: int = 65_000, ahead: int = 5) -> None:
-    """A client of ØMQ Raft reads the log. It sees whole messages only."""
+    """Read the log as a client of ØMQ Raft, which receives only complete messages."""
     network, server = SlowNetwork(nursery), EntryServer(4_000_000 // size_bytes, per_message=1)
     server.entries = [Entry(1, EntryKindOfCore.COMMAND, bytes(size_bytes)) for _ in server.entries]
     server.ahead = ahead
@@ -174,7 +178,7 @@ Exchange = Callable[[trio.Nursery, Path], Awaitable[None]]
 THROTTLED: dict[str, Exchange] = {
     "control": page_of_the_log,
     "farm-client": large_command,
-    "farm-links": appends_to_another_make,
+    "farm-links": appends_without_extensions,
     "zmq-entries": entries_by_zmq,
     "zmq-large-entries": partial(entries_by_zmq, size_bytes=1_000_000, ahead=1),
 }
@@ -185,11 +189,11 @@ BULK: dict[tuple[str, str], object] = {
     ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],
     ("consensus/protocols/kafka/connections/listener.py", "_respond_behind"): test_kraft_slow_link,
 }
-"""Functions that carry bulk data under a deadline, and the exchange above or the tests in which they do so."""
+"""Functions that carry bulk data under a deadline, with the exchange above or the module that tests them."""
 
 SMALL: dict[tuple[str, str], str] = {
     ("bridge/node/control/server.py", "_guarded"): "a handshake",
-    ("bridge/node/control/server.py", "_linger"): "what is not read",
+    ("bridge/node/control/server.py", "_linger"): "discarded bytes",
     ("bridge/node/control/server.py", "_read_request"): "a body of 256 KiB, for which 10 s are enough at 32 KiB/s",
     ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
     ("bridge/node/router/i2cp_connection.py", "send_disconnect"): "a message to the router of this machine",
@@ -204,11 +208,11 @@ SMALL: dict[tuple[str, str], str] = {
     ("consensus/protocols/kraft/replica/identification.py", "identify"): "a description of the quorum",
     ("consensus/protocols/zmq_raft/peer/compaction.py", "compact"): "pipes to a program of this machine",
 }
-"""The others, and why what they carry is small."""
+"""Functions with small data, and the reason why it is small."""
 
 
 def timed_transfers(source: str) -> Iterator[str]:
-    """The asynchronous functions that send or receive under a deadline."""
+    """Yield the asynchronous functions that send or receive under a deadline."""
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.AsyncFunctionDef) and any(
             _is_timed(block) and _moves_bytes(block) for block in ast.walk(function)
@@ -233,10 +237,10 @@ def _called(node: ast.AST) -> str:
 
 
 def run_throttled(exchange: Exchange, path: Path) -> None:
-    """Carry one exchange over a link of 1 Mbit/s in simulated time."""
+    """Run one exchange over a link of 1 Mbit/s in simulated time."""
 
     async def run() -> None:
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             async with trio.open_nursery() as nursery:
                 await exchange(nursery, path)
                 nursery.cancel_scope.cancel()
@@ -264,23 +268,23 @@ PLANTED: list[tuple[str, object, str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "module", "attribute", "planted"), PLANTED)
-def test_planted_fixed_deadline_is_found(
+def test_planted_fixed_deadline_is_detected(
     name: str, module: object, attribute: str, planted: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the time that the size or the arriving bytes give, each exchange fails."""
+    """Each exchange fails without the time for the size or for the arriving bytes."""
     monkeypatch.setattr(module, attribute, planted)
     failure = pytest.RaisesExc((AssertionError, ControlError, NoAnswerError, trio.TooSlowError))
     with pytest.RaisesGroup(failure, allow_unwrapped=True, flatten_subgroups=True):
         run_throttled(THROTTLED[name], tmp_path)
 
 
-def test_planted_transfer_under_a_deadline_is_collected() -> None:
+def test_planted_transfer_under_deadline_is_collected() -> None:
     source = "async def give(s, d):\n    with trio.fail_after(5):\n        await s.send_all(d)\n"
     assert list(timed_transfers(source)) == ["give"]
 
 
-def test_transfer_under_a_deadline_without_a_row_is_found() -> None:
-    """Either it is carried over a throttled link here, or its data is small."""
+def test_transfer_under_deadline_without_row_is_detected() -> None:
+    """Each such function is in `BULK` or in `SMALL`."""
     found = {
         (str(path.relative_to(ROOT)), name)
         for part in ("bridge", "consensus", "gossip")

@@ -1,4 +1,4 @@
-"""The command line: facts for people and as JSON, exit codes, and one line for each refusal."""
+"""The command line: output as text and as JSON, exit codes, and one line per refusal."""
 
 import json
 import socket
@@ -48,7 +48,7 @@ from tests.operator_views import farm_view
 
 
 class Node(FarmAdmin):
-    """A `FarmAdmin` behind a real socket in a thread of its own."""
+    """A `FarmAdmin` with a real socket in a separate thread."""
 
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
@@ -68,21 +68,21 @@ class Node(FarmAdmin):
 
     @property
     def handlers(self) -> Handlers:
-        """Those of the keys as well."""
+        """Return the handlers, including the handlers of the keys."""
         return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
-        """The fabricated picture."""
+        """Return the fabricated view."""
         made = farm_view()
         local = replace(made.node, kafka_address=self.kafka_address, zmq_address=self.zmq_address)
         return replace(made, removed=self.removed, node=local)
 
     async def cluster(self) -> ClusterAnswer:
-        """There is no leader."""
+        """Return a cluster without a leader."""
         return ClusterAnswer("demo", self.cluster_id, None, 0, 217, None, None, None)
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Three entries."""
+        """Return up to three entries."""
         del wait_ms
         self.linearizable = linearizable
         values = (b'{"id": 1}', b"\xff\x1b[2J", b"{}")
@@ -91,30 +91,30 @@ class Node(FarmAdmin):
         return LogPage(1, 3, 3, chosen[-1].index + 1 if chosen else first, chosen)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Nothing ever happens."""
+        """Return a page without events."""
         del limit, wait_ms
         return EventPage(cursor, 0)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
-        """Take the entry."""
+        """Record the entry."""
         self.submitted.append(entry)
         self.requests.append(request)
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
-        """Hand over to the named server."""
+        """Return the named server as leader."""
         if to == "unknown":
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Remember it, and grant it."""
+        """Record the command, and grant it."""
         await trio.lowlevel.checkpoint()
         self.commands.append(json.loads(encode(command)))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
-        """One clock is off, and one server silent."""
+        """Return the clocks of three servers: one is off, and one is unknown."""
         await trio.lowlevel.checkpoint()
         clocks = (
             ServerClock(1, "oslo", voter=True, offset_ms=0),
@@ -124,24 +124,24 @@ class Node(FarmAdmin):
         return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Nothing to take back."""
+        """Refuse, because this node has not made a promise."""
         raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        """There is one cluster to confirm."""
+        """Confirm the only known cluster."""
         if cluster_id != bytes(16).hex():
             raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
         return ConfirmedAnswer(cluster_id)
 
     async def leave(self) -> LeavingAnswer:
-        """Note it."""
+        """Record the departure."""
         self.left = True
         return LeavingAnswer(leaving=True)
 
 
 @contextmanager
 def served(path: Path, node: FarmAdmin | Handlers) -> Iterator[TrioToken]:
-    """Serve a node from a thread while the block runs; by the token the block calls what must run in that thread."""
+    """Serve a node from a thread during the block; the token runs calls in that thread."""
     handlers = node.handlers if isinstance(node, FarmAdmin) else node
     started = threading.Event()
     serving: list[tuple[TrioToken, trio.CancelScope]] = []
@@ -179,14 +179,14 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
     return call
 
 
-def said(result: Result) -> str:
-    """The one line on stderr."""
+def error_line(result: Result) -> str:
+    """Return the only line on stderr."""
     lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr
     return str(lines[0])
 
 
-def test_help_names_every_command_and_loads_none_of_them() -> None:
+def test_help_names_all_commands_without_loading_them() -> None:
     code = (
         "import sys; from click.testing import CliRunner; from bridge.cli.main import cli; "
         "text = CliRunner().invoke(cli, ['--help']).output; "
@@ -198,14 +198,14 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", cli.lazy_commands)
-def test_every_command_explains_itself(name: str, garlicfarm: Callable[..., Result]) -> None:
+def test_command_help_shows_usage(name: str, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm(name, "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.output
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("log", "--from", "x"), ("keys", "new-farm"), ("submit",)])
-def test_wrong_usage_ends_with_two(arguments: tuple[str, ...], garlicfarm: Callable[..., Result]) -> None:
+def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm(*arguments).exit_code == 2
 
 
@@ -217,7 +217,7 @@ def test_status_as_json_is_the_view(garlicfarm: Callable[..., Result]) -> None:
 
 
 @pytest.mark.usefixtures("node")
-def test_status_tells_people_what_matters(garlicfarm: Callable[..., Result]) -> None:
+def test_status_as_text_shows_important_facts(garlicfarm: Callable[..., Result]) -> None:
     text = garlicfarm("status").stdout
     for fact in (
         "Degraded: node-5 down",
@@ -232,9 +232,7 @@ def test_status_tells_people_what_matters(garlicfarm: Callable[..., Result]) -> 
     assert "clients read" not in text
 
 
-def test_status_says_where_clients_of_other_protocols_read_the_log(
-    node: Node, garlicfarm: Callable[..., Result]
-) -> None:
+def test_status_shows_addresses_for_clients_of_other_protocols(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.kafka_address, node.zmq_address = "farm.example:9092", "tcp://127.0.0.1:7670"
     lines = [line.split(maxsplit=1) for line in garlicfarm("status").stdout.splitlines()]
     assert ["kafka", "clients read the log at farm.example:9092"] in lines
@@ -242,7 +240,7 @@ def test_status_says_where_clients_of_other_protocols_read_the_log(
 
 
 @pytest.mark.usefixtures("node")
-def test_members_are_listed_for_people_and_as_json(garlicfarm: Callable[..., Result]) -> None:
+def test_members_are_listed_as_text_or_json(garlicfarm: Callable[..., Result]) -> None:
     lines = garlicfarm("members").stdout.splitlines()
     assert lines[0].split() == [
         "NAME",
@@ -264,7 +262,7 @@ def test_members_are_listed_for_people_and_as_json(garlicfarm: Callable[..., Res
 
 
 @pytest.mark.usefixtures("node")
-def test_the_log_is_printed_from_an_index_on(garlicfarm: Callable[..., Result]) -> None:
+def test_log_is_printed_from_index(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("log", "--from", "2")
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["2", "3"]
     assert "\x1b[2J" not in result.stdout
@@ -273,20 +271,18 @@ def test_the_log_is_printed_from_an_index_on(garlicfarm: Callable[..., Result]) 
     assert found["nextIndex"] == 2
 
 
-def test_an_entry_is_submitted_and_its_index_printed(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_submit_prints_index_of_entry(node: Node, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("submit", '{"a": 1}')
     assert (result.exit_code, result.stdout) == (0, "Committed at index 218, term 3.\n")
     assert json.loads(garlicfarm("submit", "-", "--json", stdin='{"b": 2}').stdout)["accepted"] is True
     assert node.submitted == [b'{"a": 1}', b'{"b": 2}']
 
 
-def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(
-    node: Node, garlicfarm: Callable[..., Result]
-) -> None:
+def test_entry_refused_by_farm_exits_with_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.outcome = replace(node.outcome, reason="made from the log up to 1; one from up to 1 was accepted")
     result = garlicfarm("submit", '{"factors": {}}')
     assert (result.exit_code, result.stdout) == (1, "Committed at index 218, term 3.\n")
-    assert said(result) == (
+    assert error_line(result) == (
         "garlicfarm: the farm refused the entry, and nothing changed: made from the log up to 1; one from up to 1 was"
         " accepted"
     )
@@ -295,7 +291,7 @@ def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("outcome", "text"),
     [
         (SubmitOutcome.REFUSED, "refused, it is not in the log"),
         (SubmitOutcome.BUSY, "try again"),
@@ -303,19 +299,17 @@ def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(
         (SubmitOutcome.EXPIRED, "expired, and not applied now"),
     ],
 )
-def test_an_entry_that_is_not_committed_ends_with_one(
-    node: Node, garlicfarm: Callable[..., Result], outcome: SubmitOutcome, words: str
+def test_uncommitted_entry_exits_with_one(
+    node: Node, garlicfarm: Callable[..., Result], outcome: SubmitOutcome, text: str
 ) -> None:
     node.outcome = SubmitAnswer(outcome=outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
     result = garlicfarm("submit", "{}")
     assert result.exit_code == 1
-    assert words in said(result)
-    assert "the leader is 2 at tcp://127.0.0.1:7702" in said(result)
+    assert text in error_line(result)
+    assert "the leader is 2 at tcp://127.0.0.1:7702" in error_line(result)
 
 
-def test_a_submission_carries_an_id_under_which_it_can_be_repeated(
-    node: Node, garlicfarm: Callable[..., Result]
-) -> None:
+def test_submission_has_request_id_for_repetition(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.cluster_id = "c0ffee"
     garlicfarm("submit", "{}")
     garlicfarm("submit", "--request-id", "me-200-3", "{}")
@@ -326,23 +320,23 @@ def test_a_submission_carries_an_id_under_which_it_can_be_repeated(
     assert (given, own) == (RequestId("me", 200, 3), None)
     node.outcome = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="the leader was lost", request="me-200-3")
     result = garlicfarm("submit", "--request-id", "me-200-3", "{}")
-    assert "To repeat it without harm, here or at another node: --request-id me-200-3" in said(result)
+    assert "To repeat it without harm, here or at another node: --request-id me-200-3" in error_line(result)
     refused = garlicfarm("submit", "--request-id", "me", "{}")
     assert refused.exit_code == 1
-    assert "not CLIENT-BORN-SEQUENCE" in said(refused)
+    assert "not CLIENT-BORN-SEQUENCE" in error_line(refused)
 
 
-def test_a_page_of_the_log_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_log_page_is_linearizable_on_request(node: Node, garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("log").exit_code == 0
     assert not node.linearizable
     assert garlicfarm("log", "--linearizable").exit_code == 0
     assert node.linearizable
 
 
-def test_what_is_not_json_is_refused_in_one_line(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_submit_without_json_is_refused(node: Node, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("submit", "{oops")
     assert result.exit_code == 1
-    assert "one JSON object" in said(result)
+    assert "one JSON object" in error_line(result)
     assert node.submitted == []
 
 
@@ -355,28 +349,26 @@ def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> 
     assert node.left
 
 
-def test_transfer_names_the_new_leader_or_the_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_transfer_names_new_leader_or_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     del node
     assert garlicfarm("transfer").stdout == "node-2 leads now.\n"
     assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
     refused = garlicfarm("transfer", "--to", "unknown")
     assert refused.exit_code == 1
-    assert "there are node-1, node-2" in said(refused)
+    assert "there are node-1, node-2" in error_line(refused)
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("members", "--json"), ("log",), ("submit", "{}"), ("leave",)])
-def test_without_a_node_each_command_says_so_in_one_line(
+def test_command_without_node_fails_with_one_line(
     arguments: tuple[str, ...], garlicfarm: Callable[..., Result]
 ) -> None:
     result = garlicfarm(*arguments)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert "no node runs with the state directory" in said(result)
+    assert "no node runs with the state directory" in error_line(result)
 
 
-def test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed(
-    tmp_path: Path, garlicfarm: Callable[..., Result]
-) -> None:
+def test_new_farm_key_is_private_file_without_output(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     path = tmp_path / "farm.key"
     result = garlicfarm("keys", "new-farm", "--expect", "3", "--cluster", "attic", "--output", str(path), "--json")
     assert result.exit_code == 0
@@ -387,31 +379,33 @@ def test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed(
     assert not any(key.hex() in result.output for key in farm_key.gossip_keys)
 
 
-def test_a_farm_key_is_never_written_over(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+def test_farm_key_is_not_overwritten(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     path = tmp_path / "farm.key"
     path.write_text("precious")
     result = garlicfarm("keys", "new-farm", "--expect", "3", "--output", str(path))
     assert result.exit_code == 1
-    assert "exists already" in said(result)
+    assert "exists already" in error_line(result)
     assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"00" * 300, bytes(500)])
-def test_what_is_no_lease_set_ends_with_one(tmp_path: Path, garlicfarm: Callable[..., Result], content: bytes) -> None:
+def test_lease_set_show_of_other_file_exits_with_one(
+    tmp_path: Path, garlicfarm: Callable[..., Result], content: bytes
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     result = garlicfarm("lease-set", "show", str(path))
     assert result.exit_code == 1
-    assert "is not a Meta LeaseSet2" in said(result)
+    assert "is not a Meta LeaseSet2" in error_line(result)
 
 
-def test_top_needs_a_terminal(garlicfarm: Callable[..., Result]) -> None:
+def test_top_needs_terminal(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("top")
     assert result.exit_code == 1
-    assert "garlicfarm status" in said(result)
+    assert "garlicfarm status" in error_line(result)
 
 
-def test_without_the_extra_the_pipeline_says_how_to_install_it(
+def test_pipeline_without_extra_explains_installation(
     garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(_name: str) -> object:
@@ -420,23 +414,21 @@ def test_without_the_extra_the_pipeline_says_how_to_install_it(
     monkeypatch.setattr(pipeline_command, "import_module", missing)
     result = garlicfarm("pipeline", "run", "--once")
     assert result.exit_code == 1
-    assert "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline" in said(result)
+    assert "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline" in error_line(result)
 
 
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("command", [["event"], ["query"], ["node", "approve", "--yes"]])
-def test_an_argument_that_is_no_text_is_refused_in_one_line(
-    garlicfarm: Callable[..., Result], command: list[str]
-) -> None:
+def test_undecodable_argument_is_refused_in_one_line(garlicfarm: Callable[..., Result], command: list[str]) -> None:
     result = garlicfarm(*command, "\udcff")
-    assert (result.exit_code, said(result)) == (
+    assert (result.exit_code, error_line(result)) == (
         1,
         r"garlicfarm: \udcff is not valid text: write it in UTF-8, and try again",
     )
 
 
-def test_every_command_that_asks_a_node_bounds_the_wait() -> None:
-    """Given any command with --node, then it has --timeout, and its help names the default."""
+def test_command_with_node_option_has_timeout_option() -> None:
+    """A command with `--node` needs `--timeout` to limit its wait."""
     unbounded = []
     for path, command in all_commands(cli):
         options = {option for each in command.params for option in each.opts}
@@ -445,7 +437,7 @@ def test_every_command_that_asks_a_node_bounds_the_wait() -> None:
     assert unbounded == []
 
 
-def test_a_stopped_node_ends_a_command_after_the_timeout(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+def test_command_to_stopped_node_ends_after_timeout(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     with socket.socket(socket.AF_UNIX) as stopped:
         stopped.bind(str(tmp_path / "control.sock"))
         stopped.listen()
@@ -456,7 +448,7 @@ def test_a_stopped_node_ends_a_command_after_the_timeout(tmp_path: Path, garlicf
 
 
 def all_commands(group: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Each command below `group`, with its path."""
+    """Yield each command below `group`, with its path."""
     if not isinstance(group, click.Group):
         yield path, group
         return

@@ -1,4 +1,4 @@
-"""`garlicfarm config`: one bundle for many nodes; each adds its own settings."""
+"""`garlicfarm config`: one bundle for many nodes; each node adds its own settings."""
 
 import json
 import tomllib
@@ -22,14 +22,14 @@ NOW_S = 1_800_000_000
 
 def garlicfarm(*arguments: object) -> Result:
     if arguments[1] == "import":
-        # The machine of a test may have no private address, or several.
+        # A test machine may have several private addresses or none.
         arguments = (*arguments, "--bind", "127.0.0.1:7668")
     return CliRunner().invoke(cli, [str(each) for each in arguments])
 
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """The configuration of a running node, with its own settings."""
+    """Write and return the configuration of a running node, with its own settings."""
     home = tmp_path / "first"
     home.mkdir()
     save_farm_key(home / "farm.key", new_farm_key(3))
@@ -111,7 +111,7 @@ def test_import_without_signing_key_does_not_publish(first: Path, tmp_path: Path
     assert {(each.signing_key, each.publish) for each in masters} == {(None, PublishConfig.AUTO)}
 
 
-def test_what_lies_there_is_kept_unless_it_may_be_replaced(first: Path, tmp_path: Path) -> None:
+def test_existing_configuration_is_kept_without_replace(first: Path, tmp_path: Path) -> None:
     bundle, home = exported(first), tmp_path / "fourth"
     assert garlicfarm("config", "import", bundle, home).exit_code == 0
     before = (home / "node.toml").read_bytes()
@@ -122,15 +122,15 @@ def test_what_lies_there_is_kept_unless_it_may_be_replaced(first: Path, tmp_path
     assert load_configuration(home / "node.toml").name == "other"
 
 
-def test_what_makes_no_valid_configuration_is_not_written(first: Path, tmp_path: Path) -> None:
+def test_invalid_configuration_is_not_written(first: Path, tmp_path: Path) -> None:
     home = tmp_path / "fifth"
     result = garlicfarm("config", "import", exported(first), home, "--leaf", "nonsense")
     assert result.exit_code == 1
     assert f"{home / 'node.toml'}: leaf[0].destination" in result.stderr
-    assert list(home.iterdir()) == [], "no key is left in a directory that is none of a node"
+    assert list(home.iterdir()) == [], "no key remains without a configuration"
 
 
-def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(first: Path, tmp_path: Path) -> None:
+def test_key_of_other_master_or_farm_is_refused(first: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     save_signing_key(other, new_master_key().sign_transient(NOW_S))
     result = garlicfarm("config", "import", exported(first), tmp_path / "sixth", "--signing-key", other)
@@ -142,16 +142,16 @@ def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(fir
     assert (result.exit_code, "another farm's key" in result.stderr) == (1, True)
 
 
-def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> None:
+def test_shown_configuration_is_complete_without_secrets(first: Path) -> None:
     found = json.loads(garlicfarm("config", "show", "--config", first, "--json").stdout)["configuration"]
     assert found["name"] == "node-1"
     assert found["consensus"]["grace_ms"] == 600_000
     assert found["master"][0]["signing_key"] == str(first.parent / "blog.key")
     text = garlicfarm("config", "show", "--config", first).stdout
     assert "voters_max = " in text
-    assert f"# leaf {LEAF.address}\n" in text, "by the name that every other command uses"
+    assert f"# leaf {LEAF.address}\n" in text, "the same name as in other commands"
     assert '"10.0.0.1:7668"' in text
-    # It is a file that says the same.
+    # The text is a file with the same settings.
     (first.parent / "shown.toml").write_text(text)
     assert load_configuration(first.parent / "shown.toml") == load_configuration(first)
     key = tomllib.loads((first.parent / "blog.key").read_text())
@@ -163,7 +163,7 @@ def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> N
 @pytest.mark.parametrize(
     "text", ["", "{}", "[" * 100_000, '{"kind":"x","version":1,"farmKey":"","settings":{}}', "\ud800"]
 )
-def test_what_is_no_bundle_is_refused_in_one_way(text: str) -> None:
+def test_malformed_bundle_is_refused(text: str) -> None:
     with pytest.raises(BundleError):
         parse_bundle(text)
 
@@ -179,12 +179,12 @@ def test_what_is_no_bundle_is_refused_in_one_way(text: str) -> None:
         {"": {"demo": True}},
     ],
 )
-def test_bundle_with_a_nodes_own_settings_is_refused(settings: dict[str, object]) -> None:
+def test_bundle_with_settings_of_one_node_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(BundleError):
         parse_bundle(bundle_text(new_farm_key(3), settings))
 
 
-def test_settings_are_written_as_toml_that_says_the_same() -> None:
+def test_settings_written_as_toml_are_read_back_equal() -> None:
 
     settings = {
         "a": 'quote " backslash \\ \x7f ü',

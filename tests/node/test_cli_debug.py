@@ -1,4 +1,4 @@
-"""`garlicfarm debug` as a command: what the file holds, what it says of nodes that do not answer, and how it fails."""
+"""`garlicfarm debug` as a command: content of the file, unresponsive nodes, and failures."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ LIMIT = 12_000
 
 @pytest.fixture
 def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
-    """The command beside one node that answers."""
+    """Yield the command with one responsive node."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "state"
     place.mkdir(mode=0o700)
@@ -33,7 +33,7 @@ def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """The files in a bundle, without the directory that has them all."""
+    """Return the files of a bundle by name, without the enclosing directory."""
     with tarfile.open(path) as archive:
         found = {}
         for entry in archive.getmembers():
@@ -43,9 +43,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return found
 
 
-def test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not(
-    tmp_path: Path, garlicfarm: Callable[..., Result]
-) -> None:
+def test_bundle_has_node_data_with_summary_of_missing_nodes(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     dead = tmp_path / "dead"
     dead.mkdir(mode=0o700)
     result = garlicfarm("--node", "dead/control.sock", "--output", "found.tar.gz")
@@ -57,29 +55,27 @@ def test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not(
     assert [each["name"] for each in summary["answered"]] == ["node-1"]
     reasons = {each["address"] or each["name"]: each["reason"] for each in summary["silent"]}
     assert "no node runs at dead/control.sock" in reasons["dead/control.sock"]
-    # Members that the node tells of, and that no address was given for.
+    # Members in the node's view whose address was not given.
     assert reasons["node-5"] == "it is dead"
     assert reasons["node-2"] == "it is alive, and was not queried: give its address with --node as well"
     assert "dead/control.sock: no node runs at" in result.stdout
 
 
-def test_without_an_output_the_file_is_here_with_the_time_in_its_name(
-    tmp_path: Path, garlicfarm: Callable[..., Result]
-) -> None:
+def test_bundle_without_output_option_has_time_in_its_name(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("--json")
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.glob("garlicfarm-debug-*.tar.gz")
     assert json.loads(result.stdout)["bytes"] == path.stat().st_size
 
 
-def test_a_name_that_is_no_text_is_spelled_in_json(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+def test_undecodable_file_name_is_escaped_in_json(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("--json", "--output", "\udcff.tar.gz")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["file"] == r"\udcff.tar.gz"
     assert json.loads(contents(tmp_path / "\udcff.tar.gz")["summary.json"])["file"] == r"\udcff.tar.gz"
 
 
-def test_a_file_that_is_there_already_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+def test_existing_file_is_kept(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
     (tmp_path / "found.tar.gz").write_text("mine")
     result = garlicfarm("--output", "found.tar.gz")
     assert (result.exit_code, result.stderr) == (
@@ -89,12 +85,12 @@ def test_a_file_that_is_there_already_is_kept(tmp_path: Path, garlicfarm: Callab
     assert (tmp_path / "found.tar.gz").read_text() == "mine"
 
 
-def test_a_place_that_is_not_there_is_told_in_one_line(garlicfarm: Callable[..., Result]) -> None:
+def test_missing_directory_is_reported_in_one_line(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("--output", "nowhere/found.tar.gz")
     assert (result.exit_code, result.stderr) == (1, "garlicfarm: nowhere/found.tar.gz: No such file or directory\n")
 
 
-def test_on_a_full_disk_no_half_of_a_file_is_left(
+def test_partial_file_is_removed_on_full_disk(
     tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_descriptor: int) -> None:
@@ -107,7 +103,7 @@ def test_on_a_full_disk_no_half_of_a_file_is_left(
     assert not (tmp_path / "found.tar.gz").exists()
 
 
-def test_if_no_node_answers_each_reason_is_told_and_no_file_is_left(tmp_path: Path) -> None:
+def test_unanswered_debug_reports_reasons_without_file(tmp_path: Path) -> None:
     output = tmp_path / "found.tar.gz"
     result = CliRunner().invoke(cli, ["debug", "--node", str(tmp_path / "x.sock"), "--output", str(output)])
     assert result.exit_code == 1
@@ -115,7 +111,7 @@ def test_if_no_node_answers_each_reason_is_told_and_no_file_is_left(tmp_path: Pa
     assert not output.exists()
 
 
-def test_what_would_make_the_file_too_large_is_left_out_and_named(
+def test_oversized_parts_are_omitted_with_a_note(
     tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debug_command, "BUNDLE_MOST_BYTES", LIMIT)
@@ -129,7 +125,7 @@ def test_what_would_make_the_file_too_large_is_left_out_and_named(
 # -- the node's side ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_profile_finds_the_function_that_used_the_processor() -> None:
+async def test_profile_shows_function_that_used_processor() -> None:
     def the_busy_one() -> None:
         until = time.process_time() + 0.02
         while time.process_time() < until:
@@ -150,7 +146,7 @@ async def test_a_profile_finds_the_function_that_used_the_processor() -> None:
     assert busy > sum(each.samples for each in profile.stacks) / 2
 
 
-def test_a_signal_that_is_under_way_when_a_profile_ends_does_not_end_the_process() -> None:
+def test_pending_signal_at_end_of_profile_is_harmless() -> None:
     program = """
 import os, signal
 from bridge.node.control.debugging import _sampling
@@ -163,7 +159,7 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
-async def test_stacks_name_the_functions_that_tasks_wait_in_and_no_directory() -> None:
+async def test_stacks_show_waiting_functions_without_directories() -> None:
     async def the_waiting_one() -> None:
         await trio.sleep_forever()
 
@@ -179,7 +175,7 @@ async def test_stacks_name_the_functions_that_tasks_wait_in_and_no_directory() -
     assert not any(str(Path.cwd()) in place or place.startswith("/") for place in places)
 
 
-def test_the_name_of_a_user_is_no_part_of_the_settings_that_are_told() -> None:
+def test_debug_settings_omit_user_names() -> None:
     settings = {"proxy": {"user": "me", "password_file": "/p"}, "router": {"i2cp_username": "you"}, "name": "n"}
     assert debugging.without_users(settings) == {
         "proxy": {"user": debugging.REMOVED, "password_file": "/p"},
@@ -188,5 +184,5 @@ def test_the_name_of_a_user_is_no_part_of_the_settings_that_are_told() -> None:
     }
 
 
-def test_versions_name_the_project_python_the_system_and_the_libraries() -> None:
+def test_versions_list_project_python_system_libraries() -> None:
     assert {"garlicfarm", "python", "system", "trio", "msgspec", "cryptography"} <= debugging.versions().keys()

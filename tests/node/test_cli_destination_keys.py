@@ -1,4 +1,4 @@
-"""`keys new-destination` and `keys offline`: from an operator's two commands to a structure that verifies."""
+"""`keys new-destination` and `keys offline`: an operator's two commands lead to a structure that verifies."""
 
 import json
 import stat
@@ -20,7 +20,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Callable[..., Result]:
-    """Calls `garlicfarm keys`; whatever it answers holds no private key of any file there."""
+    """Return a caller of `garlicfarm keys`, which checks that the output does not contain a private key."""
 
     def call(*arguments: object) -> Result:
         result = CliRunner().invoke(cli, ["keys", *map(str, arguments)])
@@ -40,18 +40,18 @@ def master(tmp_path: Path, keys: Callable[..., Result]) -> Path:
     return path
 
 
-def test_a_new_destination_is_a_private_file_and_an_address(tmp_path: Path, keys: Callable[..., Result]) -> None:
+def test_new_destination_is_private_file_with_address(tmp_path: Path, keys: Callable[..., Result]) -> None:
     path = tmp_path / "master.key"
-    said = keys("new-destination", path)
-    assert said.exit_code == 0, said.output
+    result = keys("new-destination", path)
+    assert result.exit_code == 0, result.output
     destination = load_master_key(path).destination
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert destination.address in said.stdout
-    assert f"garlicfarm keys offline --master {path}" in said.stdout
+    assert destination.address in result.stdout
+    assert f"garlicfarm keys offline --master {path}" in result.stdout
     assert len(destination.encoded) == 391
 
 
-def test_a_new_destination_as_json_has_what_others_may_know(tmp_path: Path, keys: Callable[..., Result]) -> None:
+def test_new_destination_as_json_has_public_values_only(tmp_path: Path, keys: Callable[..., Result]) -> None:
     path = tmp_path / "master.key"
     found = json.loads(keys("new-destination", path, "--json").stdout)
     destination = load_master_key(path).destination
@@ -64,33 +64,34 @@ def test_a_new_destination_as_json_has_what_others_may_know(tmp_path: Path, keys
     }
 
 
-def test_an_address_that_exists_is_taken_over_out_of_a_routers_key_file(
-    tmp_path: Path, keys: Callable[..., Result]
-) -> None:
+def test_import_destination_uses_key_file_of_router(tmp_path: Path, keys: Callable[..., Result]) -> None:
     own = new_master_key()
     source = tmp_path / "eepPriv.dat"
     source.write_bytes(own.destination.encoded + bytes(256) + own.private_key.private_bytes_raw())
-    said = keys("import-destination", source, tmp_path / "master.key")
-    assert said.exit_code == 0, said.output
-    assert own.destination.address in said.stdout
-    assert "no router may run a tunnel with this destination" in said.stdout
+    result = keys("import-destination", source, tmp_path / "master.key")
+    assert result.exit_code == 0, result.output
+    assert own.destination.address in result.stdout
+    assert "no router may run a tunnel with this destination" in result.stdout
     assert load_master_key(tmp_path / "master.key").destination == own.destination
     assert stat.S_IMODE((tmp_path / "master.key").stat().st_mode) == 0o600
     found = json.loads(keys("import-destination", source, tmp_path / "other.key", "--json").stdout)
     assert found["address"] == own.destination.address
 
 
-def test_a_file_that_holds_no_destinations_key_makes_none(tmp_path: Path, keys: Callable[..., Result]) -> None:
+def test_import_destination_of_invalid_file_is_refused(tmp_path: Path, keys: Callable[..., Result]) -> None:
     source, out = tmp_path / "eepPriv.dat", tmp_path / "master.key"
     source.write_bytes(b"rubbish")
-    for file, says in ((source, "eepPriv.dat: it is not a private key file"), (tmp_path / "absent", "cannot be read")):
+    for file, message in (
+        (source, "eepPriv.dat: it is not a private key file"),
+        (tmp_path / "absent", "cannot be read"),
+    ):
         refused = keys("import-destination", file, out)
         assert refused.exit_code == 1
-        assert says in refused.stderr
+        assert message in refused.stderr
         assert not out.exists()
 
 
-def test_a_master_key_is_never_overwritten(master: Path, keys: Callable[..., Result]) -> None:
+def test_master_key_is_not_overwritten(master: Path, keys: Callable[..., Result]) -> None:
     before = master.read_bytes()
     refused = keys("new-destination", master)
     assert refused.exit_code == 1
@@ -98,7 +99,7 @@ def test_a_master_key_is_never_overwritten(master: Path, keys: Callable[..., Res
     assert master.read_bytes() == before
 
 
-def test_each_node_gets_its_own_signing_key_for_thirty_days(
+def test_offline_makes_one_signing_key_per_node_for_thirty_days(
     tmp_path: Path, master: Path, keys: Callable[..., Result]
 ) -> None:
     files = [tmp_path / f"{name}.key" for name in ("a", "b", "c")]
@@ -119,22 +120,18 @@ def test_each_node_gets_its_own_signing_key_for_thirty_days(
         assert not structure.is_demo
 
 
-def test_people_are_told_until_when_a_key_signs_and_where_it_belongs(
-    tmp_path: Path, master: Path, keys: Callable[..., Result]
-) -> None:
-    said = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--days", 60)
+def test_offline_as_text_shows_end_and_setting(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
+    result = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--days", 60)
     ends = time.strftime("%Y-%m-%d", time.gmtime(load_signing_key(tmp_path / "a.key").can_sign_until_s))
-    assert f"a.key: signs for {load_master_key(master).destination.address} until {ends}" in said.stdout
-    assert "signing_key = " in said.stdout
-    assert said.stderr == ""
+    assert f"a.key: signs for {load_master_key(master).destination.address} until {ends}" in result.stdout
+    assert "signing_key = " in result.stdout
+    assert result.stderr == ""
 
 
-def test_a_key_that_alarms_from_the_start_is_warned_about(
-    tmp_path: Path, master: Path, keys: Callable[..., Result]
-) -> None:
-    said = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--days", 7)
-    assert said.exit_code == 0
-    assert "end within a week" in said.stderr
+def test_key_within_alarm_period_is_warned_about(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
+    result = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--days", 7)
+    assert result.exit_code == 0
+    assert "end within a week" in result.stderr
 
 
 def test_several_keys_are_made_all_or_none(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
@@ -148,7 +145,7 @@ def test_several_keys_are_made_all_or_none(tmp_path: Path, master: Path, keys: C
     assert (tmp_path / "b.key").read_bytes() == before
 
 
-def test_what_cannot_be_a_masters_key_makes_no_signing_key(
+def test_offline_without_usable_master_key_is_refused(
     tmp_path: Path, master: Path, keys: Callable[..., Result]
 ) -> None:
     out = tmp_path / "new.key"
@@ -156,19 +153,21 @@ def test_what_cannot_be_a_masters_key_makes_no_signing_key(
     open_to_others = tmp_path / "open"
     open_to_others.write_bytes(master.read_bytes())
     open_to_others.chmod(0o644)
-    for file, says in (
+    for file, message in (
         (tmp_path / "a.key", "the master key file is needed here"),
         (tmp_path / "absent", "does not exist"),
         (open_to_others, f"chmod 600 {open_to_others}"),
     ):
         refused = keys("offline", "--master", file, "--out", out)
         assert refused.exit_code == 1
-        assert says in refused.stderr
+        assert message in refused.stderr
         assert refused.stderr.count("\n") == 1
         assert not out.exists()
 
 
-def test_one_file_for_two_nodes_is_refused(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
+def test_offline_with_one_file_for_two_nodes_is_refused(
+    tmp_path: Path, master: Path, keys: Callable[..., Result]
+) -> None:
     refused = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--out", tmp_path / "." / "a.key")
     assert refused.exit_code == 1
     assert "each node needs its own key" in refused.stderr
@@ -176,14 +175,14 @@ def test_one_file_for_two_nodes_is_refused(tmp_path: Path, master: Path, keys: C
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "367", "x"])
-def test_a_life_that_is_none_or_longer_than_a_year_is_wrong_usage(
+def test_lifetime_outside_one_day_to_one_year_is_wrong_usage(
     tmp_path: Path, master: Path, keys: Callable[..., Result], days: str
 ) -> None:
     assert keys("offline", "--master", master, "--out", tmp_path / "a.key", "--days", days).exit_code == 2
     assert not (tmp_path / "a.key").exists()
 
 
-def test_a_clock_that_cannot_be_right_makes_no_key(
+def test_implausible_clock_prevents_signing_key(
     tmp_path: Path, master: Path, keys: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
@@ -193,7 +192,7 @@ def test_a_clock_that_cannot_be_right_makes_no_key(
     assert not (tmp_path / "a.key").exists()
 
 
-def test_a_demonstrations_master_makes_keys_that_stay_marked(tmp_path: Path, keys: Callable[..., Result]) -> None:
+def test_keys_of_demo_master_stay_marked(tmp_path: Path, keys: Callable[..., Result]) -> None:
     save_master_key(tmp_path / "demo.key", new_master_key(demo=True))
     keys("offline", "--master", tmp_path / "demo.key", "--out", tmp_path / "a.key")
     key = load_signing_key(tmp_path / "a.key")

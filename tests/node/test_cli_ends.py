@@ -1,4 +1,4 @@
-"""How `run`, `up` and `withdraw` end: the reason is the last line, and the exit code says whether it was done."""
+"""The ends of `run`, `up` and `withdraw`: the last line is the reason, and the exit code shows the outcome."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -23,8 +23,8 @@ from tests.node.test_cli_commands import Node, served
 
 
 @pytest.fixture
-def ended_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]:
-    """The end of a node in which this happens."""
+def end_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]:
+    """Return a function that runs a node, ends it with an error and returns the result."""
     save_farm_key(tmp_path / "farm.key", new_farm_key(1))
     (tmp_path / "node.toml").write_text('[gossip]\nbind = "127.0.0.1:7668"\n')
 
@@ -48,24 +48,22 @@ def ended_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseE
 @pytest.mark.parametrize(
     "error", [NodeStopped("another instance runs"), StorageError("the storage is damaged at 7"), OSError("x")]
 )
-def test_a_node_that_cannot_go_on_says_why_in_its_last_line(
-    ended_by: Callable[[BaseException], Result], error: Exception
-) -> None:
-    result = ended_by(error)
+def test_failed_node_prints_reason_in_last_line(end_node: Callable[[BaseException], Result], error: Exception) -> None:
+    result = end_node(error)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == f"garlicfarm: {error}"
     assert "Traceback" not in result.stderr
 
 
-def test_reasons_of_several_tasks_are_all_told_each_once(ended_by: Callable[[BaseException], Result]) -> None:
+def test_reasons_of_several_tasks_are_listed_once_each(end_node: Callable[[BaseException], Result]) -> None:
     group = ExceptionGroup("", [NodeStopped("one"), ExceptionGroup("", [StorageError("two"), NodeStopped("one")])])
-    assert ended_by(group).stderr.splitlines()[-1] == "garlicfarm: one; two"
+    assert end_node(group).stderr.splitlines()[-1] == "garlicfarm: one; two"
 
 
-def test_a_fault_of_the_program_is_told_as_one_and_its_name_is_the_last_line(
-    ended_by: Callable[[BaseException], Result], caplog: pytest.LogCaptureFixture
+def test_internal_fault_is_named_in_last_line(
+    end_node: Callable[[BaseException], Result], caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = ended_by(RuntimeError("entry 5 is committed, but storage does not have it"))
+    result = end_node(RuntimeError("entry 5 is committed, but storage does not have it"))
     assert result.exit_code == 1
     last = result.stderr.splitlines()[-1]
     assert last.startswith("garlicfarm: a fault of the program ended this node")
@@ -73,8 +71,8 @@ def test_a_fault_of_the_program_is_told_as_one_and_its_name_is_the_last_line(
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_ctrl_c_before_the_node_listens_to_signals_is_no_fault(ended_by: Callable[[BaseException], Result]) -> None:
-    result = ended_by(KeyboardInterrupt())
+def test_ctrl_c_before_signal_handling_is_not_a_fault(end_node: Callable[[BaseException], Result]) -> None:
+    result = end_node(KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "")
 
 
@@ -82,71 +80,67 @@ def up(directory: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["up", "--servers", "1", "--state-dir", str(directory), *arguments])
 
 
-def test_up_that_is_stopped_before_anything_was_published_is_not_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def stopped_at_once(_commands: object, _use: object) -> None:
+def test_up_stopped_before_publication_exits_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop(_commands: object, _use: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(up_command, "run_children", stopped_at_once)
+    monkeypatch.setattr(up_command, "run_children", stop)
     result = up(tmp_path / "farm", "--exit-when-published")
     assert (result.exit_code, result.stderr) == (1, "garlicfarm: stopped before anything was published\n")
     assert up(tmp_path / "farm").exit_code == 0
 
 
-def test_up_without_any_process_left_does_not_wait_for_the_timeout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def none_runs(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
+def test_up_with_ended_processes_does_not_wait_for_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_ended_child(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
         process = await trio.lowlevel.open_process(["true"])
         child = Child(Command("node-1", (), tmp_path / "node.log"), process, f"exit code {await process.wait()}")
         child.exited.set()
         await use((child,))
 
-    monkeypatch.setattr(up_command, "run_children", none_runs)
+    monkeypatch.setattr(up_command, "run_children", run_ended_child)
     result = up(tmp_path / "farm", "--exit-when-published", "--timeout", "3600")
     assert result.exit_code == 1
     assert "every process of the farm has ended before anything was published: node-1: exit code 0" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "words"),
+    ("program", "code", "text"),
     [
         ("true", 0, "All 1 nodes stopped cleanly after 0 s. To continue the farm:  "),
         ("false", 1, "garlicfarm: every process of the farm has ended after 0 s: node-1: exit code 1\n"),
     ],
 )
-def test_up_ends_with_its_last_process_and_says_how_that_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int, words: str
+def test_up_ends_with_last_process_showing_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, code: int, text: str
 ) -> None:
-    async def none_runs(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
+    async def run_ended_child(_commands: object, use: Callable[[tuple[Child, ...]], Awaitable[None]]) -> None:
         process = await trio.lowlevel.open_process([program])
         child = Child(Command("node-1", (), tmp_path / "node.log"), process, f"exit code {await process.wait()}")
         child.exited.set()
         await use((child,))
 
-    monkeypatch.setattr(up_command, "run_children", none_runs)
+    monkeypatch.setattr(up_command, "run_children", run_ended_child)
     result = up(tmp_path / "farm")
     assert result.exit_code == code
-    assert words in (result.stderr if code else result.stdout)
+    assert text in (result.stderr if code else result.stdout)
 
 
-def test_up_that_cannot_start_its_processes_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_process(_commands: object, _use: object) -> None:
+def test_up_without_processes_reports_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail_to_start(_commands: object, _use: object) -> None:
         async with trio.open_nursery():
             raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(up_command, "run_children", no_process)
+    monkeypatch.setattr(up_command, "run_children", fail_to_start)
     result = up(tmp_path / "farm")
     assert result.exit_code == 1
     assert result.stderr == "garlicfarm: [Errno 11] Resource temporarily unavailable\n"
 
 
 class Founder(Node):
-    """A node whose promise can be taken back."""
+    """A node whose promise can be withdrawn."""
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Done."""
+        """Withdraw the promise."""
         return WithdrawnAnswer(withdrawn=True)
 
 
@@ -155,7 +149,7 @@ def withdraw(directory: Path, node: Node, *arguments: str) -> Result:
         return CliRunner().invoke(cli, ["withdraw", "--yes", "--node", str(directory), *arguments])
 
 
-def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -> None:
+def test_withdrawal_is_confirmed_with_name_of_node(tmp_path: Path) -> None:
     result = withdraw(tmp_path, Founder())
     assert (result.exit_code, result.stdout) == (
         0,
@@ -165,7 +159,7 @@ def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -
     assert json.loads(result.stdout) == {"schema": 1, "withdrawn": True, "node": "node-1"}
 
 
-def test_a_withdrawal_that_the_node_refuses_ends_with_its_reason(tmp_path: Path) -> None:
+def test_refused_withdrawal_exits_with_reason(tmp_path: Path) -> None:
     result = withdraw(tmp_path, Node())
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "garlicfarm: the node refused: this node has not made a promise yet.\n"
@@ -176,7 +170,7 @@ def confirm_cluster(directory: Path, *arguments: str) -> Result:
         return CliRunner().invoke(cli, ["confirm-cluster", *arguments, "--node", str(directory)])
 
 
-def test_a_confirmed_cluster_is_told_with_the_nodes_name(tmp_path: Path) -> None:
+def test_confirmed_cluster_is_reported_with_name_of_node(tmp_path: Path) -> None:
     result = confirm_cluster(tmp_path, "00" * 16)
     assert (result.exit_code, result.stdout) == (0, f"node-1 joins cluster {'00' * 16}, and no other.\n")
     result = confirm_cluster(tmp_path, "00" * 16, "--json")
@@ -184,17 +178,15 @@ def test_a_confirmed_cluster_is_told_with_the_nodes_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("cluster_id", "says"), [("11" * 16, "no member reports cluster"), ("xyz", "has 32 hexadecimal digits")]
+    ("cluster_id", "message"), [("11" * 16, "no member reports cluster"), ("xyz", "has 32 hexadecimal digits")]
 )
-def test_a_cluster_that_cannot_be_confirmed_is_refused_with_the_reason(
-    tmp_path: Path, cluster_id: str, says: str
-) -> None:
+def test_unconfirmed_cluster_is_refused_with_reason(tmp_path: Path, cluster_id: str, message: str) -> None:
     result = confirm_cluster(tmp_path, cluster_id)
     assert result.exit_code == 1
-    assert says in result.stderr
+    assert message in result.stderr
 
 
-def test_refusal_of_the_pipeline_begins_as_those_of_all_commands(
+def test_pipeline_refusal_has_prefix_of_all_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*_given: object, **_options: object) -> None:

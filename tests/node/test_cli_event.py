@@ -1,4 +1,4 @@
-"""`garlicfarm event`, `query` and `events`: what they ask of a node, and what they print."""
+"""`garlicfarm event`, `query` and `events`: requests to a node, and their output."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,27 +18,27 @@ from tests.node.test_cli_commands import Node, served
 
 
 class FakeMessages:
-    """Takes every event; of the nodes, node-2 answers queries and node-3 is silent."""
+    """User messages with a scripted reply: node-2 replies to `ping`, node-3 does not."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
-        self.asked: list[tuple[str, str, float]] = []
+        self.queries: list[tuple[str, str, float]] = []
 
     def send(self, name: str, payload: str) -> None:
-        """Remember it."""
+        """Record an event."""
         if name == "gossip:x":
             raise Refused(400, "bad-request", "names that begin with gossip: are for gossip itself")
         self.sent.append((name, payload))
 
     async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
-        """One answer to `ping`."""
+        """Return one reply to `ping`."""
         await trio.lowlevel.checkpoint()
-        self.asked.append((name, payload, timeout_s))
+        self.queries.append((name, payload, timeout_s))
         answers = (QueryAnswerView("node-2", "02" * 8, "node-2\x1b[2J"),) if name == "ping" else ()
         return QueryAnswer(name, answers, ("node-3",))
 
 
-class TalkingNode(Node):
+class MessagingNode(Node):
     """A node with a trace and user messages."""
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class TalkingNode(Node):
         self.trace = EventLog("node-1", lambda: 1_767_225_600_000)
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Of the trace."""
+        """Return a page of the trace."""
         return await self.trace.wait(cursor, limit, wait_ms)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[TalkingNode]:
-    found = TalkingNode()
+def node(tmp_path: Path) -> Iterator[MessagingNode]:
+    found = MessagingNode()
     with served(tmp_path / "control.sock", found):
         yield found
 
@@ -67,27 +67,25 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
     return call
 
 
-def test_an_event_is_sent_with_its_payload(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+def test_event_is_sent_with_its_payload(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     assert garlicfarm("event", "deploy", "version 2").stdout == "The event deploy is on its way to all nodes.\n"
     assert json.loads(garlicfarm("event", "deploy", "--json").stdout) == {"schema": 1, "name": "deploy"}
     assert node.fake.sent == [("deploy", "version 2"), ("deploy", "")]
 
 
-def test_a_refused_event_ends_with_the_reason(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+def test_refused_event_exits_with_reason(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("event", "gossip:x")
     assert result.exit_code == 1
     assert result.stderr == "garlicfarm: the node refused: names that begin with gossip: are for gossip itself\n"
     assert node.fake.sent == []
 
 
-def test_answers_are_listed_by_node_and_the_silent_are_named(
-    node: TalkingNode, garlicfarm: Callable[..., Result]
-) -> None:
+def test_query_lists_replies_with_unresponsive_nodes(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("query", "ping", "hello", "--timeout", "2.5")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == ["NODE    ANSWER", "node-2  node-2\\x1b[2J"]
     assert result.stderr == "No answer in time from: node-3\n"
-    assert node.fake.asked == [("ping", "hello", 2.5)]
+    assert node.fake.queries == [("ping", "hello", 2.5)]
     assert json.loads(garlicfarm("query", "ping", "--json").stdout) == {
         "schema": 1,
         "name": "ping",
@@ -96,14 +94,14 @@ def test_answers_are_listed_by_node_and_the_silent_are_named(
     }
 
 
-def test_a_query_without_an_answer_says_which_there_are(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+def test_query_without_reply_lists_known_queries(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("query", "weather")
     assert result.stderr == "No node knows an answer to weather; every node answers ping and version.\n"
     assert garlicfarm("query", "ping", "--timeout", "21").exit_code == 2
-    assert node.fake.asked == [("weather", "", 5.0)]
+    assert node.fake.queries == [("weather", "", 5.0)]
 
 
-def test_the_trace_is_listed_by_kind_and_its_end_is_shown(node: TalkingNode, garlicfarm: Callable[..., Result]) -> None:
+def test_events_of_kind_are_listed_up_to_end_of_trace(node: MessagingNode, garlicfarm: Callable[..., Result]) -> None:
     for number in range(1_200):
         node.trace.append("user-event", {"name": "deploy", "payload": f"v{number}", "from": "oslo"})
         if number % 300 == 0:

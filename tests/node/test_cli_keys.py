@@ -1,4 +1,4 @@
-"""`garlicfarm keys` against a node's control endpoint: key ids for people and as JSON, and never a key."""
+"""`garlicfarm keys` with a node's control endpoint: key ids as text and as JSON, and never a key."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,17 +26,17 @@ from tests.operator_views import farm_view
 
 
 async def nothing() -> str | None:
-    """Nothing to take back."""
+    """Accept every withdrawal."""
     return None
 
 
 async def refused(cluster_id: bytes) -> str | None:
-    """Nothing to confirm."""
+    """Refuse to confirm a cluster."""
     return f"no member reports cluster {cluster_id.hex()}"
 
 
 def handlers_of(farm: FakeKeys) -> Handlers:
-    """A node of which only the keys are asked."""
+    """Return the handlers of a node whose key routes are used."""
     trace = EventLog("node-1", lambda: 0)
     admin = FarmAdmin(
         make_view=farm_view,
@@ -73,11 +73,11 @@ def keys(tmp_path: Path, farm: FakeKeys) -> Callable[..., Result]:
 
 
 def primary_of(farm: FakeKeys) -> str:
-    """The id of the sealing key."""
+    """Return the id of the sealing key."""
     return key_id(farm.chain.primary).hex()
 
 
-def test_the_ring_is_listed_by_ids_with_the_nodes_that_have_it(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_ring_is_listed_by_key_ids_with_nodes(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     farm.deaf = {"node-3"}
     farm.absent = ("node-5",)
     installed = json.loads(keys("install", "--json").stdout)["key"]
@@ -88,15 +88,20 @@ def test_the_ring_is_listed_by_ids_with_the_nodes_that_have_it(farm: FakeKeys, k
     assert "differ    node-3" in shown
     assert "down      node-5" in shown
     assert "/etc/garlicfarm/farm.key, up to date" in shown
-    told = json.loads(keys("list", "--json").stdout)
-    assert (told["schema"], told["epoch"], told["primary"], told["behind"]) == (1, 1, primary_of(farm), ["node-3"])
-    assert {each["keyId"]: (each["state"], each["openedBy"]) for each in told["keys"]} == {
+    listing = json.loads(keys("list", "--json").stdout)
+    assert (listing["schema"], listing["epoch"], listing["primary"], listing["behind"]) == (
+        1,
+        1,
+        primary_of(farm),
+        ["node-3"],
+    )
+    assert {each["keyId"]: (each["state"], each["openedBy"]) for each in listing["keys"]} == {
         primary_of(farm): ("primary", 3),
         installed: ("installed", 2),
     }
 
 
-def test_each_step_of_a_rotation_says_what_comes_next(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_rotation_steps_name_the_next_command(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     old = primary_of(farm)
     installed = keys("install").stdout
     new = installed.split()[1]
@@ -107,7 +112,7 @@ def test_each_step_of_a_rotation_says_what_comes_next(farm: FakeKeys, keys: Call
     assert "out of date: `garlicfarm keys export --replace /etc/garlicfarm/farm.key`" in keys("list").stdout
 
 
-def test_a_refused_step_ends_with_one_and_the_reason(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_refused_step_exits_with_reason(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     result = keys("use", "00000000")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "not installed" in result.stderr
@@ -115,7 +120,7 @@ def test_a_refused_step_ends_with_one_and_the_reason(farm: FakeKeys, keys: Calla
     assert farm.steps == []
 
 
-def test_rotate_tells_its_steps_and_the_key_file_to_hand_out(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_rotate_reports_steps_up_to_key_file(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     old = primary_of(farm)
     result = keys("rotate")
     assert result.exit_code == 0
@@ -129,7 +134,7 @@ def test_rotate_tells_its_steps_and_the_key_file_to_hand_out(farm: FakeKeys, key
     assert "is created and installed" in result.stderr
 
 
-def test_a_rotation_that_stops_ends_with_one_and_says_what_to_do(farm: FakeKeys, keys: Callable[..., Result]) -> None:
+def test_stopped_rotation_exits_with_remedy(farm: FakeKeys, keys: Callable[..., Result]) -> None:
     farm.absent = ("node-4",)
     result = keys("rotate")
     assert result.exit_code == 1
@@ -138,7 +143,7 @@ def test_a_rotation_that_stops_ends_with_one_and_says_what_to_do(farm: FakeKeys,
     assert "refused until they have that file: node-4" in keys("rotate", "--force").stdout
 
 
-def test_the_current_key_file_is_exported_for_its_owner_only(
+def test_current_key_file_is_exported_for_owner_only(
     tmp_path: Path, farm: FakeKeys, keys: Callable[..., Result]
 ) -> None:
     path = tmp_path / "farm.key"
@@ -162,7 +167,7 @@ def test_the_current_key_file_is_exported_for_its_owner_only(
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"key": 7}', b'{"key": "00000000", "forced": true}', b"\xff", b"[" * 5000]
 )
-def test_a_request_that_names_no_key_is_refused(body: bytes) -> None:
+def test_request_without_valid_key_is_refused(body: bytes) -> None:
     farm = FakeKeys()
     routes = Routes(handlers_of(farm))
     answers: list[Answer] = [
@@ -172,6 +177,6 @@ def test_a_request_that_names_no_key_is_refused(body: bytes) -> None:
     assert farm.steps == []
 
 
-def test_the_key_file_is_not_to_be_had_by_get() -> None:
+def test_key_file_export_by_get_is_refused() -> None:
     answer = trio.run(Routes(handlers_of(FakeKeys())).answer, Request("GET", "/v1/keys/export"))
     assert answer.status == 405

@@ -1,4 +1,4 @@
-"""`garlicfarm kraft`: what its commands refuse and advise, and what they print; servers of a quorum as processes."""
+"""`garlicfarm kraft`: refusals, advice and output of its commands, and servers of a quorum as processes."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ from tests.node.test_kraft_voter import batch, formatted, opened
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """Settings of three servers, without directories."""
+    """Return settings of three servers, without directories."""
     return Files(tmp_path)
 
 
@@ -55,46 +55,46 @@ FORMAT = ("format", "-c")
         (("--random-cluster-id", "-s", "--set", "listeners=A://a:1,B://a:2"), "listeners names several"),
     ],
 )
-def test_a_directory_that_cannot_be_is_not_made(arguments: tuple[str, ...], reason: str, files: Files) -> None:
-    """Exit code 1, the reason in Kafka's names, and nothing on disk."""
+def test_invalid_format_options_do_not_make_directory(arguments: tuple[str, ...], reason: str, files: Files) -> None:
+    """Exit code 1, the reason with Kafka's names, and no files on disk."""
     result = kraft(*FORMAT, files.config(1), *arguments)
     assert result.exit_code == 1
     assert reason in result.stderr
     assert not (files.path / "1").exists()
 
 
-def test_a_directory_is_formatted_once(files: Files) -> None:
-    """A second time is refused, or by --ignore-formatted leaves everything as it is."""
+def test_directory_is_formatted_once(files: Files) -> None:
+    """A second format is refused; with --ignore-formatted it does not change the directory."""
     first = kraft(*FORMAT, files.config(1), "--random-cluster-id", "-s", "--json")
     assert first.exit_code == 0
-    told = json.loads(first.stdout)
-    again = kraft(*FORMAT, files.config(1), "-t", told["clusterId"], "-s")
+    output = json.loads(first.stdout)
+    again = kraft(*FORMAT, files.config(1), "-t", output["clusterId"], "-s")
     assert again.exit_code == 1
     assert "is formatted already: choose another, or start the server" in again.stderr
-    ignored = kraft(*FORMAT, files.config(1), "-t", told["clusterId"], "-s", "-g", "--json")
-    assert json.loads(ignored.stdout) == told
+    ignored = kraft(*FORMAT, files.config(1), "-t", output["clusterId"], "-s", "-g", "--json")
+    assert json.loads(ignored.stdout) == output
     assert "nothing was changed" in ignored.stderr
 
 
-def test_a_random_uuid_is_one_of_kafkas() -> None:
+def test_random_uuid_has_format_of_kafka() -> None:
     assert isinstance(uuid_of_text(kraft("random-uuid").stdout.strip()), UUID)
 
 
 @pytest.fixture
 def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, VoterArguments | None]]:
-    """Formats server 1 and runs `serve` on it up to where it would open; gives what it said, and what it understood."""
-    asked: list[VoterArguments] = []
+    """Format server 1, and return a caller of `serve` that returns stderr and the parsed options, without a server."""
+    parsed: list[VoterArguments] = []
 
-    async def noted(understood: VoterArguments, _reporter: VoterReporter, _deadline: object) -> None:
-        asked.append(understood)
+    async def record(arguments: VoterArguments, _reporter: VoterReporter, _deadline: object) -> None:
+        parsed.append(arguments)
 
-    monkeypatch.setattr(serve_command, "_serve", noted)
+    monkeypatch.setattr(serve_command, "_serve", record)
     files.format(1, "-S", "SCRAM-SHA-512=[name=q,password=p]")
 
     def call(*arguments: str) -> tuple[str, VoterArguments | None]:
         result = kraft("serve", "-c", files.config(1), *arguments)
-        assert result.exit_code == (0 if asked else 1)
-        return result.stderr, asked.pop() if asked else None
+        assert result.exit_code == (0 if parsed else 1)
+        return result.stderr, parsed.pop() if parsed else None
 
     return call
 
@@ -111,46 +111,46 @@ def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         (("--metrics", "9100"), "--metrics has '9100': write each address as host:port"),
     ],
 )
-def test_a_server_that_cannot_be_is_refused_with_what_to_do(
+def test_invalid_server_options_are_refused_with_remedy(
     arguments: tuple[str, ...], reason: str, served: Callable[..., tuple[str, VoterArguments | None]]
 ) -> None:
-    """Exit code 1, before anything is opened."""
-    said, asked = served(*arguments)
-    assert reason in said
-    assert asked is None
+    """Exit code 1, before any port or file is opened."""
+    errors, parsed = served(*arguments)
+    assert reason in errors
+    assert parsed is None
 
 
-def test_beside_kafkas_controllers_no_client_writes_unless_it_is_told_so(
+def test_kafka_metadata_accepts_records_only_with_produce_on(
     served: Callable[..., tuple[str, VoterArguments | None]],
 ) -> None:
-    """`--kafka-metadata` alone takes no records; with `--produce on` it takes metadata."""
+    """`--kafka-metadata` alone rejects records; with `--produce on` it accepts metadata."""
     seen = []
     for arguments in ((), ("--kafka-metadata",), ("--kafka-metadata", "--produce", "on"), ("--produce", "off")):
-        _, asked = served(*arguments)
-        assert asked is not None
-        seen.append((asked.options.takes_records, asked.options.is_metadata))
+        _, parsed = served(*arguments)
+        assert parsed is not None
+        seen.append((parsed.options.takes_records, parsed.options.is_metadata))
     assert seen == [(True, False), (False, True), (True, True), (False, False)]
 
 
-def test_an_open_listener_on_a_network_must_be_wanted(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:
-    """It is permitted with a warning; one that asks for a login needs no permission."""
+def test_open_listener_on_network_needs_permission(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:
+    """With --allow-network it is permitted with a warning; a listener with login does not need a permission."""
     network = ("--set", "listeners=CONTROLLER://192.0.2.1:9093")
-    said, asked = served(*network, "--allow-network")
-    assert said.startswith("Warning: 192.0.2.1 is not on loopback")
-    assert asked is not None
+    errors, parsed = served(*network, "--allow-network")
+    assert errors.startswith("Warning: 192.0.2.1 is not on loopback")
+    assert parsed is not None
     login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="q" password="p";'
-    said, asked = served(
+    errors, parsed = served(
         *network,
         *("--set", "listener.security.protocol.map=CONTROLLER:SASL_PLAINTEXT"),
         *("--set", "sasl.mechanism.controller.protocol=SCRAM-SHA-512"),
         *("--set", f"sasl.jaas.config={login}"),
     )
-    assert said == ""
-    assert asked is not None
+    assert errors == ""
+    assert parsed is not None
 
 
-def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """In words that name the server; alarms go to stderr, and what has not changed is not said again."""
+def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text names the server. Alarms go to stderr, and an unchanged configuration is not repeated."""
     one, two = Server(ReplicaKey(1), "127.0.0.1:1"), Server(ReplicaKey(2), "127.0.0.1:2")
     changed = ConfigurationChanged(Configuration((one, two)))
     texts: dict[str, Notice] = {
@@ -167,8 +167,8 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = VoterReporter(1, as_json=False)
     for text, notice in texts.items():
         reporter.notice(notice)
-        told = capsys.readouterr()
-        assert (told.out + told.err).splitlines() == [text]
+        output = capsys.readouterr()
+        assert (output.out + output.err).splitlines() == [text]
         VoterReporter(1, as_json=True).notice(notice)
         assert json.loads(capsys.readouterr().out)["text"] == text
     reporter.notice(changed)
@@ -176,15 +176,15 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_the_summary_is_computed_as_kafkas_tool_does_it() -> None:
-    """Of the voter that is furthest behind; an observer counts nothing, and a leader alone has no lag."""
+def test_summary_equals_summary_of_kafkas_tool() -> None:
+    """The slowest voter determines the lag. Observers are ignored, and a leader alone has lag 0."""
     leader = QuorumReplica(1, UUID(int=0), 100, 5_000, 5_000)
     behind = QuorumReplica(2, UUID(int=7), 90, 4_900, 4_300)
-    silent = QuorumReplica(3, UUID(int=8), -1, -1, -1)
+    unfetched = QuorumReplica(3, UUID(int=8), -1, -1, -1)
     listeners = {2: (Endpoint("CONTROLLER", "::1", 9093),)}
 
     def summary(*voters: QuorumReplica) -> dict[str, str]:
-        state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 95, voters, (silent,), listeners)
+        state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 95, voters, (unfetched,), listeners)
         return dict(describe_command._status(state))
 
     found = summary(leader, behind)
@@ -194,12 +194,12 @@ def test_the_summary_is_computed_as_kafkas_tool_does_it() -> None:
     )
     assert found["CurrentObservers"] == '[{"id": 3, "directoryId": "AAAAAAAAAAAAAAAAAAAACA"}]'
     assert summary(leader)["MaxFollowerLagTimeMs"] == "0"
-    assert [summary(leader, silent)[name] for name in ("MaxFollowerLag", "MaxFollowerLagTimeMs")] == ["101", "-1"]
+    assert [summary(leader, unfetched)[name] for name in ("MaxFollowerLag", "MaxFollowerLagTimeMs")] == ["101", "-1"]
 
 
 @pytest.mark.parametrize("command", ["describe", "log", "remove-voter --voter-id 1 --yes"])
-def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None:
-    """No address, one that is none, and one where nothing listens."""
+def test_unreachable_quorum_is_named(command: str, files: Files) -> None:
+    """Three cases: no address, an invalid address, and an address without a listener."""
     for arguments, reason in (
         ((), "give the address of a server of the quorum"),
         (("--bootstrap-controller", "x"), "--bootstrap-controller has 'x'"),
@@ -211,7 +211,7 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
 
 
 @pytest.mark.parametrize(
-    ("named", "exit_code", "told"),
+    ("named", "exit_code", "output"),
     [
         ("--voter-id 3", 0, "It was so already: the voters are 1, 2."),
         ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAAAw", 0, "It was so already: the voters are 1, 2."),
@@ -224,8 +224,8 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
         ),
     ],
 )
-def test_a_voter_that_is_none_is_not_removed_and_only_one_that_was_removed_passes_for_done(
-    named: str, exit_code: int, told: str, monkeypatch: pytest.MonkeyPatch
+def test_remove_voter_checks_id_with_directory(
+    named: str, exit_code: int, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, removed = (QuorumReplica(number, UUID(int=number), 5, 1, 1) for number in (1, 2, 3))
     state = QuorumDescription("AAAAAAAAAAAAAAAAAAAAAQ", 1, 4, 5, (one, two), (removed,), {})
@@ -235,25 +235,25 @@ def test_a_voter_that_is_none_is_not_removed_and_only_one_that_was_removed_passe
 
     monkeypatch.setattr(QuorumClient, "describe", describe)
     result = kraft("remove-voter", "--bootstrap-controller", "127.0.0.1:1", "--yes", *named.split())
-    assert (result.exit_code, told in result.output) == (exit_code, True), result.output
+    assert (result.exit_code, output in result.output) == (exit_code, True), result.output
 
 
 def stored_log(path: Path) -> Path:
-    """The directory of a server that has stopped, with two records of a client as its last, each written by itself."""
+    """Return the directory of a stopped server, whose last two records were appended separately by a client."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         settings = formatted(path, 1, dynamic=True, initial=1)
         async with opened(settings) as quorum:
             topic = (await quorum.leader()).topic
             for value in (b"the value before", b"a value"):
                 await topic.append(batch(value), None)
 
-    trio.run(story)
+    trio.run(scenario)
     return path / "1"
 
 
-def test_a_directory_is_printed_and_what_it_cannot_tell_is_said(tmp_path: Path) -> None:
-    """All, or from an offset on; and records that are not there."""
+def test_stored_log_is_printed_with_notes(tmp_path: Path) -> None:
+    """The log is printed completely or from an offset; an offset after the end gives a note."""
     directory = str(stored_log(tmp_path))
     printed = kraft("log", "--directory", directory)
     assert (printed.exit_code, printed.stderr) == (0, f"{log_command.STORED}\n")
@@ -266,7 +266,7 @@ def test_a_directory_is_printed_and_what_it_cannot_tell_is_said(tmp_path: Path) 
     assert "No record from offset 5 on." in kraft("log", "--directory", directory, "--from", "5").stderr
 
 
-def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp_path: Path) -> None:
+def test_damaged_log_is_printed_up_to_damage_with_reason(tmp_path: Path) -> None:
     directory = stored_log(tmp_path)
     (segment,) = directory.rglob("*.segment")
     segment.write_bytes(segment.read_bytes().replace(b"a value", b"A VALUE"))
@@ -277,21 +277,21 @@ def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp
 
 
 @pytest.mark.parametrize("option", ["--follow", "--bootstrap-server a:1", "--timeout 3"])
-def test_an_option_for_servers_is_refused_where_files_are_read(option: str, tmp_path: Path) -> None:
+def test_server_option_with_directory_is_refused(option: str, tmp_path: Path) -> None:
     refused = kraft("log", "--directory", str(tmp_path), *option.split())
     assert refused.exit_code == 2
     assert f"--directory reads files, not a server: leave out {option.split(maxsplit=1)[0]}" in refused.stderr
 
 
-def test_an_unknown_time_of_a_record_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
-    """A farm that has forgotten the log time of an entry gives -1."""
+def test_record_without_time_shows_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    """A farm without the log time of an entry sends -1."""
     printer = log_command.Printer(None, as_json=False)
     assert not printer.take(LogRecord(7, 1, -1, None, None, b"x", ()))
     assert capsys.readouterr().out.splitlines()[1].split() == ["7", "1", "-", "Data", "x"]
 
 
-def test_a_server_loads_nothing_of_a_farm() -> None:
-    """Of the farm's own modules only what prints; Prometheus' only with --metrics, and kio when it runs."""
+def test_serve_does_not_import_farm_modules() -> None:
+    """Prometheus is imported only with --metrics, and kio when the server runs."""
     program = (
         "import sys; import bridge.cli.kraft.serve; "
         "print(sorted(name for name in sys.modules if name.startswith(('bridge.node', 'bridge.wire', 'gossip')))); "
@@ -301,8 +301,8 @@ def test_a_server_loads_nothing_of_a_farm() -> None:
     assert result.stdout == "[]\n[]\n"
 
 
-def test_a_record_in_json_has_texts_or_base64() -> None:
-    """Null is null, and bytes that are no text are told as bytes."""
+def test_record_in_json_has_text_or_base64() -> None:
+    """A missing key becomes null, and bytes that are not text become base64."""
     view = KraftRecordView.of(1, 2, 3, "Data", (None, b"\xff"), {"h": b"x"})
     assert (view.key, view.value_base64, view.headers) == (None, b"\xff", {"h": b"x"})
     assert max(map(len, CONTROL_NAMES.values())) <= 13, "the column is as wide as the longest name"

@@ -1,4 +1,4 @@
-"""`garlicfarm kraft` is given an address where no quorum answers: each command says in one line what is there."""
+"""`garlicfarm kraft` with an address that is not a Kafka listener: each command reports the cause in one line."""
 
 import socket
 import ssl
@@ -25,7 +25,7 @@ OPTIONS = ("--bootstrap-server", "--bootstrap-controller")
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A port at which each client is answered so, as long as the block lasts."""
+    """Serve a port during the block, and call `answer` for each client."""
     with socket.create_server((LOOPBACK, 0)) as listening:
 
         def serve() -> None:
@@ -44,8 +44,8 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
             thread.join(END_S)
 
 
-def said(command: str, option: str, address: str) -> str:
-    """The one line that the command says on stderr; it ends with exit code 1 and prints nothing."""
+def error_line(command: str, option: str, address: str) -> str:
+    """Return the only line on stderr; check exit code 1 and an empty stdout."""
     result = kraft(*COMMANDS[command], option, address, "--timeout", "0.1")
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
@@ -54,29 +54,29 @@ def said(command: str, option: str, address: str) -> str:
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_listens(command: str, option: str) -> None:
+def test_unused_port_is_reported_as_refused(command: str, option: str) -> None:
     with socket.create_server((LOOPBACK, 0)) as free:
         address = f"{LOOPBACK}:{free.getsockname()[1]}"
-    assert said(command, option, address) == f"garlicfarm: no connection to {address}: Connection refused"
+    assert error_line(command, option, address) == f"garlicfarm: no connection to {address}: Connection refused"
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_host_does_not_exist(command: str, option: str) -> None:
-    assert said(command, option, "no-such-host.invalid:9092").startswith(
+def test_unknown_host_is_reported(command: str, option: str) -> None:
+    assert error_line(command, option, "no-such-host.invalid:9092").startswith(
         "garlicfarm: no connection to no-such-host.invalid:9092: "
     )
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_http_server_listens(command: str, option: str) -> None:
+def test_http_server_is_identified(command: str, option: str) -> None:
     def answer(client: socket.socket) -> None:
         client.recv(1_000)
         client.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 
     with answering(answer) as address:
-        assert said(command, option, address) == (
+        assert error_line(command, option, address) == (
             f"garlicfarm: no connection to {address}: its answer is not Kafka's (it is HTTP: name the port of a Kafka "
             "listener)"
         )
@@ -84,7 +84,7 @@ def test_an_http_server_listens(command: str, option: str) -> None:
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_server_with_tls_listens(command: str, option: str, tmp_path: Path) -> None:
+def test_tls_server_is_identified(command: str, option: str, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Authority(tmp_path).certificate(LOOPBACK).path)
 
@@ -92,25 +92,25 @@ def test_a_server_with_tls_listens(command: str, option: str, tmp_path: Path) ->
         context.wrap_socket(client, server_side=True)
 
     with answering(answer) as address:
-        line = said(command, option, address)
-    # Its alert comes first, or the end of the connection.
+        line = error_line(command, option, address)
+    # Either the TLS alert or the end of the connection arrives first.
     assert line.startswith(f"garlicfarm: no connection to {address}: ")
     assert "TLS" in line
     assert "security.protocol" in line
 
 
-def test_an_alert_of_tls_is_known_by_its_first_bytes() -> None:
+def test_tls_alert_is_identified_by_first_bytes() -> None:
     def answer(client: socket.socket) -> None:
         client.recv(1_000)
         client.sendall(bytes.fromhex("15030300020246"))
 
     with answering(answer) as address:
-        assert "its answer is not Kafka's (it is TLS: give security.protocol=SSL or SASL_SSL)" in said(
+        assert "its answer is not Kafka's (it is TLS: give security.protocol=SSL or SASL_SSL)" in error_line(
             "describe", "--bootstrap-server", address
         )
 
 
-def test_two_kinds_of_servers_are_not_named_at_once() -> None:
+def test_servers_of_two_kinds_are_refused() -> None:
     result = kraft("describe", "--bootstrap-server", "a:1", "--bootstrap-controller", "a:2")
     assert result.exit_code == 2
     assert "name two kinds of servers: give one" in result.stderr

@@ -1,4 +1,4 @@
-"""What only the leader does is asked of the leader, whichever node was named; and a node is named by its name."""
+"""Commands that only the leader executes: each finds the leader from any given node, and nodes are given by name."""
 
 import errno
 from collections.abc import Iterator
@@ -23,23 +23,23 @@ EVICTED = NodeEvicted("11" * 8, 2, 2, "node-9", 9, keys_replaced=True, left_out=
 
 
 class Member(Node):
-    """A node that takes `leader` for the leader in `term`."""
+    """A node that considers `leader` the leader in `term`."""
 
     def __init__(self, raft_id: int, leader: int | None, term: int) -> None:
         super().__init__()
-        self.said = ClusterAnswer("demo", "c0", raft_id, term, 9, leader, f"node-{leader}", "tcp://10.0.0.9:7669")
+        self.reported = ClusterAnswer("demo", "c0", raft_id, term, 9, leader, f"node-{leader}", "tcp://10.0.0.9:7669")
         self.evicted: list[str] = []
         self.answer = EVICTED
 
     async def cluster(self) -> ClusterAnswer:
-        """As it believes."""
-        return self.said
+        """Return this node's view of the cluster."""
+        return self.reported
 
     async def evict(self, call: Call[NodeRequest]) -> NodeEvicted:
-        """Only the leader does."""
-        if self.said.raft_id != self.said.leader_id:
+        """Evict a node if this node leads."""
+        if self.reported.raft_id != self.reported.leader_id:
             raise Refused(
-                409, "not-leader", f"only the leader decides about identities, and node-{self.said.leader_id} leads"
+                409, "not-leader", f"only the leader decides about identities, and node-{self.reported.leader_id} leads"
             )
         self.evicted.append(call.body.node)
         return self.answer
@@ -47,13 +47,13 @@ class Member(Node):
 
 @dataclass
 class Farm:
-    """Nodes in directories beside each other, and a command."""
+    """Nodes in sibling directories, and a command."""
 
     directory: Path
     stack: ExitStack
 
     def add(self, name: str, raft_id: int, leader: int | None, term: int = 2) -> Member:
-        """A node that answers."""
+        """Start a node, and return it."""
         place = self.directory / name
         place.mkdir(mode=0o700, parents=True)
         member = Member(raft_id, leader, term)
@@ -63,7 +63,7 @@ class Farm:
 
     @staticmethod
     def evict(*nodes: str) -> Result:
-        """The command, at these nodes."""
+        """Run the command with these nodes."""
         named = [text for node in nodes for text in ("--node", node)]
         return CliRunner().invoke(cli, ["node", "evict", "node-9", "--yes", *named])
 
@@ -75,7 +75,7 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
         yield Farm(tmp_path / "farm-state", stack)
 
 
-def test_a_follower_that_is_named_leads_to_the_leader_beside_it(farm: Farm) -> None:
+def test_command_to_follower_continues_at_leader(farm: Farm) -> None:
     farm.add("node-1", 1, 2)
     leader = farm.add("node-2", 2, 2)
     result = farm.evict("node-1")
@@ -83,7 +83,7 @@ def test_a_follower_that_is_named_leads_to_the_leader_beside_it(farm: Farm) -> N
     assert "node-2 leads; the command continues there." in result.stderr
 
 
-def test_each_command_that_an_eviction_prints_removes_a_client_key(farm: Farm) -> None:
+def test_printed_commands_after_eviction_remove_client_keys(farm: Farm) -> None:
     leader = farm.add("node-2", 2, 2)
     leader.answer = msgspec.structs.replace(EVICTED, client_keys=("script",), client_keys_of_unknown=("old.key",))
     result = farm.evict("node-2")
@@ -95,20 +95,20 @@ def test_each_command_that_an_eviction_prints_removes_a_client_key(farm: Farm) -
     assert leader.commands == [{"client": {"name": name, "admitted": False}} for name in ("script", "old.key")]
 
 
-def test_a_node_that_does_not_answer_is_passed_over(farm: Farm, tmp_path: Path) -> None:
+def test_unresponsive_node_is_skipped(farm: Farm, tmp_path: Path) -> None:
     leader = farm.add("node-2", 2, 2)
     result = farm.evict(str(tmp_path / "dead.sock"), "node-2")
     assert (result.exit_code, leader.evicted) == (0, ["node-9"])
 
 
-def test_a_leader_of_an_older_term_is_not_the_leader(farm: Farm) -> None:
+def test_leader_of_older_term_is_not_the_leader(farm: Farm) -> None:
     old = farm.add("node-1", 1, 1, term=2)
     new = farm.add("node-2", 2, 2, term=3)
     assert farm.evict("node-1").exit_code == 0
     assert (old.evicted, new.evicted) == ([], ["node-9"])
 
 
-def test_a_leader_that_cannot_be_reached_is_named_in_one_line(farm: Farm) -> None:
+def test_unreachable_leader_is_named_in_one_line(farm: Farm) -> None:
     farm.add("node-1", 1, 3)
     result = farm.evict("node-1")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -117,14 +117,14 @@ def test_a_leader_that_cannot_be_reached_is_named_in_one_line(farm: Farm) -> Non
     )
 
 
-def test_if_no_node_answers_the_first_reason_is_told(farm: Farm, tmp_path: Path) -> None:
+def test_first_reason_is_reported_if_no_node_replies(farm: Farm, tmp_path: Path) -> None:
     farm.directory.mkdir()
     result = farm.evict(str(tmp_path / "dead.sock"))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"garlicfarm: no node runs at {tmp_path / 'dead.sock'}")
 
 
-def test_a_node_beside_others_is_named_by_its_name(farm: Farm) -> None:
+def test_node_in_sibling_directory_is_found_by_name(farm: Farm) -> None:
     farm.add("node-1", 1, 2)
     farm.add("node-2", 2, 2)
     result = CliRunner().invoke(cli, ["submit", "{}", "--node", "node-2", "--json"])
@@ -132,10 +132,8 @@ def test_a_node_beside_others_is_named_by_its_name(farm: Farm) -> None:
     assert "no node runs at node-7" in CliRunner().invoke(cli, ["submit", "{}", "--node", "node-7"]).stderr
 
 
-def test_in_a_directory_that_all_may_write_a_missing_node_is_told_as_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing is said about the directory's mode: /tmp has to be what it is."""
+def test_missing_node_in_shared_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode of the directory is not reported: /tmp must be writable for all."""
     tmp_path.chmod(0o1777)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["status", "--node", "node-7"])
@@ -145,12 +143,12 @@ def test_in_a_directory_that_all_may_write_a_missing_node_is_told_as_that(
     )
 
 
-def test_a_place_that_cannot_be_looked_at_is_told_as_one_where_no_node_runs() -> None:
+def test_unusable_path_is_reported_as_missing_node() -> None:
     result = CliRunner().invoke(cli, ["status", "--node", "n" * 300], catch_exceptions=False)
     assert (result.exit_code, result.stderr) == (1, f"garlicfarm: no node runs at {'n' * 300}: File name too long\n")
 
 
-def test_a_node_of_another_user_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_of_another_user_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", "/others")
 

@@ -1,4 +1,4 @@
-"""`lease-set show`: what it tells, from which forms it reads, and that only a signature that holds ends with 0."""
+"""`lease-set show`: its output, its input formats, and exit code 0 only for a valid signature."""
 
 import json
 import time
@@ -24,7 +24,7 @@ def structure() -> bytes:
 
 
 @pytest.mark.parametrize("form", ["binary", "hex", "stdin"])
-def test_a_structure_that_verifies_ends_with_zero(tmp_path: Path, structure: bytes, form: str) -> None:
+def test_verified_structure_exits_with_zero(tmp_path: Path, structure: bytes, form: str) -> None:
     path = tmp_path / "file.ls2"
     content = structure.hex().encode() if form == "hex" else structure
     path.write_bytes(content)
@@ -37,7 +37,7 @@ def test_a_structure_that_verifies_ends_with_zero(tmp_path: Path, structure: byt
     assert [entry["cost"] for entry in found["entries"]] == [10, 20]
 
 
-def test_people_see_address_entries_and_verdict(tmp_path: Path, structure: bytes) -> None:
+def test_text_shows_address_entries_verdict(tmp_path: Path, structure: bytes) -> None:
     path = tmp_path / "file.ls2"
     path.write_bytes(structure)
     result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
@@ -47,8 +47,8 @@ def test_people_see_address_entries_and_verdict(tmp_path: Path, structure: bytes
     assert result.stdout.count(".b32.i2p") == 3
 
 
-def test_every_field_of_a_structure_is_told(tmp_path: Path) -> None:
-    """One with everything: an offline block, options, marks, odd flags of an entry, a revocation."""
+def test_text_shows_all_fields_of_structure(tmp_path: Path) -> None:
+    """The structure has an offline block, options, marks, unusual flags of an entry and a revocation."""
     key = new_master_key().sign_transient(PUBLISHED_S)
     leases = (MetaLease(b"a" * 32, 7, PUBLISHED_S + 900, flags=0x020003), MetaLease(b"b" * 32, 255, PUBLISHED_S + 60))
     unsigned = build(
@@ -57,9 +57,9 @@ def test_every_field_of_a_structure_is_told(tmp_path: Path) -> None:
     unsigned = replace(unsigned, revocations=(b"r" * 32,), flags=unsigned.flags | 0x8004)
     path = tmp_path / "file.ls2"
     path.write_bytes(encode(sign(unsigned, key.private_key)))
-    told = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
-    assert told.exit_code == 0, told.output
-    for words in (
+    result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert result.exit_code == 0, result.output
+    for text in (
         key.destination.hash.hex(),
         "EdDSA-SHA512-Ed25519 (type 7)",
         "0x8007: offline signature, unpublished, blinded, 0x8000 without a meaning",
@@ -72,23 +72,23 @@ def test_every_field_of_a_structure_is_told(tmp_path: Path) -> None:
         "upper flag bits",
         "marked unpublished",
     ):
-        assert words in told.stdout, words
-    assert "\x1b" not in told.stdout
+        assert text in result.stdout, text
+    assert "\x1b" not in result.stdout
 
 
-def test_a_signature_that_cannot_be_checked_is_not_called_wrong(tmp_path: Path, structure: bytes) -> None:
+def test_unsupported_signature_is_reported_as_unknown(tmp_path: Path, structure: bytes) -> None:
     decoded = decode(structure)
     p256 = destination_from_bytes(decoded.destination.encoded[:-4] + b"\0\1\0\0")
     path = tmp_path / "file.ls2"
     path.write_bytes(encode(replace(decoded, destination=p256, offline=None, flags=0)))
-    told = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
-    assert told.exit_code == 1
-    assert "UNKNOWN: cannot verify signatures of ECDSA-SHA256-P256" in told.stdout
-    assert "cannot verify signatures of ECDSA-SHA256-P256" in told.stderr
-    assert "does not hold" not in told.output
+    result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
+    assert result.exit_code == 1
+    assert "UNKNOWN: cannot verify signatures of ECDSA-SHA256-P256" in result.stdout
+    assert "cannot verify signatures of ECDSA-SHA256-P256" in result.stderr
+    assert "does not hold" not in result.output
 
 
-def test_a_tampered_structure_is_shown_and_ends_with_one(tmp_path: Path, structure: bytes) -> None:
+def test_tampered_structure_is_shown_with_exit_code_one(tmp_path: Path, structure: bytes) -> None:
     path = tmp_path / "file.ls2"
     path.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
     result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
@@ -97,7 +97,7 @@ def test_a_tampered_structure_is_shown_and_ends_with_one(tmp_path: Path, structu
     assert "the signature does not hold" in result.stderr
 
 
-def test_several_files_are_each_shown_and_must_all_hold(tmp_path: Path, structure: bytes) -> None:
+def test_several_files_must_all_verify(tmp_path: Path, structure: bytes) -> None:
     good, bad = tmp_path / "good.ls2", tmp_path / "bad.ls2"
     good.write_bytes(structure)
     bad.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
@@ -111,7 +111,7 @@ def test_several_files_are_each_shown_and_must_all_hold(tmp_path: Path, structur
     assert "absent cannot be read" in mixed.stderr
 
 
-def test_a_file_that_is_not_there_ends_with_one_and_one_line(tmp_path: Path) -> None:
+def test_missing_file_exits_with_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["lease-set", "show", str(tmp_path / "absent")])
     assert result.exit_code == 1
     assert "cannot be read" in result.stderr

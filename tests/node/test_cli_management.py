@@ -1,4 +1,4 @@
-"""`garlicfarm farm`, `servers` and `publish`: what operators see of the whole farm and decide about it."""
+"""`garlicfarm farm`, `servers` and `publish`: views of the whole farm, and an operator's decisions."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def garlicfarm(tmp_path: Path) -> Callable[..., Result]:
         (["log-time", "back", "--yes"], {"correction": {}}),
     ],
 )
-def test_what_operators_decide_is_told_to_the_node(
+def test_operator_command_is_sent_to_node(
     node: Node, garlicfarm: Callable[..., Result], arguments: list[str], command: object
 ) -> None:
     result = garlicfarm(*arguments, "--json")
@@ -61,7 +61,7 @@ def test_what_operators_decide_is_told_to_the_node(
         ["node", "evict", "node-3"],
     ],
 )
-def test_a_script_that_is_asked_is_told_how_to_say_yes(
+def test_command_without_terminal_names_yes_option(
     node: Node, garlicfarm: Callable[..., Result], arguments: list[str]
 ) -> None:
     result = garlicfarm(*arguments, stdin="")
@@ -72,7 +72,9 @@ def test_a_script_that_is_asked_is_told_how_to_say_yes(
 
 
 @pytest.mark.parametrize("arguments", [["publish", "exclude", "l.b32.i2p"], ["servers", "remove", "node-3"]])
-def test_what_hurts_is_asked_about_first(node: Node, garlicfarm: Callable[..., Result], arguments: list[str]) -> None:
+def test_destructive_command_needs_confirmation(
+    node: Node, garlicfarm: Callable[..., Result], arguments: list[str]
+) -> None:
     assert garlicfarm(*arguments, stdin="n\n").exit_code == 1
     assert node.commands == []
     assert garlicfarm(*arguments, stdin="y\n").exit_code == 0
@@ -86,7 +88,7 @@ def test_servers_remove_reports_pending_removal_with_reason(node: Node, garlicfa
     assert "when the rules allow: node-5 is dead for 3 min" in result.stderr
 
 
-def test_servers_lists_voters_learners_and_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:
+def test_servers_lists_voters_learners_with_removed_servers(node: Node, garlicfarm: Callable[..., Result]) -> None:
     node.removed = (9,)
     found = json.loads(garlicfarm("servers", "--json").stdout)
     assert [(each["raftId"], each["role"], each["leads"]) for each in found["servers"]] == [
@@ -101,13 +103,13 @@ def test_servers_lists_voters_learners_and_removed_servers(node: Node, garlicfar
 
 
 @pytest.mark.usefixtures("node")
-def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> None:
+def test_farm_shows_shared_state(garlicfarm: Callable[..., Result]) -> None:
     found = json.loads(garlicfarm("farm", "--json").stdout)
     assert found["publishing"][0]["standings"][4]["inability"] == "it does not have a router"
     assert found["weights"]["factors"][0]["ageMs"] == 61_000
     assert len(found["reports"]) == 5
     text = garlicfarm("farm").stdout
-    for wanted in (
+    for expected in (
         "CANDIDATE",
         "node-2 (2)",
         "publishes",
@@ -117,11 +119,11 @@ def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> N
         "pipeline, 1",
         "UTC by node-2, content",
     ):
-        assert wanted in text, wanted
+        assert expected in text, expected
 
 
 @pytest.mark.usefixtures("node")
-def test_log_time_is_shown_with_the_clock_of_each_server_beside_a_majority(garlicfarm: Callable[..., Result]) -> None:
+def test_log_time_shows_offset_of_each_clock(garlicfarm: Callable[..., Result]) -> None:
     shown = garlicfarm("log-time", "show")
     assert shown.exit_code == 0, shown.output
     assert "log time is 10 s ahead of it" in shown.stdout
@@ -133,10 +135,10 @@ def test_log_time_is_shown_with_the_clock_of_each_server_beside_a_majority(garli
     assert found["clocks"][1] == {"raftId": 2, "name": "kyoto", "voter": True, "offsetMs": 60_000}
 
 
-def test_no_question_precedes_a_sure_refusal(
+def test_refused_command_does_not_prompt(
     node: Node, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given an order that the node would refuse, then the reason comes without a question."""
+    """If the node would refuse the command, the reason is reported without a prompt."""
 
     async def refuse(_command: CommandRequest) -> None:
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Secrets of commands: none has to stand on a command line, and none reaches a core dump."""
+"""Secrets of commands: no option requires a secret on the command line, and secrets do not reach a core dump."""
 
 import resource
 from pathlib import Path
@@ -14,7 +14,7 @@ from bridge.cli.zmq_raft.options import IDENT_VARIABLE, ident_option
 
 SECRET_WORDS = ("password", "secret", "token", "scram", "ident", "webhook", "jaas")
 SAFE_WAYS = ("file", "command line", "@-")
-"""Words by which a help text names the other way."""
+"""Terms in help texts that name an alternative to the command line."""
 
 
 @click.command()
@@ -25,7 +25,7 @@ def show_ident(ident: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--ident", "@FILE"], ["--ident", "@-"], ["--ident", "cluster-7"], []])
-def test_an_ident_comes_from_a_file_a_stream_or_the_environment(tmp_path: Path, arguments: list[str]) -> None:
+def test_ident_is_read_from_file_stream_or_environment(tmp_path: Path, arguments: list[str]) -> None:
     file = tmp_path / "ident"
     file.write_text("cluster-7\n")
     given = [each.replace("FILE", str(file)) for each in arguments]
@@ -33,13 +33,13 @@ def test_an_ident_comes_from_a_file_a_stream_or_the_environment(tmp_path: Path, 
     assert result.output == "cluster-7\n"
 
 
-def test_an_ident_in_a_missing_file_is_refused() -> None:
+def test_ident_in_missing_file_is_refused() -> None:
     result = CliRunner().invoke(show_ident, ["--ident", "@/nowhere/ident"])
     assert result.exit_code != 0
 
 
 @pytest.mark.parametrize("from_stream", [True, False])
-def test_scram_users_come_from_a_file(tmp_path: Path, *, from_stream: bool) -> None:
+def test_scram_users_are_read_from_file(tmp_path: Path, *, from_stream: bool) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
         f"process.roles=controller\nnode.id=1\nlog.dirs={tmp_path / 'log'}\n"
@@ -65,7 +65,7 @@ def _options(command: click.Command, path: str = "") -> list[tuple[str, click.Op
 
 
 def _bare(options: list[tuple[str, click.Option]]) -> list[str]:
-    """The options that take a secret and name no other way for it."""
+    """Return the options for secrets whose help text does not name an alternative."""
     return [
         f"{name} {option.opts[0]}"
         for name, option in options
@@ -76,19 +76,19 @@ def _bare(options: list[tuple[str, click.Option]]) -> list[str]:
     ]
 
 
-def test_each_option_with_a_secret_names_a_way_beside_the_command_line() -> None:
-    """The next option that takes a secret is found here by its name, its metavar or its help."""
+def test_secret_options_name_alternative_to_command_line() -> None:
+    """A new option for a secret is detected by its name, metavar or help."""
     options = _options(cli)
     assert len(options) > 100
     assert _bare(options) == []
 
 
-def test_a_planted_option_with_a_secret_is_found() -> None:
+def test_planted_option_with_secret_is_detected() -> None:
     planted = click.Option(["--api-key"], metavar="SECRET", help="For the server.")
     assert _bare([("planted", planted)]) == ["planted --api-key"]
 
 
-def test_commands_leave_no_core_dump() -> None:
+def test_commands_disable_core_dumps() -> None:
     before = resource.getrlimit(resource.RLIMIT_CORE)
     try:
         main_module._forbid_core_dumps()

@@ -1,4 +1,4 @@
-"""Commands where something is missing, letters, a cursor or the right to write, say so: none ends by a traceback."""
+"""Commands with a limited terminal, encoding or directory report the limit without a traceback."""
 
 import os
 import pty
@@ -18,12 +18,12 @@ from tests.processes import END_S
 MODULE = [sys.executable, "-m", "bridge.cli.main"]
 SCREEN_S = 20.0
 NO_KEY = b"\0 is shown by no command"
-"""What `on_a_terminal` waits for where no key is to be pressed."""
+"""Text that `on_a_terminal` waits for if no key will be pressed."""
 UNSTYLED = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def on_a_terminal(arguments: list[str], environment: dict[str, str], until: bytes) -> tuple[int, bytes]:
-    """Run a command on a pseudo-terminal until it has shown `until`, then press `q`: its exit code, its output."""
+    """Run a command on a pseudo-terminal, and press `q` when it has shown `until`; return exit code and output."""
     terminal, slave = pty.openpty()
     process = subprocess.Popen(
         [*MODULE, *arguments],
@@ -33,7 +33,7 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", **environment},
     )
     os.close(slave)
-    written, asked = b"", False
+    written, pressed = b"", False
     deadline = time.monotonic() + SCREEN_S
     try:
         while time.monotonic() < deadline:
@@ -43,9 +43,9 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
                 except OSError:
                     break
                 written += data
-            if until in written and not asked:
+            if until in written and not pressed:
                 os.write(terminal, b"q")
-                asked = True
+                pressed = True
             if process.poll() is not None and not select.select([terminal], [], [], 0)[0]:
                 break
         return process.wait(5), written
@@ -64,7 +64,7 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
     ],
 )
-def test_the_live_view_is_drawn_where_the_terminal_lacks_letters(environment: dict[str, str], tmp_path: Path) -> None:
+def test_top_is_drawn_with_limited_encoding(environment: dict[str, str], tmp_path: Path) -> None:
     with served(tmp_path / "control.sock", Node()):
         code, written = on_a_terminal(["top", "--node", str(tmp_path)], environment, b"META LEASESET2")
     assert code == 0, written.decode(errors="replace")
@@ -73,7 +73,7 @@ def test_the_live_view_is_drawn_where_the_terminal_lacks_letters(environment: di
     assert b"> node-1" in written, "the mark of the chosen member"
 
 
-def test_json_in_an_output_without_letters_is_exact() -> None:
+def test_json_with_limited_encoding_is_exact() -> None:
     program = (
         "from bridge.cli.printing import guard_output, print_json_line, echo;"
         "from bridge.api.control import EventAnswer;"
@@ -89,14 +89,14 @@ def test_json_in_an_output_without_letters_is_exact() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
-def test_a_terminal_without_a_cursor_is_told_so_and_what_to_call(kind: str, tmp_path: Path) -> None:
+def test_top_on_terminal_without_cursor_names_alternative(kind: str, tmp_path: Path) -> None:
     with served(tmp_path / "control.sock", Node()):
         code, written = on_a_terminal(["top", "--node", str(tmp_path)], {"TERM": kind}, b"garlicfarm status")
     assert code == 1
     assert b"cannot move its cursor" in written
 
 
-def test_an_address_of_the_network_is_no_state_directory(tmp_path: Path) -> None:
+def test_network_address_is_not_taken_as_state_directory(tmp_path: Path) -> None:
     done = subprocess.run(
         [*MODULE, "status", "--node", "gopher://host:7650"], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -106,7 +106,7 @@ def test_an_address_of_the_network_is_no_state_directory(tmp_path: Path) -> None
 
 
 WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
-"""Root reads and writes everywhere; without its capabilities the modes of files count for it."""
+"""Prefix that drops root's capabilities, so that file modes apply to root too."""
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,7 @@ WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
         ["doctor"],
     ],
 )
-def test_in_a_directory_that_cannot_be_written_every_command_says_so_in_words(
-    arguments: list[str], tmp_path: Path
-) -> None:
+def test_read_only_directory_is_reported_without_traceback(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text('state_dir = "st"\n[gossip]\nbind = "127.0.0.1:17668"\n')
     tmp_path.chmod(0o555)
     prefix = WITHOUT_RIGHTS if os.geteuid() == 0 else []

@@ -1,4 +1,4 @@
-"""Commands that watch: the log in words, filtered; events of several nodes as one story; round trips; servers."""
+"""Commands that watch a farm: the log as text with filters, merged events of several nodes, round trips, servers."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.node.test_control import FakeNode
 from tests.processes import child
 
 __all__ = ["garlicfarm"]
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 NOW_MS = int(time.time() * 1000)
 ENTRIES = [
     (b'{"clock":{"time":1000,"id":1}}', NOW_MS - 3_600_000),
@@ -35,7 +35,7 @@ ENTRIES = [
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[FakeNode]:
-    """One that answers in a thread of its own."""
+    """Return a node that replies from a separate thread."""
     found = FakeNode()
     with served(tmp_path / "control.sock", found):
         yield found
@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
 
 @pytest.fixture
 def logged(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
-    """A node whose log has these entries."""
+    """Return a node whose log has these entries."""
 
     async def read_log(first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         del wait_ms, linearizable
@@ -64,7 +64,7 @@ def indexes(result: Result) -> list[int]:
 
 
 @pytest.mark.usefixtures("logged")
-def test_entries_are_told_in_words_and_as_they_are(garlicfarm: Callable[..., Result]) -> None:
+def test_entries_are_printed_as_text_or_raw(garlicfarm: Callable[..., Result]) -> None:
     lines = garlicfarm("log").stdout.splitlines()
     assert "clock         log time 00:00:01 by node-1" in lines[0]
     assert "level         feature level 2" in lines[1]
@@ -74,7 +74,7 @@ def test_entries_are_told_in_words_and_as_they_are(garlicfarm: Callable[..., Res
 
 @pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (["--type", "clock"], [1, 3]),
         (["--type", "clock", "--type", "level"], [1, 2, 3]),
@@ -84,14 +84,14 @@ def test_entries_are_told_in_words_and_as_they_are(garlicfarm: Callable[..., Res
         (["--type", "clock", "--limit", "1"], [1]),
     ],
 )
-def test_entries_are_chosen_by_type_author_and_time(
-    garlicfarm: Callable[..., Result], arguments: list[str], wanted: list[int]
+def test_entries_are_filtered_by_type_author_or_time(
+    garlicfarm: Callable[..., Result], arguments: list[str], expected: list[int]
 ) -> None:
-    assert indexes(garlicfarm("log", *arguments)) == wanted
+    assert indexes(garlicfarm("log", *arguments)) == expected
 
 
 @pytest.mark.usefixtures("logged")
-def test_tail_begins_before_the_end(garlicfarm: Callable[..., Result], logged: FakeNode) -> None:
+def test_tail_starts_before_end_of_log(garlicfarm: Callable[..., Result], logged: FakeNode) -> None:
     view = logged.current
     logged.current = replace(view, raft=replace(view.raft, commit_index=len(ENTRIES)))
     assert indexes(garlicfarm("log", "--tail", "2")) == [3, 4]
@@ -101,7 +101,7 @@ def test_tail_begins_before_the_end(garlicfarm: Callable[..., Result], logged: F
 @pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize("window", [1, 2, 1_000])
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (["--tail", "1", "--type", "clock"], [3]),
         (["--tail", "9", "--type", "clock"], [1, 3]),
@@ -111,38 +111,38 @@ def test_tail_begins_before_the_end(garlicfarm: Callable[..., Result], logged: F
         (["--tail", "3", "--type", "factors"], []),
     ],
 )
-def test_tail_counts_the_entries_that_are_wanted(
+def test_tail_counts_matching_entries(
     garlicfarm: Callable[..., Result],
     logged: FakeNode,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-    wanted: list[int],
+    expected: list[int],
     window: int,
 ) -> None:
     monkeypatch.setattr(log_command, "WINDOW_ENTRIES", window)
     view = logged.current
     logged.current = replace(view, raft=replace(view.raft, commit_index=len(ENTRIES)))
-    assert indexes(garlicfarm("log", *arguments)) == wanted
+    assert indexes(garlicfarm("log", *arguments)) == expected
     shown = json.loads(garlicfarm("log", "--json", *arguments).stdout)
-    assert [each["index"] for each in shown["entries"]] == wanted
+    assert [each["index"] for each in shown["entries"]] == expected
     assert shown["nextIndex"] == len(ENTRIES) + 1
 
 
 @pytest.mark.usefixtures("node")
-def test_a_kind_of_which_nothing_is_there_is_told(garlicfarm: Callable[..., Result]) -> None:
+def test_events_of_unused_kind_are_reported_as_none(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("events", "--kind", "nonsense")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "Nothing of the kind nonsense among the stored events of the node.\n"
 
 
 @pytest.mark.usefixtures("logged")
-def test_what_cannot_be_chosen_is_refused_with_what_can(garlicfarm: Callable[..., Result]) -> None:
+def test_invalid_filter_is_refused_with_alternatives(garlicfarm: Callable[..., Result]) -> None:
     assert "10:45:27" in garlicfarm("log", "--since", "yesterday").stderr
     assert "garlicfarm servers" in garlicfarm("log", "--by", "nowhere").stderr
     assert garlicfarm("log", "--type", "nonsense").exit_code == 2
 
 
-def test_servers_are_listed_with_what_the_farm_would_lack(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
+def test_servers_are_listed_with_effect_of_their_loss(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
     listed = garlicfarm("servers", "list")
     assert listed.exit_code == 0
     assert "WITHOUT IT" in listed.stdout
@@ -152,7 +152,7 @@ def test_servers_are_listed_with_what_the_farm_would_lack(garlicfarm: Callable[.
     assert {each["name"]: each["loss"] for each in servers}["node-5"] == "down"
 
 
-def test_round_trips_are_a_table_of_all_nodes(
+def test_round_trips_of_all_nodes_are_listed(
     garlicfarm: Callable[..., Result], node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (replace(each, node_id=each.name[-1] * 16) for each in node.current.members[:2])
@@ -181,14 +181,14 @@ def test_round_trips_are_a_table_of_all_nodes(
     }
 
 
-def test_members_take_the_output_that_other_tools_take(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
+def test_members_accepts_output_option_of_other_tools(garlicfarm: Callable[..., Result], node: FakeNode) -> None:
     assert node.current.members
     assert garlicfarm("members", "-w", "json").stdout == garlicfarm("members", "--json").stdout
     assert garlicfarm("members", "-w", "table").stdout == garlicfarm("members").stdout
 
 
-def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> None:
-    """Two nodes tell the same fact; one of them dies and comes back."""
+def test_monitor_merges_events_of_all_nodes(tmp_path: Path) -> None:
+    """Two nodes report the same fact; one of them stops and returns."""
     nodes, sockets = (
         [FakeNode(), FakeNode()],
         [tmp_path / "node-1" / "control.sock", tmp_path / "node-2" / "control.sock"],
@@ -209,28 +209,26 @@ def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> N
                 nodes[0].events.append, "published", {"second": 1, "entries": 3}, trio_token=token
             )
             second = monitor.stdout.readline()
-        gone = monitor.stdout.readline()
+        stopped = monitor.stdout.readline()
         with served(sockets[1], nodes[1]):
-            back = monitor.stdout.readline()
+            returned = monitor.stdout.readline()
             monitor.send_signal(signal.SIGINT)
-            assert monitor.wait(PATIENCE_S) == 0
+            assert monitor.wait(TIMEOUT_S) == 0
     assert "node-3" in first
     assert "published" in second
-    assert str(sockets[1]) in gone
-    assert "answers again" in back
+    assert str(sockets[1]) in stopped
+    assert "answers again" in returned
 
 
 @pytest.mark.parametrize("command", [("monitor",), ("events", "--follow")])
-def test_it_is_told_at_once_that_nothing_has_a_kind_that_is_waited_for(
-    tmp_path: Path, node: FakeNode, command: tuple[str, ...]
-) -> None:
+def test_unknown_kind_is_reported_before_waiting(tmp_path: Path, node: FakeNode, command: tuple[str, ...]) -> None:
     node.events.append("member-dead", {"member": "node-3", "id": "33"})
     arguments = [*command, "--kind", "member-dad", "--node", str(tmp_path / "control.sock")]
     program = [sys.executable, "-m", "bridge.cli.main", *arguments]
     with child(program, stderr=subprocess.PIPE) as waiting:
         assert waiting.stderr is not None
-        said = waiting.stderr.readline()
+        error = waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)
-        waiting.wait(PATIENCE_S)
-    assert said.startswith("Nothing of the kind member-dad ")
-    assert ("member-dead" in said) == (command == ("monitor",))
+        waiting.wait(TIMEOUT_S)
+    assert error.startswith("Nothing of the kind member-dad ")
+    assert ("member-dead" in error) == (command == ("monitor",))

@@ -1,4 +1,4 @@
-"""`garlicfarm zmq-raft`: what it asks of a cluster over loopback, and what it prints."""
+"""`garlicfarm zmq-raft`: requests to a cluster over loopback, and the output."""
 
 import base64
 import json
@@ -51,7 +51,7 @@ DEAD = Peer("2", "tcp://127.0.0.1:1")
 
 
 class Cluster:
-    """A peer `1` that leads, on a real socket in a thread of its own; the member `2` is dead."""
+    """The leading peer `1` with a real socket in a separate thread; member `2` is dead."""
 
     def __init__(self, curve: CurveServer | None = None, listed: bytes = b"") -> None:
         self.options = SocketOptions(curve=curve)
@@ -64,7 +64,7 @@ class Cluster:
         self.members: tuple[Peer, ...] = ()
 
     async def run(self, started: Callable[[Callable[[], None]], None]) -> None:
-        """Serve until the function that `started` gets is called."""
+        """Serve until the stop function that `started` receives is called."""
         with zmq_context() as context:
             keys = ZapAuthenticator(context, lambda key: key == self.listed)
             peer, pub = LoopbackPeer(context, self.options), ZmqSocket(context, SocketKind.PUB)
@@ -88,7 +88,7 @@ class Cluster:
                     )
 
     def answer(self, request: Request, respond: Respond) -> bool:
-        """The leader's answers."""
+        """Send the leader's replies."""
         match request:
             case LogInfoRequest(request_id):
                 respond(
@@ -164,9 +164,7 @@ def zmq_raft(cluster: Cluster) -> Callable[..., Result]:
     return call
 
 
-def test_status_shows_each_peer_and_names_those_that_do_not_answer(
-    cluster: Cluster, zmq_raft: Callable[..., Result]
-) -> None:
+def test_status_shows_peers_with_unresponsive_ones(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("status", "--timeout", "0.5")
     assert result.exit_code == 0, result.output
     headings, one, two = (line.split() for line in result.stdout.splitlines())
@@ -181,7 +179,7 @@ def test_status_shows_each_peer_and_names_those_that_do_not_answer(
     )
 
 
-def test_on_a_terminal_of_80_columns_each_figure_of_a_peer_has_a_line(cluster: Cluster) -> None:
+def test_status_on_80_columns_has_one_line_per_figure(cluster: Cluster) -> None:
     environment = {"GARLICFARM_ZMQ_SEEDS": cluster.urls[0], "GARLICFARM_ZMQ_IDENT": "cluster", "COLUMNS": "80"}
     for wide, first in ((), b"PEER       1"), (("--wide",), b"PEER  URL"):
         code, written = on_a_terminal(["zmq-raft", "status", "--timeout", "0.5", *wide], environment, NO_KEY)
@@ -191,9 +189,7 @@ def test_on_a_terminal_of_80_columns_each_figure_of_a_peer_has_a_line(cluster: C
         assert (max(map(len, lines)) <= 80) is not bool(wide)
 
 
-def test_updates_are_committed_in_order_and_their_ids_are_printed(
-    cluster: Cluster, zmq_raft: Callable[..., Result]
-) -> None:
+def test_updates_are_committed_in_order_with_printed_ids(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     lines = zmq_raft("update", "one", "two").stdout.splitlines()
     assert [line.partition(", request id ")[0] for line in lines] == ["Committed at index 1", "Committed at index 2"]
     result = zmq_raft("update", "--json", text="three\n\nfour\r\nfünf")
@@ -204,22 +200,20 @@ def test_updates_are_committed_in_order_and_their_ids_are_printed(
     assert json.loads(again.stdout) == repeated
 
 
-def test_updates_may_be_under_way_together(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_updates_can_be_sent_in_parallel(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("update", "--parallel", "16", text="".join(f"{number}\n" for number in range(100)))
     assert len(result.stdout.splitlines()) == 100
     assert sorted(cluster.updates) == sorted(b"%d" % number for number in range(100))
 
 
-def test_an_update_that_fails_ends_the_command_with_the_reason(
-    cluster: Cluster, zmq_raft: Callable[..., Result]
-) -> None:
+def test_failed_update_ends_command_with_reason(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("update", "one", "expired", "three")
     assert result.exit_code == 1
     assert "is too old, or too far in the future" in result.stderr
     assert cluster.updates == [b"one", b"expired"]
 
 
-def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_oversized_line_ends_command(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     result = zmq_raft("update", text="one\n" + "x" * (10 * 1024 * 1024 + 100) + "\nthree\n")
     assert result.exit_code == 1
     assert "an update has 1 to 10485760 bytes" in result.stderr
@@ -241,7 +235,7 @@ def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: C
         (["status", "--seed", "ipc:///tmp/x"], "'ipc:///tmp/x' is not the URL of a peer"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_reason(
+def test_invalid_options_are_refused_with_reason(
     cluster: Cluster, zmq_raft: Callable[..., Result], arguments: list[str], reason: str
 ) -> None:
     result = zmq_raft(*arguments)
@@ -250,7 +244,7 @@ def test_what_cannot_be_is_refused_with_a_reason(
     assert cluster.updates == []
 
 
-def test_the_log_is_printed_harmlessly_and_as_json_exactly(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_log_is_printed_escaped_or_as_exact_json(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     cluster.log.entries += [
         Entry(2, EntryKind.COMMAND, bytes(12) + b"\xff\x1b[2J"),
         configuration_entry(2, Configuration((Server("1", "tcp://10.0.0.1:1"),)), b"r" * 12),
@@ -270,7 +264,7 @@ def test_the_log_is_printed_harmlessly_and_as_json_exactly(cluster: Cluster, zmq
     assert zmq_raft("log", "--from", "9").stderr == "No entry from 9 on.\n"
 
 
-def test_a_compacted_log_begins_with_its_snapshot(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_compacted_log_begins_with_snapshot(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     cluster.log.entries, cluster.log.first, cluster.log.snapshot = [state(6)], 6, b"state of five"
     assert zmq_raft("log").stdout.splitlines() == [
         "       5 term 1    snapshot   of 13 bytes, for all before",
@@ -281,7 +275,7 @@ def test_a_compacted_log_begins_with_its_snapshot(cluster: Cluster, zmq_raft: Ca
     assert (parts[0]["lastIndex"], parts[0]["totalBytes"], entry["index"]) == (5, 13, 6)
 
 
-def test_the_members_are_shown_and_changed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_members_are_shown_then_changed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     one, two = cluster.members
     three = Peer("3", "tcp://127.0.0.1:3")
     shown = zmq_raft("config").stdout.splitlines()
@@ -298,7 +292,7 @@ def test_the_members_are_shown_and_changed(cluster: Cluster, zmq_raft: Callable[
     assert len(cluster.changes) == 4
 
 
-def test_a_cluster_that_wants_keys_answers_whose_key_it_lists(tmp_path: Path) -> None:
+def test_cluster_with_keys_replies_only_to_listed_key(tmp_path: Path) -> None:
     ours, other, theirs = new_curve_key("ours"), new_curve_key("other"), new_curve_key("theirs")
     save_curve_key(tmp_path / "ours", ours)
     save_curve_key(tmp_path / "other", other)
@@ -318,7 +312,7 @@ def test_a_cluster_that_wants_keys_answers_whose_key_it_lists(tmp_path: Path) ->
         assert "none does not exist" in config("--key", str(tmp_path / "none"), *server_key).stderr
 
 
-def test_without_a_seed_the_command_says_how_to_give_one() -> None:
+def test_missing_seed_is_reported_with_remedy() -> None:
     result = CliRunner().invoke(cli, ["zmq-raft", "status"], env={"GARLICFARM_ZMQ_SEEDS": ""})
     assert result.exit_code == 1
     assert result.stderr == (
@@ -326,7 +320,7 @@ def test_without_a_seed_the_command_says_how_to_give_one() -> None:
     )
 
 
-def test_a_cluster_that_does_not_answer_is_named_with_a_hint() -> None:
+def test_unresponsive_cluster_is_named_with_hint() -> None:
     result = CliRunner().invoke(cli, ["zmq-raft", "update", "x", "--seed", "tcp://127.0.0.1:1", "--timeout", "0.2"])
     assert result.exit_code == 1
     assert "tcp://127.0.0.1:1: no answer within 500 ms" in result.stderr
@@ -336,7 +330,7 @@ def test_a_cluster_that_does_not_answer_is_named_with_a_hint() -> None:
     assert "is --ident right?" in shown.stderr
 
 
-def test_a_cluster_without_a_broadcast_is_not_followed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
+def test_cluster_without_broadcast_cannot_be_followed(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
     cluster.urls[1] = "ipc:///tmp/none"
     result = zmq_raft("follow", "--timeout", "0.5")
     assert result.exit_code == 1
@@ -344,7 +338,7 @@ def test_a_cluster_without_a_broadcast_is_not_followed(cluster: Cluster, zmq_raf
     assert "--ident" not in result.stderr
 
 
-def test_without_the_extra_the_command_says_how_to_get_it() -> None:
+def test_missing_extra_is_reported_with_remedy() -> None:
     program = (
         "import sys; sys.modules['zmq'] = None; sys.argv[1:] = ['zmq-raft', 'status', '--seed', 'tcp://127.0.0.1:1'];"
         "from bridge.cli.main import main; main()"
@@ -361,7 +355,7 @@ def test_without_the_extra_the_command_says_how_to_get_it() -> None:
     assert helped.returncode == 0
 
 
-def test_following_prints_entries_as_they_are_committed_until_it_is_interrupted(cluster: Cluster) -> None:
+def test_follow_prints_committed_entries_until_interrupted(cluster: Cluster) -> None:
     arguments = ["zmq-raft", "follow", "--from", "2", "--seed", cluster.urls[0], "--ident", "cluster"]
     program = f"import sys; sys.argv[1:] = {arguments!r}; from bridge.cli.main import main; main()"
     with child([sys.executable, "-c", program]) as process:

@@ -1,4 +1,4 @@
-"""`garlicfarm zmq-raft serve`: a peer as a process, what it prints, and how it refuses what cannot be."""
+"""`garlicfarm zmq-raft serve`: a peer as a process, its output, and its refusals of invalid options."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ WAIT_S = 20
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., Result]:
-    """Runs the command for peer 1, for options that are refused."""
+    """Return a caller of the command for peer 1, for refused options."""
 
     def call(*arguments: str) -> Result:
         given = ["zmq-raft", "serve", "--id", "1", "--directory", str(tmp_path / "peer"), *arguments]
@@ -33,8 +33,8 @@ def serve(tmp_path: Path) -> Callable[..., Result]:
     return call
 
 
-def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) -> None:
-    """Given a peer alone, then each event is one object on one line, and SIGTERM ends it with 0."""
+def test_peer_serves_update_until_sigterm(tmp_path: Path) -> None:
+    """A single peer prints each event as one object per line, and SIGTERM ends it with 0."""
     (peer,) = free_peers(1)
     command = [sys.executable, "-m", "bridge.cli.main", "zmq-raft"]
     given = ["--id", "1", "--peer", f"1={peer.url}", "--ident", "test", "--directory", str(tmp_path / "peer"), "--json"]
@@ -47,10 +47,10 @@ def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) ->
         done = subprocess.run([*command, *client], capture_output=True, text=True, check=True, timeout=WAIT_S)
         assert done.stdout.startswith("Committed at index 1")
         process.send_signal(signal.SIGTERM)
-        told = [json.loads(line) for line in process.communicate(timeout=WAIT_S)[0].splitlines()]
+        output = [json.loads(line) for line in process.communicate(timeout=WAIT_S)[0].splitlines()]
     assert process.returncode == 0
-    assert [event["role"] for event in told if event["event"] == "role"][-1] == "leader"
-    assert told[-1]["text"] == "peer 1 has stopped"
+    assert [event["role"] for event in output if event["event"] == "role"][-1] == "leader"
+    assert output[-1]["text"] == "peer 1 has stopped"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) ->
         (("--peer", "1=tcp://192.0.2.1:4000", "--allow-network"), "That address does not belong to this machine"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(
+def test_invalid_options_are_refused_with_remedy(
     arguments: tuple[str, ...], reason: str, serve: Callable[..., Result]
 ) -> None:
     """Exit code 1, and the reason on stderr."""
@@ -76,28 +76,28 @@ def test_what_cannot_be_is_refused_with_what_to_do(
     assert reason in result.stderr
 
 
-def test_request_ids_are_remembered_for_as_many_hours_as_the_operator_says(
+def test_request_ids_are_stored_for_configured_hours(
     serve: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[PeerOptions] = []
-    monkeypatch.setattr(zmq_raft_serve, "_serve", lambda options, *_: _noted(asked, options))
+    recorded: list[PeerOptions] = []
+    monkeypatch.setattr(zmq_raft_serve, "_serve", lambda options, *_: _record(recorded, options))
     for arguments in ((), ("--request-id-ttl", "24")):
         assert serve("--peer", "1=tcp://127.0.0.1:4000", *arguments).exit_code == 0
-    assert [options.log.window for options in asked] == [Window(), Window.of_ttl(24 * 60 * 60 * 1000)]
+    assert [options.log.window for options in recorded] == [Window(), Window.of_ttl(24 * 60 * 60 * 1000)]
 
 
-async def _noted(asked: list[PeerOptions], options: PeerOptions) -> None:
-    asked.append(options)
+async def _record(recorded: list[PeerOptions], options: PeerOptions) -> None:
+    recorded.append(options)
 
 
-def test_beyond_loopback_the_operator_is_warned(serve: Callable[..., Result]) -> None:
-    """What --allow-network permits is said each time."""
+def test_address_outside_loopback_prints_warning(serve: Callable[..., Result]) -> None:
+    """--allow-network prints its warning at each start."""
     result = serve("--peer", "1=tcp://192.0.2.1:4000", "--allow-network")
     assert "Warning: tcp://192.0.2.1:4000 is not on loopback, and this protocol does not authenticate" in result.stderr
 
 
-def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """In words that name the peer; alarms go to stderr."""
+def test_notice_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text names the peer; alarms go to stderr."""
     one, two = Server("1", "tcp://127.0.0.1:1"), Server("2", "tcp://127.0.0.1:2")
     reporter = PeerReporter("1", as_json=False)
     texts: dict[str, PeerNotice] = {
@@ -120,7 +120,7 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     }
     for text, notice in texts.items():
         reporter.notice(notice)
-        told = capsys.readouterr()
-        assert (told.out + told.err).splitlines() == [text]
+        output = capsys.readouterr()
+        assert (output.out + output.err).splitlines() == [text]
         PeerReporter("1", as_json=True).notice(notice)
         assert json.loads(capsys.readouterr().out)["text"] == text

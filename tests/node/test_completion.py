@@ -1,4 +1,4 @@
-"""What a shell is offered: commands and topics without loading them, and members as a node names them, or nothing."""
+"""Shell completion: commands and topics without loading them, and the members and servers that a node lists."""
 
 import shutil
 import socket
@@ -21,20 +21,20 @@ RAFT = farm_view().raft
 SERVERS = [each.name or str(each.raft_id) for each in (*RAFT.voters, *RAFT.learners)]
 
 
-def offered(*words: str) -> list[str]:
-    """What bash is offered for the last of the words."""
-    environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+def offered(*line: str) -> list[str]:
+    """Return the completions that bash receives for the last word."""
+    environment = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
     done = CliRunner().invoke(cli, [], prog_name="garlicfarm", env=environment)
     return [line.partition(",")[2] for line in done.output.splitlines() if line]
 
 
-def test_commands_are_offered_in_their_order() -> None:
+def test_commands_are_offered_in_order() -> None:
     assert offered("garlicfarm", "") == list(cli.lazy_commands)
     assert offered("garlicfarm", "se") == ["servers"]
     assert offered("garlicfarm", "--v") == ["--version"]
 
 
-def test_offering_commands_loads_none_of_them() -> None:
+def test_command_completion_does_not_load_commands() -> None:
     environment = {VARIABLE: "bash_complete", "COMP_WORDS": "garlicfarm ", "COMP_CWORD": "1", "PYTHONPATH": str(ROOT)}
     code = (
         "import sys\nfrom bridge.cli.main import cli\n"
@@ -45,7 +45,7 @@ def test_offering_commands_loads_none_of_them() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_status_and_members_do_not_import_rich() -> None:
+def test_status_or_members_does_not_import_rich() -> None:
     code = (
         "import sys\nfrom bridge.cli.main import cli\n"
         "for name in ('status', 'members'):\n"
@@ -61,7 +61,7 @@ def test_topics_are_offered_for_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("line", "expected"),
     [
         (("node", "evict"), MEMBERS),
         (("node", "approve"), MEMBERS),
@@ -71,38 +71,38 @@ def test_topics_are_offered_for_help() -> None:
         (("publish", "force"), [each.master for each in farm_view().publishing]),
     ],
 )
-def test_a_node_is_asked_for_names(
-    words: tuple[str, ...], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_names_are_requested_from_node(
+    line: tuple[str, ...], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "control.sock"
     monkeypatch.setenv("GARLICFARM_NODE", str(path))
     with served(path, FakeNode()):
-        assert sorted(offered("garlicfarm", *words, "")) == expected
-        assert offered("garlicfarm", *words, expected[-1]) == [expected[-1]]
+        assert sorted(offered("garlicfarm", *line, "")) == expected
+        assert offered("garlicfarm", *line, expected[-1]) == [expected[-1]]
 
 
-def test_the_node_that_the_line_names_is_asked(tmp_path: Path) -> None:
+def test_names_are_requested_from_node_on_command_line(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with served(path, FakeNode()):
         assert "node-2" in offered("garlicfarm", "servers", "remove", "--node", str(path), "")
 
 
-def test_where_no_node_runs_nothing_is_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_node_offers_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARLICFARM_NODE", str(tmp_path / "control.sock"))
     assert offered("garlicfarm", "node", "evict", "") == []
 
 
-def test_a_node_that_does_not_answer_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_node_offers_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARLICFARM_NODE", str(tmp_path / "control.sock"))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "control.sock"))
         silent.listen()
         assert offered("garlicfarm", "node", "evict", "") == []
-    assert ANSWER_TIMEOUT_S <= 1, "a press of a key waits for so long"
+    assert ANSWER_TIMEOUT_S <= 1, "a key press waits this long"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_of_a_shell_is_one_that_it_reads(shell: str, tmp_path: Path) -> None:
+def test_completion_script_is_valid_for_shell(shell: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["completion", shell])
     assert done.exit_code == 0
     assert VARIABLE in done.output
@@ -113,20 +113,20 @@ def test_the_script_of_a_shell_is_one_that_it_reads(shell: str, tmp_path: Path) 
     subprocess.run([shell, "-n", script], check=True)
 
 
-def test_fish_shows_the_whole_task_of_a_topic_beside_it(tmp_path: Path) -> None:
-    """What stood behind the first comma was cut off."""
+def test_fish_shows_complete_description_of_topic(tmp_path: Path) -> None:
+    """Earlier, the text after the first comma was cut off."""
     if shutil.which("fish") is None:
         pytest.skip("no fish here (Debian: apt-get install fish)")
     command = tmp_path / "garlicfarm"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m bridge.cli.main "$@"\n')
     command.chmod(0o755)
     (tmp_path / "script.fish").write_text(completion_script(cli, "fish"))
-    asked = ["fish", "--no-config", "-c", f'source {tmp_path}/script.fish; complete -C "garlicfarm help serv"']
+    command_line = ["fish", "--no-config", "-c", f'source {tmp_path}/script.fish; complete -C "garlicfarm help serv"']
     places = {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
         "HOME": str(tmp_path),
         "LANG": "C.UTF-8",
     }
-    done = subprocess.run(asked, env=places, capture_output=True, text=True, check=True)
+    done = subprocess.run(command_line, env=places, capture_output=True, text=True, check=True)
     assert done.stdout == "servers\tadd, replace and remove nodes\n"

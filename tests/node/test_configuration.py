@@ -1,4 +1,4 @@
-"""The configuration of `run`: defaults for everything but the farm's key, and every fault named where it is."""
+"""The configuration of `run`: defaults for all settings except the farm key, and each error with its place."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [line.removeprefix(prefix) for line in lines]
 
 
-def test_on_a_lan_the_farm_key_is_enough() -> None:
+def test_farm_key_is_enough_on_lan() -> None:
     configuration = load_configuration(None, Overrides(farm_key=Path("/keys/farm.key")), machine(LAN))
     assert configuration.farm_key == Path("/keys/farm.key")
     assert configuration.name == "node-one.example"
@@ -64,12 +64,12 @@ def test_on_a_lan_the_farm_key_is_enough() -> None:
     assert configuration.publishing.reporting_period_ms == 30_000
 
 
-def test_without_a_key_it_says_how_to_make_one() -> None:
+def test_missing_farm_key_explains_how_to_make_one() -> None:
     with pytest.raises(ConfigurationError, match="garlicfarm keys new-farm --expect N"):
         load_configuration(None, None, machine(LAN))
 
 
-def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
+def test_settings_of_file_are_read_completely(tmp_path: Path) -> None:
     leaf = new_demo_leaf()
     configuration = load(
         tmp_path,
@@ -131,19 +131,19 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("probe", "expected"), [("localhost:80", ("localhost", 80)), ("[::1]:65535", ("::1", 65535))])
-def test_probe_of_leaf_is_a_host_and_a_port(tmp_path: Path, probe: str, expected: tuple[str, int]) -> None:
+def test_leaf_probe_is_host_with_port(tmp_path: Path, probe: str, expected: tuple[str, int]) -> None:
     text = f'farm_key = "k"\n[[leaf]]\ndestination = "{new_demo_leaf().base64}"\nprobe = "{probe}"'
     assert load(tmp_path, text).leaves[0].probe == expected
 
 
 @pytest.mark.parametrize("probe", ["localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"])
-def test_probe_of_leaf_without_host_and_port_is_refused(tmp_path: Path, probe: str) -> None:
+def test_leaf_probe_without_host_or_port_is_refused(tmp_path: Path, probe: str) -> None:
     text = f'farm_key = "k"\n[[leaf]]\ndestination = "{new_demo_leaf().base64}"\nprobe = "{probe}"'
     [problem] = problems(tmp_path, text)
     assert problem.startswith(f"leaf[0].probe: probe {probe!r} is not host:port")
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+def test_command_line_overrides_file(tmp_path: Path) -> None:
     overrides = Overrides(farm_key=Path("/k"), state_dir=Path("/s"), name="other")
     configuration = load(tmp_path, 'name = "node-1"\nfarm_key = "f"\nstate_dir = "d"', overrides)
     assert (configuration.farm_key, configuration.state_dir, configuration.name) == (Path("/k"), Path("/s"), "other")
@@ -198,23 +198,23 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("[leaf]\ndestination = 'AAAA'", "leaf: {'destination': 'AAAA'} is not a list of at most 16 tables"),
     ],
 )
-def test_a_fault_is_named_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_setting_is_named_with_its_place(tmp_path: Path, text: str, problem: str) -> None:
     found = problems(tmp_path, 'farm_key = "k"\n' + text)
     assert len(found) == 1
     assert problem in found[0]
 
 
-def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
+def test_invalid_settings_are_named_together(tmp_path: Path) -> None:
     found = problems(tmp_path, "color = 1\n[gossip]\ncapacity = -1\n[consensus]\ntiming = 7")
     assert [each.split(":")[0] for each in found] == ["farm_key", "gossip.capacity", "consensus.timing", "color"]
 
 
 @pytest.mark.parametrize("text", ["name = ", "a" * 50, "[gossip\n", "x = " + "[" * 20_000])
-def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_toml_is_refused(tmp_path: Path, text: str) -> None:
     assert problems(tmp_path, text)[0].startswith("not TOML")
 
 
-def test_a_file_of_other_bytes_or_none_at_all_is_refused(tmp_path: Path) -> None:
+def test_binary_or_missing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="not TOML"):
         load_configuration(tmp_path / "binary")
@@ -222,7 +222,7 @@ def test_a_file_of_other_bytes_or_none_at_all_is_refused(tmp_path: Path) -> None
         load_configuration(tmp_path / "absent")
 
 
-def test_allow_wan_allows_public_addresses(tmp_path: Path) -> None:
+def test_allow_wan_permits_public_addresses(tmp_path: Path) -> None:
     text = 'farm_key = "k"\n[gossip]\nallow_wan = true\nbind = "0.0.0.0:7668"\nadvertise = "9.9.9.9:7668"'
     configuration = load(tmp_path, text)
     assert configuration.gossip is not None
@@ -231,19 +231,19 @@ def test_allow_wan_allows_public_addresses(tmp_path: Path) -> None:
     assert configuration.consensus.advertise == Address("9.9.9.9", 7669)
 
 
-def test_loopback_announces_nothing(tmp_path: Path) -> None:
+def test_loopback_node_does_not_broadcast(tmp_path: Path) -> None:
     configuration = load(tmp_path, 'farm_key = "k"\n[gossip]\nbind = "127.0.0.1:7668"')
     assert configuration.gossip is not None
     assert configuration.gossip.broadcast is None
 
 
-def test_this_very_machine_can_be_asked() -> None:
+def test_interfaces_of_this_machine_can_be_read() -> None:
     found = Network()
     assert all(each.name for each in found.interfaces())
     assert isinstance(found.route_host(), str | None)
 
 
-def test_a_bad_bind_is_the_only_problem_even_where_no_default_could_be_found(tmp_path: Path) -> None:
+def test_invalid_bind_is_only_problem_without_default(tmp_path: Path) -> None:
     key = tmp_path / "farm.key"
     file = tmp_path / "node.toml"
     file.write_text(f'farm_key = "{key}"\n[gossip]\nbind = "nowhere"\n', encoding="utf-8")
@@ -258,7 +258,7 @@ I2P = 'farm_key = "k"\ntransport = "i2p"\n'
 NAME = "a" * 52 + ".b32.i2p"
 
 
-def test_with_i2p_there_is_no_gossip_and_everything_is_patient(tmp_path: Path) -> None:
+def test_i2p_node_has_longer_defaults_without_gossip(tmp_path: Path) -> None:
     text = f'[consensus]\nadvertise = "{NAME}:7669"\nseeds = ["farm.i2p:7669"]'
     configuration = load(tmp_path, I2P + text)
     assert configuration.gossip is None
@@ -293,7 +293,7 @@ def test_with_i2p_there_is_no_gossip_and_everything_is_patient(tmp_path: Path) -
         ("[consensus]\n!\n[gossip]\ncapacity = 3", 'gossip: transport = "i2p" does not use gossip'),
     ],
 )
-def test_with_i2p_nothing_that_would_travel_plain_is_accepted(tmp_path: Path, text: str, problem: str) -> None:
+def test_unencrypted_settings_with_i2p_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     found = problems(tmp_path, I2P + text.replace("!", f"advertise = '{NAME}:7669'"))
     assert len(found) == 1
     assert problem in found[0]
@@ -313,20 +313,20 @@ def test_with_i2p_nothing_that_would_travel_plain_is_accepted(tmp_path: Path, te
         ("[consensus]\nseeds = ['farm.i2p:7669']", 'consensus.seeds: only transport = "i2p" has seeds here'),
     ],
 )
-def test_tls_and_i2p_are_not_mixed(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_of_tls_with_i2p_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     found = problems(tmp_path, 'farm_key = "k"\n' + text)
     assert len(found) == 1
     assert problem in found[0]
 
 
-def test_with_an_authority_a_server_may_be_named(tmp_path: Path) -> None:
+def test_server_with_authority_may_have_a_name(tmp_path: Path) -> None:
     text = 'farm_key = "k"\n[consensus]\nca_file = "ca.pem"\ncertificate = "node.pem"\nadvertise = "one.example:7669"'
     configuration = load(tmp_path, text)
     assert configuration.consensus.advertise == Address("one.example", 7669)
     assert configuration.consensus.ca_file == tmp_path / "ca.pem"
 
 
-def test_missing_key_file_is_named_beside_other_problems(tmp_path: Path) -> None:
+def test_missing_key_file_is_named_with_other_problems(tmp_path: Path) -> None:
     overrides = Overrides(farm_key=tmp_path / "nope.key", bind="nowhere")
     with pytest.raises(ConfigurationError) as refused:
         load_configuration(None, overrides, try_files=True)
@@ -334,7 +334,7 @@ def test_missing_key_file_is_named_beside_other_problems(tmp_path: Path) -> None
     assert "nope.key does not exist" in str(refused.value)
 
 
-def test_problems_of_settings_and_files_come_in_one_round(tmp_path: Path) -> None:
+def test_problems_of_settings_or_files_are_reported_together(tmp_path: Path) -> None:
     for name in ("open.key", "bad.pem", "password"):
         (tmp_path / name).write_text("no key")
         (tmp_path / name).chmod(0o600)
@@ -365,7 +365,7 @@ def test_problems_of_settings_and_files_come_in_one_round(tmp_path: Path) -> Non
     ]
 
 
-def test_each_file_setting_is_tried_or_names_a_directory() -> None:
+def test_file_settings_are_tried_unless_directories() -> None:
     files = {each.path.rpartition(".")[2] for each in SETTINGS.values() if each.kind is Form.FILE}
     assert files - LOADERS.keys() == {"state_dir", "directory"}
     assert LOADERS.keys() <= files

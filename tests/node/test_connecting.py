@@ -1,4 +1,4 @@
-"""Two nodes as their settings make them: pins, an authority, or I2P; with the farm's users or their own."""
+"""Connections of two nodes with given settings: pins, an authority, or I2P; users of the farm or of one server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +31,14 @@ LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 
 @dataclass
 class Party:
-    """One node's listener and dialer."""
+    """Listener and dialer of one node."""
 
     connecting: Connecting
     incidents: list[Incident]
 
 
 def party(directory: Path, farm_key: Path, settings: str) -> Party:
-    """A node whose file says `settings` beside the farm's key."""
+    """Return a node with these settings and the farm key."""
     directory.mkdir()
     (directory / "node.toml").write_text(f'farm_key = "{farm_key}"\nstate_dir = "{directory}"\n{settings}')
     machine = Machine("node", directory, Network(lambda: [LAN], lambda: None))
@@ -60,7 +60,7 @@ def party(directory: Path, farm_key: Path, settings: str) -> Party:
 
 
 async def meet(bob: Party, alice: Party, named: str = LOOPBACK, proxy: I2pProxy | None = None) -> Fault | None:
-    """Alice calls Bob; why she is not let in, or None."""
+    """Let Alice connect to Bob; return the fault, or None."""
     bind = Address(LOOPBACK, 0)
     async with bound_port(bind) as bound, trio.open_nursery() as nursery:
         port = await bob.connecting.listen(nursery, bind, bound)
@@ -84,7 +84,7 @@ def farm_key(tmp_path: Path) -> Path:
     return tmp_path / "farm.key"
 
 
-async def test_the_farms_key_and_a_pinned_certificate_are_enough(tmp_path: Path, farm_key: Path) -> None:
+async def test_farm_key_with_pinned_certificate_is_enough(tmp_path: Path, farm_key: Path) -> None:
     bob, alice = party(tmp_path / "bob", farm_key, ""), party(tmp_path / "alice", farm_key, "")
     assert await meet(bob, alice) is None
     other = tmp_path / "other.key"
@@ -92,7 +92,7 @@ async def test_the_farms_key_and_a_pinned_certificate_are_enough(tmp_path: Path,
     assert await meet(bob, party(tmp_path / "carol", other, "")) is Fault.WRONG_CREDENTIALS
 
 
-async def test_an_authority_replaces_the_pins(tmp_path: Path, farm_key: Path) -> None:
+async def test_authority_replaces_pins(tmp_path: Path, farm_key: Path) -> None:
     authority = Authority(tmp_path)
 
     def settings(host: str) -> str:
@@ -107,7 +107,7 @@ async def test_an_authority_replaces_the_pins(tmp_path: Path, farm_key: Path) ->
     assert await meet(alice, bob) is Fault.WRONG_CERTIFICATE
 
 
-async def test_i2p_needs_no_certificate_and_no_gossip(tmp_path: Path, farm_key: Path) -> None:
+async def test_i2p_works_without_certificate_or_gossip(tmp_path: Path, farm_key: Path) -> None:
     with I2pProxy({}) as proxy:
         settings = (
             f'transport = "i2p"\n[consensus]\nadvertise = "{NAME}:7669"\n[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
@@ -118,9 +118,7 @@ async def test_i2p_needs_no_certificate_and_no_gossip(tmp_path: Path, farm_key: 
         assert await meet(bob, alice, LOOPBACK, proxy) is Fault.PLAIN_REFUSED
 
 
-async def test_a_server_with_users_of_its_own_lets_in_a_client_with_a_login_for_it(
-    tmp_path: Path, farm_key: Path
-) -> None:
+async def test_server_with_own_users_admits_client_with_login(tmp_path: Path, farm_key: Path) -> None:
     users = private(tmp_path / "users", "alice:for bob\n")
     with I2pProxy({}) as proxy:
         by_i2p = (
@@ -128,8 +126,8 @@ async def test_a_server_with_users_of_its_own_lets_in_a_client_with_a_login_for_
             f'[proxy]\naddress = "{LOOPBACK}:{proxy.port}"'
         )
         bob = party(tmp_path / "bob", farm_key, by_i2p % f'users_file = "{users}"')
-        stranger = party(tmp_path / "carol", farm_key, by_i2p % "")
-        assert await meet(bob, stranger, NAME, proxy) is Fault.WRONG_CREDENTIALS
+        carol = party(tmp_path / "carol", farm_key, by_i2p % "")
+        assert await meet(bob, carol, NAME, proxy) is Fault.WRONG_CREDENTIALS
         assert [each.fault for each in bob.incidents] == [Fault.WRONG_CREDENTIALS]
         logins = private(tmp_path / "logins", f"{NAME}:7669 alice:for bob\n")
         alice = party(tmp_path / "alice", farm_key, by_i2p % f'logins_file = "{logins}"')

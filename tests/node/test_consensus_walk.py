@@ -1,4 +1,4 @@
-"""A tracer checks each hop of the two walks of `docs/reference/walks.md`: one entry, one election."""
+"""Comparison of a tracer with the two walks of `docs/reference/walks.md`: one entry, one election."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ DOCUMENT = ROOT / "docs" / "reference" / "walks.md"
 HOPS_MAX = 30
 ROW = re.compile(r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+(consensus/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE)
 QUIET = replace(CALM, heartbeat_ms=1_500)
-"""Nothing else is under way while an entry passes."""
+"""Options with rare heartbeats, so that the traced entry is the leader's only work."""
 
 AN_ENTRY = frozenset(
     {
@@ -34,40 +34,44 @@ AN_ENTRY = frozenset(
     }
 )
 BUSY_DISK = (None, "consensus.storage.disk_worker")
-"""The end of a job that is no group of writes, such as the preparation of a segment: its task then begins the next."""
+"""The hop at the end of a job without writes, such as the preparation of a segment, whose task begins the next job."""
 AN_ELECTION = frozenset({"begin_pre_vote", "begin_vote", "PeerLinks.send", "DiskWorker.submit", "Leader.__init__"})
 
 
-def told(heading: str) -> list[tuple[str, str]]:
-    """The module and function of each row below a heading of the document."""
+def documented(heading: str) -> list[tuple[str, str]]:
+    """Return the module and function of each row below a heading of the document."""
     chapter = DOCUMENT.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n#", 1)[0]
     return [(path.removesuffix(".py").replace("/", "."), function) for path, function in ROW.findall(chapter)]
 
 
 def differences(walk: Walk, heading: str) -> list[str]:
-    """What the document and the tracer do not agree on."""
-    rows = told(heading)
+    """Return the differences between the document and the tracer."""
+    rows = documented(heading)
     entered = {(module, function) for (_, module), functions in walk.hops.items() for function in functions}
-    unseen = [f"told but not seen: {row}" for row in rows if row not in entered]
-    untold = [
-        f"seen but not told: {before} -> {module} by {', '.join(sorted(functions))}"
+    untraced = [f"documented but not traced: {row}" for row in rows if row not in entered]
+    undocumented = [
+        f"traced but not documented: {before} -> {module} by {', '.join(sorted(functions))}"
         for (before, module), functions in walk.hops.items()
         if not any((module, function) in rows for function in functions)
     ]
-    counted = [] if len(rows) == len(walk.hops) else [f"{len(rows)} hops are told, {len(walk.hops)} seen: {walk.hops}"]
-    return unseen + untold + counted
+    counted = (
+        []
+        if len(rows) == len(walk.hops)
+        else [f"{len(rows)} hops are documented, {len(walk.hops)} traced: {walk.hops}"]
+    )
+    return untraced + undocumented + counted
 
 
 @pytest.mark.parametrize(("heading", "most"), [("One entry", HOPS_MAX), ("One election", HOPS_MAX)])
-def test_a_walk_has_at_most_thirty_hops(heading: str, most: int) -> None:
-    assert 0 < len(told(heading)) <= most
+def test_walk_has_at_most_thirty_hops(heading: str, most: int) -> None:
+    assert 0 < len(documented(heading)) <= most
 
 
-async def test_the_walk_of_an_entry_is_what_the_tracer_sees_on_the_leader(tmp_path: Path) -> None:
+async def test_walk_of_entry_equals_trace_on_leader(tmp_path: Path) -> None:
     tracer = WalkTracer()
     with tracer.installed(), trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            # Given a leader with two followers, and a client that has found it
+            # Given a leader with two followers, and a client connected to it
             group = LoopbackGroup(tmp_path, nursery, options=QUIET, eager=True)
             for server in group.ids:
                 with serving(server):
@@ -76,19 +80,19 @@ async def test_the_walk_of_an_entry_is_what_the_tracer_sees_on_the_leader(tmp_pa
             client = group.client()
             await nursery.start(client.run)
             assert (await client.submit([clock_entry(1_000)])).outcome is Outcome.COMMITTED
-            # When it submits an entry
+            # When the client submits an entry
             with tracer.recording(leader, AN_ENTRY) as walk:
                 assert (await client.submit([clock_entry(2_000)])).outcome is Outcome.COMMITTED
                 await until_reached(walk)
             nursery.cancel_scope.cancel()
-    # Then the entry has passed what the document says
+    # Then the traced hops equal the documented hops
     assert differences(walk, "One entry") == []
 
 
 async def elected_walk(directory: Path, tracer: WalkTracer) -> Walk | None:
-    """The walk of the server that starts last and campaigns at once.
+    """Return the walk of the server that starts last and campaigns immediately.
 
-    None if another server was quicker after all, or if its disk was still at work for the start (`BUSY_DISK`).
+    Return None if another server was elected, or if its disk still worked for the start (`BUSY_DISK`).
     """
     async with trio.open_nursery() as nursery:
         group = LoopbackGroup(directory, nursery, options=QUIET, eager=True)
@@ -106,7 +110,7 @@ async def elected_walk(directory: Path, tracer: WalkTracer) -> Walk | None:
     return walk if elected and BUSY_DISK not in walk.hops else None
 
 
-async def test_the_walk_of_an_election_is_what_the_tracer_sees_on_the_candidate(
+async def test_walk_of_election_equals_trace_on_candidate(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     tracer = WalkTracer()

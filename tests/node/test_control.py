@@ -1,4 +1,4 @@
-"""The control endpoint: which users may open it, what it answers, and what no client can do to it."""
+"""The control endpoint: permitted users, replies, and robustness against clients."""
 
 import json
 import os
@@ -46,7 +46,7 @@ from tests.operator_views import farm_view, forming_view
 
 
 class FakeNode(FarmAdmin):
-    """A `FarmAdmin` with a fabricated picture and a log of three entries."""
+    """A `FarmAdmin` with a fabricated view and a log of three entries."""
 
     def __init__(self) -> None:
         self.current = farm_view()
@@ -54,7 +54,7 @@ class FakeNode(FarmAdmin):
         self.leaving = False
         self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
         self.events = EventLog("node-1", lambda: 1000)
-        self.asked: list[tuple[int, int, int]] = []
+        self.log_reads: list[tuple[int, int, int]] = []
         self.broken = False
         self.keys = FakeKeys()
         self.linearizable: list[bool] = []
@@ -67,56 +67,56 @@ class FakeNode(FarmAdmin):
 
     @property
     def handlers(self) -> Handlers:
-        """Those of the keys as well."""
+        """Return the handlers, including the handlers of the keys."""
         return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
-        """The fabricated picture."""
+        """Return the fabricated view."""
         if self.broken:
             raise RuntimeError("a bug in the picture")
         await trio.lowlevel.checkpoint()
         return self.current
 
     async def cluster(self) -> ClusterAnswer:
-        """Node 1 leads."""
+        """Return a cluster that node 1 leads."""
         await trio.lowlevel.checkpoint()
         raft = self.current.raft
         return ClusterAnswer("demo", "c0ffee", 1, raft.term, raft.commit_index, 1, "node-1", "tcp://127.0.0.1:7701")
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Entries of the fabricated log."""
+        """Return entries of the fabricated log."""
         await trio.lowlevel.checkpoint()
-        self.asked.append((first, limit, wait_ms))
+        self.log_reads.append((first, limit, wait_ms))
         self.linearizable.append(linearizable)
         last = min(3, first + limit - 1)
         entries = (LogEntryView.of(each, 1, EntryKind.APPLICATION, 5, b"{}") for each in range(first, last + 1))
         return LogPage(1, 3, 3, last + 1, tuple(entries))
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """The trace."""
+        """Return a page of the trace."""
         return await self.events.wait(cursor, limit, wait_ms)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
-        """Take the entry."""
+        """Record the entry."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
         self.requests.append(request)
         return self.outcome
 
     async def transfer(self, to: str | None) -> str:
-        """Hand over to the named server."""
+        """Return the named server as leader."""
         if to == "unknown":
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Remember it, and grant it."""
+        """Record the command, and grant it."""
         await trio.lowlevel.checkpoint()
         self.commands.append(json.loads(encode(command)))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
-        """One clock is off, and one server silent."""
+        """Return the clocks of three servers: one is off, and one is unknown."""
         await trio.lowlevel.checkpoint()
         clocks = (
             ServerClock(1, "oslo", voter=True, offset_ms=0),
@@ -126,17 +126,17 @@ class FakeNode(FarmAdmin):
         return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Nothing to take back."""
+        """Refuse, because this node has not made a promise."""
         raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
-        """There is one cluster to confirm."""
+        """Confirm the only known cluster."""
         if cluster_id != bytes(16).hex():
             raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
         return ConfirmedAnswer(cluster_id)
 
     async def leave(self) -> LeavingAnswer:
-        """Note it."""
+        """Record the departure."""
         await trio.lowlevel.checkpoint()
         self.leaving = True
         return LeavingAnswer(leaving=True)
@@ -152,7 +152,7 @@ async def served(path: Path, node: FakeNode, limits: ControlLimits | None = None
 
 
 async def raw_answer(path: Path, sent: bytes) -> bytes:
-    """Everything that the server says to these bytes until it closes."""
+    """Return all bytes of the server's reply until it closes."""
     stream = await trio.open_unix_socket(path)
     async with stream:
         await stream.send_all(sent)
@@ -167,18 +167,18 @@ def request(method: str, target: str, body: bytes = b"", headers: str = "") -> b
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def test_only_the_owner_may_open_the_socket(tmp_path: Path) -> None:
+async def test_socket_can_be_opened_only_by_owner(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
 
 
-async def test_the_socket_is_removed_when_the_node_stops(tmp_path: Path) -> None:
+async def test_socket_is_removed_when_node_stops(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         assert server.path.exists()
     assert not server.path.exists()
 
 
-async def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
+async def test_socket_of_killed_process_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
@@ -187,14 +187,14 @@ async def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> 
         assert await client.view() == farm_view()
 
 
-async def test_a_second_node_with_the_same_state_directory_is_refused(tmp_path: Path) -> None:
+async def test_second_node_with_same_state_directory_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         with pytest.raises(ControlSocketError, match="already runs"):
             await ControlServer(server.path, FakeNode().handlers).run()
         assert server.path.exists()
 
 
-async def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
+async def test_other_file_at_socket_path_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     path.write_text("precious")
     with pytest.raises(ControlSocketError, match="exists and is not a socket"):
@@ -202,14 +202,14 @@ async def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-async def test_a_state_directory_with_a_long_path_works(tmp_path: Path) -> None:
+async def test_state_directory_with_long_path_works(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 25) / ("path" * 25)
     directory.mkdir(parents=True)
     async with served(directory / "control.sock", FakeNode()), ControlClient(directory / "control.sock") as client:
         assert await client.view() == farm_view()
 
 
-async def test_every_picture_and_page_reaches_the_client(tmp_path: Path) -> None:
+async def test_documents_reach_client_unchanged(tmp_path: Path) -> None:
     node = FakeNode()
     node.events.append("leader-elected", {"term": 3})
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
@@ -221,7 +221,7 @@ async def test_every_picture_and_page_reaches_the_client(tmp_path: Path) -> None
         assert server.counters[ControlEvent.CONNECTIONS] == 1
 
 
-async def test_an_entry_is_submitted_as_it_was_given(tmp_path: Path) -> None:
+async def test_submitted_entry_is_unchanged(tmp_path: Path) -> None:
     node = FakeNode()
     entry = b'{ "id":1,  "note": "spacing is kept" }'
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
@@ -231,7 +231,7 @@ async def test_an_entry_is_submitted_as_it_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", [SubmitOutcome.REFUSED, SubmitOutcome.BUSY, SubmitOutcome.UNKNOWN])
-async def test_a_submission_that_is_not_committed_says_so(tmp_path: Path, outcome: SubmitOutcome) -> None:
+async def test_uncommitted_submission_is_reported(tmp_path: Path, outcome: SubmitOutcome) -> None:
     node = FakeNode()
     node.outcome = SubmitAnswer(outcome=outcome, reason="because", leader_id=2, leader_endpoint="tcp://127.0.0.1:7702")
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
@@ -239,7 +239,7 @@ async def test_a_submission_that_is_not_committed_says_so(tmp_path: Path, outcom
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"7", b"\xff", b"[" * 50_000])
-async def test_what_is_not_a_json_object_never_reaches_the_log(tmp_path: Path, body: bytes) -> None:
+async def test_submission_without_json_object_is_refused(tmp_path: Path, body: bytes) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         with pytest.raises(ControlError, match="one JSON object"):
@@ -247,21 +247,21 @@ async def test_what_is_not_a_json_object_never_reaches_the_log(tmp_path: Path, b
     assert node.submitted == []
 
 
-async def test_leave_reaches_the_node(tmp_path: Path) -> None:
+async def test_leave_reaches_node(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         await client.leave()
     assert node.leaving
 
 
-async def test_page_sizes_and_waits_are_bounded(tmp_path: Path) -> None:
+async def test_log_request_is_clamped_to_limits(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         await client.log(first=0, limit=10**9, wait_ms=10**9)
-    assert node.asked == [(1, 1000, 30_000)]
+    assert node.log_reads == [(1, 1000, 30_000)]
 
 
-async def test_request_ids_and_linearizable_reads_reach_the_node(tmp_path: Path) -> None:
+async def test_request_options_reach_node(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         await client.submit(b"{}")
@@ -296,9 +296,7 @@ async def test_request_ids_and_linearizable_reads_reach_the_node(tmp_path: Path)
         (request("POST", "/v1/submit", b"x" * 300_000), b"413", b"at most"),
     ],
 )
-async def test_a_bad_request_is_refused_with_its_reason(
-    tmp_path: Path, sent: bytes, status: bytes, text: bytes
-) -> None:
+async def test_bad_request_is_refused_with_reason(tmp_path: Path, sent: bytes, status: bytes, text: bytes) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server:
         received = await raw_answer(server.path, sent)
@@ -310,8 +308,8 @@ async def test_a_bad_request_is_refused_with_its_reason(
     assert not node.leaving
 
 
-async def test_the_bodies_of_all_clients_together_are_bounded(tmp_path: Path) -> None:
-    """Given room for one body, when a second client sends one meanwhile, then it is told to try again."""
+async def test_request_bodies_of_all_clients_are_bounded(tmp_path: Path) -> None:
+    """There is room for one body; a second client that sends one at the same time receives 503."""
     limits = ControlLimits(body_bytes=1000, bodies_bytes=1000, receive_s=5)
     head = b"POST /v1/submit HTTP/1.1\r\nHost: node\r\nContent-Length: 900\r\n\r\n"
     async with served(tmp_path / "control.sock", FakeNode(), limits) as server:
@@ -325,7 +323,7 @@ async def test_the_bodies_of_all_clients_together_are_bounded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_rubbish_and_mutated_requests_change_nothing(tmp_path: Path, seed: int) -> None:
+async def test_malformed_or_mutated_requests_have_no_effect(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     node = FakeNode()
     limits = ControlLimits(receive_s=0.2, linger_s=0.2)
@@ -348,16 +346,14 @@ async def test_rubbish_and_mutated_requests_change_nothing(tmp_path: Path, seed:
     assert not node.leaving
 
 
-async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
+async def test_head_request_is_answered_without_body(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         received = await raw_answer(server.path, request("HEAD", "/healthz"))
     assert received.startswith(b"HTTP/1.1 200")
     assert received.endswith(b"\r\n\r\n")
 
 
-async def test_a_bug_behind_the_endpoint_costs_the_request_and_not_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_fault_in_handler_fails_only_its_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = FakeNode()
     node.broken = True
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
@@ -369,7 +365,7 @@ async def test_a_bug_behind_the_endpoint_costs_the_request_and_not_the_node(
     assert "a bug in the picture" in caplog.text
 
 
-async def test_a_process_that_works_is_healthy_whatever_the_farm_does(tmp_path: Path) -> None:
+async def test_healthz_of_working_process_ignores_state_of_farm(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         assert (await client.request("GET", "/healthz"))[0] == 200
@@ -379,7 +375,7 @@ async def test_a_process_that_works_is_healthy_whatever_the_farm_does(tmp_path: 
     assert b"Waiting for 4 of 5 nodes" in body
 
 
-async def test_a_stuck_process_is_not_healthy_whatever_the_farm_does(tmp_path: Path) -> None:
+async def test_healthz_of_stuck_process_fails(tmp_path: Path) -> None:
     node = FakeNode()
     node.reasons = ("entry 7 is committed and has not been applied for 30 s",)
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
@@ -388,7 +384,7 @@ async def test_a_stuck_process_is_not_healthy_whatever_the_farm_does(tmp_path: P
     assert b"entry 7" in body
 
 
-async def test_readiness_follows_the_verdict(tmp_path: Path) -> None:
+async def test_readyz_follows_verdict(tmp_path: Path) -> None:
     node = FakeNode()
     async with served(tmp_path / "control.sock", node) as server, ControlClient(server.path) as client:
         assert (await client.request("GET", "/readyz"))[0] == 200
@@ -415,17 +411,15 @@ async def test_metrics_are_prometheus_text_without_hashes(tmp_path: Path) -> Non
     assert [word for word in hidden if word in text] == []
 
 
-async def test_a_client_that_stops_in_the_middle_of_a_request_is_dropped(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_client_with_partial_request_is_dropped(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(receive_s=5)) as server:
-        begun = trio.current_time()
+        started_s = trio.current_time()
         assert await raw_answer(server.path, b"GET /v1/view HT") == b""
-        assert trio.current_time() - begun == pytest.approx(5, abs=1)
+        assert trio.current_time() - started_s == pytest.approx(5, abs=1)
 
 
-async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
+async def test_connection_over_limit_is_refused_with_reason(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode(), ControlLimits(connections=2)) as server:
         async with ControlClient(server.path) as first, ControlClient(server.path) as second:
             await first.view()
@@ -437,7 +431,7 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         assert server.counters[ControlEvent.CONNECTIONS_REFUSED] == 1
 
 
-async def test_the_client_asks_again_when_the_node_closed_an_idle_connection(tmp_path: Path) -> None:
+async def test_client_retries_after_node_closed_idle_connection(tmp_path: Path) -> None:
     limits = ControlLimits(requests_per_connection=2)
     async with served(tmp_path / "control.sock", FakeNode(), limits) as server, ControlClient(server.path) as client:
         for _ in range(5):
@@ -445,17 +439,17 @@ async def test_the_client_asks_again_when_the_node_closed_an_idle_connection(tmp
         assert server.counters[ControlEvent.CONNECTIONS] == 3
 
 
-async def test_a_question_that_was_given_up_does_not_confuse_the_next_one(tmp_path: Path) -> None:
+async def test_canceled_request_does_not_affect_next_one(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server, ControlClient(server.path) as client:
-        with trio.move_on_after(0.05) as patience:
+        with trio.move_on_after(0.05) as limit:
             await client.events(wait_ms=30_000)
-        assert patience.cancelled_caught
+        assert limit.cancelled_caught
         assert await client.view() == farm_view()
         assert (await client.submit(b"{}")).outcome is SubmitOutcome.COMMITTED
 
 
-async def answered(path: Path, parts: AsyncIterator[bytes]) -> None:
-    """Whatever is asked at `path`, these bytes are the answer."""
+async def serve_response(path: Path, parts: AsyncIterator[bytes]) -> None:
+    """Serve a socket at `path` that sends these bytes in response to any request."""
 
     async def serve(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):
@@ -475,29 +469,29 @@ async def endless() -> AsyncIterator[bytes]:
         yield b"10000\r\n" + bytes(0x10000) + b"\r\n"
 
 
-async def silence() -> AsyncIterator[bytes]:
+async def no_response() -> AsyncIterator[bytes]:
     await trio.sleep_forever()
     yield b""
 
 
 @pytest.mark.parametrize(
-    ("parts", "says"),
-    [(endless(), f"sent more than {DOCUMENT_LIMIT_BYTES} bytes"), (silence(), "is it stopped or overloaded")],
+    ("parts", "message"),
+    [(endless(), f"sent more than {DOCUMENT_LIMIT_BYTES} bytes"), (no_response(), "is it stopped or overloaded")],
     ids=["endless", "silent"],
 )
-async def test_an_answer_without_an_end_is_given_up(tmp_path: Path, parts: AsyncIterator[bytes], says: str) -> None:
+async def test_response_without_end_is_dropped(tmp_path: Path, parts: AsyncIterator[bytes], message: str) -> None:
     path = tmp_path / "control.sock"
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(answered, path, parts)
+        nursery.start_soon(serve_response, path, parts)
         await trio.testing.wait_all_tasks_blocked()
         async with ControlClient(path, timeout_s=0.5) as client:
-            with pytest.raises(ControlError, match=says):
+            with pytest.raises(ControlError, match=message):
                 await client.view()
         nursery.cancel_scope.cancel()
 
 
-async def test_a_full_backlog_is_a_node_that_does_not_answer(tmp_path: Path) -> None:
-    """Given a process that accepts nothing, when its backlog is full, then no other user is suspected behind it."""
+async def test_full_backlog_is_reported_as_unresponsive_node(tmp_path: Path) -> None:
+    """The process does not accept connections; the error must not name another user as the cause."""
     path = tmp_path / "control.sock"
     with ExitStack() as kept:
         kept.enter_context(full_backlog(path))
@@ -506,7 +500,7 @@ async def test_a_full_backlog_is_a_node_that_does_not_answer(tmp_path: Path) -> 
                 await client.view()
 
 
-async def test_a_backlog_that_empties_in_time_is_waited_for(tmp_path: Path) -> None:
+async def test_client_waits_for_backlog_with_space(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     with ExitStack() as kept:
         listening = kept.enter_context(full_backlog(path))
@@ -525,7 +519,7 @@ async def test_a_backlog_that_empties_in_time_is_waited_for(tmp_path: Path) -> N
 
 @contextmanager
 def full_backlog(path: Path) -> Iterator[socket.socket]:
-    """A socket that listens, and whose backlog holds as many connections as it can."""
+    """Yield a listening socket with a full backlog."""
     with socket.socket(socket.AF_UNIX) as listening, ExitStack() as waiting:
         listening.bind(str(path))
         listening.listen(1)
@@ -539,8 +533,8 @@ def full_backlog(path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-async def test_an_order_is_not_sent_to_a_node_that_hangs(tmp_path: Path) -> None:
-    """Given a node that answers nothing, when it is to take an order, then the short timeout counts, not the long."""
+async def test_command_is_not_sent_to_unresponsive_node(tmp_path: Path) -> None:
+    """For a command to an unresponsive node, the short timeout applies, not the long one."""
     path = tmp_path / "control.sock"
     received = list[bytes]()
 
@@ -560,7 +554,7 @@ async def test_an_order_is_not_sent_to_a_node_that_hangs(tmp_path: Path) -> None
     assert [each.split(b" ", 1)[0] for each in received] == [b"GET"]
 
 
-async def test_the_client_says_when_no_node_is_there(tmp_path: Path) -> None:
+async def test_client_reports_missing_node(tmp_path: Path) -> None:
     async with ControlClient(tmp_path / "control.sock") as client:
         with pytest.raises(ControlError, match="no node runs at"):
             await client.view()
@@ -570,7 +564,7 @@ def without_environment() -> dict[str, str]:
     return {"XDG_STATE_HOME": "/nonexistent"}
 
 
-async def test_a_local_farms_first_node_that_answers_is_found(tmp_path: Path) -> None:
+async def test_first_running_node_of_local_farm_is_found(tmp_path: Path) -> None:
     farm = tmp_path / "farm-state"
     for name in ("node-1", "node-2", "node-10"):
         (farm / name).mkdir(parents=True)
@@ -584,9 +578,7 @@ async def test_a_local_farms_first_node_that_answers_is_found(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("naming", [lambda path: path, lambda path: path.parent, lambda path: path.parent.parent])
-async def test_a_node_is_named_by_socket_state_directory_or_farm(
-    tmp_path: Path, naming: Callable[[Path], Path]
-) -> None:
+async def test_node_is_named_by_socket_state_directory_or_farm(tmp_path: Path, naming: Callable[[Path], Path]) -> None:
     path = tmp_path / "farm" / "node-1" / "control.sock"
     path.parent.mkdir(parents=True)
     async with served(path, FakeNode()):
@@ -595,14 +587,14 @@ async def test_a_node_is_named_by_socket_state_directory_or_farm(
         assert find_control_socket(None, environment, tmp_path) == path
 
 
-def test_when_no_node_is_found_the_error_says_how_to_name_one(tmp_path: Path) -> None:
+def test_missing_node_error_explains_how_to_name_one(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match=r"garlicfarm up.*--node STATE_DIR.*GARLICFARM_NODE"):
         find_control_socket(None, without_environment(), tmp_path)
     with pytest.raises(ControlError, match=r"no node runs with the state directory .*; start it, or name another"):
         find_control_socket(str(tmp_path), without_environment(), tmp_path)
 
 
-def test_the_umask_is_what_it_was_after_the_socket_was_made(tmp_path: Path) -> None:
+def test_umask_is_restored_after_creation_of_socket(tmp_path: Path) -> None:
     previous = os.umask(0o022)
 
     async def scenario() -> None:

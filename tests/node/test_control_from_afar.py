@@ -1,4 +1,4 @@
-"""The command line asks a node on another machine, and other programs verify its certificate by name."""
+"""The command line with a node on another machine, and clients that verify its certificate by name."""
 
 import shutil
 import socket
@@ -38,7 +38,7 @@ CURL = shutil.which("curl")
 
 @asynccontextmanager
 async def serving(settings: ControlSettings, directory: Path) -> AsyncIterator[tuple[FakeNode, str]]:
-    """A control endpoint on TCP, and its URL."""
+    """Yield a control endpoint on TCP, and its URL."""
     node = FakeNode()
     server = ControlServer(directory / "control.sock", node.handlers, remote=open_remote_access(directory, settings))
     async with trio.open_nursery() as nursery:
@@ -47,7 +47,7 @@ async def serving(settings: ControlSettings, directory: Path) -> AsyncIterator[t
         nursery.cancel_scope.cancel()
 
 
-def known(url: str, directory: Path, token: str = "control.read.token") -> RemoteNode:  # noqa: S107 - a file's name
+def remote_of(url: str, directory: Path, token: str = "control.read.token") -> RemoteNode:  # noqa: S107 - a file's name
     return remote_node(url, directory / token, directory / "control.crt")
 
 
@@ -55,19 +55,19 @@ async def command(*arguments: str) -> Result:
     return await trio.to_thread.run_sync(partial(CliRunner().invoke, cli, arguments, catch_exceptions=False))
 
 
-async def test_a_client_with_token_and_certificate_reads_and_changes_what_the_token_allows(tmp_path: Path) -> None:
+async def test_remote_client_has_permissions_of_its_token(tmp_path: Path) -> None:
     async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (node, url):
-        async with ControlClient(known(url, tmp_path)) as client:
+        async with ControlClient(remote_of(url, tmp_path)) as client:
             assert await client.view() == node.current
             assert (await client.cluster()).leader_name == "node-1"
             with pytest.raises(ControlError, match="this token only reads"):
                 await client.leave()
-        async with ControlClient(known(url, tmp_path, "control.admin.token")) as client:
+        async with ControlClient(remote_of(url, tmp_path, "control.admin.token")) as client:
             await client.leave()
         assert node.leaving
 
 
-async def test_the_command_line_asks_a_node_by_its_url(tmp_path: Path) -> None:
+async def test_command_line_reaches_node_by_url(tmp_path: Path) -> None:
     async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
         options = ("--token-file", str(tmp_path / "control.read.token"), "--certificate", str(tmp_path / "control.crt"))
         shown = await command("members", "--json", "--node", url, *options)
@@ -77,8 +77,8 @@ async def test_the_command_line_asks_a_node_by_its_url(tmp_path: Path) -> None:
         assert "needs a token" in without.output
 
 
-async def test_of_several_urls_each_node_is_asked_with_the_token_and_certificate_at_its_place(tmp_path: Path) -> None:
-    """Each node makes tokens and a certificate of its own: those of one open nothing at another."""
+async def test_several_urls_use_token_at_their_position(tmp_path: Path) -> None:
+    """Each node has its own tokens and certificate, and they are invalid at another node."""
     places = (tmp_path / "a", tmp_path / "b")
     for each in places:
         each.mkdir()
@@ -96,7 +96,7 @@ async def test_of_several_urls_each_node_is_asked_with_the_token_and_certificate
         assert "--token-file names 3 files, and 2 nodes are given by a URL" in three.output
 
 
-async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_path: Path) -> None:
+async def test_token_is_not_sent_to_node_with_other_certificate(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     control_certificate(other, LOOPBACK)
@@ -109,13 +109,11 @@ async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_p
         async with ControlClient(by_authority) as client:
             with pytest.raises(ControlError, match=r"copy the node's file control\.crt again"):
                 await client.view()
-        assert node.asked == []
+        assert node.log_reads == []
 
 
 @pytest.mark.parametrize(("host", "is_believed"), [("127.0.0.1", True), ("127.0.0.2", False)])
-async def test_an_authority_is_believed_for_the_host_of_the_url_alone(
-    tmp_path: Path, host: str, *, is_believed: bool
-) -> None:
+async def test_authority_is_accepted_only_for_host_of_url(tmp_path: Path, host: str, *, is_believed: bool) -> None:
     authority, signed = signed_by_an_authority(tmp_path, host)
     async with (
         serving(ControlSettings(listen=LOOPBACK, certificate=signed), tmp_path) as (node, url),
@@ -128,17 +126,17 @@ async def test_an_authority_is_believed_for_the_host_of_the_url_alone(
             await client.view()
 
 
-async def test_a_port_that_no_process_listens_on_is_told_as_that(tmp_path: Path) -> None:
+async def test_port_without_listener_is_reported(tmp_path: Path) -> None:
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
-    async with ControlClient(known("https://127.0.0.1:1", tmp_path)) as client:
+    async with ControlClient(remote_of("https://127.0.0.1:1", tmp_path)) as client:
         with pytest.raises(
             ControlError, match=r"cannot reach a node at https://127\.0\.0\.1:1: it refused .*control\.listen"
         ):
             await client.view()
 
 
-async def test_name_that_is_not_resolved_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresolved_name_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
 
@@ -146,7 +144,7 @@ async def test_name_that_is_not_resolved_is_named(tmp_path: Path, monkeypatch: p
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
-    async with ControlClient(known("https://node.invalid:7650", tmp_path)) as client:
+    async with ControlClient(remote_of("https://node.invalid:7650", tmp_path)) as client:
         with pytest.raises(
             ControlError, match=r"the name node\.invalid cannot be resolved \(Name or service not known\)"
         ):
@@ -154,10 +152,10 @@ async def test_name_that_is_not_resolved_is_named(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
-async def test_timeout_names_the_machine_or_the_node(
+async def test_timeout_names_machine_or_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, *, is_accepted: bool
 ) -> None:
-    """Without an answer to the connection the cause is the way to the machine; after it, the node."""
+    """Without a connection the cause is on the way to the machine; with a connection it is the node."""
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
     del autojump_clock
@@ -171,12 +169,12 @@ async def test_timeout_names_the_machine_or_the_node(
 
     monkeypatch.setattr(trio, "open_tcp_stream", connect)
     cause = "is it stopped or overloaded" if is_accepted else "does a firewall drop this port"
-    async with ControlClient(known("https://127.0.0.1:7650", tmp_path)) as client:
+    async with ControlClient(remote_of("https://127.0.0.1:7650", tmp_path)) as client:
         with pytest.raises(ControlError, match=cause):
             await client.view()
 
 
-def test_reasons_of_all_addresses_that_were_tried_are_told_once() -> None:
+def test_failures_of_all_tried_addresses_are_listed_once() -> None:
     tried = [
         ConnectionRefusedError(111, "Connection refused"),
         TimeoutError(110, "timed out"),
@@ -190,7 +188,7 @@ def test_reasons_of_all_addresses_that_were_tried_are_told_once() -> None:
     )
 
 
-async def test_wrong_token_names_its_file_and_the_files_to_take(tmp_path: Path) -> None:
+async def test_wrong_token_error_names_its_file_with_right_files(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     open_remote_access(other, ControlSettings(listen=LOOPBACK))
@@ -207,12 +205,12 @@ async def test_wrong_token_names_its_file_and_the_files_to_take(tmp_path: Path) 
     "url",
     ["http://127.0.0.1:7650", "https://", "https://a:b", "https://h:0", "https://h/path", "https://u@h", "ftp://h"],
 )
-def test_an_address_that_is_no_nodes_url_is_refused_by_name(url: str, tmp_path: Path) -> None:
+def test_invalid_url_of_node_is_refused_by_name(url: str, tmp_path: Path) -> None:
     with pytest.raises(NodeAddressError, match="is not an address of a node"):
         remote_node(url, tmp_path / "token", None)
 
 
-def test_files_that_hold_no_token_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_without_token_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "token").write_text("a-token\n")
     with pytest.raises(NodeAddressError, match="empty does not contain a token"):
@@ -223,14 +221,14 @@ def test_files_that_hold_no_token_or_certificate_are_refused_by_name(tmp_path: P
         remote_node("https://h", tmp_path / "absent", None)
 
 
-def test_a_token_is_never_printed(tmp_path: Path) -> None:
+def test_token_is_not_in_text_of_node(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token\n")
     node = remote_node("https://h", tmp_path / "token", None)
     assert "a-token" not in repr(node) + str(node)
 
 
-async def test_a_client_that_knows_names_verifies_the_certificate(tmp_path: Path) -> None:
-    """As Prometheus and browsers do: an authority file, and the name of the URL."""
+async def test_client_verifying_names_accepts_certificate(tmp_path: Path) -> None:
+    """Prometheus and browsers verify in this way: with an authority file and the name of the URL."""
     async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
         context = ssl.create_default_context(cafile=tmp_path / "control.crt")
         stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]), ssl_context=context)
@@ -244,12 +242,12 @@ async def test_a_client_that_knows_names_verifies_the_certificate(tmp_path: Path
 
 
 @pytest.mark.skipif(CURL is None, reason="curl is not installed")
-async def test_curl_verifies_the_certificate(tmp_path: Path) -> None:
+async def test_curl_verifies_certificate(tmp_path: Path) -> None:
     async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
         token = (tmp_path / "control.read.token").read_text().strip()
-        asked = [str(CURL), "--silent", "--show-error", "--cacert", str(tmp_path / "control.crt"), "--max-time", "10"]
+        curl = [str(CURL), "--silent", "--show-error", "--cacert", str(tmp_path / "control.crt"), "--max-time", "10"]
         done = await trio.run_process(
-            [*asked, "-H", f"Authorization: Bearer {token}", f"{url}/v1/cluster"],
+            [*curl, "-H", f"Authorization: Bearer {token}", f"{url}/v1/cluster"],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
@@ -257,7 +255,7 @@ async def test_curl_verifies_the_certificate(tmp_path: Path) -> None:
         assert (done.returncode, b"node-1" in done.stdout) == (0, True), done.stderr
 
 
-def test_the_certificate_is_kept_and_made_again_when_a_name_is_missing(tmp_path: Path) -> None:
+def test_certificate_is_kept_until_name_is_missing(tmp_path: Path) -> None:
     first = control_certificate(tmp_path, LOOPBACK)
     assert control_certificate(tmp_path, LOOPBACK) == first
     named = control_certificate(tmp_path, LOOPBACK, ["farm.example.org", "192.0.2.7"])
@@ -272,12 +270,12 @@ WRONG_CLOCKS = [timedelta(days=5_000), timedelta(days=-20_000), timedelta(days=-
 
 
 @pytest.mark.parametrize("wrong", WRONG_CLOCKS)
-def test_certificate_of_a_wrong_clock_is_made_again_at_the_start(tmp_path: Path, wrong: timedelta) -> None:
+def test_certificate_with_wrong_dates_is_replaced_at_start(tmp_path: Path, wrong: timedelta) -> None:
     dated = control_certificate(tmp_path, LOOPBACK, now=datetime.now(UTC) + wrong)
     assert control_certificate(tmp_path, LOOPBACK).fingerprint != dated.fingerprint
 
 
-def test_certificate_that_lives_too_long_is_made_again(tmp_path: Path) -> None:
+def test_certificate_with_long_lifetime_is_replaced(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_certificate_module, "_LIFETIME", timedelta(days=3_650))
         dated = control_certificate(tmp_path, LOOPBACK)
@@ -285,9 +283,9 @@ def test_certificate_that_lives_too_long_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG_CLOCKS)
-async def test_running_endpoint_renews_a_certificate_of_a_wrong_clock(tmp_path: Path, wrong: timedelta) -> None:
+async def test_running_endpoint_renews_certificate_with_wrong_dates(tmp_path: Path, wrong: timedelta) -> None:
     control_certificate(tmp_path, LOOPBACK, now=datetime.now(UTC) + wrong)
-    # The endpoint starts while the clock is still wrong, so nothing is renewed then.
+    # The endpoint starts while the clock is still wrong, so it does not renew the certificate then.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control_certificate_module, "_is_current", lambda *_: True)
         remote = open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
@@ -300,7 +298,7 @@ async def test_running_endpoint_renews_a_certificate_of_a_wrong_clock(tmp_path: 
             with trio.fail_after(10):
                 await renewed.wait()
             nursery.cancel_scope.cancel()
-    # A client that verifies dates accepts what the same context shows now.
+    # A client that verifies dates accepts the new certificate of the same context.
     trusting = ssl.create_default_context(cafile=tmp_path / "control.crt")
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -308,7 +306,7 @@ async def test_running_endpoint_renews_a_certificate_of_a_wrong_clock(tmp_path: 
         await trio.SSLStream(ours, trusting, server_hostname=LOOPBACK.host).do_handshake()
 
 
-def test_a_certificate_file_that_others_can_read_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_readable_key_or_damaged_certificate_is_refused(tmp_path: Path) -> None:
     control_certificate(tmp_path, LOOPBACK)
     (tmp_path / "control.key").chmod(0o644)
     with pytest.raises(ControlSocketError, match=r"control\.key"):
@@ -320,7 +318,7 @@ def test_a_certificate_file_that_others_can_read_or_that_is_damaged_is_refused(t
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_health_is_told_without_a_token_only_if_the_operator_says_so(tmp_path: Path, *, is_open: bool) -> None:
+async def test_health_without_token_needs_open_health(tmp_path: Path, *, is_open: bool) -> None:
     async with serving(ControlSettings(listen=LOOPBACK, open_health=is_open), tmp_path) as (_, url):
         context = ssl.create_default_context(cafile=tmp_path / "control.crt")
         for target, status in (("/healthz", b"200" if is_open else b"401"), ("/v1/view", b"401")):
@@ -333,7 +331,7 @@ async def test_health_is_told_without_a_token_only_if_the_operator_says_so(tmp_p
 
 
 def signed_by_an_authority(directory: Path, host: str) -> tuple[Path, Path]:
-    """An authority's certificate, and a file with a certificate for `host` that it has signed, and the key."""
+    """Return an authority's certificate, and a file with a certificate for `host` signed by it and the key."""
     now, keys = datetime.now(UTC), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in ("an authority", host)]
 

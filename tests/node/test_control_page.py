@@ -1,4 +1,4 @@
-"""The page for browsers and the stream behind it: what needs a token, what is escaped, and when a stream ends."""
+"""The page for browsers and its stream: tokens, escaped text, and the end of a stream."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from tests.node.test_control import FakeNode
 
 @dataclass
 class Served:
-    """A control endpoint with the page, and how to speak to it."""
+    """A control endpoint with the page, and its clients."""
 
     server: ControlServer
     node: FakeNode
@@ -34,17 +34,17 @@ class Served:
 
     @property
     def token(self) -> str:
-        """Of those who may look."""
+        """Return the token for reading."""
         return (self.directory / "control.read.token").read_text().strip()
 
     async def connect(self) -> trio.SSLStream[trio.SocketStream]:
-        """As a client that verifies the certificate."""
+        """Connect as a client that verifies the certificate."""
         context = ssl.create_default_context(cafile=self.directory / "control.crt")
         return await trio.open_ssl_over_tcp_stream("127.0.0.1", self.server.remote_port or 0, ssl_context=context)
 
     @asynccontextmanager
-    async def asked(self, target: str, *, token: bool) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
-        """A connection on which this was asked."""
+    async def open_request(self, target: str, *, token: bool) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
+        """Send a request, and yield its connection."""
         stream = await self.connect()
         shown = f"Authorization: Bearer {self.token}\r\n" if token else ""
         await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: node\r\n{shown}\r\n".encode())
@@ -56,7 +56,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(directory: Path, limits: ControlLimits | None = None) -> AsyncIterator[Served]:
-    """With the page, on loopback."""
+    """Serve the page on loopback."""
     node = FakeNode()
     remote = open_remote_access(directory, ControlSettings(listen=Address("127.0.0.1", 0), page=True))
     server = ControlServer(directory / "control.sock", {**node.handlers, PAGE: show_page}, limits, remote)
@@ -67,28 +67,28 @@ async def serving(directory: Path, limits: ControlLimits | None = None) -> Async
             nursery.cancel_scope.cancel()
 
 
-async def received(stream: trio.abc.ReceiveStream, *wanted: bytes) -> bytes:
-    """What comes until all of this has come."""
+async def received(stream: trio.abc.ReceiveStream, *expected: bytes) -> bytes:
+    """Return the received bytes when they contain all expected parts."""
     data = b""
-    while not all(each in data for each in wanted):
+    while not all(each in data for each in expected):
         part = await stream.receive_some(65_536)
-        assert part, f"ended behind {data[-200:]!r}"
+        assert part, f"ended after {data[-200:]!r}"
         data += part
     return data
 
 
-async def test_the_page_needs_no_token_and_holds_no_data_and_everything_else_needs_one(tmp_path: Path) -> None:
+async def test_page_is_only_resource_without_token(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        async with served.asked("/", token=False) as stream:
+        async with served.open_request("/", token=False) as stream:
             page = await received(stream, b"</html>")
         assert page.startswith(b"HTTP/1.1 200")
         assert b"node-1" not in page
         for target in ("/v1/stream", "/v1/view", "/?x=1", "/healthz"):
-            async with served.asked(target, token=False) as stream:
+            async with served.open_request(target, token=False) as stream:
                 assert (await received(stream, b"\r\n")).startswith(b"HTTP/1.1 401")
 
 
-async def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_of_another_place() -> None:
+async def test_content_policy_allows_only_inline_script_with_style() -> None:
     answer = await show_page(Call(Request("GET", "/"), "", {}, None))
     policy = dict(answer.headers)["Content-Security-Policy"]
     inline = re.findall(rb"<(script|style)[^>]*>(.*?)</\1>", answer.body, re.DOTALL)
@@ -101,68 +101,68 @@ async def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_of_
     )
 
 
-async def test_a_stream_gives_the_view_and_then_what_happens(tmp_path: Path) -> None:
+async def test_stream_sends_view_then_events(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         served.node.events.append("leader-elected", {"text": "two\nlines"})
-        async with served.asked("/v1/stream", token=True) as stream:
+        async with served.open_request("/v1/stream", token=True) as stream:
             first = await received(stream, b"event: view\ndata: ", b"event: trace\nid: 1\ndata: ")
             served.node.events.append("published")
             second = await received(stream, b"event: trace\nid: 2\ndata: ")
         assert b"text/event-stream" in first
         event = next(line for line in first.split(b"\n") if b'"kind":"leader-elected"' in line)
-        told = json.loads(event.removeprefix(b"data: "))
-        assert told["data"] == {"text": "two\nlines"}
-        assert told["text"] == "leader-elected: text=two\nlines"
+        sent = json.loads(event.removeprefix(b"data: "))
+        assert sent["data"] == {"text": "two\nlines"}
+        assert sent["text"] == "leader-elected: text=two\nlines"
         assert b"leader-elected" not in second
-        async with served.asked("/v1/stream?from=2", token=True) as stream:
+        async with served.open_request("/v1/stream?from=2", token=True) as stream:
             resumed = await received(stream, b"id: 2\n")
         assert b"leader-elected" not in resumed
 
 
-async def test_stream_gives_the_take_over_that_top_shows(tmp_path: Path) -> None:
+async def test_stream_sends_same_takeover_as_top(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         events = served.node.events
         events.append("member-alive", {"member": "node-3"})
         events.append("member-suspect", {"member": "node-3"})
         events.append("verdict-changed", {"kind": "degraded"})
         events.append("leader-elected", {"term": 4})
-        wanted = list(last_take_over(events.read(1).events))
-        assert [each.what for each in wanted] == ["suspected", "elected"]
-        # A client that lost its connection goes on behind the first step, and is given the whole take-over.
-        async with served.asked("/v1/stream?from=4", token=True) as stream:
+        expected = list(last_take_over(events.read(1).events))
+        assert [each.what for each in expected] == ["suspected", "elected"]
+        # A client that lost its connection resumes after the first step, and receives the whole takeover.
+        async with served.open_request("/v1/stream?from=4", token=True) as stream:
             shown = await received(stream, b"event: takeOver\ndata: ", b"\n\n", b"id: 4\n")
-            assert msgspec.json.decode(data_of(shown, "takeOver"), type=TakeOver).steps == tuple(wanted)
+            assert msgspec.json.decode(data_of(shown, "takeOver"), type=TakeOver).steps == tuple(expected)
             events.append("publisher-chosen", {"server": 3, "name": "node-3", "master": "abc.b32.i2p"})
             later = await received(stream, b"event: takeOver\ndata: ", b"publisher chosen")
         assert len(msgspec.json.decode(data_of(later, "takeOver"), type=TakeOver).steps) == 3
 
 
 def data_of(stream: bytes, event: str) -> bytes:
-    """The data of the first event of this name."""
+    """Return the data of the first event of this name."""
     block = next(each for each in stream.split(b"\n\n") if each.endswith(b"}") and f"event: {event}\n".encode() in each)
     return block.rpartition(b"data: ")[2]
 
 
-async def test_streams_are_few_and_a_client_that_goes_gives_its_place_back(tmp_path: Path) -> None:
+async def test_closed_stream_frees_its_place(tmp_path: Path) -> None:
     async with serving(tmp_path, ControlLimits(streams=1)) as served:
-        async with served.asked("/v1/stream", token=True) as first:
+        async with served.open_request("/v1/stream", token=True) as first:
             await received(first, b"event: view")
-            async with served.asked("/v1/stream", token=True) as second:
+            async with served.open_request("/v1/stream", token=True) as second:
                 assert b"503" in await received(second, b"streams are open already")
-        while served.server._streams:  # noqa: ASYNC110 - the server tells nothing when it sees that a client has gone
+        while served.server._streams:  # noqa: ASYNC110 - the server has no event for a closed client connection
             await trio.sleep(0.01)
-        async with served.asked("/v1/stream", token=True) as third:
+        async with served.open_request("/v1/stream", token=True) as third:
             await received(third, b"event: view")
 
 
-async def test_a_fault_in_the_midst_of_a_stream_ends_that_stream_alone(tmp_path: Path) -> None:
+async def test_fault_in_stream_ends_only_that_stream(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
-        async with served.asked("/v1/stream", token=True) as stream:
+        async with served.open_request("/v1/stream", token=True) as stream:
             await received(stream, b"event: view")
             served.node.broken = True
             while await stream.receive_some(65_536):
                 pass
         served.node.broken = False
         assert served.server.counters[ControlEvent.INTERNAL_ERRORS] == 1
-        async with served.asked("/v1/cluster", token=True) as stream:
+        async with served.open_request("/v1/cluster", token=True) as stream:
             await received(stream, b"200")

@@ -1,4 +1,4 @@
-"""Counters: each declared one is in the view, in the exposition and on the reference page, and nothing else is."""
+"""Counters: the view, the exposition and the reference page contain exactly the declared counters."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ MEMBERS = [(family, member) for family in FAMILIES for member in family.members]
 
 
 def counting_view(*, has_endpoints: bool = True) -> FarmView:
-    """Return a view with another number in each declared counter."""
+    """Return a view with a different number in each declared counter."""
     view = farm_view()
     numbers = {part: dict[str, int]() for part in ViewPart}
     for number, (family, member) in enumerate(MEMBERS):
@@ -44,7 +44,7 @@ def counting_view(*, has_endpoints: bool = True) -> FarmView:
 
 
 def exposed(view: FarmView) -> dict[str, Metric]:
-    """Return the counters of a view as a reader of Prometheus' format gets them, by name."""
+    """Return the counters of a view by name, parsed from Prometheus' format."""
     found = text_string_to_metric_families(exposition(view, Durations(Histogram())).decode())
     return {metric.name: metric for metric in found if metric.type == "counter"}
 
@@ -65,13 +65,13 @@ def test_exposition_has_each_declared_counter_with_its_number() -> None:
     assert sorted(map(str, series(exposed(counting_view())))) == sorted(map(str, expected))
 
 
-def test_exposition_of_an_empty_view_has_each_counter_at_zero() -> None:
+def test_exposition_of_empty_view_has_each_counter_at_zero() -> None:
     view = counting_view()
     empty = replace(view, counters={}, gossip=replace(view.gossip, counters={}), raft=replace(view.raft, counters={}))
     assert [(name, labels, 0.0) for name, labels, _ in series(exposed(view))] == list(series(exposed(empty)))
 
 
-def test_exposition_ignores_an_undeclared_counter() -> None:
+def test_exposition_ignores_undeclared_counter() -> None:
     view = counting_view()
     gossip = replace(view.gossip, counters={**view.gossip.counters, "dropped_by_a_stranger": 7})
     assert list(series(exposed(replace(view, gossip=gossip)))) == list(series(exposed(view)))
@@ -92,7 +92,7 @@ def test_reference_has_each_declared_counter(family: Family) -> None:
         assert not family.metric or f"| `{identifier(member)}` | `{family.key(member)}` |" in text
 
 
-def test_each_help_is_a_different_sentence() -> None:
+def test_metric_help_texts_are_distinct_sentences() -> None:
     meanings = {name: metric.documentation for name, metric in exposed(counting_view()).items()}
     for name, meaning in meanings.items():
         words = set(re.findall(r"[a-z]+", meaning.lower())) - set(name.split("_"))
@@ -101,7 +101,7 @@ def test_each_help_is_a_different_sentence() -> None:
     assert len(set(meanings.values())) == len(meanings), "two metrics have one meaning"
 
 
-def test_each_meaning_of_a_label_is_a_phrase() -> None:
+def test_label_meanings_are_distinct_phrases() -> None:
     for family in FAMILIES:
         meanings = [member.meaning for member in family.members]
         assert len(set(meanings)) == len(meanings), family.metric
@@ -110,21 +110,21 @@ def test_each_meaning_of_a_label_is_a_phrase() -> None:
             assert len(meaning.split()) >= 2
 
 
-def test_names_and_labels_follow_prometheus() -> None:
+def test_series_follow_naming_of_prometheus() -> None:
     for name, labels, _ in series(exposed(counting_view())):
         assert re.fullmatch(r"garlicfarm_[a-z0-9]+(_[a-z0-9]+)*", name)
         assert not re.search(r"_(ms|milliseconds|minutes|kb|mb)(_|$)", name)
         assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", text) for text in (*labels, *labels.values()))
 
 
-def test_no_two_counters_share_a_key_or_a_series() -> None:
+def test_counters_do_not_share_keys_or_series() -> None:
     keys = Counter((family.part, family.key(member)) for family, member in MEMBERS)
     names = Counter(str(declared(family, member)) for family, member in MEMBERS)
     assert {each for each, count in (keys | names).items() if count > 1} == set()
 
 
 def test_counters_in_one_mapping_have_different_identifiers() -> None:
-    """Members with equal values are equal, also of two classes: one would hide the other."""
+    """Members with equal values are equal, even across classes; in one mapping they would share a key."""
     for endpoint in ("kafka", "zmq"):
         values = [member.value for family, member in MEMBERS if family.endpoint == endpoint]
         assert len(set(values)) == len(values)
@@ -133,7 +133,7 @@ def test_counters_in_one_mapping_have_different_identifiers() -> None:
     )
 
 
-def test_each_class_of_counters_has_a_family() -> None:
+def test_counter_classes_belong_to_families() -> None:
     declared_classes = {*CountedReason.__subclasses__(), *CountedDrop.__subclasses__()}
     assert declared_classes - {type(member) for _, member in MEMBERS} == set(OF_LIBRARIES)
 
@@ -157,7 +157,7 @@ def test_view_keeps_published_keys() -> None:
     assert published <= {family.key(member) for family, member in MEMBERS}
 
 
-def test_by_key_names_members_by_their_class() -> None:
+def test_by_key_prefixes_members_with_their_class() -> None:
     assert by_key([(Fault.MALFORMED, 1)], [(SealFault.MALFORMED, 2)]) == {
         "garlic_farm_malformed": 1,
         "dropped_malformed": 2,

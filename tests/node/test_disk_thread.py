@@ -1,4 +1,4 @@
-"""The disk's thread: what it returns, what it raises, and what becomes of it when no caller waits any more."""
+"""The disk's thread: its results, its errors, and its end when no caller waits."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ async def disk_thread() -> AsyncIterator[DiskThread]:
     thread.close()
 
 
-async def test_work_is_done_in_one_other_thread_in_the_order_of_the_calls(disk_thread: DiskThread) -> None:
+async def test_work_runs_in_one_other_thread_in_order(disk_thread: DiskThread) -> None:
     seen: list[tuple[int, int]] = []
 
     async def call(number: int) -> None:
@@ -33,22 +33,22 @@ async def test_work_is_done_in_one_other_thread_in_the_order_of_the_calls(disk_t
     assert seen[0][1] != threading.get_ident()
 
 
-async def test_the_caller_gets_what_the_work_returns_or_raises(disk_thread: DiskThread) -> None:
+async def test_caller_receives_result_or_error(disk_thread: DiskThread) -> None:
     def fail() -> int:
         raise OSError(5, "Input/output error")
 
     assert await disk_thread.run(lambda: 42) == 42
     with pytest.raises(OSError, match="Input/output error"):
         await disk_thread.run(fail)
-    assert await disk_thread.run(lambda: "goes on") == "goes on"
+    assert await disk_thread.run(lambda: "continues") == "continues"
 
 
-async def test_work_that_has_begun_is_finished_before_its_caller_is_cancelled(disk_thread: DiskThread) -> None:
-    begun, may_end, done = trio.Event(), threading.Event(), []
+async def test_started_work_completes_before_caller_is_canceled(disk_thread: DiskThread) -> None:
+    started, may_end, done = trio.Event(), threading.Event(), []
     token = trio.lowlevel.current_trio_token()
 
     def work() -> None:
-        token.run_sync_soon(begun.set)
+        token.run_sync_soon(started.set)
         may_end.wait(10)
         done.append("all of it")
 
@@ -57,13 +57,13 @@ async def test_work_that_has_begun_is_finished_before_its_caller_is_cancelled(di
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
-        await begun.wait()
+        await started.wait()
         nursery.cancel_scope.cancel()
         may_end.set()
     assert done == ["all of it"]
 
 
-async def test_a_caller_that_is_cancelled_already_gives_it_no_work(disk_thread: DiskThread) -> None:
+async def test_canceled_caller_does_not_start_work(disk_thread: DiskThread) -> None:
     done: list[str] = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -72,18 +72,18 @@ async def test_a_caller_that_is_cancelled_already_gives_it_no_work(disk_thread: 
     assert done == []
 
 
-async def test_the_end_of_what_was_begun_is_told_in_the_event_loop_and_in_the_context_of_the_call(
+async def test_end_of_work_is_reported_in_event_loop_with_context(
     disk_thread: DiskThread,
 ) -> None:
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
-    told: list[tuple[str | None, str, int]] = []
+    results: list[tuple[str | None, str, int]] = []
     done = trio.Event()
 
     def ended(error: Exception | None) -> None:
-        told.append((None if error is None else str(error), CALLER.get(), threading.get_ident()))
-        if len(told) == 2:
+        results.append((None if error is None else str(error), CALLER.get(), threading.get_ident()))
+        if len(results) == 2:
             done.set()
 
     CALLER.set("this test")
@@ -91,10 +91,10 @@ async def test_the_end_of_what_was_begun_is_told_in_the_event_loop_and_in_the_co
     disk_thread.begin(fail, ended)
     await done.wait()
     here = threading.get_ident()
-    assert told == [(None, "this test", here), ("[Errno 5] Input/output error", "this test", here)]
+    assert results == [(None, "this test", here), ("[Errno 5] Input/output error", "this test", here)]
 
 
-async def test_closing_ends_the_thread(disk_thread: DiskThread) -> None:
+async def test_close_ends_thread(disk_thread: DiskThread) -> None:
     worker = await disk_thread.run(threading.current_thread)
     disk_thread.close()
     assert not worker.is_alive()
@@ -102,13 +102,13 @@ async def test_closing_ends_the_thread(disk_thread: DiskThread) -> None:
 
 @pytest.fixture
 def hung() -> Iterator[threading.Event]:
-    """What a disk that hangs waits for."""
-    answers = threading.Event()
-    yield answers
-    answers.set()
+    """Yield the event that a hung disk waits for."""
+    released = threading.Event()
+    yield released
+    released.set()
 
 
-async def test_hung_work_is_left_after_its_caller_is_cancelled(hung: threading.Event) -> None:
+async def test_hung_work_is_abandoned_after_cancellation(hung: threading.Event) -> None:
     disk_thread = DiskThread("a hung disk", stop_s=0.05)
     scope = trio.CancelScope()
     trio.lowlevel.current_trio_token().run_sync_soon(scope.cancel)
@@ -116,18 +116,18 @@ async def test_hung_work_is_left_after_its_caller_is_cancelled(hung: threading.E
         await disk_thread.run(lambda: hung.wait(60))
 
 
-async def test_last_work_behind_a_hung_one_is_not_waited_for(hung: threading.Event) -> None:
+async def test_last_work_after_hung_work_is_not_awaited(hung: threading.Event) -> None:
     disk_thread, closed = DiskThread("a hung disk", stop_s=0.05), threading.Event()
     disk_thread.begin(lambda: hung.wait(60), lambda _: None)
     with trio.fail_after(10), pytest.raises(DiskHangsError):
         await disk_thread.run_last(closed.set)
     assert not closed.is_set()
-    # The files are closed only when nothing writes to them any more.
+    # The files are closed only after the last write ended.
     hung.set()
     assert closed.wait(10)
 
 
-async def test_last_work_is_done_although_its_caller_is_cancelled() -> None:
+async def test_last_work_completes_for_canceled_caller() -> None:
     disk_thread, done = DiskThread("a test's disk"), list[str]()
     with trio.CancelScope() as scope:
         scope.cancel()

@@ -1,4 +1,4 @@
-"""How long things take, as histograms: what is counted, and that Prometheus takes what is written."""
+"""Histograms of durations: counting, and a format that Prometheus accepts."""
 
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 @given(st.lists(st.floats(-1, 100)))
-def test_a_histogram_counts_each_duration_once_and_in_every_bound_above_it(seconds: list[float]) -> None:
+def test_histogram_counts_duration_in_each_bound_above_it(seconds: list[float]) -> None:
     histogram = Histogram(SLOW_BOUNDS_S)
     for each in seconds:
         histogram.observe(each)
@@ -35,7 +35,7 @@ def test_a_histogram_counts_each_duration_once_and_in_every_bound_above_it(secon
     assert histogram.total_s == pytest.approx(sum(max(0.0, each) for each in seconds))
 
 
-def test_every_histogram_is_written_with_its_meaning() -> None:
+def test_histograms_are_written_with_their_meaning() -> None:
     durations = Durations(Histogram())
     durations.commit.observe(0.004)
     durations.take_over.observe(1.2)
@@ -49,7 +49,7 @@ def test_every_histogram_is_written_with_its_meaning() -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: apt-get install prometheus)")
-async def test_promtool_finds_no_error_in_the_metrics() -> None:
+async def test_promtool_accepts_metrics() -> None:
     checked = await trio.run_process(
         [str(PROMTOOL), "check", "metrics"],
         stdin=exposition(farm_view(), Durations(Histogram())),
@@ -57,21 +57,21 @@ async def test_promtool_finds_no_error_in_the_metrics() -> None:
         capture_stderr=True,
         check=False,
     )
-    said = (checked.stdout + checked.stderr).decode()
-    assert checked.returncode in (0, 3), said
-    assert "error" not in said.lower(), said
+    output = (checked.stdout + checked.stderr).decode()
+    assert checked.returncode in (0, 3), output
+    assert "error" not in output.lower(), output
 
 
 class Slow:
-    """A disk and a state machine that take a second."""
+    """A disk and a state machine with delays of seconds."""
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """Takes a second."""
+        """Wait a second."""
         del operations, start
         await trio.sleep(1)
 
     def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
-        """Takes a second, and fails if there is anything to do."""
+        """Wait a second, and fail if there are operations."""
 
         async def perform() -> None:
             await trio.sleep(1)
@@ -80,26 +80,26 @@ class Slow:
         trio.lowlevel.spawn_system_task(perform)
 
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
-        """Reads are not timed."""
+        """Fail the test: reads are not timed."""
         raise AssertionError(question)
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Takes two."""
+        """Wait two seconds."""
         del first, entries
         await trio.sleep(2)
 
     def snapshot(self) -> Iterator[bytes]:
-        """At once."""
+        """Return the snapshot immediately."""
         return iter([b"state"])
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Takes five."""
+        """Wait five seconds."""
         del last, state
         await trio.sleep(5)
 
 
-async def begun(disk: MeasuredDisk, operations: Sequence[DiskOperation]) -> Exception | None:
-    """Begin operations, and wait for what became of them."""
+async def result_of(disk: MeasuredDisk, operations: Sequence[DiskOperation]) -> Exception | None:
+    """Begin operations, and wait for their result."""
     ends, done = list[Exception | None](), trio.Event()
 
     def ended(error: Exception | None) -> None:
@@ -111,13 +111,13 @@ async def begun(disk: MeasuredDisk, operations: Sequence[DiskOperation]) -> Exce
     return ends[0]
 
 
-async def test_the_disk_and_the_state_machine_are_timed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_disk_or_state_machine_is_timed(autojump_clock: trio.testing.MockClock) -> None:
     assert autojump_clock is not None
     disk, applied = Histogram(), Histogram()
     measured = MeasuredDisk(Slow(), disk)
     await measured.perform_all(())
-    assert await begun(measured, ()) is None
-    assert isinstance(await begun(measured, (SyncFile("log"),)), OSError)
+    assert await result_of(measured, ()) is None
+    assert isinstance(await result_of(measured, (SyncFile("log"),)), OSError)
     machine = MeasuredStateMachine(Slow(), applied)
     await machine.apply(1, ())
     chunks = machine.snapshot()
@@ -129,7 +129,7 @@ async def test_the_disk_and_the_state_machine_are_timed(autojump_clock: trio.tes
     assert applied.total_s == pytest.approx(2)
 
 
-def test_a_take_over_is_timed_and_the_first_leader_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takeover_is_timed_except_first_election(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0]
     monkeypatch.setattr("bridge.node.raft.notices.now_ms", lambda: now[0])
     trace, take_overs = EventLog("node-1", lambda: 0), Histogram(SLOW_BOUNDS_S)

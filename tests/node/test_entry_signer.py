@@ -1,4 +1,4 @@
-"""What a node signs of what it submits, and how its numbers rise."""
+"""Signatures of a node's submitted entries, and the numbers of these entries."""
 
 import json
 from dataclasses import replace
@@ -21,74 +21,74 @@ NOW_MS = 1_767_225_600_000
 COMMAND = encode(Exclusion("a" * 52, excluded=True))
 
 
-class Story:
+class SigningNode:
     """A node, its clock and its applied state."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
         self.applied_state = AppliedState(NOW_MS, EventLog("node", lambda: 0), (node_id(1),), CLUSTER_ID)
-        self.signer = self.new_life()
+        self.signer = self.restarted()
 
-    def new_life(self) -> EntrySigner:
-        """The node starts again."""
+    def restarted(self) -> EntrySigner:
+        """Return the signer of a restarted node."""
         return EntrySigner(key_of(1), CLUSTER_ID, self.applied_state, lambda: self.now_ms)
 
     def number(self) -> int:
-        """Of the next entry."""
+        """Return the number of the next entry."""
         author = EntryReader(CLUSTER_ID).read(self.signer.sign(COMMAND)).author
         assert author is not None
         assert author.node_id == node_id(1)
         return author.number
 
 
-async def test_numbers_begin_at_the_clock_and_rise_by_one_whatever_time_passes() -> None:
-    story = Story()
-    assert [story.number() for _ in range(3)] == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
-    story.now_ms += 50
-    assert story.number() == NOW_MS + 3
-    story.signer = story.new_life()
-    assert story.number() == NOW_MS + 50
+async def test_numbers_start_at_clock_then_increase_by_one() -> None:
+    node = SigningNode()
+    assert [node.number() for _ in range(3)] == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
+    node.now_ms += 50
+    assert node.number() == NOW_MS + 3
+    node.signer = node.restarted()
+    assert node.number() == NOW_MS + 50
 
 
-async def test_an_entry_that_was_overtaken_by_one_signed_seconds_later_has_its_effect() -> None:
-    """Numbers that followed the clock made the window of 64 entries one of 64 milliseconds: the first one was lost."""
-    story = Story()
-    story.applied_state.farm.state = replace(story.applied_state.state, level=SUPPORTED_LEVEL)
-    first = story.signer.sign(encode(CostFactor("a" * 52, 2.0)))
-    story.now_ms += 5_000
-    second = story.signer.sign(encode(CostFactor("b" * 52, 3.0)))
-    await story.applied_state.apply(1, (Entry.command(1, second), Entry.command(1, first)))
-    assert story.applied_state.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
-    assert [story.applied_state.refusal_of(index) for index in (1, 2)] == [None, None]
+async def test_entry_applied_after_later_signed_one_has_effect() -> None:
+    """Numbers that follow the clock would shrink the window of 64 entries to 64 ms, and lose the first entry."""
+    node = SigningNode()
+    node.applied_state.farm.state = replace(node.applied_state.state, level=SUPPORTED_LEVEL)
+    first = node.signer.sign(encode(CostFactor("a" * 52, 2.0)))
+    node.now_ms += 5_000
+    second = node.signer.sign(encode(CostFactor("b" * 52, 3.0)))
+    await node.applied_state.apply(1, (Entry.command(1, second), Entry.command(1, first)))
+    assert node.applied_state.state.weights.costs == {"a" * 52: 2_000, "b" * 52: 3_000}
+    assert [node.applied_state.refusal_of(index) for index in (1, 2)] == [None, None]
 
 
-async def test_after_a_restart_with_the_clock_set_back_they_still_rise() -> None:
-    story = Story()
-    entry = story.signer.sign(encode(Clock(NOW_MS, 1)))
-    await story.applied_state.apply(1, (Entry.command(1, entry),))
-    story.now_ms -= 3_600_000
-    story.signer = story.new_life()
-    assert story.number() == NOW_MS + 1
+async def test_numbers_increase_after_restart_with_earlier_clock() -> None:
+    node = SigningNode()
+    entry = node.signer.sign(encode(Clock(NOW_MS, 1)))
+    await node.applied_state.apply(1, (Entry.command(1, entry),))
+    node.now_ms -= 3_600_000
+    node.signer = node.restarted()
+    assert node.number() == NOW_MS + 1
 
 
-async def test_what_an_operator_hands_in_is_signed_once_and_what_is_no_matter_of_the_farm_not_at_all() -> None:
-    story = Story()
-    own = story.signer.sign_for_operator(COMMAND)
+async def test_operator_entry_is_signed_once_if_it_concerns_farm() -> None:
+    node = SigningNode()
+    own = node.signer.sign_for_operator(COMMAND)
     assert EntryReader(CLUSTER_ID).read(own).author == Author(node_id(1), NOW_MS)
-    assert story.signer.sign_for_operator(own) == own
+    assert node.signer.sign_for_operator(own) == own
     by_a_client = signed(encode(Factors(1, "formula", {"a" * 52: 1.5})), 7)
-    assert story.signer.sign_for_operator(by_a_client) == by_a_client
+    assert node.signer.sign_for_operator(by_a_client) == by_a_client
     for users in (b'{"note": 1}', b" { } ", b"no JSON", json.dumps({"clock": {"time": 1, "id": 1}}).encode()):
-        assert story.signer.sign_for_operator(users) == users
+        assert node.signer.sign_for_operator(users) == users
 
 
-async def test_an_entry_that_has_no_room_for_a_proof_is_refused_in_words() -> None:
+async def test_entry_without_room_for_proof_is_refused() -> None:
     padded = COMMAND[:-1] + b',"x":"' + b"x" * (ENTRY_LIMIT_BYTES - len(COMMAND) - 50) + b'"}'
     with pytest.raises(ValueError, match="with its proof the entry has"):
-        Story().signer.sign_for_operator(padded)
+        SigningNode().signer.sign_for_operator(padded)
 
 
-def test_a_reader_verifies_an_entry_once_and_a_forged_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_caches_verified_entries_but_not_forged_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[bytes] = []
 
     def counted(data: bytes, cluster_id: bytes) -> Proof | None:
@@ -104,10 +104,10 @@ def test_a_reader_verifies_an_entry_once_and_a_forged_one_each_time(monkeypatch:
     assert [(reader.read(forged).author, reader.read(forged).forged)] == [(None, True)]
     assert verified == [entry, forged, forged]
     assert (reader.read(COMMAND).author, reader.read(COMMAND).forged) == (None, False)
-    assert len(verified) == 3, "what does not end like a proof costs no verification"
+    assert len(verified) == 3, "an entry without a proof is not verified"
 
 
-def test_what_a_reader_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_verified_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "VERIFIED_LIMIT", 4)
     reader = EntryReader(CLUSTER_ID)
     entries = [signed(COMMAND) for _ in range(10)]
@@ -115,8 +115,8 @@ def test_what_a_reader_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(reader._verified) == 4
 
 
-def test_the_json_of_a_submitted_entry_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked for when it is committed, when it is applied, and when its client is answered."""
+def test_submitted_entry_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry is needed at commit, when it is applied, and for the reply to its client."""
     parsed: list[bytes] = []
 
     def counted(data: bytes) -> Record:
@@ -130,7 +130,7 @@ def test_the_json_of_a_submitted_entry_is_parsed_once(monkeypatch: pytest.Monkey
     assert parsed == [entry]
 
 
-def test_submitted_entries_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_submitted_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "SUBMITTED_LIMIT", 3)
     reader = EntryReader(CLUSTER_ID)
     entries = [b'{"request":"%d"}' % number for number in range(10)]

@@ -1,4 +1,4 @@
-"""Clients of real servers on loopback, one of which is killed in the midst: every command is executed exactly once."""
+"""Exactly-once execution of commands for clients of real servers on loopback, even if a server is killed."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ LONG_S = 120
 async def group(
     path: Path, limits: SessionLimits = DEFAULT_LIMITS, options: Options = CALM
 ) -> AsyncIterator[LoopbackGroup]:
-    """Three servers that run."""
+    """Run three servers."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
             servers = LoopbackGroup(path, nursery, limits, options=options, eager=True)
@@ -41,7 +41,7 @@ def exactly_once(client: GarlicFarmClient, name: str) -> ExactlyOnceClient:
     return ExactlyOnceClient(client, name, request_entry, OPENING_ENTRY)
 
 
-async def test_every_command_is_executed_once_although_the_leader_is_killed_in_midstream(tmp_path: Path) -> None:
+async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> None:
     commands = [b"client %d command %d" % (client, number) for client in range(4) for number in range(40)]
     async with group(tmp_path, options=PATIENT) as servers, trio.open_nursery() as nursery:
         plain = servers.client()
@@ -69,11 +69,11 @@ async def test_every_command_is_executed_once_although_the_leader_is_killed_in_m
             await life.server.wait_applied(last)
             assert Counter(life.executed) == Counter(commands)
             in_order = [command for command in life.executed if command.startswith(b"client 2")]
-            assert in_order == commands[80:120], "a client that waits for its answers keeps its order"
+            assert in_order == commands[80:120], "a client that waits for replies keeps its order"
         nursery.cancel_scope.cancel()
 
 
-async def test_reads_see_what_was_acknowledged_and_only_the_leader_answers_them(tmp_path: Path) -> None:
+async def test_reads_on_leader_see_acknowledged_writes(tmp_path: Path) -> None:
     async with group(tmp_path) as servers:
         leader = await servers.leader()
         found = await servers.lives[leader].server.propose((b"x",))
@@ -88,7 +88,7 @@ async def test_reads_see_what_was_acknowledged_and_only_the_leader_answers_them(
         assert refusal.value.leader == leader
 
 
-async def test_a_follower_reads_linearizably_by_asking_the_leader_for_the_index(tmp_path: Path) -> None:
+async def test_follower_reads_linearizably_with_index_of_leader(tmp_path: Path) -> None:
     async with group(tmp_path) as servers, trio.open_nursery() as nursery:
         client = servers.client()
         await nursery.start(client.run)
@@ -103,7 +103,7 @@ async def test_a_follower_reads_linearizably_by_asking_the_leader_for_the_index(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_read_is_refused_if_no_server_knows_what_is_committed(tmp_path: Path) -> None:
+async def test_read_without_known_commit_index_is_refused(tmp_path: Path) -> None:
     async with group(tmp_path) as servers, trio.open_nursery() as nursery:
         client, strange = servers.client(), servers.client(offered=())
         await nursery.start(client.run)
@@ -123,7 +123,7 @@ async def test_a_read_is_refused_if_no_server_knows_what_is_committed(tmp_path: 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_client_that_others_pushed_out_is_told_so_and_never_that_its_command_is_acknowledged(
+async def test_client_with_expired_session_is_refused(
     tmp_path: Path,
 ) -> None:
     async with group(tmp_path, SessionLimits(sessions_max=2)) as servers, trio.open_nursery() as nursery:
@@ -137,7 +137,7 @@ async def test_a_client_that_others_pushed_out_is_told_so_and_never_that_its_com
         with pytest.raises(SessionExpiredError, match="too many clients were active"):
             await first.submit(b"two")
         old = await strange.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
-        assert old.outcome is Outcome.UNKNOWN, "a server that may not tell must not acknowledge either"
+        assert old.outcome is Outcome.UNKNOWN, "a peer without the extension gets no acknowledgment"
         again = await first.submit(b"three")
         assert again.outcome is Outcome.COMMITTED
         assert again.position is not None
@@ -147,9 +147,11 @@ async def test_a_client_that_others_pushed_out_is_told_so_and_never_that_its_com
         nursery.cancel_scope.cancel()
 
 
-async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
+async def test_leadership_is_transferred_to_target(tmp_path: Path) -> None:
     async with group(tmp_path) as servers:
-        for _ in range(10):  # on a machine under load an election may come between: told as such, and tried again
+        for _ in range(
+            10
+        ):  # on a machine under load an election may interrupt the transfer: it is reported, and tried again
             leader = await servers.leader()
             target = leader % 3 + 1
             ended = await servers.lives[leader].server.transfer_leadership(target)
@@ -161,11 +163,11 @@ async def test_leadership_goes_where_it_is_sent(tmp_path: Path) -> None:
         assert found.outcome is Outcome.COMMITTED
 
 
-# -- the client by itself ----------------------------------------------------------------------------------------------
+# -- the client alone --------------------------------------------------------------------------------------------------
 
 
 class Scripted(GarlicFarmClient):
-    """A client whose every submission commits at the next index, after as long as the test says."""
+    """A client whose submissions commit at the next index after a set delay."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -173,7 +175,7 @@ class Scripted(GarlicFarmClient):
         self.silent = False
 
     async def submit(self, commands: object, *, patience_s: float = 10.0, repeat_unknown: bool = False) -> Submission:
-        """Committed, or nothing within the patience."""
+        """Return a commit, or an unknown outcome after the timeout if `silent` is set."""
         assert isinstance(commands, tuple)
         assert repeat_unknown
         self.sent.append(commands[0])
@@ -184,7 +186,7 @@ class Scripted(GarlicFarmClient):
         return Submission(Outcome.COMMITTED, LogId(index, 1))
 
 
-async def test_no_number_starts_a_whole_window_above_the_oldest_unanswered_one(autojump_clock: MockClock) -> None:
+async def test_number_stays_within_window_of_oldest_unanswered_one(autojump_clock: MockClock) -> None:
     del autojump_clock
     scripted = Scripted()
     scripted.delays_s[2] = 10.0  # the first command after the opening
@@ -197,7 +199,7 @@ async def test_no_number_starts_a_whole_window_above_the_oldest_unanswered_one(a
     assert len(scripted.sent) == 1 + 9
 
 
-async def test_a_session_begins_anew_after_a_long_silence(autojump_clock: MockClock) -> None:
+async def test_session_restarts_after_long_pause(autojump_clock: MockClock) -> None:
     del autojump_clock
     scripted, limits = Scripted(), SessionLimits(expiry_ms=400_000)
     client = ExactlyOnceClient(scripted, "c", request_entry, OPENING_ENTRY, limits)
@@ -209,7 +211,7 @@ async def test_a_session_begins_anew_after_a_long_silence(autojump_clock: MockCl
     assert scripted.sent == [OPENING_ENTRY, requests[0], requests[1], OPENING_ENTRY, requests[2]]
 
 
-async def test_when_no_server_answers_the_end_says_so_and_what_is_known(autojump_clock: MockClock) -> None:
+async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockClock) -> None:
     del autojump_clock
     scripted = Scripted()
     client = exactly_once(scripted, "c")
@@ -226,7 +228,7 @@ async def test_when_no_server_answers_the_end_says_so_and_what_is_known(autojump
         await client.submit(b"z", patience_s=3_600)
 
 
-# -- the state machine by itself ---------------------------------------------------------------------------------------
+# -- the state machine alone -------------------------------------------------------------------------------------------
 
 
 def machine(executed: list[bytes], limits: SessionLimits = DEFAULT_LIMITS) -> DedupStateMachine:
@@ -238,7 +240,7 @@ def machine(executed: list[bytes], limits: SessionLimits = DEFAULT_LIMITS) -> De
     return DedupStateMachine(execute, limits)
 
 
-async def test_a_repeated_request_is_not_executed_and_other_commands_are_as_often_as_they_come() -> None:
+async def test_repeated_request_is_executed_once() -> None:
     executed: list[bytes] = []
     state, request = machine(executed), RequestId("c", 0, 1)
     log = [request_entry(request, b"x"), b"plain", request_entry(request, b"x"), b"plain", OPENING_ENTRY, b"\xf1short"]
@@ -248,17 +250,17 @@ async def test_a_repeated_request_is_not_executed_and_other_commands_are_as_ofte
     assert state.result_of(RequestId("c", 0, 2)) is None
 
 
-async def test_sessions_expire_by_the_clock_entries_of_the_log() -> None:
+async def test_sessions_expire_by_clock_entries_of_log() -> None:
     executed: list[bytes] = []
     state = machine(executed, SessionLimits(expiry_ms=1_000))
     entry = request_entry(RequestId("c", 0, 1), b"x")
     log = [entry, clock_entry(1_001), entry, clock_entry(5), b"\xf2"]
     await state.apply(1, tuple(Entry.command(1, data) for data in log))
     assert executed[0] == b"x"
-    assert executed[1:] == [b"\xf2"], "the repetition of an expired session is refused; what is no clock is a command"
+    assert executed[1:] == [b"\xf2"], "a repetition after expiry is refused; other bytes are a command"
 
 
-async def test_a_snapshot_carries_the_table_and_the_time_in_front_of_the_machines_own() -> None:
+async def test_snapshot_has_session_table_before_inner_state() -> None:
     random = Random(3)
     inner: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""The executor's promises: nothing leaves before what it rests on is durable, groups merge, reads see all."""
+"""The executor's guarantees: sends wait for durability, persists merge into groups, and reads see earlier persists."""
 
 from random import Random
 
@@ -37,7 +37,7 @@ def write(executor: Executor) -> WriteJob:
 
 
 def accept(executor: Executor, effects: list[Persist | Send | ReadEntries]) -> list[Send]:
-    """Hand effects in as a server does; returns what may leave at once."""
+    """Pass effects to the executor as a server does, and return the sends that may leave immediately."""
     released: list[Send] = []
     for effect in effects:
         match effect:
@@ -50,20 +50,20 @@ def accept(executor: Executor, effects: list[Persist | Send | ReadEntries]) -> l
     return released
 
 
-def test_a_send_waits_for_its_persist_and_one_without_leaves_at_once() -> None:
+def test_send_waits_only_for_its_persist() -> None:
     executor, _ = machine()
     held, free = send(1, after=1), send(2)
     assert accept(executor, [persist(1, 1), held, free]) == [free]
     assert executor.written(write(executor)) == [held]
 
 
-def test_held_sends_leave_in_the_order_in_which_they_were_emitted() -> None:
+def test_held_sends_leave_in_order_of_emission() -> None:
     executor, _ = machine()
     accept(executor, [persist(1, 1), send(1, after=1), persist(2, 2), send(2, after=2), send(3, after=1)])
     assert executor.written(write(executor)) == [send(1, after=1), send(2, after=2), send(3, after=1)]
 
 
-def test_persists_that_gather_during_a_write_become_one_group() -> None:
+def test_persists_during_write_become_one_group() -> None:
     executor, _ = machine()
     accept(executor, [persist(1, 1)])
     first = write(executor)
@@ -76,7 +76,7 @@ def test_persists_that_gather_during_a_write_become_one_group() -> None:
     assert (executor.groups, executor.persists) == (2, 3)
 
 
-def test_a_group_is_bounded_and_the_backlog_is_told() -> None:
+def test_group_is_bounded_in_bytes() -> None:
     executor, _ = machine(group_bytes=3_000)
     accept(executor, [persist(n, n, size=1_000) for n in range(1, 6)])
     backlog = executor.backlog_bytes
@@ -90,14 +90,14 @@ def test_a_group_is_bounded_and_the_backlog_is_told() -> None:
     assert executor.backlog_bytes == 0
 
 
-def test_a_send_that_rests_on_what_is_durable_leaves_at_once() -> None:
+def test_send_after_durable_persist_leaves_immediately() -> None:
     executor, _ = machine()
     accept(executor, [persist(1)])
     executor.written(write(executor))
     assert accept(executor, [send(9, after=1)]) == [send(9, after=1)]
 
 
-def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
+def test_read_sees_all_earlier_persists() -> None:
     executor, disk = machine()
     accept(executor, [persist(1, 1), persist(2, 2)])
     job = write(executor)
@@ -121,7 +121,7 @@ def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
     assert executor.next_job() is None
 
 
-def test_reads_and_writes_take_turns() -> None:
+def test_reads_alternate_with_writes() -> None:
     executor, _ = machine(group_bytes=1)
     accept(executor, [persist(1, 1)])
     executor.written(write(executor))
@@ -138,7 +138,7 @@ def test_reads_and_writes_take_turns() -> None:
     assert kinds == [ReadJob, WriteJob] * 3
 
 
-def test_nothing_is_ever_released_before_the_disk_has_it() -> None:
+def test_sends_are_released_only_after_durable_persist() -> None:
     for seed in range(50):
         random = Random(seed)
         executor, _ = machine(group_bytes=200)

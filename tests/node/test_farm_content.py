@@ -1,4 +1,4 @@
-"""What this version cannot take of a farm's log is refused where it comes in: the node lives and says what it needs."""
+"""Unsupported content of a farm's log is refused on arrival; the node continues and reports the required version."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -63,7 +63,7 @@ def image_of(state: bytes, last: LogId) -> bytes:
 
 @asynccontextmanager
 async def voter() -> AsyncIterator[Node]:
-    """One of three voters; the other two are the test's to play."""
+    """Run one of three voters; the test plays the other two."""
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3, checks=CHECKS)
         await nursery.start(node.server.run)
@@ -76,12 +76,12 @@ def rejections(node: Node) -> list[ContentRejected]:
 
 
 @pytest.mark.usefixtures("autojump_clock")
-async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_leader_stays_unknown() -> None:
+async def test_append_with_unsupported_level_is_refused() -> None:
     async with voter() as node:
-        asked = AppendEntries(
+        append = AppendEntries(
             term=1, leader=TWO, previous=ORIGIN, entries=(HARMLESS, TOO_HIGH), commit=2, correlation=7
         )
-        reply = await request(node, TWO, asked)
+        reply = await request(node, TWO, append)
         assert reply == AppendReply(term=0, success=False, next_index=1, correlation=7)
         about = node.server.describe().raft
         assert (about.last, about.term, about.leader) == (ORIGIN, 0, None)
@@ -89,14 +89,14 @@ async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_l
         assert notice.sender == TWO
         assert "feature level 65535" in notice.reason
         assert "Install garlicfarm 9.9.9 or newer" in notice.reason
-        # The server goes on with what it can take.
-        reply = await request(node, TWO, replace(asked, entries=(HARMLESS,), commit=1))
+        # The server continues with entries that it supports.
+        reply = await request(node, TWO, replace(append, entries=(HARMLESS,), commit=1))
         assert isinstance(reply, AppendReply)
         assert (reply.success, reply.next_index) == (True, 2)
 
 
 @pytest.mark.usefixtures("autojump_clock")
-async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> None:
+async def test_log_pack_with_unsupported_level_is_refused() -> None:
     async with voter() as node:
         joining = Joining(node.server, ONE)
         configuration = wire.JoinClusterRequest(source=TWO, destination=ONE, term=1, entries=())
@@ -134,7 +134,7 @@ def _client(number: int) -> Client:
 
 
 @pytest.mark.parametrize(
-    ("state", "period_ms", "told"),
+    ("state", "period_ms", "message"),
     [
         (FarmState(LOG_TIME_LIMIT_MS + 6_000), 30_000, "log time in ms is 4294967301000"),
         (FarmState(-1), 30_000, "log time in ms is -1"),
@@ -162,17 +162,15 @@ def _client(number: int) -> Client:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_a_snapshot_with_a_figure_or_a_table_out_of_bounds_meets_an_objection(
-    state: FarmState, period_ms: int, told: str
-) -> None:
-    """Restored, such a state ended the node when it made its next entry, and again after each restart."""
+def test_snapshot_with_value_out_of_bounds_is_refused(state: FarmState, period_ms: int, message: str) -> None:
+    """Earlier, such a restored state ended the node at its next entry, again after each restart."""
     objection = objection_to_snapshot(iter([snapshot_of(state, period_ms)]))
     assert objection is not None
     assert "a state that no farm can have" in objection
-    assert told in objection
+    assert message in objection
 
 
-def test_a_snapshot_with_more_sessions_than_a_farm_keeps_meets_an_objection() -> None:
+def test_snapshot_with_too_many_sessions_is_refused() -> None:
     table = SessionTable(SessionLimits(sessions_max=5_000))
     for number in range(SESSION_LIMITS.sessions_max + 1):
         assert table.admit(RequestId(f"c{number}", 0, 1), 1, 1) is RequestStatus.NEW
@@ -181,7 +179,7 @@ def test_a_snapshot_with_more_sessions_than_a_farm_keeps_meets_an_objection() ->
     assert "the number 1025 where 1024 is the limit" in objection
 
 
-def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
+def test_snapshot_at_all_bounds_is_accepted() -> None:
     state = FarmState(
         LOG_TIME_LIMIT_MS,
         masters=_published_at(2**32 - 1),
@@ -193,7 +191,7 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "message"),
     [
         (farm_at(SUPPORTED_LEVEL + 1), f"feature level {SUPPORTED_LEVEL + 1}"),
         (b"\0\0\0\1\xc1", "cannot read"),
@@ -201,7 +199,7 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
     ],
 )
 @pytest.mark.usefixtures("autojump_clock")
-async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:
+async def test_unsupported_snapshot_is_not_installed(state: bytes, message: str) -> None:
     last = LogId(9, 1)
     async with voter() as node:
         chunk = InstallSnapshot(
@@ -219,10 +217,10 @@ async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(stat
         assert (reply.accepted, reply.installed) == (False, False)
         assert node.server.describe().raft.snapshot is None
         (notice,) = rejections(node)
-        assert told in notice.reason
+        assert message in notice.reason
 
 
-def test_what_this_version_can_take_meets_no_objection() -> None:
+def test_supported_content_is_accepted() -> None:
     entries = (
         HARMLESS,
         Entry.command(1, signed(Level(SUPPORTED_LEVEL, "0.1.0"))),
@@ -233,14 +231,14 @@ def test_what_this_version_can_take_meets_no_objection() -> None:
     assert objection_to_snapshot(iter([farm_at(SUPPORTED_LEVEL)])) is None
 
 
-def test_a_level_behind_an_escape_is_found_and_a_made_up_version_is_not_repeated() -> None:
+def test_escaped_level_is_detected_without_repeating_version() -> None:
     hidden = signed(encode(Level(9, "\x1b[2J, now")).replace(b'"level"', b'"\\u006cevel"'))
     objection = objection_to_entries((Entry.command(1, hidden),))
     assert objection is not None
     assert "Install garlicfarm a newer one or newer" in objection
 
 
-async def test_the_alarm_names_the_server_and_ends_when_it_has_been_quiet(
+async def test_alarm_names_server_until_rejections_stop(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock

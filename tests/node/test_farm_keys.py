@@ -1,4 +1,4 @@
-"""The farm's keys of a running node: which credentials it shows and accepts, and when the key file is out of date."""
+"""The farm's keys of a running node: its credentials, accepted credentials, and an outdated key file."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,24 +18,24 @@ NEW = b"a new key of thirty-two bytes..."
 
 
 class Following:
-    """As much of an agent as is asked for its keys."""
+    """The key ring of an agent."""
 
     def __init__(self, chain: Keyring) -> None:
         self.keyring = chain
 
 
 def farm_keys(directory: Path, filed: FarmKey, keyring: Callable[[], Keyring | None] = lambda: None) -> FarmKeys:
-    """The keys of a node with this key file."""
+    """Return the keys of a node with this key file."""
     save_farm_key(directory / "farm.key", filed)
     return FarmKeys(directory / "farm.key", filed, keyring)
 
 
 def users(keys: FarmKeys) -> list[str]:
-    """The user names that a node shows, the best first."""
+    """Return the user names of a node's own credentials, best first."""
     return [each.user for each in keys.credentials()]
 
 
-def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
+def test_credentials_follow_ring_through_rotation(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     agent = Following(filed.key_ring)
     keys = farm_keys(tmp_path, filed, lambda: agent.keyring)
@@ -43,20 +43,20 @@ def test_credentials_follow_the_ring_through_a_rotation(tmp_path: Path) -> None:
     assert keys.password_of(old.user) == old.password
 
     agent.keyring = agent.keyring.install(NEW)
-    assert users(keys)[0] == old.user, "the new key is accepted before it is shown"
+    assert users(keys)[0] == old.user, "the new key is accepted before it is used"
     new = keys.credentials()[1]
     assert keys.password_of(new.user) == new.password
 
     agent.keyring = agent.keyring.use(NEW)
-    assert users(keys) == [new.user, old.user], "the new one is shown, the old one accepted still"
+    assert users(keys) == [new.user, old.user], "the new key is used, the old key is still accepted"
 
     agent.keyring = agent.keyring.remove(filed.gossip_keys[0])
     assert users(keys) == [new.user]
-    assert keys.password_of(old.user) is None, "a removed key opens no connection"
+    assert keys.password_of(old.user) is None, "a removed key is refused"
     assert keys.password_of("unknown") is None
 
 
-def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(tmp_path: Path) -> None:
+def test_credentials_of_key_are_equal_on_all_members(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     rotated = filed.key_ring.install(NEW).use(NEW)
     by_gossip, by_file = farm_keys(tmp_path, filed, lambda: rotated), tmp_path / "other"
@@ -65,11 +65,11 @@ def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(
 
 
 def alarm_text(alarms: Alarms) -> str:
-    """What stands about the key file."""
+    """Return the active alarms about the key file."""
     return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == FARM_KEY_FILE.kind)
 
 
-def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replaced(tmp_path: Path) -> None:
+def test_outdated_key_file_raises_alarm_until_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
@@ -82,7 +82,7 @@ def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replac
     assert alarms.standing() == ()
 
 
-def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tmp_path: Path) -> None:
+def test_unusable_key_file_raises_alarm_with_remedy(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     keys = farm_keys(tmp_path, filed)
     alarms = Alarms(EventLog("node-1", lambda: 0))
@@ -92,7 +92,7 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     keys.judge_file(filed.following(filed.key_ring.install(NEW).use(NEW)), alarms)
     assert "restart this node" in alarm_text(alarms)
     keys.path.chmod(0o644)
-    assert isinstance(keys.filed_now(), KeyFileError), "others can read it: a restart would fail"
+    assert isinstance(keys.filed_now(), KeyFileError), "others can read it, so a restart would fail"
     keys.judge_file(keys.filed_now(), alarms)
     assert f"`chmod 600 {keys.path}`" in alarm_text(alarms)
     keys.path.unlink()
@@ -100,15 +100,15 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     assert f"; `garlicfarm keys export {keys.path}`" in alarm_text(alarms)
 
 
-def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_one_is_an_alarm(tmp_path: Path) -> None:
+def test_key_file_with_other_cluster_raises_alarm(tmp_path: Path) -> None:
     mine, other = bytes(16), bytes(15) + b"1"
-    filed, known = replace(new_farm_key(3), cluster_id=other), [None, mine]
+    filed, cluster_ids = replace(new_farm_key(3), cluster_id=other), [None, mine]
     save_farm_key(tmp_path / "farm.key", filed)
-    keys = FarmKeys(tmp_path / "farm.key", filed, cluster_id=lambda: known[0])
+    keys = FarmKeys(tmp_path / "farm.key", filed, cluster_id=lambda: cluster_ids[0])
     board = Alarms(EventLog("a", lambda: 0))
     keys.judge_file(keys.filed_now(), board)
     assert board.standing() == ()
-    known.pop(0)
+    cluster_ids.pop(0)
     keys.judge_file(keys.filed_now(), board)
     assert "names another cluster" in board.standing()[0].text
     assert "garlicfarm keys export --replace" in board.standing()[0].action
@@ -118,7 +118,7 @@ def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_o
     assert board.standing() == ()
 
 
-def test_only_an_older_key_file_of_the_same_farm_is_replaced(tmp_path: Path) -> None:
+def test_newer_or_foreign_key_file_is_not_replaced(tmp_path: Path) -> None:
     filed = new_farm_key(3)
     later = filed.following(filed.key_ring.install(NEW).use(NEW))
     path = tmp_path / "farm.key"

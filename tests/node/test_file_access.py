@@ -1,6 +1,6 @@
-"""A secret that root put in place: the text names the command, and the command makes the file readable.
+"""A secret that root created: the error names the command that makes the file readable.
 
-The node runs as a user of its own under a service, and its operator is root. The tests do the same in a child process.
+A service runs the node as a separate user, and its operator is root. The tests do the same in a child process.
 """
 
 import os
@@ -55,7 +55,7 @@ except (KeyFileError, CertificateError) as error:
 
 
 def read_as_other_user(kind: str, path: Path) -> str:
-    """The error of this kind of reader, run as a second user; empty if it reads the file."""
+    """Return the error of this kind of reader, run as a second user, or an empty text."""
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", _AS_USER, root, kind, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
@@ -67,7 +67,7 @@ def commands_in(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that another user may enter, as /etc/garlicfarm is; a session of pytest closes those of others."""
+    """Yield a directory that another user may enter, like /etc/garlicfarm; pytest's own directories are private."""
     with TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -76,8 +76,8 @@ def open_directory() -> Iterator[Path]:
 
 @needs_root
 @pytest.mark.parametrize("kind", ["farm", "signing", "password", "users", "kafka", "certificate"])
-def test_the_advice_about_a_file_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
-    """Given any secret with root's mode 0600, when the command of the error is typed, then the user reads the file."""
+def test_advice_for_file_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
+    """The secret has root's mode 0600; after the command of the error, the user can read it."""
     path = open_directory / "a secret"
     path.write_text("text\n")
     path.chmod(0o600)
@@ -89,20 +89,20 @@ def test_the_advice_about_a_file_of_root_makes_it_readable(open_directory: Path,
 
 
 @needs_root
-def test_a_closed_directory_is_named(open_directory: Path) -> None:
+def test_closed_directory_is_named(open_directory: Path) -> None:
     closed = open_directory / "closed"
     closed.mkdir(mode=0o700)
     (closed / "secret").write_text("x")
     assert "may not enter" in read_as_other_user("password", closed / "secret")
 
 
-def test_another_failure_gets_no_advice_about_the_owner(tmp_path: Path) -> None:
+def test_other_failure_omits_advice_about_owner(tmp_path: Path) -> None:
     assert access_advice(tmp_path, FileNotFoundError(2, "No such file")) == ""
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Make a file unreadable for this process, as another user's is."""
+def make_unreadable(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return a function that makes a file unreadable for this process, like a file of another user."""
 
     def refuse(path: Path) -> None:
         real = os.open
@@ -118,13 +118,15 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return refuse
 
 
-def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refused: Callable[[Path], None]) -> None:
+def test_unreadable_renewed_key_is_not_reported_as_missing(
+    tmp_path: Path, make_unreadable: Callable[[Path], None]
+) -> None:
     path, master = tmp_path / "signing.key", new_master_key()
     save_signing_key(path, master.sign_transient(NOW_S))
     held = HeldKey.load(path, PublishConfig.AUTO)
     path.rename(tmp_path / "old.key")
     save_signing_key(path, master.sign_transient(NOW_S))
-    refused(path)
+    make_unreadable(path)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     held.renew(NOW_S)
     judge_key(held, NOW_S, SharedAlarm(alarms, SIGNING_KEY))
@@ -133,11 +135,13 @@ def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refu
     assert alarm.action == CORRECT_FILE
 
 
-def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, refused: Callable[[Path], None]) -> None:
+def test_unreadable_farm_key_is_not_reported_as_foreign(
+    tmp_path: Path, make_unreadable: Callable[[Path], None]
+) -> None:
     path, key = tmp_path / "farm.key", new_farm_key(3)
     save_farm_key(path, key)
     keys = FarmKeys(path, key)
-    refused(path)
+    make_unreadable(path)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
     [alarm] = alarms.standing()
@@ -156,8 +160,8 @@ def unit_commands(key: str) -> list[str]:
 
 @needs_root
 @pytest.mark.parametrize("key", ["ExecStartPre", "ExecReload"])
-def test_the_service_takes_each_private_file_of_its_directory(open_directory: Path, key: str) -> None:
-    """Given secrets of root under any name, then start and reload give them to the service's user; others stay."""
+def test_service_changes_owner_of_private_files(open_directory: Path, key: str) -> None:
+    """Start and reload give root's secrets, with any name, to the service's user; other files keep their owner."""
     [command] = unit_commands(key)
     assert command.startswith("+"), "it runs as root"
     secrets = ("farm.key", "signing.key", "i2pcontrol.password", "users", "control.pem", "kafka.users", "sub/x.pem")
@@ -181,7 +185,7 @@ case "$*" in *is-active*) echo "$STATE"; [ "$STATE" = active ];; esac
 
 
 def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: bool) -> tuple[list[str], bool]:
-    """A maintainer's script with stubs of the programs that it calls: the calls, and whether the mark is there then."""
+    """Run a maintainer's script with stubs of its programs; return the calls, and if the mark exists afterwards."""
     stubs, mark, systemd, calls = (tmp_path / each for each in ("bin", "mark", "systemd", "calls"))
     stubs.mkdir(exist_ok=True)
     systemd.mkdir(exist_ok=True)
@@ -214,7 +218,7 @@ def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: b
     ],
     ids=["first", "again", "stopped", "running", "abort-stopped", "abort-running"],
 )
-def test_an_upgrade_starts_all_but_a_stopped_node(
+def test_upgrade_starts_node_unless_it_was_stopped(
     tmp_path: Path, *, arguments: tuple[str, ...], marked: bool, starts: bool
 ) -> None:
     calls, mark = run_script(tmp_path, "postinst", *arguments, state="inactive", marked=marked)
@@ -224,10 +228,10 @@ def test_an_upgrade_starts_all_but_a_stopped_node(
 
 @pytest.mark.parametrize("state", ["active", "activating", "reloading"])
 @pytest.mark.parametrize("script", ["old", "new"])
-def test_the_first_upgrade_starts_a_node_that_ran(
+def test_first_upgrade_starts_node_that_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, state: str
 ) -> None:
-    """Given the prerm of the version before the mark, which leaves none, then postinst starts the node again."""
+    """The prerm of the version before the mark does not leave one; postinst starts the node again."""
     if script == "old":
         old = tmp_path / "files"
         old.mkdir()
@@ -245,7 +249,7 @@ def test_the_first_upgrade_starts_a_node_that_ran(
     [("active", False), ("activating", False), ("inactive", True), ("deactivating", True), ("failed", True)],
 )
 @pytest.mark.parametrize("before", [False, True])
-def test_an_upgrade_marks_a_stopped_node(tmp_path: Path, *, state: str, marks: bool, before: bool) -> None:
+def test_upgrade_marks_stopped_node(tmp_path: Path, *, state: str, marks: bool, before: bool) -> None:
     calls, mark = run_script(tmp_path, "prerm", "upgrade", "0.2.0-1", state=state, marked=before)
     assert mark is marks
     assert "deb-systemd-invoke stop garlicfarm.service" in calls

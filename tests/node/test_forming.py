@@ -1,6 +1,6 @@
-"""The shell around formation: what is promised is on disk before anyone hears of it, and an operator gets answers."""
+"""The process of formation: a promise is on disk before it is advertised, and operators receive replies."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture works without being used
 
 import errno
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +29,7 @@ CLOCK_MS = 1_767_225_600_000
 
 @pytest.fixture(autouse=True)
 def _disk_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated clock does not wait for threads, so the disk is written without one."""
+    """Write files without a thread, because the simulated clock does not wait for threads."""
 
     async def run_sync(function: Callable[..., object], *arguments: object) -> object:
         await trio.lowlevel.checkpoint()
@@ -48,7 +48,7 @@ def member(node_id: bytes, notice: FormationNotice, *, reachable: bool = True) -
 
 @dataclass
 class Founder:
-    """Node A at work, with what it advertised and what lay on disk at that moment."""
+    """Node A during formation, with its advertisements and the state on disk at each advertisement."""
 
     directory: Path
     expect: int = 2
@@ -57,7 +57,7 @@ class Founder:
     on_disk: list[FormationState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin with what the directory holds."""
+        """Load the state from the directory."""
         self.trace = EventLog("node-1", lambda: CLOCK_MS)
         self.alarms = Alarms(self.trace)
         self.forming = Forming(
@@ -77,14 +77,14 @@ class Founder:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Forming]:
-        """Run it while the block lasts."""
+        """Run formation during the block."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.forming.run)
             yield self.forming
             nursery.cancel_scope.cancel()
 
     async def exchange_endorsements(self) -> None:
-        """B promises, and then endorses what this node endorsed."""
+        """Let B promise, and then endorse the same founding as this node."""
         promised = promise(B, A, B)
         self.forming.members_changed((member(B, FormationNotice(promise=promised)),))
         await trio.sleep(5)
@@ -96,11 +96,11 @@ class Founder:
 
     @property
     def alarm(self) -> str | None:
-        """What it says to its operator."""
+        """Return the text of the formation alarm, or None."""
         return next((each.text for each in self.alarms.standing() if each.kind == FORMATION.kind), None)
 
 
-async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_promise_is_on_disk_before_advertisement(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         forming.members_changed((member(B, FormationNotice(proposal=(A, B))),))
@@ -139,7 +139,7 @@ async def test_restarted_founder_resumes_its_farm_without_members(tmp_path: Path
         assert (await forming.until_settled()).founding == founding
 
 
-async def test_node_that_discovers_a_farm_becomes_an_observer(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_node_that_discovers_farm_becomes_observer(tmp_path: Path, autojump_clock: MockClock) -> None:
     foreign = founding_of({B: promise(B, B, C), C: promise(C, B, C)})
     async with Founder(tmp_path, cluster_id=foreign.cluster_id).at_work() as forming:
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))
@@ -148,9 +148,7 @@ async def test_node_that_discovers_a_farm_becomes_an_observer(tmp_path: Path, au
         assert (forming.phase, forming.outcome) == (FormationPhase.OBSERVER, KnowsCluster(foreign))
 
 
-async def test_a_promise_that_cannot_complete_is_taken_back_and_another_is_given(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_withdrawn_promise_allows_another_promise(tmp_path: Path, autojump_clock: MockClock) -> None:
     (tmp_path / FILE_NAME).write_bytes(encode_formation_state(FormationState(promise=promise(A, A, B))))
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
@@ -167,9 +165,7 @@ async def test_a_promise_that_cannot_complete_is_taken_back_and_another_is_given
         assert founder.alarm is None
 
 
-async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_refused_withdrawal_has_reason_without_alarm(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         assert await forming.withdraw() == "Withdrawal refused: this node has not made a promise yet."
@@ -181,10 +177,10 @@ async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
     assert [event.kind for event in founder.trace.recent(10)] == []
 
 
-async def test_a_refusal_leaves_a_standing_alarm_as_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_refused_withdrawal_keeps_active_alarm(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
-        # Four nodes that can create a farm of two: two sets without a common node are possible.
+        # Four nodes can create a farm of two, so two sets without a common node are possible.
         forming.members_changed(tuple(member(bytes([0] * 7 + [number]), FormationNotice()) for number in (2, 3, 4)))
         await trio.sleep(1)
         before = founder.alarm
@@ -193,7 +189,7 @@ async def test_a_refusal_leaves_a_standing_alarm_as_it_is(tmp_path: Path, autoju
         assert founder.alarm == before
 
 
-async def test_a_promise_that_cannot_be_written_ends_formation_and_is_never_advertised(
+async def test_unwritable_promise_ends_formation_unadvertised(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, content: bytes) -> None:
@@ -210,7 +206,7 @@ async def test_a_promise_that_cannot_be_written_ends_formation_and_is_never_adve
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff" * 100, b" " * 10_000_000], ids=["empty", "cut", "array", "binary", "huge"]
 )
-def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_unusable_file_is_refused_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(UnusableFormationError, match="it has this node's promise, and the node must not promise again"):
         load_formation(tmp_path, A)
@@ -226,16 +222,14 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path,
     ],
     ids=["promise", "founding", "withdrawn"],
 )
-def test_a_file_of_another_identity_is_refused(tmp_path: Path, state: FormationState) -> None:
+def test_file_of_another_identity_is_refused(tmp_path: Path, state: FormationState) -> None:
     (tmp_path / FILE_NAME).write_bytes(encode_formation_state(state))
     assert load_formation(tmp_path, A) == state
     with pytest.raises(UnusableFormationError, match="was written by another identity"):
         load_formation(tmp_path, C)
 
 
-async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joined(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_confirmed_cluster_is_on_disk_before_join(tmp_path: Path, autojump_clock: MockClock) -> None:
     mine, forged = (founding_of({each: promise(each, B, C) for each in (B, C)}), founding_of({C: promise(C, C)}))
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
@@ -259,9 +253,7 @@ async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joi
     assert [event.kind for event in founder.trace.recent(10)].count("founding-ignored") == 2
 
 
-async def test_a_member_that_repeats_a_founding_that_is_not_believed_is_counted_once(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_repeated_rejected_founding_is_counted_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         for _ in range(5):
@@ -270,14 +262,14 @@ async def test_a_member_that_repeats_a_founding_that_is_not_believed_is_counted_
         assert forming.ignored_count == 1
 
 
-async def test_a_member_that_tells_of_ever_other_foundings_is_counted_each_time_and_fills_no_trace(
+async def test_different_rejected_foundings_are_counted_with_one_event(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         for clock_ms in range(20):
-            told = founding_of({C: Promise((C,), clock_ms, bytes(16))})
-            forming.members_changed((member(C, FormationNotice(founding=told)),))
+            founding = founding_of({C: Promise((C,), clock_ms, bytes(16))})
+            forming.members_changed((member(C, FormationNotice(founding=founding)),))
             await trio.sleep(1)
         assert forming.ignored_count == 20
     assert [event.kind for event in founder.trace.recent(100)].count("founding-ignored") == 1

@@ -1,4 +1,4 @@
-"""A client finds the leader, and says honestly how each submission ended."""
+"""A client finds the leader, and reports the outcome of each submission correctly."""
 
 from collections.abc import AsyncIterator, Callable
 from random import Random
@@ -32,7 +32,7 @@ async def client_of(stage: Stage, seed: int = 1, options: ClientOptions | None =
 
 
 def three(stage: Stage) -> tuple[Host, Host, Host]:
-    """Three servers of which Carol leads, and the others know it."""
+    """Return three servers that report Carol as leader."""
     hosts = stage.add(Host(ALICE)), stage.add(Host(BOB)), stage.add(Host(CAROL))
     for host in hosts:
         host.handler.leader = CAROL
@@ -40,8 +40,8 @@ def three(stage: Stage) -> tuple[Host, Host, Host]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_submission_to_any_server_is_committed_by_the_leader(stage: Stage, seed: int) -> None:
-    """When a client first starts up, it connects to a randomly-chosen server."""
+async def test_submission_to_any_server_is_committed_by_leader(stage: Stage, seed: int) -> None:
+    """Raft section 8: "When a client first starts up, it connects to a randomly-chosen server"."""
     *_, carol = three(stage)
     client = await client_of(stage, seed)
     submission = await client.submit([b"one", b"two"])
@@ -50,7 +50,7 @@ async def test_a_submission_to_any_server_is_committed_by_the_leader(stage: Stag
     assert carol.handler.log == [b"one", b"two"]
 
 
-async def test_many_submissions_share_one_connection_in_a_pipeline(stage: Stage) -> None:
+async def test_submissions_are_pipelined_on_one_connection(stage: Stage) -> None:
     *_, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -68,7 +68,7 @@ async def test_many_submissions_share_one_connection_in_a_pipeline(stage: Stage)
     assert stage.connections == connections
 
 
-async def test_a_client_waits_for_an_election(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_client_waits_for_election(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     hosts = three(stage)
     for host in hosts:
@@ -86,8 +86,8 @@ async def elect(hosts: tuple[Host, ...]) -> None:
         host.handler.leader = ALICE
 
 
-async def test_a_dead_leader_is_left_for_its_successor(stage: Stage, autojump_clock: MockClock) -> None:
-    """If the leader crashes, client requests will time out; clients then try again with randomly-chosen servers."""
+async def test_crashed_leader_is_replaced_by_successor(stage: Stage, autojump_clock: MockClock) -> None:
+    """Raft section 8: "clients then try again with randomly-chosen servers" after a crash of the leader."""
     del autojump_clock
     hosts = three(stage)
     client = await client_of(stage)
@@ -101,21 +101,21 @@ async def test_a_dead_leader_is_left_for_its_successor(stage: Stage, autojump_cl
     assert hosts[0].handler.log == [b"two"]
 
 
-async def test_a_busy_leader_is_asked_again_and_no_other_server(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_busy_leader_is_retried_without_other_servers(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     alice, bob, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
-    before = len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients)
+    before = len(alice.handler.commands_of_clients) + len(bob.handler.commands_of_clients)
     carol.handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
     submission = await client.submit([b"x"], patience_s=3)
     assert submission.outcome is Outcome.BUSY
     assert "server 3 leads and is busy" in submission.reason
-    assert carol.handler.asked_by_clients.count((b"x",)) > 3
-    assert len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients) == before
+    assert carol.handler.commands_of_clients.count((b"x",)) > 3
+    assert len(alice.handler.commands_of_clients) + len(bob.handler.commands_of_clients) == before
 
 
-async def test_an_unknown_outcome_is_reported_and_not_repeated(stage: Stage) -> None:
+async def test_unknown_outcome_is_reported_without_repetition(stage: Stage) -> None:
     *_, carol = three(stage)
     client = await client_of(stage)
     await client.submit([])
@@ -123,12 +123,10 @@ async def test_an_unknown_outcome_is_reported_and_not_repeated(stage: Stage) -> 
     submission = await client.submit([b"x"])
     assert submission.outcome is Outcome.UNKNOWN
     assert "may be committed or not" in submission.reason
-    assert carol.handler.asked_by_clients.count((b"x",)) == 1
+    assert carol.handler.commands_of_clients.count((b"x",)) == 1
 
 
-async def test_an_unknown_outcome_is_repeated_if_a_second_copy_does_no_harm(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_unknown_outcome_is_repeated_if_repetition_is_harmless(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     *_, carol = three(stage)
     client = await client_of(stage)
@@ -139,7 +137,7 @@ async def test_an_unknown_outcome_is_repeated_if_a_second_copy_does_no_harm(
     assert (submission.outcome, submission.position) == (Outcome.COMMITTED, LogId(8, 4))
 
 
-async def test_a_doubt_remains_whatever_the_last_answer_was(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_unknown_outcome_remains_after_later_refusal(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     hosts = three(stage)
     client = await client_of(stage)
@@ -150,9 +148,7 @@ async def test_a_doubt_remains_whatever_the_last_answer_was(stage: Stage, autoju
     assert submission.outcome is Outcome.UNKNOWN
 
 
-async def test_silence_beyond_the_callers_patience_is_an_unknown_outcome(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_unanswered_submission_has_unknown_outcome(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     three(stage)
     client = await client_of(stage)
@@ -169,15 +165,15 @@ def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None],
     return lambda: None
 
 
-async def test_a_client_that_is_stopped_while_it_connects_says_so(
+async def test_client_stopped_while_connecting_reports_it(
     stage: Stage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del autojump_clock
     three(stage)
-    life, connect = trio.CancelScope(), stage.connect
+    scope, connect = trio.CancelScope(), stage.connect
 
     async def connect_too_late(address: PeerAddress) -> Reached:
-        life.cancel()
+        scope.cancel()
         await wait_all_tasks_blocked()
         return await connect(address)
 
@@ -185,7 +181,7 @@ async def test_a_client_that_is_stopped_while_it_connects_says_so(
     client = GarlicFarmClient(stage.dialer(None), stage.resolve, [ALICE], random=Random(1))
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
-        with life:
+        with scope:
             await client.run(task_status=task_status)
 
     await stage.nursery.start(run)
@@ -194,9 +190,7 @@ async def test_a_client_that_is_stopped_while_it_connects_says_so(
     assert "stopped while it connected" in submission.reason
 
 
-async def test_with_no_server_to_reach_a_submission_gives_up_and_was_never_sent(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_submission_without_reachable_server_is_never_sent(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     client = await client_of(stage)
     submission = await client.submit([b"x"], patience_s=5)
@@ -205,9 +199,7 @@ async def test_with_no_server_to_reach_a_submission_gives_up_and_was_never_sent(
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_leader_of_a_new_term_is_asked_at_once_however_long_the_dead_one_was_named(
-    stage: Stage, autojump_clock: MockClock, seed: int
-) -> None:
+async def test_leader_of_new_term_is_tried_immediately(stage: Stage, autojump_clock: MockClock, seed: int) -> None:
     del autojump_clock
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
     alice.handler.leader = bob.handler.leader = CAROL
@@ -222,17 +214,16 @@ async def test_a_leader_of_a_new_term_is_asked_at_once_however_long_the_dead_one
     began = trio.current_time()
     assert (await client.submit([b"one"])).outcome is Outcome.COMMITTED
     assert bob.handler.log == [b"one"]
-    # A wait before the dead one is asked, which was named last, and one after; none before the new one.
+    # One wait before and one after the request to the crashed server, which was named last; no wait before the new
+    # leader.
     assert trio.current_time() <= began + 3 + 2 * ClientOptions().backoff_longest_s
 
 
-async def test_servers_that_send_a_client_to_and_fro_are_not_asked_without_pause(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_servers_redirecting_in_circle_are_tried_with_pauses(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     alice, bob = stage.add(Host(ALICE)), stage.add(Host(BOB))
     alice.handler.leader, bob.handler.leader = BOB, ALICE
     client = await client_of(stage)
     submission = await client.submit([b"x"], patience_s=10)
     assert submission.outcome is Outcome.NOT_LEADER
-    assert len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients) < 40
+    assert len(alice.handler.commands_of_clients) + len(bob.handler.commands_of_clients) < 40

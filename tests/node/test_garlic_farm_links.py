@@ -1,4 +1,4 @@
-"""A server's outgoing links: order, loss, dead peers, and what the handshake agreed on."""
+"""A server's outgoing links: order, loss, unresponsive peers, and negotiated extensions."""
 
 from collections.abc import AsyncIterator
 from random import Random
@@ -31,7 +31,7 @@ ALONE = Configuration(1, 0, (ClusterServer(ALICE, "tcp://a:1"),))
 
 
 class Sender:
-    """Alice's links, and what came back on them."""
+    """Alice's links, with the received replies."""
 
     def __init__(self, stage: Stage, dialer: Dialer | None = None, options: LinkOptions | None = None) -> None:
         self.receiver = RecordedReceiver()
@@ -48,7 +48,7 @@ class Sender:
         )
 
     def correlations(self) -> list[int]:
-        """Of the replies so far, in order."""
+        """Return the correlations of the received replies in order."""
         return [reply.correlation for _, reply in self.replies]
 
 
@@ -70,7 +70,7 @@ async def stage() -> AsyncIterator[Stage]:
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage: Stage) -> None:
+async def test_requests_arrive_in_order_with_matching_replies(stage: Stage) -> None:
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     for correlation in range(100, 140):
@@ -87,7 +87,7 @@ async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage:
     assert (view.peer, view.connected, view.waiting, view.sent, view.dropped) == (BOB, True, 0, 40, 0)
 
 
-async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) -> None:
+async def test_handshake_determines_extensions_of_peer(stage: Stage) -> None:
     stage.add(Host(BOB))
     modern, plain = Sender(stage), Sender(stage, stage.dialer(ALICE, offered=()))
     for sender in (modern, plain):
@@ -103,9 +103,7 @@ async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) ->
     assert plain.metrics.counts[ConnectionEvent.REQUESTS_DROPPED] == 1
 
 
-async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -123,9 +121,7 @@ async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
     assert len(host.handler.asked) == len(sender.replies)
 
 
-async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_unreachable_peer_has_bounded_queue_with_few_events(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -140,7 +136,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
     assert sender.metrics.counts[Fault.UNREACHABLE] > 20
 
 
-async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_unresponsive_peer_is_disconnected_then_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -156,7 +152,7 @@ async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Sta
     assert sender.correlations() == [2]
 
 
-async def test_steady_replies_keep_a_connection_however_long_it_lasts(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_connection_with_steady_replies_stays_open(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda _: 1.5
@@ -170,7 +166,7 @@ async def test_steady_replies_keep_a_connection_however_long_it_lasts(stage: Sta
     assert stage.connections == 2
 
 
-async def test_a_broken_connection_is_opened_again_with_request_2(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_broken_connection_is_reopened_for_next_request(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     stage.add(Host(BOB))
     sender = Sender(stage)
@@ -186,7 +182,7 @@ async def test_a_broken_connection_is_opened_again_with_request_2(stage: Stage, 
     assert stage.connections == 3
 
 
-async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
+async def test_removed_peer_loses_its_link(stage: Stage) -> None:
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
@@ -198,8 +194,8 @@ async def test_forgetting_a_peer_closes_its_link(stage: Stage) -> None:
     assert sender.links.describe() == ()
 
 
-async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: Stage) -> None:
-    # Given a newcomer that understands the document alone
+async def test_unsent_pack_blocks_next_pack(stage: Stage) -> None:
+    # Given a new server without extensions
     stage.add(Host(BOB))
     sender = Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -216,7 +212,7 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     await wait_all_tasks_blocked()
     newcomer.accepted = True
     newcomer.on_join_reply(wire.JoinClusterResponse(source=BOB, destination=ALICE, term=3, next_index=1, accepted=True))
-    # When the first entry is one that it cannot read, and the second follows without waiting
+    # When it cannot read the first entry, and the second follows without a pause
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (configuration_entry(3, CoreConfiguration(*servers)),)
     sender.links.send(
@@ -224,17 +220,15 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     )
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
-    # Then the second, which would be stored where the first belongs, is kept back, and it gets no answer
+    # Then the second pack is kept back without a reply, because it would be stored at the position of the first
     assert sender.kept_back == [(BOB, 1, 1)]
     assert sender.replies == []
     assert newcomer.packs == 0
 
 
-async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quorum(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_leader_without_joined_peer_steps_down(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
-    # Given a leader of two servers, and a link to the other that keeps every append back: it refuses to join
+    # Given a leader of two servers whose link to the other keeps every append back, because the other refuses to join
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -251,7 +245,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     await wait_all_tasks_blocked()
     leader.lead()
     appends, steps = leader.appends(BOB), 0
-    # When time goes on
+    # When time passes
     while leader.is_(Role.LEADER) and steps < 100:
         for request in appends:
             sender.links.send(BOB, request)
@@ -263,7 +257,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
         sender.replies, sender.kept_back, steps = [], [], steps + 1
         leader.expire()
         appends = leader.appends(BOB)
-    # Then no message of the core has left, and the leader has noticed that the peer does not answer
+    # Then all messages of the core were kept back, and the leader has resigned because the peer does not reply
     assert joining_peer.accepted is False
     (view,) = sender.links.describe()
     assert (view.connected, view.sent) == (True, 1)
@@ -275,12 +269,12 @@ def heartbeat(correlation: int) -> core.AppendEntries:
 
 
 def slow_disk(request: core.Request) -> float:
-    """Seconds until the follower answers: a disk that pauses holds up appends, and nothing else."""
+    """Return the delay of a reply in seconds: a slow disk delays only appends."""
     return 1.6 if isinstance(request, core.AppendEntries) and request.entries else 0.0
 
 
 async def heartbeats_during(sender: Sender, seconds: int) -> list[float]:
-    """Send an append, then a heartbeat each 0.1 s; when an answer to a heartbeat came."""
+    """Send an append, then a heartbeat each 0.1 s; return the times of the replies to heartbeats."""
     sender.links.send(BOB, append(1))
     answered_s = []
     for tenth in range(10 * seconds):
@@ -293,30 +287,26 @@ async def heartbeats_during(sender: Sender, seconds: int) -> list[float]:
     return answered_s
 
 
-async def test_a_heartbeat_does_not_wait_for_the_disk_that_an_append_waits_for(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_heartbeat_does_not_wait_for_append_on_disk(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     # Given a follower whose disk takes 1.6 s
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
-    # When a leader appends, and sends heartbeats meanwhile
+    # When a leader sends an append, followed by heartbeats
     began_s = trio.current_time()
     answered_s = await heartbeats_during(sender, 1)
-    # Then they are answered while the append is not, so no quorum is missed
+    # Then the follower replies to heartbeats before the append, so the quorum is kept
     assert len(answered_s) >= 8
     assert max(after - before for before, after in zip([began_s, *answered_s], answered_s, strict=False)) <= 0.31
-    # And the append is answered when it is durable, on a connection that was never taken for dead
+    # The append is answered when it is durable, on the original connection
     await trio.sleep(1)
     assert 1 in sender.correlations()
     assert sender.metrics.counts[ConnectionEvent.LINKS_ESTABLISHED] == 1
     assert sender.metrics.counts[ConnectionEvent.HEARTBEAT_CONNECTIONS] == 1
 
 
-async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_pauses(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_peer_with_slow_disk_stays_connected_by_heartbeats(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = lambda request: 4 * slow_disk(request)
@@ -328,27 +318,25 @@ async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_
     assert sender.incidents == []
 
 
-async def test_a_heartbeat_never_overtakes_an_append_that_was_just_sent(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_heartbeat_does_not_overtake_earlier_append(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
-    # Given a connection that owes an answer, and another for heartbeats beside it
+    # Given a connection with an unanswered request, and a second connection for heartbeats
     host, sender = stage.add(Host(BOB)), Sender(stage)
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
     assert sender.metrics.counts[ConnectionEvent.HEARTBEAT_CONNECTIONS] == 1
-    # When a round of reads sends a heartbeat right behind an append
+    # When a round of reads sends a heartbeat directly after an append
     sender.links.send(BOB, append(2))
     sender.links.send(BOB, heartbeat(200))
     await wait_all_tasks_blocked()
-    # Then it follows the append on the same connection, and is answered behind it
+    # Then it follows the append on the same connection, and is answered after it
     assert 200 not in sender.correlations()
     await trio.sleep(3)
     assert [each for each in sender.correlations() if each in {2, 200}] == [2, 200]
 
 
-async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_server_without_extensions_has_one_connection(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage, stage.dialer(ALICE, offered=()))
     host.handler.delay_s = slow_disk
@@ -357,7 +345,7 @@ async def test_a_server_of_another_make_has_one_connection(stage: Stage, autojum
     assert host.server.places.established == 1
 
 
-async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
+async def test_links_do_not_wait_for_each_other(stage: Stage) -> None:
     stage.add(Host(CAROL))
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -387,7 +375,7 @@ async def connection_against(
 REPLY = encode_reply(wire.RequestVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True))
 
 
-async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) -> None:
+async def test_unexpected_reply_ends_connection(stage: Stage) -> None:
     answers: list[wire.Reply | Lost] = []
     failures: list[GarlicFarmError] = []
     connection, theirs = await connection_against(stage.nursery, failures)
@@ -401,7 +389,7 @@ async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) ->
     assert not connection.post(b"request", answers.append)
 
 
-async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_ends(stage: Stage) -> None:
+async def test_unsent_requests_are_distinguished_from_unanswered_ones(stage: Stage) -> None:
     answers: list[tuple[int, wire.Reply | Lost]] = []
     connection, theirs = await connection_against(stage.nursery, [], window=2)
 
@@ -418,7 +406,7 @@ async def test_what_was_sent_and_what_was_not_are_told_apart_when_a_connection_e
     assert answers == [(0, unanswered), (1, unanswered), (2, unsent), (3, unsent), (4, unsent)]
 
 
-async def test_a_waiting_caller_is_told_when_our_own_side_gives_the_connection_up() -> None:
+async def test_canceled_connection_reports_unanswered_requests() -> None:
     answers: list[wire.Reply | Lost] = []
     async with trio.open_nursery() as nursery:
         connection, _theirs = await connection_against(nursery, [])
@@ -428,7 +416,7 @@ async def test_a_waiting_caller_is_told_when_our_own_side_gives_the_connection_u
     assert answers == [Lost.UNANSWERED]
 
 
-async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_reply_from_another_server_ends_connection(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host, sender = stage.add(Host(BOB)), Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -444,9 +432,7 @@ async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage,
     assert "server 3 replies on the connection to server 2" in sender.incidents[0].text
 
 
-async def test_a_large_request_has_time_to_get_there_before_silence_counts(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_large_request_extends_reply_timeout(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     failures: list[GarlicFarmError] = []
     connection, theirs = await connection_against(stage.nursery, failures)
@@ -460,22 +446,20 @@ async def test_a_large_request_has_time_to_get_there_before_silence_counts(
     await trio.aclose_forcefully(theirs)
 
 
-async def test_a_repeated_incident_is_counted_each_time_and_reported_once_in_a_while(autojump_clock: MockClock) -> None:
+async def test_repeated_incident_is_counted_but_rarely_reported(autojump_clock: MockClock) -> None:
     del autojump_clock
-    told: list[Incident] = []
-    metrics = Metrics(told.append)
+    reported: list[Incident] = []
+    metrics = Metrics(reported.append)
     for _ in range(100):
         metrics.incident(Fault.SILENT, "10.0.0.1", "no word")
         metrics.incident(Fault.SILENT, "10.0.0.2", "no word")
         await trio.sleep(0.25)
     assert metrics.counts[Fault.SILENT] == 200
-    assert len(told) == 6
+    assert len(reported) == 6
 
 
-async def test_a_full_table_makes_room_for_a_new_server_by_an_unused_link(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
-    """Servers come and go; who left does not keep out who comes."""
+async def test_full_table_replaces_unused_link_for_new_server(stage: Stage, autojump_clock: MockClock) -> None:
+    """A server that left must not block a new server."""
     del autojump_clock
     stage.add(Host(CAROL))
     sender = Sender(stage, options=LinkOptions(peers_max=1))
@@ -490,7 +474,7 @@ async def test_a_full_table_makes_room_for_a_new_server_by_an_unused_link(
     assert [view.peer for view in sender.links.describe()] == [CAROL]
 
 
-async def test_a_kept_link_is_connected_before_there_is_anything_to_say(stage: Stage) -> None:
+async def test_kept_link_connects_before_first_request(stage: Stage) -> None:
     stage.add(Host(BOB))
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
@@ -500,21 +484,19 @@ async def test_a_kept_link_is_connected_before_there_is_anything_to_say(stage: S
     assert [peer for peer, _ in sender.extensions] == [BOB]
 
 
-async def test_a_kept_link_that_breaks_comes_back_and_one_that_is_kept_no_more_does_not(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_kept_link_reconnects_until_it_is_released(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
-    # Given a link that is kept
+    # Given a kept link
     stage.add(Host(BOB))
     sender = Sender(stage)
     await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.connect({BOB})
     await wait_all_tasks_blocked()
-    # When its connection breaks, then it is made again
+    # When its connection breaks, then it is opened again
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [True]
-    # When the server is a member no more, and the connection breaks, then it is not dialed again
+    # When the server is no longer a member and the connection breaks, then it is not dialed again
     sender.links.connect(())
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)

@@ -1,4 +1,4 @@
-"""A farm's passwords change while it runs: no connection ends, and servers that lag behind still let each other in."""
+"""A running farm changes its passwords: connections stay open, and servers with older passwords stay connected."""
 
 from collections.abc import AsyncIterator
 
@@ -22,48 +22,48 @@ async def stage() -> AsyncIterator[Stage]:
         nursery.cancel_scope.cancel()
 
 
-def known_to(host: Host, *credentials: Credentials) -> None:
-    """Let the server accept these."""
+def let_accept(host: Host, *credentials: Credentials) -> None:
+    """Let the server accept these credentials."""
     host.passwords = {each.user: each.password for each in credentials}
 
 
 def address_of(stage: Stage) -> PeerAddress:
-    """Where BOB listens."""
+    """Return the address of BOB."""
     address = stage.resolve(BOB)
     assert address is not None
     return address
 
 
-async def test_a_caller_shows_its_best_credentials_of_the_moment(stage: Stage) -> None:
+async def test_caller_uses_its_current_best_credentials(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    known_to(host, OLD, NEW)
+    let_accept(host, OLD, NEW)
     shown: list[tuple[Credentials, ...]] = [(OLD,)]
     dialer = stage.dialer_with(ALICE, lambda: shown[-1])
     await dialer.dial(address_of(stage), BOB)
     shown.append((NEW, OLD))
-    known_to(host, NEW)
+    let_accept(host, NEW)
     await dialer.dial(address_of(stage), BOB)
-    assert host.incidents == [], "the new ones were shown at once, with the challenge that was kept"
+    assert host.incidents == [], "the cached challenge served the new ones"
     assert stage.connections == 3
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [((NEW, OLD), (OLD,)), ((OLD, NEW), (NEW,))],
-    ids=["the server has not heard yet", "we have not heard yet"],
+    ids=["older server", "older caller"],
 )
-async def test_refused_credentials_are_followed_by_the_second_best(
+async def test_refused_credentials_are_followed_by_second_best(
     stage: Stage, ours: tuple[Credentials, ...], theirs: tuple[Credentials, ...]
 ) -> None:
     host = stage.add(Host(BOB))
-    known_to(host, *theirs)
+    let_accept(host, *theirs)
     dialer = stage.dialer_with(ALICE, lambda: ours)
     assert (await dialer.dial(address_of(stage), BOB)).peer.server_id == BOB
 
 
-async def test_the_second_best_is_the_last_that_is_tried(stage: Stage) -> None:
+async def test_second_best_credentials_are_last_attempt(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    known_to(host, NEXT)
+    let_accept(host, NEXT)
     dialer = stage.dialer_with(ALICE, lambda: (NEW, OLD, NEXT))
     with pytest.raises(GarlicFarmError, match="does not accept user 'farm-1'") as refused:
         await dialer.dial(address_of(stage), BOB)
@@ -72,24 +72,24 @@ async def test_the_second_best_is_the_last_that_is_tried(stage: Stage) -> None:
     assert host.metrics.counts[Fault.WRONG_CREDENTIALS] == 2
 
 
-async def test_only_refused_credentials_are_a_reason_to_try_others(stage: Stage) -> None:
-    asked = []
+async def test_other_credentials_are_tried_only_after_refusal(stage: Stage) -> None:
+    calls = []
 
     def credentials() -> tuple[Credentials, ...]:
-        asked.append(1)
+        calls.append(1)
         return (NEW, OLD)
 
     with pytest.raises(GarlicFarmError) as refused:
         await stage.dialer_with(ALICE, credentials).dial(address_of(stage), BOB)
     assert refused.value.fault is Fault.UNREACHABLE
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
-async def test_an_open_connection_outlives_the_credentials_that_opened_it(stage: Stage) -> None:
+async def test_open_connection_survives_removal_of_its_credentials(stage: Stage) -> None:
     host = stage.add(Host(BOB))
-    known_to(host, OLD)
+    let_accept(host, OLD)
     dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
-    known_to(host, NEW)
+    let_accept(host, NEW)
     await dialed.stream.send_all(
         encode_request(
             RequestVoteRequest(

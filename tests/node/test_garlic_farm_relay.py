@@ -1,7 +1,7 @@
-"""An attacker that relays a handshake proves nothing to either side, whatever it leaves out and changes.
+"""An attacker that relays a handshake, with omissions or changes, does not prove an identity to either side.
 
-The middle is a TLS server with a certificate of its own, which the client accepts: it is a member that announced
-it, or it is one that the same authority has signed. It has the password, and it knows where Bob listens.
+The middle is a TLS server with its own certificate, which the client accepts: either a member announced it, or the same
+authority signed it. The middle has the password and Bob's address.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -32,18 +32,18 @@ PROVES = (b"X-Garlic-Proof", b"X-Garlic-Server", b"X-Garlic-Peer")
 
 
 def unchanged(data: bytes) -> bytes:
-    """As it came."""
+    """Return the bytes unchanged."""
     return data
 
 
 def nameless(data: bytes) -> bytes:
-    """Without what says and shows who it is."""
+    """Return a head without identity and proofs."""
     return b"\r\n".join(line for line in data.split(b"\r\n") if not line.startswith(PROVES))
 
 
 @dataclass
 class Middle:
-    """Relays each connection to Bob, over TLS on both sides."""
+    """A relay from each connection to Bob, with TLS on both sides."""
 
     certificate: NodeCertificate
     bob: PeerAddress
@@ -51,7 +51,7 @@ class Middle:
     passed: int = 0
 
     async def listen(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; tells the port."""
+        """Relay until cancelled, and report the port."""
         listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._relay, listeners)
@@ -79,7 +79,7 @@ class Middle:
 async def relayed(
     at_bob: NodeCertificate, in_the_middle: NodeCertificate, change: Change
 ) -> AsyncIterator[tuple[Host, Middle, int]]:
-    """Bob, and the port of a middle that leads to Bob."""
+    """Yield Bob, and the port of a middle that relays to Bob."""
     host = Host(BOB)
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
@@ -91,7 +91,7 @@ async def relayed(
 
 
 async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError:
-    """Why Alice, a server that calls Bob, does not take what answers at `address` for Bob."""
+    """Return the error of Alice, a server that calls Bob, for the peer at `address`."""
     identity = Identity("cluster-a", ALICE)
     caller = Initiator(
         "farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE), ConnectionRole.SERVER
@@ -102,25 +102,25 @@ async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError
 
 
 def was_never_alice(host: Host) -> bool:
-    """Whether Bob got no message, and took no connection for Alice's."""
+    """Return True if Bob did not get a message, and did not accept a connection as Alice's."""
     return host.handler.asked == [] and host.server.places.established == 0
 
 
-async def test_a_member_that_relays_the_challenge_of_another_gets_no_login(tmp_path: Path) -> None:
-    """Alice was told that Bob listens where Mallory does, with Mallory's certificate."""
+async def test_member_relaying_challenge_is_refused(tmp_path: Path) -> None:
+    """Alice has an announcement of Bob with Mallory's address and certificate."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
     async with relayed(bob, mallory, unchanged) as (host, middle, port):
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "an attacker may relay the connection" in str(failure)
-        assert middle.passed >= 4, "challenge and answer were relayed"
+        assert middle.passed >= 4, "challenge and response were relayed"
         assert host.faults == {Fault.UNPROVEN}
         assert "a claim to be server 1 with a proof that is not valid for this connection" in host.incidents[0].text
         assert was_never_alice(host)
 
 
-async def test_a_middle_with_a_certificate_of_the_same_authority_gets_no_login(tmp_path: Path) -> None:
-    """As TLS goes, all is well: the certificate names the address that Alice has called."""
+async def test_middle_with_certificate_of_same_authority_is_refused(tmp_path: Path) -> None:
+    """The certificate names the dialed address, so TLS accepts it."""
     authority = Authority(tmp_path)
     bob, other = authority.certificate(LOOPBACK), authority.certificate(LOOPBACK)
     transport = TlsConnector(authority_context(authority.file))
@@ -132,8 +132,8 @@ async def test_a_middle_with_a_certificate_of_the_same_authority_gets_no_login(t
         assert was_never_alice(host)
 
 
-async def test_a_middle_without_an_identity_to_the_server_has_none_to_the_client(tmp_path: Path) -> None:
-    """Bob lets it in, as a client that has shown nothing; Bob's answer does not hold for Alice's connection."""
+async def test_middle_without_identity_is_not_accepted_as_server(tmp_path: Path) -> None:
+    """Bob accepts it as an unidentified client; Bob's reply is not valid for Alice's connection."""
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
 
     def leave_out(data: bytes) -> bytes:
@@ -147,7 +147,7 @@ async def test_a_middle_without_an_identity_to_the_server_has_none_to_the_client
         assert host.handler.asked == []
 
 
-async def test_a_middle_that_leaves_the_servers_proof_out_is_no_server(tmp_path: Path) -> None:
+async def test_middle_omitting_proof_of_server_is_refused(tmp_path: Path) -> None:
     bob, mallory = (load_or_create_certificate(tmp_path / name) for name in ("bob", "mallory"))
 
     def leave_out(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The entries of an append are turned into bytes once for all followers, and never stand for other entries."""
+"""The entries of an append are encoded once for all followers, and the bytes are never used for other entries."""
 
 import gc
 import tracemalloc
@@ -31,8 +31,8 @@ def sent(same_log: EncodedEntries, request: AppendEntries, recipient: int) -> by
     return encode_request(append_to_wire(request, recipient, entries), DEFAULT_LIMITS, log)
 
 
-def test_whatever_goes_out_is_what_would_go_out_by_itself() -> None:
-    # given appends that share their entries, or only their first index, or only their entries, in turns
+def test_shared_bytes_equal_separately_encoded_bytes() -> None:
+    # Given appends that share their entries, or only their first index, or only their entries, in turns
     one, two = (command(7, b"one"), command(7, b"two")), (command(7, b"one"), command(7, b"TWO"))
     appends = [
         append(9, *one),
@@ -48,40 +48,40 @@ def test_whatever_goes_out_is_what_would_go_out_by_itself() -> None:
     same_log = EncodedEntries(lambda index: index - 3, DEFAULT_LIMITS)
     for request in [*appends, *reversed(appends)]:
         for recipient in (FOLLOWER, OTHER):
-            # then each follower gets the bytes that it would get if there were no other
+            # Then each follower gets the bytes of a separate encoding
             alone = encode_request(request_to_wire(request, recipient, lambda index: index - 3), DEFAULT_LIMITS)
             assert sent(same_log, request, recipient) == alone
 
 
-def test_the_second_follower_gets_the_very_same_bytes() -> None:
+def test_second_follower_gets_same_bytes_object() -> None:
     same_log = EncodedEntries(lambda _: 0, DEFAULT_LIMITS)
     _, first = same_log.of(append(9, command(7, b"x" * 1000)))
-    # equal, not the same: the core makes an append for each follower
+    # equal, not identical: the core makes an append for each follower
     _, second = same_log.of(append(9, command(7, b"x" * 1000), commit=9))
     assert second is first
 
 
-def test_what_a_follower_is_to_write_are_the_bytes_that_the_leader_made() -> None:
-    # given a group of commands in the bytes that the leader's core made
+def test_follower_stores_bytes_made_by_leader() -> None:
+    # Given a group of commands with the bytes that the leader's core made
     entries = tuple(command(7, b"%d" % number * number) for number in range(100))
     made = encode_group(entries)
     request = replace(append(9, *entries), encoded=made)
-    # when they go over the wire
+    # When they are sent
     data = RequestEncoder(lambda _: 0, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
     reader = RequestReader()
     reader.feed(data + data)
     received = reader.next()
     assert received is not None
     taken = request_from_wire(received, 1)
-    # then the wire carries those bytes, and the follower's core is given them beside the entries
+    # Then the wire carries these bytes, and the follower's core receives them with the entries
     assert data.endswith(made)
     assert isinstance(taken, AppendEntries)
     assert taken == request
     assert taken.encoded == made
 
 
-def test_of_a_log_with_a_configuration_no_bytes_are_passed_on_for_the_disk() -> None:
-    """A configuration has another form on the wire than in the log, so the follower's disk makes the bytes."""
+def test_append_with_configuration_has_no_bytes_for_disk() -> None:
+    """A configuration has different forms on the wire and in the log, so the follower encodes the entries again."""
     request = append(9, command(7, b"one"), configuration_entry(7, MEMBERS))
     data = RequestEncoder(lambda _: 4, DEFAULT_LIMITS).encode(request, FOLLOWER, frozenset())
     taken = request_from_wire(decode_request(data), 1)
@@ -90,14 +90,14 @@ def test_of_a_log_with_a_configuration_no_bytes_are_passed_on_for_the_disk() -> 
     assert taken.encoded == b""
 
 
-def test_what_is_kept_of_an_append_is_at_most_twice_its_payload() -> None:
-    """Its bytes for the disk and its entries, not the buffer into which it was received with others."""
+def test_memory_of_received_append_is_at_most_twice_payload() -> None:
+    """The append keeps its bytes for the disk and its entries, but not the shared receive buffer."""
     size = 4_096
     stream = b"".join(
         encode_request(append_to_wire(append(9, *entries), FOLLOWER, entries))
         for entries in ((command(7, bytes([number]) * size),) for number in range(15))
     )
-    # What other tests left behind is not to be collected, and warned of, while this one counts.
+    # Garbage of other tests must not be collected, with warnings, during the measurement.
     gc.collect()
     tracemalloc.start()
     try:

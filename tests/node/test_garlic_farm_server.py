@@ -1,4 +1,4 @@
-"""What a Garlic Farm server does for peers and clients, and against misbehaving ones."""
+"""Replies of a Garlic Farm server to peers and clients, and its defense against misbehaving ones."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -113,7 +113,7 @@ CLIENT = wire.ClientRequest(
 )
 
 
-async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -> None:
+async def test_peer_requests_reach_core(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     dialed = await dial(stage)
     for request in (VOTE, PRE_VOTE, APPEND):
@@ -137,9 +137,7 @@ async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -
     assert append == expected
 
 
-async def test_replies_leave_in_the_order_of_the_requests_whatever_finishes_first(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_replies_have_order_of_requests(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB))
     host.handler.delay_s = lambda request: 5.0 - request.term / 10
@@ -163,9 +161,7 @@ async def test_replies_leave_in_the_order_of_the_requests_whatever_finishes_firs
     assert [request.term for _, request in host.handler.asked] == terms
 
 
-async def test_a_full_window_stops_reading_and_goes_on_when_replies_leave(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_full_window_pauses_reading_until_replies_are_sent(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB, connection=ConnectionOptions(window=4)))
     host.handler.delay_s = lambda _: 1.0
@@ -176,7 +172,7 @@ async def test_a_full_window_stops_reading_and_goes_on_when_replies_leave(
     assert len(await replies(dialed, 10)) == 10
 
 
-async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stage) -> None:
+async def test_client_receives_accepted_after_commit(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(CLIENT))
@@ -187,7 +183,7 @@ async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stag
 
 
 @pytest.mark.parametrize(("leader", "named"), [(CAROL, CAROL), (None, -1)])
-async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: int | None, named: int) -> None:
+async def test_follower_sends_leader_as_destination(stage: Stage, leader: int | None, named: int) -> None:
     stage.add(Host(BOB)).handler.leader = leader
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(wire.ClientRequest()))
@@ -196,7 +192,7 @@ async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: 
     ]
 
 
-async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
+async def test_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
     stage.add(Host(BOB)).handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(CLIENT))
@@ -205,7 +201,7 @@ async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
     ]
 
 
-async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before_it(stage: Stage) -> None:
+async def test_unknown_outcome_closes_connection_after_earlier_replies(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     host.handler.client_answer = lambda commands: (
         None if commands else ClientAnswer(accepted=True, leader=BOB, next_index=1, term=1)
@@ -254,7 +250,7 @@ MEMBERS = LogEntry(1, Configuration(1, 0, ()))
         ),
     ],
 )
-async def test_what_is_not_served_is_refused_and_changes_nothing(
+async def test_unsupported_membership_request_is_refused(
     stage: Stage, request_: wire.Request, expected: wire.Reply
 ) -> None:
     host = stage.add(Host(BOB))
@@ -293,9 +289,9 @@ async def test_what_is_not_served_is_refused_and_changes_nothing(
         (encode_request(VOTE)[:-4] + b"\x7f\xff\xff\xff", Fault.TOO_LARGE),
         (encode_request(APPEND)[:-3] + b"\xff", Fault.SILENT),
     ],
-    ids=["reply", "rubbish", "other-name", "other-server", "huge", "never-whole"],
+    ids=["reply", "malformed", "other-name", "other-server", "huge", "incomplete"],
 )
-async def test_a_peer_that_speaks_out_of_turn_is_cut_off_and_explained(
+async def test_peer_breaking_protocol_is_disconnected_with_reason(
     stage: Stage, data: bytes, fault: Fault, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
@@ -309,7 +305,7 @@ async def test_a_peer_that_speaks_out_of_turn_is_cut_off_and_explained(
     assert host.handler.asked == []
 
 
-async def test_a_pre_vote_is_out_of_turn_where_the_handshake_did_not_agree_on_it(stage: Stage) -> None:
+async def test_pre_vote_without_negotiation_is_out_of_turn(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     dialed = await dial(stage, offered=())
     await dialed.stream.send_all(encode_request(PRE_VOTE))
@@ -317,16 +313,14 @@ async def test_a_pre_vote_is_out_of_turn_where_the_handshake_did_not_agree_on_it
     assert host.faults == {Fault.OUT_OF_TURN}
 
 
-async def test_a_server_without_an_id_serves_no_votes(stage: Stage) -> None:
+async def test_server_without_id_refuses_votes(stage: Stage) -> None:
     host = stage.add(Host(BOB, identity=Identity(None, None)))
     assert (await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)).fault is Fault.BUSY
     assert host.faults == {Fault.BUSY}
     assert host.handler.asked == []
 
 
-async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drips(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_slow_handshake_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
@@ -344,7 +338,7 @@ async def test_a_handshake_that_takes_too_long_is_cut_off_however_slowly_it_drip
     assert len(host.server.places._handshakes) == 0
 
 
-async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_idle_connection_is_closed_without_incident(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB))
     dialed = await dial(stage)
@@ -354,7 +348,7 @@ async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump
     assert host.server.places.established == 0
 
 
-async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB, connection=ConnectionOptions(answer_s=30.0)))
     host.handler.delay_s = lambda request: 1e6 if request.term == 7 else 0
@@ -380,9 +374,7 @@ async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, a
     assert "was not answered within 30 s" in host.incidents[-1].text
 
 
-async def test_half_open_connections_stay_few_and_real_peers_get_through(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_handshake_flood_is_bounded_while_peers_connect(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB, connection_limits=ConnectionLimits(handshakes_max=8)))
     held = []
@@ -403,7 +395,7 @@ async def test_half_open_connections_stay_few_and_real_peers_get_through(
     assert len(host.incidents) < 10, "a flood of connections must not become a flood of events"
 
 
-async def test_one_member_cannot_take_every_established_connection(stage: Stage) -> None:
+async def test_member_is_limited_to_its_established_connections(stage: Stage) -> None:
     host = stage.add(Host(BOB, connection_limits=ConnectionLimits(established_per_member_max=3)))
     dialed = [await dial(stage) for _ in range(3)]
     await trio.testing.wait_all_tasks_blocked()
@@ -417,7 +409,7 @@ async def test_one_member_cannot_take_every_established_connection(stage: Stage)
     assert len(await replies(again, 1)) == 1
 
 
-async def test_refused_handshakes_are_explained_on_both_sides(stage: Stage) -> None:
+async def test_refused_handshake_is_explained_on_both_sides(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     failures = {
@@ -430,11 +422,11 @@ async def test_refused_handshakes_are_explained_on_both_sides(stage: Stage) -> N
         "cluster name": Fault.WRONG_PATH,
         "cluster id": Fault.WRONG_CLUSTER,
     }
-    # The answer says no more than 404; the server's own operator hears which cluster was asked for.
+    # The response contains only 404; the operator of the server sees the requested cluster.
     assert host.faults == {Fault.WRONG_CREDENTIALS, Fault.WRONG_CLUSTER}
 
 
-async def test_later_connections_of_one_dialer_need_one_round_only(stage: Stage) -> None:
+async def test_later_connections_of_dialer_need_one_round(stage: Stage) -> None:
     stage.add(Host(BOB))
     dialer, address = stage.dialer(ALICE), stage.resolve(BOB)
     assert address is not None
@@ -444,7 +436,7 @@ async def test_later_connections_of_one_dialer_need_one_round_only(stage: Stage)
     assert stage.connections == 3
 
 
-async def test_a_server_at_the_address_of_another_is_not_taken_for_it(stage: Stage) -> None:
+async def test_server_at_address_of_another_is_refused(stage: Stage) -> None:
     host = stage.add(Host(BOB, identity=Identity("cluster-a", CAROL)))
     refused = await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)
     assert refused.fault is Fault.WRONG_SERVER
@@ -452,9 +444,7 @@ async def test_a_server_at_the_address_of_another_is_not_taken_for_it(stage: Sta
     assert "calls server 2, and this is server 3" in host.incidents[0].text
 
 
-async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
+async def test_mutated_requests_end_in_replies_or_counted_fault(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     seed = 31
     random = Random(seed)
@@ -479,7 +469,7 @@ async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
     assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
 
 
-def test_whatever_a_server_accepts_fits_the_wire_and_that_takes_no_more() -> None:
+def test_wire_limits_equal_limits_of_core() -> None:
     assert (GARLIC_FARM.max_command_bytes, DEFAULT_LIMITS.entry_bytes) == (10 * 2**20, 10 * 2**20)
     assert DEFAULT_LIMITS.log_bytes == 12 * 2**20
     largest = Entry.command(1, bytes(GARLIC_FARM.max_command_bytes))
@@ -493,9 +483,9 @@ def test_whatever_a_server_accepts_fits_the_wire_and_that_takes_no_more() -> Non
     assert decode_request(encode_request(request)) == request
 
 
-# -- who may say what --------------------------------------------------------------------------------------------------
+# -- permissions -------------------------------------------------------------------------------------------------------
 
-SERVERS_WORDS = (
+SERVER_MESSAGES = (
     *(
         kind(source=ALICE, destination=BOB, term=9, last_log_term=2, last_log_index=9)
         for kind in (wire.RequestVoteRequest, wire.PreVoteRequest, wire.TransferVoteRequest)
@@ -534,57 +524,57 @@ SERVERS_WORDS = (
 )
 
 
-@pytest.mark.parametrize("words", SERVERS_WORDS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("message", SERVER_MESSAGES, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize("shown", ["nothing", "a client's role"])
-async def test_messages_of_servers_are_taken_only_from_a_proven_server(
-    stage: Stage, words: wire.Request, shown: str
+async def test_server_messages_are_accepted_only_from_proven_server(
+    stage: Stage, message: wire.Request, shown: str
 ) -> None:
-    # Given a peer that has the password, and shows nothing or that it is Alice's client
+    # Given a peer with the password, which proves nothing or that it is Alice's client
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
     dialer = stage.dialer(ALICE if shown != "nothing" else None, role=ConnectionRole.CLIENT)
     dialed = await dialer.dial(address, BOB)
-    # When it says what only a server says, in the name of Alice
-    await dialed.stream.send_all(encode_request(words))
-    # Then the connection ends, and nothing has reached the request handler
+    # When it sends a message that only servers send, in the name of Alice
+    await dialed.stream.send_all(encode_request(message))
+    # Then the connection is closed, and the request handler did not receive the message
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
     assert "which only servers may send" in host.incidents[0].text
     assert (host.handler.asked, host.handler.refused) == ([], 0)
 
 
-@pytest.mark.parametrize("words", SERVERS_WORDS, ids=lambda each: type(each).__name__)
-async def test_a_server_speaks_in_its_own_name_alone(stage: Stage, words: wire.Request) -> None:
+@pytest.mark.parametrize("message", SERVER_MESSAGES, ids=lambda each: type(each).__name__)
+async def test_server_must_send_in_its_own_name(stage: Stage, message: wire.Request) -> None:
     host = stage.add(Host(BOB))
     dialed = await dial(stage, CAROL)
-    await dialed.stream.send_all(encode_request(words))
+    await dialed.stream.send_all(encode_request(message))
     assert await closes(dialed)
     assert "in the name of server 1 on the connection of server 3" in host.incidents[0].text
     assert (host.handler.asked, host.handler.refused) == ([], 0)
 
 
 @pytest.mark.parametrize("own_id", [None, ALICE])
-async def test_a_client_with_the_password_may_submit_read_and_ask_to_be_added(stage: Stage, own_id: int | None) -> None:
+async def test_client_with_password_may_submit_read_or_be_added(stage: Stage, own_id: int | None) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
     dialed = await stage.dialer(own_id, role=ConnectionRole.CLIENT).dial(address, BOB)
-    asks = wire.AddServerRequest(
+    addition = wire.AddServerRequest(
         entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),),
     )
-    for asked in (
+    for request in (
         CLIENT,
         wire.ReadIndexRequest(),
-        asks,
+        addition,
     ):
-        await dialed.stream.send_all(encode_request(asked))
+        await dialed.stream.send_all(encode_request(request))
     assert len(await replies(dialed, 3)) == 3
     assert host.incidents == []
 
 
 @pytest.mark.parametrize(("own_id", "role"), [(None, "client"), (ALICE, "client"), (ALICE, "server")])
-async def test_no_server_asks_that_another_one_be_removed(stage: Stage, own_id: int | None, role: str) -> None:
+async def test_removal_of_another_server_is_refused(stage: Stage, own_id: int | None, role: str) -> None:
     host = stage.add(Host(BOB))
     address = stage.resolve(BOB)
     assert address is not None
@@ -600,25 +590,25 @@ async def test_no_server_asks_that_another_one_be_removed(stage: Stage, own_id: 
     assert host.handler.refused == 0
 
 
-async def test_a_connection_tells_early_whose_it_is(stage: Stage) -> None:
-    """Before it takes a place among the established, so that places can be kept for servers."""
+async def test_connection_identifies_peer_before_it_is_established(stage: Stage) -> None:
+    """The limits on established connections need the identity, because some places are reserved for servers."""
     host = stage.add(Host(BOB))
     seen: list[ProvenPeer | None] = []
     establish = host.server.places.establish
 
-    def looked_at(pending: PendingConnection) -> bool:
+    def record_then_establish(pending: PendingConnection) -> bool:
         seen.append(pending.proven)
         return establish(pending)
 
-    host.server.places.establish = looked_at  # type: ignore[method-assign]  # to see what it sees
+    host.server.places.establish = record_then_establish  # type: ignore[method-assign]  # to record its argument
     for own_id in (ALICE, None):
         await (await dial(stage, own_id)).stream.aclose()
         await trio.testing.wait_all_tasks_blocked()
     assert seen == [ProvenPeer(ConnectionRole.SERVER, SERVER_KEYS[ALICE], ALICE), None]
 
 
-async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known() -> None:
-    """All come from one source there: a known one would let strangers have the places that are kept for servers."""
+async def test_server_through_i2p_router_does_not_make_source_known() -> None:
+    """All I2P connections have one source: as a known source, it would give reserved places to unknown peers."""
     places = ConnectionPlaces(ConnectionLimits(handshakes_max=4), Metrics())
     for source, kept in ((I2P_ROUTER, True), ("192.0.2.1", False)):
         server = places.arrive(source)
@@ -631,25 +621,25 @@ async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known(
 
 
 def placed(places: ConnectionPlaces, number: int, source: str = "192.0.2.1") -> bool:
-    """One more connection of the server `number`, of a key of its own."""
+    """Establish a connection of the server `number` with its own key; return True if it was admitted."""
     pending = places.arrive(source)
     pending.proven = ProvenPeer(ConnectionRole.SERVER, number.to_bytes(32), number)
     return places.establish(pending)
 
 
-async def test_servers_that_one_signer_vouches_for_share_its_places() -> None:
+async def test_servers_with_one_voucher_share_its_places() -> None:
     options = ConnectionLimits(established_max=40, established_per_source_max=10)
     signers: dict[int, bytes] = dict.fromkeys(range(100, 200), b"signer")
     places = ConnectionPlaces(options, Metrics(), voucher_of=lambda claim: signers.get(claim.server_id or 0))
-    # Given a member that invents servers and connects as many as there are places
+    # Given a member that invents 100 servers, each with one connection
     taken = sum(placed(places, 100 + number) for number in range(100))
-    # Then they have the places of one server, and those of one source of strangers
+    # Then they use the places of one server and of one unknown source
     assert taken == options.established_per_member_max + options.established_per_source_max
-    # And the places that are kept for members are free for members
+    # The reserved places are free for members
     assert all(placed(places, number) for number in range(1, 1 + 40 - taken))
 
 
-async def test_strangers_do_not_take_the_place_of_a_newcomer() -> None:
+async def test_unproven_connections_do_not_use_place_of_new_server() -> None:
     options = ConnectionLimits(established_max=8, established_per_member_max=2)
     places = ConnectionPlaces(options, Metrics(), voucher_of=lambda _: b"signer")
     while places.establish(places.arrive("192.0.2.1")):
@@ -657,7 +647,7 @@ async def test_strangers_do_not_take_the_place_of_a_newcomer() -> None:
     assert placed(places, 4)
 
 
-async def test_a_newcomer_has_places_of_its_own_once_the_directory_names_it() -> None:
+async def test_new_server_has_own_places_after_log_has_it() -> None:
     options = ConnectionLimits(established_per_member_max=2, established_per_source_max=1)
     unnamed = {4, 5}
     places = ConnectionPlaces(
@@ -667,27 +657,27 @@ async def test_a_newcomer_has_places_of_its_own_once_the_directory_names_it() ->
     assert placed(places, 4)
     unnamed.remove(4)
     places.end_proven(lambda _: False)
-    assert placed(places, 5), "the places of its signer are free again"
-    assert not placed(places, 4), "and two are its own"
+    assert placed(places, 5), "the places of its voucher are free again"
+    assert not placed(places, 4), "its own two places are used"
 
 
-async def test_what_a_vouched_server_sends_counts_on_its_signer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_of_vouched_server_count_for_its_voucher(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     host = stage.add(Host(BOB))
     owners: list[str] = []
     opens = ReceiveBudget.open
 
-    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+    def record_owner(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
         owners.append(owner)
         return opens(budget, owner, is_server=is_server, close=close)
 
-    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    monkeypatch.setattr(ReceiveBudget, "open", record_owner)
     monkeypatch.setattr(host.server.places, "_voucher_of", lambda _: b"signer")
     await dial(stage, ALICE)
     await trio.testing.wait_all_tasks_blocked()
     assert owners == [f"vouched by {b'signer'.hex()}"]
 
 
-async def test_connections_that_are_no_longer_permitted_end_and_no_others(stage: Stage) -> None:
+async def test_connections_of_refused_peers_are_closed(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     alice, carol, unproven = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)
     await trio.testing.wait_all_tasks_blocked()
@@ -700,19 +690,17 @@ async def test_connections_that_are_no_longer_permitted_end_and_no_others(stage:
     assert len(await replies(unproven, 1)) == 1
 
 
-async def test_keys_of_no_member_are_one_source_for_the_budget_of_bytes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any peer can make as many keys as it likes, so a share for each key would be no limit."""
+async def test_keys_of_unknown_peers_share_source_in_byte_budget(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer can make any number of keys, so a share per key would not be a limit."""
     host = stage.add(Host(BOB))
     owners: list[str] = []
     opens = ReceiveBudget.open
 
-    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+    def record_owner(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
         owners.append(owner)
         return opens(budget, owner, is_server=is_server, close=close)
 
-    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    monkeypatch.setattr(ReceiveBudget, "open", record_owner)
     address = stage.resolve(BOB)
     assert address is not None
     credentials = Credentials("router", PASSWORD)
@@ -739,10 +727,8 @@ LARGE = encode_request(
 TIGHT = BudgetOptions(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
 
 
-async def test_a_leader_that_sends_more_than_its_share_is_read_slowly_and_answered_in_full(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
-    """Given room for one append at a time, when a leader pipelines twenty, then all are answered and none is lost."""
+async def test_leader_over_its_byte_share_is_read_slowly(stage: Stage, autojump_clock: MockClock) -> None:
+    """There is room for one append at a time; a leader pipelines twenty, and all are answered."""
     del autojump_clock
     host = stage.add(Host(BOB, budget=TIGHT))
     host.handler.delay_s = lambda _: 0.5
@@ -753,12 +739,10 @@ async def test_a_leader_that_sends_more_than_its_share_is_read_slowly_and_answer
     assert host.incidents == []
 
 
-async def test_servers_whose_requests_wait_for_each_others_room_all_come_to_their_end(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
-    """Given a server that stops in the midst of an append, when a leader appends, then it need not wait for that one.
+async def test_stopped_server_does_not_block_leader_in_byte_budget(stage: Stage, autojump_clock: MockClock) -> None:
+    """A server stops in the middle of an append, and a leader can still append.
 
-    The one that stopped is closed in time, and its room is free again.
+    The stopped connection is closed after its timeout, which releases its room.
     """
     del autojump_clock
     host = stage.add(Host(BOB, budget=TIGHT))
@@ -772,10 +756,8 @@ async def test_servers_whose_requests_wait_for_each_others_room_all_come_to_thei
     assert host.faults == {Fault.SILENT}
 
 
-async def test_a_request_that_drips_is_cut_off_although_it_never_pauses(
-    stage: Stage, autojump_clock: MockClock
-) -> None:
-    """Given a client that sends a byte each second, then it is closed when its request had its time."""
+async def test_slow_request_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
+    """A client sends one byte each second; its connection is closed at the deadline of the request."""
     del autojump_clock
     host = stage.add(Host(BOB))
     dialed = await dial(stage, None)
@@ -789,7 +771,7 @@ async def test_a_request_that_drips_is_cut_off_although_it_never_pauses(
     assert "was not whole 15 s after it began" in host.incidents[-1].text
 
 
-async def test_clients_that_hold_too_much_are_closed_with_a_reason_and_servers_are_not(stage: Stage) -> None:
+async def test_clients_over_byte_budget_are_closed_with_reason(stage: Stage) -> None:
     host = stage.add(Host(BOB, budget=TIGHT))
     leader = await dial(stage)
     head = encode_request(CLIENT)[:41] + (5_000_000).to_bytes(4)
@@ -806,33 +788,33 @@ async def test_clients_that_hold_too_much_are_closed_with_a_reason_and_servers_a
 
 
 @pytest.mark.usefixtures("autojump_clock")
-async def test_clients_without_an_identity_cost_a_bounded_share_of_the_processor_and_members_are_not_counted(
+async def test_clients_without_identity_have_limited_processor_share(
     stage: Stage,
 ) -> None:
-    """A few megabytes of entries that look signed would otherwise keep all servers busy until the leader falls."""
-    # Given a server on which an entry costs a tenth of what may be saved up
+    """A few megabytes of apparently signed entries would otherwise block all servers until the leader steps down."""
+    # Given a server with a quota of ten entries at once
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
-    stranger, member = await dial(stage, None), await dial(stage)
-    # When a stranger sends more than that at once
-    await stranger.stream.send_all(12 * encode_request(CLIENT))
-    answers = [reply.accepted for reply in await replies(stranger, 12)]
-    # Then what is beyond it is told to come again, and a member is served
+    client, member = await dial(stage, None), await dial(stage)
+    # When a client without an identity sends more than that
+    await client.stream.send_all(12 * encode_request(CLIENT))
+    answers = [reply.accepted for reply in await replies(client, 12)]
+    # Then the excess is refused as busy, and a member is served
     assert answers == [True] * 10 + [False] * 2
     await member.stream.send_all(12 * encode_request(CLIENT))
     assert all(reply.accepted for reply in await replies(member, 12))
-    # And after a while the stranger is served again, one entry for the time that one costs at its share
+    # After a pause, the client is served again: one entry per interval that its share allows
     await trio.sleep(1.01 * SAVED_US / 10 / SHARE / 1_000_000)
-    await stranger.stream.send_all(2 * encode_request(CLIENT))
-    stranger = replace(stranger, trailing=b"")
-    assert [reply.accepted for reply in await replies(stranger, 2)] == [True, False]
+    await client.stream.send_all(2 * encode_request(CLIENT))
+    client = replace(client, trailing=b"")
+    assert [reply.accepted for reply in await replies(client, 2)] == [True, False]
     assert len(host.handler.log) == 10 + 12 + 1
 
 
-async def test_a_request_that_no_quota_ever_covers_ends_a_strangers_connection_with_the_reason(stage: Stage) -> None:
+async def test_request_over_maximum_quota_closes_connection(stage: Stage) -> None:
     host = stage.add(Host(BOB, quota=ClientQuota(lambda _: SAVED_US // 10)))
-    stranger = await dial(stage, None)
-    await stranger.stream.send_all(encode_request(replace(CLIENT, entries=11 * CLIENT.entries)))
-    assert await closes(stranger)
+    client = await dial(stage, None)
+    await client.stream.send_all(encode_request(replace(CLIENT, entries=11 * CLIENT.entries)))
+    assert await closes(client)
     assert host.faults == {Fault.TOO_LARGE}
     assert "11 entries" in host.incidents[0].text
     assert "send fewer entries in one request" in host.incidents[0].text

@@ -1,4 +1,4 @@
-"""A farm's Raft connections over links of 1 Mbit/s: a follower catches up, and its leader keeps leading meanwhile."""
+"""A farm's Raft connections over links of 1 Mbit/s: a follower catches up while its leader keeps its term."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,25 +30,25 @@ from tests.node.memory_server import MemoryDisk, parts_around
 from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
 
 FAST = 100 * MEGABIT_PER_S
-PATIENCE_S = 600
+TIMEOUT_S = 600
 STORAGE = StorageOptions(segment_bytes=16 * 1024 * 1024)
 
 
 class ServedCore(ScriptedHandler):
-    """Gives the requests of peers to a server."""
+    """Passes the requests of peers to a server."""
 
     def __init__(self, own_id: int, server: ConsensusServer) -> None:
         super().__init__(own_id)
         self._server = server
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
-        """The core answers."""
+        """Send the reply of the core."""
         return ask_server(self._server, sender, request, answered)
 
 
 @dataclass
 class Member:
-    """One server that runs."""
+    """A running server."""
 
     server: ConsensusServer
     machine: KeptEntries
@@ -59,7 +59,7 @@ class Member:
 
 
 class SlowStage(Stage):
-    """Hosts whose connections lead through pipes: one towards each server, shared by all of its connections."""
+    """Hosts whose connections use pipes: one toward each server, shared by all of its connections."""
 
     def __init__(self, nursery: trio.Nursery, own_id: int, towards: dict[int, Pipe]) -> None:
         super().__init__(nursery)
@@ -67,7 +67,7 @@ class SlowStage(Stage):
         self._towards = towards
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """A connection to the host at that port."""
+        """Return a connection to the host at that port."""
         host = self.hosts.get(address.port)
         if host is None:
             raise OSError(111, "Connection refused")
@@ -83,26 +83,26 @@ class Farm:
         self.members: dict[int, Member] = {}
         self.towards = {number: Pipe(FAST) for number in (1, 2, 3)}
         self.leaders: list[int] = []
-        """The servers that became leaders, in order."""
+        """Servers that became leaders, in order."""
         self._hosts: dict[int, Host] = {}
         self._disks = {number: MemoryDisk() for number in (1, 2, 3)}
         self._nursery = nursery
         self._server_options = server_options
 
     async def start(self, *numbers: int) -> None:
-        """Run servers on what their disks hold."""
+        """Start servers from their disks."""
         for number in numbers:
             await self._nursery.start(self._run, number)
 
     async def stop(self, number: int) -> None:
-        """End a server."""
+        """Stop a server."""
         member = self.members.pop(number)
         del self._hosts[number]
         member.scope.cancel()
         await member.ended.wait()
 
     async def leader(self) -> int:
-        """The server that leads, once its term has a committed entry."""
+        """Wait for a leader with a committed entry of its term, and return its number."""
         while True:
             for number, member in self.members.items():
                 raft = member.server.describe().raft
@@ -111,7 +111,7 @@ class Farm:
             await trio.sleep(0.01)
 
     async def write(self, number: int, commands: list[bytes]) -> None:
-        """Have commands committed by the leader."""
+        """Let the leader commit commands."""
         for command in commands:
             answer = await self.members[number].server.propose((command,))
             assert answer.outcome is Outcome.COMMITTED
@@ -148,8 +148,8 @@ class Farm:
 
 @asynccontextmanager
 async def farm(server_options: ServerOptions | None = None) -> AsyncIterator[Farm]:
-    """Three servers that run, over fast links."""
-    with trio.fail_after(PATIENCE_S):
+    """Run three servers over fast links."""
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             made = Farm(nursery, server_options or ServerOptions())
             await made.start(1, 2, 3)
@@ -163,8 +163,8 @@ def in_memory(test: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["many-entries", "large-entries", "snapshot"])
-def test_follower_behind_one_megabit_catches_up(kind: str) -> None:
-    """It lacks 8 MB, whose transfer takes 64 s; no server campaigns meanwhile."""
+def test_follower_over_one_megabit_link_catches_up(kind: str) -> None:
+    """The follower lacks 8 MB, whose transfer takes 64 s; until then no server campaigns."""
     sizes = [100_000] * 80 if kind == "many-entries" else [1_000_000] * 8
     options = ServerOptions()
     if kind == "snapshot":
@@ -189,7 +189,7 @@ def test_follower_behind_one_megabit_catches_up(kind: str) -> None:
 
 
 def test_large_entry_commits_over_one_megabit() -> None:
-    """Both followers are behind slow links."""
+    """Both followers have slow links."""
 
     async def run() -> None:
         async with farm() as made:

@@ -1,4 +1,4 @@
-"""Garlic Farm over real loopback sockets and TLS: certificates, pins, standard HTTP clients, rubbish."""
+"""Garlic Farm over real loopback sockets and TLS: certificates, pins, standard HTTP clients, malformed input."""
 
 import hashlib
 import http.client
@@ -61,7 +61,7 @@ class Listening:
 
     @property
     def address(self) -> PeerAddress:
-        """Where Bob listens, with the right fingerprint."""
+        """Return Bob's address with the right fingerprint."""
         return PeerAddress("127.0.0.1", self.port, self.certificate.fingerprint)
 
 
@@ -92,7 +92,7 @@ def dialer(password: str = PASSWORD) -> Dialer:
     )
 
 
-def test_a_certificate_is_made_once_private_and_neutral(tmp_path: Path) -> None:
+def test_certificate_is_made_once_as_private_neutral_file(tmp_path: Path) -> None:
     first = load_or_create_certificate(tmp_path / "state")
     assert load_or_create_certificate(tmp_path / "state") == first
     assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
@@ -101,13 +101,13 @@ def test_a_certificate_is_made_once_private_and_neutral(tmp_path: Path) -> None:
     assert [*first.path.parent.iterdir()] == [first.path]
 
 
-def test_two_nodes_have_different_certificates(tmp_path: Path) -> None:
+def test_nodes_have_different_certificates(tmp_path: Path) -> None:
     one, other = load_or_create_certificate(tmp_path / "1"), load_or_create_certificate(tmp_path / "2")
     assert one.fingerprint != other.fingerprint
     assert len(one.fingerprint) == 32
 
 
-def test_a_damaged_certificate_file_is_not_overwritten_and_says_what_to_do(tmp_path: Path) -> None:
+def test_damaged_certificate_is_not_overwritten(tmp_path: Path) -> None:
     path = load_or_create_certificate(tmp_path).path
     path.write_bytes(b"rubbish")
     with pytest.raises(CertificateError, match="move it away"):
@@ -115,13 +115,13 @@ def test_a_damaged_certificate_file_is_not_overwritten_and_says_what_to_do(tmp_p
     assert path.read_bytes() == b"rubbish"
 
 
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
     load_or_create_certificate(tmp_path).path.chmod(0o640)
     with pytest.raises(CertificateError, match="chmod 600"):
         load_or_create_certificate(tmp_path)
 
 
-def test_only_the_pinned_certificate_is_accepted(tmp_path: Path) -> None:
+def test_certificate_other_than_pinned_is_refused(tmp_path: Path) -> None:
     pem = load_or_create_certificate(tmp_path).path.read_text()
     der = ssl.PEM_cert_to_DER_cert(pem[: pem.index("-----BEGIN PRIVATE")])
     pin = hashlib.sha256(der).digest()
@@ -132,13 +132,13 @@ def test_only_the_pinned_certificate_is_accepted(tmp_path: Path) -> None:
         check_pinned(None, pin)
 
 
-def test_certificate_dates_are_independent_of_the_clock(tmp_path: Path) -> None:
+def test_certificate_dates_are_independent_of_clock(tmp_path: Path) -> None:
     begins, ends = load_or_create_certificate(tmp_path).dates()
     assert (f"{begins:%Y-%m-%d}", f"{ends:%Y-%m-%d}") == ("1970-01-01", "9999-12-31")
 
 
 @pytest.mark.parametrize("days", [(5_000, 8_650), (-20_000, -16_350), (-2, 3_650)])
-def test_certificate_with_dates_of_a_clock_is_made_again(tmp_path: Path, days: tuple[int, int]) -> None:
+def test_certificate_with_dates_of_clock_is_replaced(tmp_path: Path, days: tuple[int, int]) -> None:
     dated = self_signed(tmp_path, days=days)
     dated.path.rename(tmp_path / CERTIFICATE_FILE)
     found = load_or_create_certificate(tmp_path)
@@ -160,7 +160,7 @@ async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
     assert replies == [core.VoteReply(term=3, granted=True, correlation=77, pre_vote=True)]
 
 
-async def test_a_client_submits_over_tls(listening: Listening) -> None:
+async def test_client_submits_over_tls(listening: Listening) -> None:
     client = GarlicFarmClient(dialer(), lambda _: listening.address, [BOB], random=Random(6))
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
@@ -170,19 +170,19 @@ async def test_a_client_submits_over_tls(listening: Listening) -> None:
     assert listening.host.handler.log == [b"{}"]
 
 
-async def test_another_certificate_is_refused_before_any_credential_is_sent(listening: Listening) -> None:
+async def test_other_certificate_is_refused_before_sending_credentials(listening: Listening) -> None:
     failure = await expect_fault(dialer(), replace(listening.address, fingerprint=bytes(32)))
     assert failure.fault is Fault.WRONG_CERTIFICATE
     await trio.testing.wait_all_tasks_blocked()
     assert listening.host.metrics.counts[ConnectionEvent.CHALLENGES] == 0
 
 
-async def test_a_wrong_password_is_refused_over_tls(listening: Listening) -> None:
+async def test_wrong_password_is_refused_over_tls(listening: Listening) -> None:
     failure = await expect_fault(dialer("wrong"), listening.address)
     assert failure.fault is Fault.WRONG_CREDENTIALS
 
 
-async def test_a_closed_port_is_explained() -> None:
+async def test_closed_port_is_explained() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         failure = await expect_fault(dialer(), PeerAddress("127.0.0.1", reserved.getsockname()[1], bytes(32)))
@@ -191,7 +191,7 @@ async def test_a_closed_port_is_explained() -> None:
 
 
 @pytest.mark.parametrize("host", ["no..name", "...", "a" * 64 + ".example"])
-async def test_a_name_that_cannot_be_looked_up_is_explained(host: str) -> None:
+async def test_unresolvable_name_is_explained(host: str) -> None:
     refused = await expect_fault(dialer(), PeerAddress(host, 7669, bytes(32)))
     assert refused.fault is Fault.UNREACHABLE
     assert "not a name that can be looked up" in str(refused)
@@ -210,7 +210,7 @@ async def test_curl_gets_101_with_digest(listening: Listening) -> None:
     assert listening.host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
 
 
-async def test_the_standard_librarys_digest_and_http_get_101(listening: Listening) -> None:
+async def test_digest_client_of_standard_library_gets_101(listening: Listening) -> None:
     url = f"https://127.0.0.1:{listening.port}{PATH}"
     passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     passwords.add_password(None, url, CREDENTIALS.user, PASSWORD)
@@ -236,7 +236,7 @@ async def test_the_standard_librarys_digest_and_http_get_101(listening: Listenin
     assert await trio.to_thread.run_sync(both) == (401, 101)
 
 
-async def test_a_browser_at_the_root_sees_an_ordinary_404(listening: Listening) -> None:
+async def test_request_for_root_gets_404(listening: Listening) -> None:
     url = f"https://127.0.0.1:{listening.port}/"
 
     def ask() -> tuple[int, bytes]:
@@ -257,7 +257,7 @@ async def read_to_the_end(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
 
-async def test_rubbish_and_half_open_connections_change_nothing(listening: Listening) -> None:
+async def test_malformed_or_half_open_connections_have_no_effect(listening: Listening) -> None:
     random = Random(8)
     held = []
     for number in range(150):
@@ -287,10 +287,8 @@ async def test_tls_below_1_3_is_refused(listening: Listening) -> None:
     await trio.aclose_forcefully(transport)
 
 
-async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_comes(
-    tmp_path: Path, mock_clock: trio.testing.MockClock
-) -> None:
-    # Given a request that was answered
+async def test_answered_request_has_no_reply_timeout(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    # Given an answered request
     host = Host(BOB, connection=ConnectionOptions(answer_s=1.0, idle_s=60.0))
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
@@ -298,10 +296,10 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
         links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77))
         await receiver.wait_replies(1)
-        # When nothing comes for longer than an answer may take
+        # When no bytes arrive for longer than the reply timeout
         mock_clock.jump(30)
         await trio.testing.wait_all_tasks_blocked(0.01)
-        # Then the connection is as good as ever
+        # Then the connection is still usable
         links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=78))
         assert (await receiver.wait_replies(2))[1].correlation == 78
         assert host.incidents == []
@@ -309,8 +307,8 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         nursery.cancel_scope.cancel()
 
 
-async def test_thousands_of_requests_that_come_together_keep_no_task_from_its_turn(tmp_path: Path) -> None:
-    # Given a peer whose requests can all be answered at once, and a task that wants every turn that it can get
+async def test_thousands_of_requests_do_not_starve_other_tasks(tmp_path: Path) -> None:
+    # Given a peer whose requests can all be answered immediately, and a task that always wants to run
     host = Host(BOB, connection=ConnectionOptions(window=8))
     certificate = load_or_create_certificate(tmp_path)
     most = 0
@@ -326,7 +324,7 @@ async def test_thousands_of_requests_that_come_together_keep_no_task_from_its_tu
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
         nursery.start_soon(take_turns)
-        # When a thousand of them come in one piece
+        # When a thousand of them arrive together
         one = encode_request(
             RemoveServerRequest(
                 entries=(LogEntry(0, ClusterServer(ALICE, None)),),
@@ -338,11 +336,11 @@ async def test_thousands_of_requests_that_come_together_keep_no_task_from_its_tu
                 await trio.sleep(0.001)
         await trio.aclose_forcefully(dialed.stream)
         nursery.cancel_scope.cancel()
-    # Then between two of its turns no more were dealt with than fit into the window, before and after
+    # Then at most two windows of requests are handled between two runs of the task
     assert most <= 2 * 8
 
 
-async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Path) -> None:
+async def test_window_of_one_admits_requests_one_at_a_time(tmp_path: Path) -> None:
     host = Host(BOB, connection=ConnectionOptions(window=1))
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
@@ -356,7 +354,7 @@ async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Pat
 
 
 async def linked(nursery: trio.Nursery, address: PeerAddress) -> tuple[PeerLinks, RecordedReceiver]:
-    """Alice's links, connected to Bob, and Bob's replies."""
+    """Return Alice's links, connected to Bob, and the receiver of Bob's replies."""
     links, receiver = PeerLinks(dialer(), lambda _: address, metrics=Metrics(), random=Random(5)), RecordedReceiver()
     await nursery.start(links.run, receiver)
     links.connect([BOB])

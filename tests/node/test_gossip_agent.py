@@ -1,4 +1,4 @@
-"""The agent around the core, under a mock clock and a network in memory."""
+"""The gossip agent around the core, under a mock clock and with a network in memory."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ BROADCAST = Address("127.255.255.255", 7946)
 
 
 @in_simulated_time
-async def test_a_join_takes_a_token_and_ends_with_both_sides_knowing_each_other() -> None:
+async def test_join_with_token_makes_members_see_each_other() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed = await farm.start(keyring=None, insecure=True)
@@ -57,7 +57,7 @@ async def test_a_join_takes_a_token_and_ends_with_both_sides_knowing_each_other(
 
 
 @in_simulated_time
-async def test_a_change_reaches_the_events_with_the_signed_words_of_its_member() -> None:
+async def test_membership_event_has_signed_announcement() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         alice = await farm.start(seed, metadata=b"node of alice")
@@ -70,7 +70,7 @@ async def test_a_change_reaches_the_events_with_the_signed_words_of_its_member()
 
 
 @in_simulated_time
-async def test_eight_agents_through_one_seed_see_all_the_others() -> None:
+async def test_eight_agents_through_one_seed_see_each_other() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agents = await farm.start_many(8)
         await until_all_see_all(agents)
@@ -78,7 +78,7 @@ async def test_eight_agents_through_one_seed_see_all_the_others() -> None:
 
 
 @in_simulated_time
-async def test_a_crashed_agent_is_declared_dead_and_its_restart_is_seen() -> None:
+async def test_crashed_agent_is_declared_dead() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agents = await farm.start_many(4)
         await until_all_see_all(agents)
@@ -89,7 +89,7 @@ async def test_a_crashed_agent_is_declared_dead_and_its_restart_is_seen() -> Non
 
 
 @in_simulated_time
-async def test_an_agent_that_leaves_is_seen_to_have_left_not_to_have_died() -> None:
+async def test_leaving_agent_is_seen_as_left() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
@@ -99,7 +99,7 @@ async def test_an_agent_that_leaves_is_seen_to_have_left_not_to_have_died() -> N
 
 
 @in_simulated_time
-async def test_new_metadata_reaches_the_others_and_only_the_last_word_counts() -> None:
+async def test_latest_metadata_reaches_other_members() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed, alice = await farm.start_many(2)
         await until_all_see_all([seed, alice])
@@ -120,7 +120,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
 
 
 @in_simulated_time
-async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_counted() -> None:
+async def test_other_farm_in_broadcast_domain_is_ignored_but_counted() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         ours = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
         theirs = [await farm.start(broadcast=BROADCAST, keyring=Keyring.of(b"another" + bytes(25))) for _ in range(2)]
@@ -133,7 +133,7 @@ async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_coun
 
 
 @in_simulated_time
-async def test_what_comes_by_broadcast_and_is_no_presence_is_dropped() -> None:
+async def test_other_message_by_broadcast_is_dropped() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
@@ -142,20 +142,20 @@ async def test_what_comes_by_broadcast_and_is_no_presence_is_dropped() -> None:
 
 
 @in_simulated_time
-async def test_seeds_by_name_are_asked_for_until_they_resolve() -> None:
+async def test_seeds_by_name_are_resolved_again_until_found() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed = await farm.start(bind=Address("127.0.0.1", 7946))
         latecomer = await farm.start(seeds=("seed.farm.example:7946",))
         await trio.sleep(120)
         assert not sees(latecomer, seed)
-        assert 4 <= len(network.lookups) <= 10, "tried again, with growing pauses"
+        assert 4 <= len(network.lookups) <= 10, "retried with growing pauses"
         network.names["seed.farm.example"] = ["127.0.0.1"]
         await until(latecomer, lambda: sees(latecomer, seed))
 
 
 @in_simulated_time
-async def test_seeds_can_be_added_while_the_agent_runs() -> None:
+async def test_seeds_can_be_added_to_running_agent() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         alice, boris = await farm.start(), await farm.start()
         alice.add_seeds(boris.info.address)
@@ -163,7 +163,7 @@ async def test_seeds_can_be_added_while_the_agent_runs() -> None:
 
 
 @in_simulated_time
-async def test_nothing_is_sent_to_a_public_address_without_leave() -> None:
+async def test_datagram_to_public_address_needs_permission() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start()
@@ -173,17 +173,17 @@ async def test_nothing_is_sent_to_a_public_address_without_leave() -> None:
 
 
 @in_simulated_time
-async def test_rubbish_from_anywhere_is_counted_and_changes_nothing() -> None:
+async def test_malformed_or_replayed_datagrams_have_no_effect() -> None:
     network = MemoryNetwork()
-    stranger = Address("127.0.0.66", 666)
+    unknown = Address("127.0.0.66", 666)
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
         recorded = [datagram for _, target, datagram in network.sent if target == agents[0].info.address]
         before = statuses(agents[0])
-        unheard_salt = recorded[0][:20] + b"?" + recorded[0][21:]
-        for datagram in (*recorded, b"", b"?", b"\xfa" * 100, b"x" * 5000, unheard_salt):
-            network.deliver(datagram, stranger, agents[0].info.address)
+        other_salt = recorded[0][:20] + b"?" + recorded[0][21:]
+        for datagram in (*recorded, b"", b"?", b"\xfa" * 100, b"x" * 5000, other_salt):
+            network.deliver(datagram, unknown, agents[0].info.address)
         await until_counted(agents[0], Loss.OVERSIZE)
         await until_counted(agents[0], SealFault.BAD_SEAL)
         dropped = agents[0].describe().wire.dropped
@@ -193,7 +193,7 @@ async def test_rubbish_from_anywhere_is_counted_and_changes_nothing() -> None:
 
 
 @in_simulated_time
-async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -> None:
+async def test_join_flood_is_limited_per_source() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed = await farm.start()
@@ -208,7 +208,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
 
 
 @in_simulated_time
-async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_grows_without_end() -> None:
+async def test_broadcast_flood_does_not_delay_requests() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
@@ -218,13 +218,13 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
         for _ in range(BROADCASTS_LIMIT + BATCH):
             network.deliver(own_metadata, Address("127.0.0.9", 1), BROADCAST)
             network.deliver(b"rubbish", Address("127.0.0.9", 1), agent.info.address)
-        agent.set_metadata(b"heard all the same")
-        await until(other, lambda: other.members()[0].metadata == b"heard all the same")
+        agent.set_metadata(b"sent during the flood")
+        await until(other, lambda: other.members()[0].metadata == b"sent during the flood")
         await until_counted(agent, SealFault.SHORT, least=2 * BROADCASTS_LIMIT)
 
 
 @in_simulated_time
-async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
+async def test_broadcasts_over_limit_are_dropped_with_a_count() -> None:
     network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), keyring=RING)
     socket, broadcast_socket = network.bind(settings.bind, 1400), network.bind_broadcast(BROADCAST, 1400)
     discovery, signer = Discovery(BROADCAST, broadcast_socket), Signer(Ed25519PrivateKey.generate())
@@ -240,7 +240,7 @@ async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bo
 
 
 @in_simulated_time
-async def test_a_consumer_that_sleeps_learns_how_many_events_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_consumer_receives_number_of_lost_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_module, "EVENTS_LIMIT", 8)
     async with running_farm(MemoryNetwork()) as farm:
         seed, alice = await farm.start_many(2)
@@ -258,7 +258,7 @@ async def test_a_consumer_that_sleeps_learns_how_many_events_it_lost(monkeypatch
 
 
 @in_simulated_time
-async def test_a_restart_on_the_same_state_directory_has_the_same_name_and_a_higher_generation(tmp_path: Path) -> None:
+async def test_restart_keeps_node_id_with_higher_generation(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         first = await farm.start(seed, state_directory=tmp_path)
@@ -272,7 +272,7 @@ async def test_a_restart_on_the_same_state_directory_has_the_same_name_and_a_hig
 
 
 @in_simulated_time
-async def test_a_node_that_peers_remember_under_a_higher_generation_makes_the_next_one_durable(tmp_path: Path) -> None:
+async def test_higher_generation_from_peers_is_stored(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         node_id = load_identity(tmp_path).node_id
@@ -290,7 +290,7 @@ async def test_a_node_that_peers_remember_under_a_higher_generation_makes_the_ne
 
 
 @in_simulated_time
-async def test_a_node_whose_state_directory_was_copied_meets_the_copy_and_one_of_them_stops(tmp_path: Path) -> None:
+async def test_node_with_copied_state_directory_stops(tmp_path: Path) -> None:
     original, copy = tmp_path / "original", tmp_path / "copy"
     load_identity(original)
     shutil.copytree(original, copy)
@@ -307,14 +307,12 @@ async def test_a_node_whose_state_directory_was_copied_meets_the_copy_and_one_of
 
 
 @in_simulated_time
-async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_and_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_disk_pauses_node_with_outdated_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = MemoryNetwork()
-    kept_on_disk = write_durably
+    original_write = write_durably
     attempts: list[float] = []
 
-    def on_a_full_disk(path: Path, content: bytes) -> None:
+    def fail_for_full_disk(path: Path, content: bytes) -> None:
         attempts.append(trio.current_time())
         raise OSError(28, "No space left on device", str(path), len(content))
 
@@ -330,21 +328,21 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
         restored = await farm.start(seed, state_directory=tmp_path)
         assert restored.generation == 4
 
-        monkeypatch.setattr("gossip.node.state_files.write_durably", on_a_full_disk)
+        monkeypatch.setattr("gossip.node.state_files.write_durably", fail_for_full_disk)
         alarm = await next_alarm(restored)
         assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_STORED, False)
-        assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Free space", "generation 42"))
-        said_before = len(network.sent)
+        assert all(text in alarm.text for text in ("No space left", str(tmp_path), "Free space", "generation 42"))
+        sent_before = len(network.sent)
         await trio.sleep(300)
-        words = [each for each in network.sent[said_before:] if each[0] == restored.info.address]
-        assert words == [], "mute, not even under the old generation"
+        sent = [each for each in network.sent[sent_before:] if each[0] == restored.info.address]
+        assert sent == [], "it sends nothing, even with the old generation"
         assert restored.generation == 4
         assert (tmp_path / GENERATION_FILE).read_text().split()[0] == "4"
         assert not sees(seed, restored)
-        assert 5 < len(attempts) < 20, "again and again, not without a pause"
-        assert not [each for each in new_events(restored) if isinstance(each, Alarm)], "said once"
+        assert 5 < len(attempts) < 20, "retried with pauses"
+        assert not [each for each in new_events(restored) if isinstance(each, Alarm)], "reported once"
 
-        monkeypatch.setattr("gossip.node.state_files.write_durably", kept_on_disk)
+        monkeypatch.setattr("gossip.node.state_files.write_durably", original_write)
         passed = await next_alarm(restored)
         assert (passed.kind, passed.over) == (AlarmKind.GENERATION_NOT_STORED, True)
         await until(seed, lambda: sees(seed, restored))
@@ -362,7 +360,7 @@ async def next_alarm(agent: Group) -> Alarm:
 
 
 @in_simulated_time
-async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None:
+async def test_state_directory_is_used_by_one_agent(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         await farm.start(state_directory=tmp_path)
         with pytest.raises(StateError, match="in use"):
@@ -371,7 +369,7 @@ async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None
 
 
 @in_simulated_time
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_port_in_use_is_named() -> None:
     network = MemoryNetwork()
     address = Address("127.0.0.1", 7946)
     async with gossip.open_group(address, key=RING, network=network):
@@ -381,7 +379,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 
 @in_simulated_time
-async def test_the_events_end_with_the_agent() -> None:
+async def test_events_end_with_agent() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start()
         await farm.crash(agent)

@@ -1,8 +1,8 @@
-"""Answers to an address that nothing proves are together no larger than the datagram that they answer.
+"""Replies to an unproved address are together no larger than the datagram that caused them.
 
-A stranger with a copied key puts a victim's address into a datagram. Each code that a node may answer is sent in small
-and in ordinary form; the node has members, updates and user messages to tell. An address is proved once its node
-answered to a token or to the number of a ping.
+An attacker with a copied key puts a victim's address into a datagram. Each code that causes a reply is sent in small
+and in ordinary form, while the node has members, updates and user messages to send. An address is proved after its node
+has returned a token or the number of a ping.
 """
 
 import os
@@ -49,7 +49,7 @@ def ping(group: Group, payload: Payload, *, named: NodeId | None = None, request
 
 
 def questions(group: Group) -> dict[str, Message]:
-    """Every message that a node may answer, by what it is."""
+    """Return every message that a node may answer, by its description."""
     message_id = UserMessageId(1, SIGNER.node_id, 1)
     peer = group.members()[0].node_id
     return {
@@ -72,20 +72,21 @@ def questions(group: Group) -> dict[str, Message]:
 
 
 _HINT: set[Code] = {Code.BROADCAST}
-"""Not answered: it makes an address a hint, which is tried later, a few times, at a rate for each source."""
+"""Codes without a reply: they make an address a hint, tried later a few times, with a rate limit per source.
+"""
 
 
-_OF_ITS_OWN: set[int] = {Code.JOIN_REQ, Code.PING_REQUEST}
-"""No answers: a member whose description is new is asked to link, and probed, as every member."""
+_NOT_REPLIES: set[int] = {Code.JOIN_REQ, Code.PING_REQUEST}
+"""Codes that are not replies: a member with a new description receives a join and a probe, as every member does."""
 
 
-def test_every_code_is_among_the_questions() -> None:
+def test_questions_cover_all_codes_with_replies() -> None:
     kinds = {"JOIN_REQ", "JOIN_ACK", "JOIN_REDIRECT", "JOIN_NAK", "PING_REQUEST", "PING_RESPONSE", "LEAVE"}
     assert {each.name for each in set(Code) - _HINT} == kinds | {"QUERY_REPLY", "KEYRING_UPDATE"}
 
 
 @in_simulated_time
-async def test_answers_to_an_unproved_address_are_no_larger_than_the_question() -> None:
+async def test_replies_to_unproved_address_are_no_larger_than_request() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         groups = await farm.start_many(4)
@@ -100,13 +101,13 @@ async def test_answers_to_an_unproved_address_are_no_larger_than_the_question() 
             network.deliver(datagram, VICTIM, groups[0].info.address)
             await trio.sleep(0.01)
             answers = [
-                each for _, target, each in network.sent[before:] if target == VICTIM and each[0] not in _OF_ITS_OWN
+                each for _, target, each in network.sent[before:] if target == VICTIM and each[0] not in _NOT_REPLIES
             ]
             assert sum(map(len, answers)) <= len(datagram), f"{named}: {[*map(len, answers)]} to {len(datagram)}"
 
 
 @in_simulated_time
-async def test_an_unproved_ping_is_acked_all_the_same() -> None:
+async def test_unproved_ping_is_acknowledged() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         groups = await farm.start_many(2)
@@ -120,8 +121,8 @@ async def test_an_unproved_ping_is_acked_all_the_same() -> None:
         assert [answer[0] for answer in answers][:1] == [Code.PING_RESPONSE]
 
 
-def test_a_reflector_is_found_when_every_address_counts_as_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault, for which the rule above must fail."""
+def test_planted_reflector_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this planted fault every address counts as proved, and the rule above must fail."""
     send = Context.send
 
     def unlimited(context: Context, *arguments: Any) -> None:
@@ -130,4 +131,4 @@ def test_a_reflector_is_found_when_every_address_counts_as_proved(monkeypatch: p
 
     monkeypatch.setattr(Context, "send", unlimited)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
-        test_answers_to_an_unproved_address_are_no_larger_than_the_question()
+        test_replies_to_unproved_address_are_no_larger_than_request()

@@ -1,4 +1,4 @@
-"""What an application does wrong, or asks at a bad time, does not end its member and does not hang."""
+"""Mistakes of an application, and calls at a bad time, do not end its member and do not hang."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ TIMEOUT_S = 0.5
 
 
 async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alarm:
-    """The first alarm in a group's events, beginning or over."""
+    """Return the first alarm event of a group that begins or, with `over`, ends an alarm."""
     with trio.fail_after(120):
         async for event in group.events():
             if isinstance(event.event, gossip.Alarm) and event.event.over is over:
@@ -30,8 +30,8 @@ async def until_alarm(group: gossip.Group, *, over: bool = False) -> gossip.Alar
 
 
 @asynccontextmanager
-async def standing_still(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossip.Group]:
-    """A group of two that knows of each other, and from then on a core that decides nothing any more."""
+async def stopped_core(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossip.Group]:
+    """Yield a group of two members, with a core that then stops making decisions."""
     network = MemoryNetwork()
     async with (
         gossip.open_group(HOME, key=RING, network=network) as alice,
@@ -45,8 +45,8 @@ async def standing_still(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossi
 
 
 @in_simulated_time
-async def test_a_query_ends_in_time_also_when_the_core_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with standing_still(monkeypatch) as group:
+async def test_query_ends_in_time_with_stopped_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stopped_core(monkeypatch) as group:
         began = trio.current_time()
         with trio.fail_after(60):
             async with group.query("ping", timeout_s=TIMEOUT_S) as answers:
@@ -55,15 +55,15 @@ async def test_a_query_ends_in_time_also_when_the_core_stands_still(monkeypatch:
 
 
 @in_simulated_time
-async def test_the_list_of_keys_comes_also_when_the_core_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with standing_still(monkeypatch) as group:
+async def test_key_list_returns_with_stopped_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stopped_core(monkeypatch) as group:
         with trio.fail_after(60):
             listing = await gossip.KeyManager(group).list()
-        assert listing.keys, "our own answer is there"
+        assert listing.keys, "this member's own answer is present"
 
 
 @in_simulated_time
-async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> None:
+async def test_seeds_can_be_added_in_every_accepted_form() -> None:
     network = MemoryNetwork()
     network.names["seed.farm.example"] = [HOME]
     async with gossip.open_group(gossip.Address(HOME, 7946), key=RING, network=network) as alice:
@@ -79,7 +79,7 @@ async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> 
 
 
 @pytest.mark.parametrize(
-    ("seed", "words"),
+    ("seed", "message"),
     [
         ("10.0.0.2", "HOST:PORT"),
         (5, "or an Address"),
@@ -90,15 +90,15 @@ async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> 
     ],
 )
 @in_simulated_time
-async def test_a_seed_that_cannot_be_reached_is_refused_at_the_call(seed: Any, words: str) -> None:
+async def test_invalid_seed_is_refused_at_call(seed: Any, message: str) -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
-        with pytest.raises(gossip.ConfigError, match=words):
+        with pytest.raises(gossip.ConfigError, match=message):
             group.add_seeds(f"{HOME}:1", seed)
         await trio.sleep(5)
 
 
 @in_simulated_time
-async def test_only_so_many_names_are_followed() -> None:
+async def test_number_of_seeds_by_name_is_limited() -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         group.add_seeds(*[f"seed-{number}.example:1" for number in range(256)])
         group.add_seeds("seed-0.example:1")
@@ -110,17 +110,17 @@ def _raises(joiner: gossip.NodeInfo) -> None:
     joiner.metadata.decode("ascii")
 
 
-def _is_no_nak(joiner: gossip.NodeInfo) -> Any:
+def _returns_other_type(joiner: gossip.NodeInfo) -> Any:
     return True if joiner.metadata == b"\xff" else None
 
 
-def _cannot_be_sent(joiner: gossip.NodeInfo) -> Any:
+def _returns_unsendable_nak(joiner: gossip.NodeInfo) -> Any:
     return gossip.JoinNak("a domain of more characters than there is room for" * 99, 1) if joiner.metadata else None
 
 
-@pytest.mark.parametrize("admit", [_raises, _is_no_nak, _cannot_be_sent])
+@pytest.mark.parametrize("admit", [_raises, _returns_other_type, _returns_unsendable_nak])
 @in_simulated_time
-async def test_a_joiner_for_which_admit_fails_is_refused_with_an_alarm_and_the_member_goes_on(
+async def test_failing_admit_refuses_joiner_with_alarm(
     admit: Callable[[gossip.NodeInfo], Any],
 ) -> None:
     network = MemoryNetwork()
@@ -137,13 +137,13 @@ async def test_a_joiner_for_which_admit_fails_is_refused_with_an_alarm_and_the_m
         events: list[GroupEvent] = []
         with trio.move_on_after(1):
             async for event in alice.events():
-                events.append(event.event)  # noqa: PERF401 - a comprehension that is cut off keeps nothing
+                events.append(event.event)  # noqa: PERF401 - a canceled comprehension keeps nothing
         alarms = [each for each in events if isinstance(each, gossip.Alarm)]
         assert [each.over for each in alarms if each.kind is gossip.AlarmKind.ADMIT_FAILED] == [False, True], "once"
 
 
 @in_simulated_time
-async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an_alarm() -> None:
+async def test_joiner_refused_by_nak_of_admit_stays_outside() -> None:
     network = MemoryNetwork()
     nak = gossip.JoinNak("ourrules", 7, b"not blue")
     async with (
@@ -156,7 +156,7 @@ async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an
 
 
 @in_simulated_time
-async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -> None:
+async def test_failing_keyring_changed_raises_alarm() -> None:
     def keyring_changed(_ring: Keyring) -> None:
         raise ZeroDivisionError("division by zero")
 

@@ -1,4 +1,4 @@
-"""A holder of the farm's key cannot announce that a member left: the leaver signs it, and others pass that on."""
+"""An attacker with the farm's key cannot announce that a member left: the leaver signs it, and others forward it."""
 
 import os
 
@@ -28,7 +28,7 @@ PLACE = Address("127.0.0.1", 50_000)
 
 
 class KeyThief:
-    """Holds a copy of the farm's key, and an identity of its own that no member has."""
+    """An attacker with a copy of the farm's key, and an unknown identity."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.identity = Ed25519PrivateKey.generate()
@@ -36,17 +36,17 @@ class KeyThief:
         self._network = network
         self._envelope = Sealed(RING, os.urandom(SALT_BYTES), self.signer.node_id)
 
-    def say(self, target: Group, message: Message) -> None:
-        """As it stands, without the signatures that a node would add."""
+    def send(self, target: Group, message: Message) -> None:
+        """Send a message without the signatures that a node would add."""
         datagram = self._envelope.seal(encode(message), target.node_id)
         self._network.deliver(datagram, PLACE, target.info.address)
 
-    def tell(self, target: Group, update: VerdictUpdate) -> None:
-        """In a ping, as gossip is told."""
+    def send_update(self, target: Group, update: VerdictUpdate) -> None:
+        """Send an update in a ping, as gossip does."""
         payload = Payload((update,))
         own = self.signer.node_id
         ping = PingRequest(own, Incarnation(1, 0), target.node_id, target.info.incarnation, 1, 0, None, payload)
-        self.say(target, ping)
+        self.send(target, ping)
 
 
 async def three_members(farm: Farm) -> list[Group]:
@@ -57,8 +57,8 @@ async def three_members(farm: Farm) -> list[Group]:
 
 @pytest.mark.parametrize("proof", ["none", "of the thief", "of its announcement", "of an earlier incarnation"])
 @in_simulated_time
-async def test_a_living_member_is_not_believed_to_have_left_because_a_holder_of_the_key_says_so(proof: str) -> None:
-    # Given: three members, and a stranger with a copy of the key.
+async def test_forged_departure_is_dropped(proof: str) -> None:
+    # Given three members, and an attacker with a copy of the key
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, victim, _ = await three_members(farm)
@@ -70,15 +70,15 @@ async def test_a_living_member_is_not_believed_to_have_left_because_a_holder_of_
             "of its announcement": sign(victim.info, victim.identity.key).credential,
             "of an earlier incarnation": departure_proof(victim.identity.key, victim.node_id, Incarnation(1, 1 << 20)),
         }
-        # When: it spreads that the victim left, in a ping and in a Leave.
+        # When the attacker announces the departure of a member, in a ping and in a Leave
         for member in (witness, victim):
-            told = VerdictUpdate(victim.node_id, now, Status.LEFT, victim.node_id, proofs[proof])
-            thief.tell(member, told)
-            thief.say(member, Leave(victim.info))
+            update = VerdictUpdate(victim.node_id, now, Status.LEFT, victim.node_id, proofs[proof])
+            thief.send_update(member, update)
+            thief.send(member, Leave(victim.info))
         for member in (witness, victim):
             await until_counted(member, SealFault.FORGED)
         await trio.sleep(1)
-        # Then: no member believes it, the victim does not have to refute, and it was counted.
+        # Then the members ignore it and count it, and the victim does not need to refute it
         assert sees(witness, victim)
         assert victim.info.incarnation == now
         wire = witness.describe().wire
@@ -87,24 +87,24 @@ async def test_a_living_member_is_not_believed_to_have_left_because_a_holder_of_
 
 
 @in_simulated_time
-async def test_a_member_that_missed_the_leave_learns_of_it_from_others_with_the_leaver_s_signature() -> None:
-    # Given: a member that is cut off while another leaves.
+async def test_signed_departure_reaches_member_that_missed_it() -> None:
+    # Given a member, isolated during the departure of another member
     network = MemoryNetwork()
     async with running_farm(network) as farm:
-        teller, leaver, away = await three_members(farm)
+        witness, leaver, away = await three_members(farm)
         network.cut_off.add(away.info.address)
         await leaver.leave()
         await farm.crash(leaver)
-        await until(teller, lambda: sees(teller, leaver, status=Status.LEFT))
-        # When: it hears the others again, of whom the leaver is none.
+        await until(witness, lambda: sees(witness, leaver, status=Status.LEFT))
+        # When it is connected to the remaining members again
         network.cut_off.clear()
-        # Then: it knows that the leaver left, and did not merely die.
+        # Then it sees the leaver as left, not as dead
         await until(away, lambda: sees(away, leaver, status=Status.LEFT))
 
 
 @in_simulated_time
-async def test_a_recorded_leave_does_not_bury_the_member_that_has_come_back() -> None:
-    # Given: a member that left once; a holder of the key kept its signed Leave.
+async def test_replayed_departure_of_returned_member_is_ignored() -> None:
+    # Given a member that left once, and an attacker with its signed Leave
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, member, _ = await three_members(farm)
@@ -113,9 +113,11 @@ async def test_a_recorded_leave_does_not_bury_the_member_that_has_come_back() ->
         member.set_metadata(b"a later word of the same member")
         await until(witness, lambda: any(each.info.metadata for each in witness.members()))
         proof = departure_proof(member.identity.key, member.node_id, before.incarnation)
-        # When: it is played after the member has said something else since.
-        thief.tell(witness, VerdictUpdate(member.node_id, before.incarnation, Status.LEFT, member.node_id, proof))
+        # When the Leave is replayed after a later announcement of the member
+        thief.send_update(
+            witness, VerdictUpdate(member.node_id, before.incarnation, Status.LEFT, member.node_id, proof)
+        )
         await trio.sleep(1)
-        # Then: nothing happens.
+        # Then it has no effect
         assert sees(witness, member)
         assert witness.describe().wire.piggyback_left_out == 0, "the signature is good; the incarnation is old"

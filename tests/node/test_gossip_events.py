@@ -1,4 +1,4 @@
-"""What a node does about gossip's events when it was too late for some of them."""
+"""Handling of gossip events on a node that lost some of them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ LIMIT = 4
 
 
 class Node:
-    """The parts that take events, and a ring that has lost one of them."""
+    """The parts that receive events, and a ring that has lost one event."""
 
     def __init__(self, *, halted: bool = False) -> None:
         self.steps: list[str] = []
@@ -43,21 +43,21 @@ class Node:
         return 0
 
     def refresh(self) -> None:
-        """As the member directory."""
+        """Record a refresh, in place of the member directory."""
         self.steps.append("refresh")
 
     def of_cluster(self, _cluster: str) -> tuple[()]:
-        """As the member directory."""
+        """Return no members, in place of the member directory."""
         return ()
 
 
-async def test_a_loss_has_the_members_read_anew_at_once_though_more_events_wait() -> None:
+async def test_lost_event_refreshes_members_before_next_event() -> None:
     node = Node()
     await node.events.follow()
     assert node.steps == ["refresh", "event", "refresh", "event", "event", "event"]
 
 
-async def test_a_node_that_missed_the_alarm_about_an_identity_conflict_stops_all_the_same() -> None:
+async def test_node_that_lost_identity_conflict_alarm_stops() -> None:
     node = Node(halted=True)
     with pytest.raises(NodeStopped, match="uses this node's identity"):
         await node.events.follow()

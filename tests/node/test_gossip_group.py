@@ -1,4 +1,4 @@
-"""`gossip.open_group`: what an application sees of its group."""
+"""`gossip.open_group`: the interface for applications."""
 
 import subprocess
 import sys
@@ -20,13 +20,13 @@ HOME = "127.0.0.1"
 
 
 def seed_of(group: gossip.Group) -> tuple[str]:
-    """How others find this group."""
+    """Return the seeds for this group."""
     address = group.info.address
     return (f"{address.host}:{address.port}",)
 
 
 async def until_member(group: gossip.Group, other: gossip.Group, status: gossip.Status = gossip.Status.ALIVE) -> None:
-    """Wait until a group lists another node so."""
+    """Wait until a group lists another node with this status."""
     with trio.fail_after(60):
         async for event in group.events():
             what = event.event
@@ -38,7 +38,7 @@ async def until_member(group: gossip.Group, other: gossip.Group, status: gossip.
 
 
 @in_simulated_time
-async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() -> None:
+async def test_members_exchange_metadata_broadcasts_or_queries() -> None:
     network = MemoryNetwork()
     async with gossip.open_group(HOME, key=RING, network=network) as alice:
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), metadata=b"blue", network=network) as boris:
@@ -47,8 +47,8 @@ async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() ->
             assert [(each.node_id, each.metadata) for each in alice.members()] == [(boris.node_id, b"blue")]
             boris.set_metadata(b"green")
             boris.send_event("deploy", b"version 2")
-            word = await next_broadcast(alice)
-            assert (word.name, word.body) == ("deploy", b"version 2")
+            event = await next_broadcast(alice)
+            assert (event.name, event.body) == ("deploy", b"version 2")
             assert alice.members()[0].metadata == b"green"
 
             async with trio.open_nursery() as nursery:
@@ -60,7 +60,7 @@ async def test_members_metadata_broadcasts_queries_and_leaving_by_one_story() ->
 
 
 async def next_broadcast(group: gossip.Group) -> UserEvent:
-    """The first broadcast that a group hears."""
+    """Return the first broadcast that a group receives."""
     with trio.fail_after(60):
         async for event in group.events():
             if isinstance(event.event, gossip.UserEventReceived):
@@ -76,7 +76,7 @@ async def _answer_one(group: gossip.Group, body: bytes) -> None:
 
 
 @in_simulated_time
-async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same() -> None:
+async def test_readers_resume_after_cursor_with_equal_events() -> None:
     network = MemoryNetwork()
     async with gossip.open_group(HOME, key=RING, network=network) as alice:
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as boris:
@@ -85,7 +85,7 @@ async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same()
             boris.set_metadata(b"one")
             boris.send_event("two")
             await trio.sleep(5)
-        both = [await so_far(alice, cursor), await so_far(alice, cursor)]
+        both = [await stored_events(alice, cursor), await stored_events(alice, cursor)]
         assert both[0] == both[1]
         assert [event.cursor for event in both[0]] == list(range(cursor + 1, alice.cursor + 1))
         kinds = {type(event.event) for event in both[0]}
@@ -94,13 +94,13 @@ async def test_a_reader_resumes_behind_its_cursor_and_two_readers_see_the_same()
             await anext(alice.events(after=alice.cursor + 1))
 
 
-async def so_far(group: gossip.Group, cursor: int) -> list[Numbered[GroupEvent]]:
-    """The events after a cursor that are there already."""
+async def stored_events(group: gossip.Group, cursor: int) -> list[Numbered[GroupEvent]]:
+    """Return the stored events after a cursor."""
     reader = group.events(after=cursor)
     return [await anext(reader) for _ in range(group.cursor - cursor)]
 
 
-async def test_events_that_a_reader_was_too_late_for_are_counted() -> None:
+async def test_events_lost_to_slow_reader_are_counted() -> None:
     ring: EventRing[int] = EventRing(3)
     for number in range(1, 8):
         ring.append(number)
@@ -111,7 +111,7 @@ async def test_events_that_a_reader_was_too_late_for_are_counted() -> None:
     assert ring.lost == 3
 
 
-async def test_a_flood_of_user_events_pushes_no_other_event_out_of_the_ring() -> None:
+async def test_user_event_flood_keeps_other_events_in_ring() -> None:
     ring: EventRing[int | str] = EventRing(3)
     for event in ("alarm", 1, 2, 3, "changed", 4, 5, 6, 7):
         ring.append(event)
@@ -122,7 +122,7 @@ async def test_a_flood_of_user_events_pushes_no_other_event_out_of_the_ring() ->
 
 
 @in_simulated_time
-async def test_events_end_with_the_group() -> None:
+async def test_events_end_with_group() -> None:
     async with trio.open_nursery() as nursery:
         ended = trio.Event()
         async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
@@ -140,35 +140,35 @@ async def _read_to_the_end(group: gossip.Group, ended: trio.Event) -> None:
 
 
 @in_simulated_time
-async def test_too_many_events_are_refused_at_once_and_too_long_ones_as_well() -> None:
+async def test_user_events_over_rate_or_size_limit_are_refused() -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         with pytest.raises(ValueError, match="512 bytes"):
             group.send_event("long", bytes(513))
         for _ in range(int(REQUESTS_BURST)):
-            group.send_event("word")
+            group.send_event("event")
         with pytest.raises(gossip.BusyError, match="this message was not sent"):
-            group.send_event("word")
+            group.send_event("event")
         await trio.sleep(1)
-        group.send_event("word")
+        group.send_event("event")
 
 
 @in_simulated_time
-async def test_answers_to_many_queries_use_up_neither_the_rate_of_own_messages_nor_a_change_of_keys() -> None:
+async def test_replies_do_not_use_rate_of_own_messages() -> None:
     asker = NodeId(bytes(16))
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
-        asked = [Query(UserMessageId(time, asker, 1), "ping", b"", Address(HOME, 1), 5_000) for time in range(1, 42)]
-        for query in asked[:-1]:
+        queries = [Query(UserMessageId(time, asker, 1), "ping", b"", Address(HOME, 1), 5_000) for time in range(1, 42)]
+        for query in queries[:-1]:
             group.answer(query, b"pong")
         with pytest.raises(gossip.BusyError, match="20 answers per second"):
-            group.answer(asked[-1], b"pong")
+            group.answer(queries[-1], b"pong")
         for _ in range(int(REQUESTS_BURST)):
-            group.send_event("word")
+            group.send_event("event")
         assert group.keyring is not None
         await group.change_keyring(group.keyring.rekeyed(bytes(32), 1, 1))
         assert (group.keyring.primary, group.keyring.era) == (bytes(32), 1)
 
 
-async def test_two_changes_of_keys_that_wait_together_are_both_carried_out() -> None:
+async def test_waiting_keyring_changes_are_merged() -> None:
     requests = Requests(lambda: None)
     first, second = RING.install(b"1" * 32), RING.install(b"2" * 32)
     requests.change_keyring(first)
@@ -179,7 +179,7 @@ async def test_two_changes_of_keys_that_wait_together_are_both_carried_out() -> 
 
 @in_simulated_time
 @pytest.mark.parametrize("timeout_s", [-1, 0, 0.0001, 601])
-async def test_a_query_of_no_possible_timeout_is_refused_at_once_and_the_node_goes_on(timeout_s: float) -> None:
+async def test_query_with_invalid_timeout_is_refused(timeout_s: float) -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         with pytest.raises(ValueError, match="from 1 ms to 600 s"):
             async with group.query("ping", timeout_s=timeout_s):
@@ -189,7 +189,7 @@ async def test_a_query_of_no_possible_timeout_is_refused_at_once_and_the_node_go
 
 
 @in_simulated_time
-async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> None:
+async def test_node_in_maintenance_ignores_joiners() -> None:
     network = MemoryNetwork()
     async with (
         gossip.open_group(HOME, key=RING, network=network) as alice,
@@ -208,13 +208,13 @@ async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> Non
             await until_member(carol, alice)
 
 
-def test_the_pure_core_comes_without_trio_and_cryptography() -> None:
+def test_core_does_not_import_trio_or_cryptography() -> None:
     code = "import gossip, sys; gossip.Swim; print(sorted({'trio', 'cryptography', 'cbor2'} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("bind", ["localhost", "router.example", ""])
-def test_a_group_binds_to_a_numeric_host(bind: str) -> None:
+def test_group_must_bind_to_numeric_host(bind: str) -> None:
     with pytest.raises(gossip.ConfigError, match="numeric"):
         gossip.open_group(bind, key=RING)

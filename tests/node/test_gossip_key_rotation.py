@@ -1,4 +1,4 @@
-"""Rotation on a running group: no member is lost, the old key is refused afterwards, also after a restart."""
+"""Key rotation in a running group: no member is lost, and the old key is refused afterwards, also after a restart."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ OLD = key_id(RING.primary).hex()
 
 
 class LossyNetwork(MemoryNetwork):
-    """Loses one datagram in twenty."""
+    """A network that loses one datagram in twenty."""
 
     def __init__(self, random_seed: int) -> None:
         super().__init__()
@@ -46,73 +46,73 @@ class LossyNetwork(MemoryNetwork):
         self.loss = 0.05
 
     def deliver(self, datagram: bytes, source: Address, target: Address) -> None:
-        """Deliver most."""
+        """Deliver a datagram, except for random losses."""
         if self.random.random() >= self.loss:
             super().deliver(datagram, source, target)
 
 
 def primaries(agents: list[Group]) -> set[bytes]:
-    """The keys that agents seal with."""
+    """Return the keys that agents seal with."""
     return {agent.keyring.primary for agent in agents if agent.keyring is not None}
 
 
-async def until_everywhere(room: KeyManager) -> None:
+async def until_everywhere(manager: KeyManager) -> None:
     """Wait until every member has the same keys."""
     with trio.fail_after(60):
-        while not (await room.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
+        while not (await manager.list()).is_everywhere:  # noqa: ASYNC110 - what others hold has no event here
             await trio.sleep(0.5)
 
 
 def events_of(agent: Group) -> list[object]:
-    """What an agent has told so far."""
+    """Return the unread events of an agent."""
     return new_events(agent)
 
 
 @pytest.mark.parametrize("random_seed", range(2))
-def test_rotation_in_a_group_of_twelve_with_loss_loses_no_member_and_the_old_key_is_refused(random_seed: int) -> None:
+def test_rotation_with_loss_keeps_members_but_not_old_key(random_seed: int) -> None:
     @in_simulated_time
-    async def story() -> None:
+    async def scenario() -> None:
         network = LossyNetwork(random_seed)
         async with running_farm(network) as farm:
             agents = await farm.start_many(12)
             await until_all_see_all(agents)
             for agent in agents:
                 events_of(agent)
-            room = KeyManager(agents[4])
-            name = await room.install()
-            await until_everywhere(room)
-            await room.use(name)
-            await until_everywhere(room)
-            await room.remove(OLD)
-            await until_everywhere(room)
+            manager = KeyManager(agents[4])
+            name = await manager.install()
+            await until_everywhere(manager)
+            await manager.use(name)
+            await until_everywhere(manager)
+            await manager.remove(OLD)
+            await until_everywhere(manager)
             await trio.sleep(30)
-            told = [(agent, event) for agent in agents for event in events_of(agent)]
-            lost = [each for each in told if getattr(each[1], "status", None) in {Status.DEAD, Status.LEFT}]
+            events = [(agent, event) for agent in agents for event in events_of(agent)]
+            lost = [each for each in events if getattr(each[1], "status", None) in {Status.DEAD, Status.LEFT}]
             assert lost == [], f"random seed {random_seed}"
             assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
             assert {key_id(each).hex() for each in primaries(agents)} == {name}
             await _refuses_the_old_key(network, agents[7])
 
-    story()
+    scenario()
 
 
 async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
-    """A ping sealed with the old key, from a new start, ends at the seal."""
+    """Send a ping sealed with the old key, as a restarted node; it is dropped when it is opened."""
     network.loss = 0
     before = agent.describe()
-    stranger = MemorySocket(network, Address("127.0.0.1", 9))
+    unknown = MemorySocket(network, Address("127.0.0.1", 9))
     info = agent.info
     codec = SecureCodec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
     ping = PingRequest(NodeId(b"stranger"), info.incarnation, info.node_id, info.incarnation, 1, 0)
-    stranger.send(codec.outgoing(ping, info.node_id), info.address)
+    unknown.send(codec.outgoing(ping, info.node_id), info.address)
     await until_counted(agent, SealFault.RETIRED_KEY)
     received = agent.describe().core.received["PingRequest"]
-    assert received - before.core.received["PingRequest"] < 20, "pings of the group itself, no more"
+    assert received - before.core.received["PingRequest"] < 20, "only pings of the group itself"
     assert not [each for _, target, each in network.sent if target == Address("127.0.0.1", 9)]
 
 
 class LossyUdp:
-    """The kernel's sockets, but one datagram in twenty is not handed to them."""
+    """The kernel's sockets, with a loss of one datagram in twenty."""
 
     def __init__(self, random_seed: int) -> None:
         self.random = Random(random_seed)
@@ -122,7 +122,7 @@ class LossyUdp:
         self.resolve = self._udp.resolve
 
     def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
-        """A socket whose datagrams may go astray."""
+        """Return a socket that loses datagrams."""
         return LossySocket(self._udp.bind(address, limit_bytes), self)
 
 
@@ -139,37 +139,38 @@ class LossySocket:
         self.close = socket.close
 
     def send(self, datagram: bytes, target: Address) -> bool:
-        """Send most."""
+        """Send a datagram, except for random losses."""
         if self._network.random.random() < 0.05:
             self._network.lost += 1
             return True
         return self._socket.send(datagram, target)
 
 
-async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
+async def test_rotation_over_real_sockets_with_loss_keeps_members() -> None:
     random_seed = randrange(2**32)
     network = LossyUdp(random_seed)
     async with running_farm(network) as farm:
-        # A busy machine looks like a dead member to short patience; how long patience must be is not the question here.
+        # On a busy machine a short timeout marks members dead. This test does not measure timeouts, so it uses a long
+        # one.
         agents = await farm.start_many(5, options=replace(SwimOptions.loopback(), suspicion_multiplier=100))
         await until_all_see_all(agents)
         for agent in agents:
             events_of(agent)
-        room = KeyManager(agents[2])
-        name = await room.install()
-        await until_everywhere(room)
-        await room.use(name)
-        await until_everywhere(room)
-        await room.remove(OLD)
-        await until_everywhere(room)
+        manager = KeyManager(agents[2])
+        name = await manager.install()
+        await until_everywhere(manager)
+        await manager.use(name)
+        await until_everywhere(manager)
+        await manager.remove(OLD)
+        await until_everywhere(manager)
         listing = await KeyManager(agents[4]).list()
         members = tuple(sorted(agent.node_id for agent in agents))
         assert {each.name: (each.opened_by, each.sealed_by) for each in listing.keys} == {
             name: (members, members),
             OLD: ((), ()),
         }, f"random seed {random_seed}"
-        told = [event for agent in agents for event in events_of(agent)]
-        lost = [each for each in told if getattr(each, "status", None) in {Status.DEAD, Status.LEFT}]
+        events = [event for agent in agents for event in events_of(agent)]
+        lost = [each for each in events if getattr(each, "status", None) in {Status.DEAD, Status.LEFT}]
         assert lost == [], f"random seed {random_seed}"
         assert all(sees(agent, *[each for each in agents if each is not agent]) for agent in agents)
         late = await farm.start(agents[0])
@@ -181,16 +182,16 @@ async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
 
 
 @in_simulated_time
-async def test_a_member_that_was_cut_off_while_keys_were_installed_and_used_catches_up() -> None:
+async def test_isolated_member_catches_up_with_rotation() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(4)
         await until_all_see_all(agents)
-        *others, sleeper = agents
-        network.cut_off.add(sleeper.info.address)
-        room = KeyManager(others[0])
-        name = await room.install()
-        await room.use(name, force=True)
+        *others, isolated = agents
+        network.cut_off.add(isolated.info.address)
+        manager = KeyManager(others[0])
+        name = await manager.install()
+        await manager.use(name, force=True)
         network.cut_off.clear()
         with trio.fail_after(30):
             while len(primaries(agents)) > 1:  # noqa: ASYNC110 - the same
@@ -199,7 +200,7 @@ async def test_a_member_that_was_cut_off_while_keys_were_installed_and_used_catc
 
 
 @in_simulated_time
-async def test_a_joiner_with_the_key_that_is_being_replaced_is_told_the_new_one_and_joins() -> None:
+async def test_joiner_with_replaced_key_receives_new_key() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         name = await KeyManager(seed).install()
@@ -210,7 +211,7 @@ async def test_a_joiner_with_the_key_that_is_being_replaced_is_told_the_new_one_
 
 
 @in_simulated_time
-async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> None:
+async def test_joiner_with_retired_key_raises_one_alarm() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed = await farm.start()
@@ -227,20 +228,20 @@ async def test_a_joiner_with_a_retired_key_is_told_so_and_raises_one_alarm() -> 
         assert seed.members() == late.members() == ()
         await trio.sleep(120)
         kinds = [each.kind for each in events_of(late) if isinstance(each, Alarm)]
-        assert AlarmKind.KEY_RETIRED not in kinds, "said once"
+        assert AlarmKind.KEY_RETIRED not in kinds, "reported once"
 
 
 async def _rotate(agent: Group) -> str:
-    room = KeyManager(agent)
-    before = (await room.list()).primary
-    name = await room.install()
-    await room.use(name)
-    await room.remove(before)
+    manager = KeyManager(agent)
+    before = (await manager.list()).primary
+    name = await manager.install()
+    await manager.use(name)
+    await manager.remove(before)
     return name
 
 
 @in_simulated_time
-async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None:
+async def test_restart_keeps_new_key(tmp_path: Path) -> None:
     changed: list[Keyring] = []
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
@@ -258,7 +259,7 @@ async def test_a_restart_does_not_bring_the_old_key_back(tmp_path: Path) -> None
 
 
 @in_simulated_time
-async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others(tmp_path: Path) -> None:
+async def test_later_key_in_configuration_reaches_other_members(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
         alice = await farm.start(seed, state_directory=tmp_path)
@@ -280,7 +281,7 @@ async def test_a_later_key_in_the_configuration_counts_and_is_told_to_the_others
 
 
 @in_simulated_time
-async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm() -> None:
+async def test_unstored_key_is_used_with_alarm() -> None:
     def full(_ring: Keyring) -> None:
         raise StateError("the disk is full")
 
@@ -299,7 +300,7 @@ async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm
 
 
 @in_simulated_time
-async def test_the_old_key_stays_until_every_member_has_stored_the_new_one() -> None:
+async def test_old_key_stays_until_all_members_stored_new_key() -> None:
     # Given a member that cannot store keys
     is_full = True
 
@@ -311,14 +312,14 @@ async def test_the_old_key_stays_until_every_member_has_stored_the_new_one() -> 
         seed = await farm.start()
         alice = await farm.start(seed, keyring_changed=store)
         await until_all_see_all([seed, alice])
-        for room in (KeyManager(seed), KeyManager(alice)):
-            # When a key is made, then both report where it is not stored, and it is not used
-            name = await room.install()
-            await until_everywhere(room)
-            assert (await room.list()).unstored == (alice.node_id,)
+        for manager in (KeyManager(seed), KeyManager(alice)):
+            # When a key is made, then both report the member without it, and the key cannot be used
+            name = await manager.install()
+            await until_everywhere(manager)
+            assert (await manager.list()).unstored == (alice.node_id,)
             with pytest.raises(KeyringError, match=f"{alice.node_id.hex()}.* and stored"):
-                await room.use(name)
-        # And when its disk is repaired, it stores the key without a restart, and the alarm ends
+                await manager.use(name)
+        # When the disk has space again, then the member stores the key without a restart, and the alarm ends
         is_full = False
         alarms: list[Alarm] = []
         with trio.fail_after(RETRY_LAST_S):
@@ -326,33 +327,33 @@ async def test_the_old_key_stays_until_every_member_has_stored_the_new_one() -> 
                 event = await next_event(alice)
                 alarms += [event] if isinstance(event, Alarm) else []
         assert {each.kind for each in alarms} == {AlarmKind.KEYRING_NOT_STORED}
-        assert (await room.list()).unstored == ()
-        await room.use(name)
-        await until_everywhere(room)
-        await room.remove(OLD)
+        assert (await manager.list()).unstored == ()
+        await manager.use(name)
+        await until_everywhere(manager)
+        await manager.remove(OLD)
 
 
 @in_simulated_time
-async def test_the_next_step_waits_for_every_member_unless_forced() -> None:
+async def test_next_step_waits_for_all_members_unless_forced() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
-        room = KeyManager(agents[0])
+        manager = KeyManager(agents[0])
         network.cut_off.add(agents[2].info.address)
-        name = await room.install()
-        room.survey_timeout_s = 0.1  # asked before the member that is cut off is declared dead
-        listing = await room.list()
+        name = await manager.install()
+        manager.survey_timeout_s = 0.1  # the query ends before the isolated member is declared dead
+        listing = await manager.list()
         assert (listing.agreeing, listing.silent) == ((agents[1].node_id,), (agents[2].node_id,))
         with pytest.raises(KeyringError, match=agents[2].node_id.hex()):
-            await room.use(name)
-        await room.use(name, force=True)
+            await manager.use(name)
+        await manager.use(name, force=True)
         with pytest.raises(KeyringError, match="no key has the id"):
-            await room.use("00000000")
+            await manager.use("00000000")
 
 
 @in_simulated_time
-async def test_a_group_in_clear_has_no_keys() -> None:
+async def test_unencrypted_group_has_no_keys() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(keyring=None, insecure=True)
         with pytest.raises(KeyringError, match="in clear"):
@@ -360,7 +361,7 @@ async def test_a_group_in_clear_has_no_keys() -> None:
 
 
 @in_simulated_time
-async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp_path: Path) -> None:
+async def test_stored_keys_of_another_farm_are_ignored(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(state_directory=tmp_path)
         await _rotate(agent)
@@ -371,7 +372,7 @@ async def test_the_keys_of_another_farm_in_the_state_directory_are_not_taken(tmp
 
 
 def _damaged(content: bytes) -> dict[str, bytes]:
-    """A file of keys as disks, editors and people leave it."""
+    """Return damaged variants of a key file, as disks, editors and people cause them."""
     flipped = {f"byte {at} flipped": _flipped(content, at) for at in range(len(content))}
     return {**flipped, "empty": b"", "cut": content[:-3], "zeros": bytes(len(content)), "longer": content + b"\n"}
 
@@ -381,7 +382,7 @@ def _flipped(content: bytes, at: int) -> bytes:
 
 
 @in_simulated_time
-async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+async def test_damaged_key_file_prevents_start_with_remedy(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(state_directory=tmp_path)
         await KeyManager(agent).install()
@@ -397,7 +398,7 @@ async def test_a_damaged_key_file_stops_the_start_and_says_what_to_do(tmp_path: 
 
 
 @in_simulated_time
-async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_that_mends_it(tmp_path: Path) -> None:
+async def test_readable_key_file_prevents_start_with_remedy(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         agent = await farm.start(state_directory=tmp_path)
         await KeyManager(agent).install()

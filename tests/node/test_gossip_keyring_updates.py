@@ -1,4 +1,4 @@
-"""Keyring updates count from members that the application permits, once, and are never sealed for another node."""
+"""Keyring updates are accepted from permitted members, take effect once, and are never sealed for another node."""
 
 import os
 
@@ -23,7 +23,7 @@ LABEL = RING.label
 
 
 def rotated(agent: Group, key: bytes) -> KeyringUpdate:
-    """What an operator's first step would tell."""
+    """Return the update of an operator's first step."""
     chain = agent.keyring
     assert chain is not None
     return KeyringUpdate(chain.install(key).use(key))
@@ -35,41 +35,41 @@ def primary(agent: Group) -> bytes:
     return chain.primary
 
 
-def sealed(news: KeyringUpdate) -> bytes:
-    """With a copy of the farm's key."""
-    return Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(news))
+def sealed(update: KeyringUpdate) -> bytes:
+    """Return an update sealed with the farm's key."""
+    return Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(update))
 
 
-def told_of_refusals(agent: Group) -> list[KeyringUpdateRefused]:
+def new_refusals(agent: Group) -> list[KeyringUpdateRefused]:
     return [event for event in new_events(agent) if isinstance(event, KeyringUpdateRefused)]
 
 
 @in_simulated_time
-async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told() -> None:
-    # Given: a group that lets its three members tell keys, and a stranger with a copy of its key.
+async def test_keyring_update_without_permission_is_dropped() -> None:
+    # Given a group that accepts keys from its three members, and an attacker with a copy of its key
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3, may_tell_keys=lambda node_id: node_id in members)
         members.update(agent.node_id for agent in agents)
         await until_all_see_all(agents)
         thief = Ed25519PrivateKey.generate()
-        news = rotated(agents[0], b"x" * 32)
-        told_of_refusals(agents[0])
-        # When: it tells keys unsigned, in a member's name, and signed by an identity of its own, a hundred times.
-        for forged in (news, KeyringUpdate(news.keyring, agents[1].node_id, sign_keys(news, thief).credential)):
+        update = rotated(agents[0], b"x" * 32)
+        new_refusals(agents[0])
+        # When the attacker sends keys unsigned, in a member's name, and a hundred times signed by its own identity
+        for forged in (update, KeyringUpdate(update.keyring, agents[1].node_id, sign_keys(update, thief).credential)):
             network.deliver(sealed(forged), PLACE, agents[0].info.address)
         await until_counted(agents[0], SealFault.FORGED, 2)
         for _ in range(100):
-            network.deliver(sealed(sign_keys(news, thief)), PLACE, agents[0].info.address)
+            network.deliver(sealed(sign_keys(update, thief)), PLACE, agents[0].info.address)
         await until_counted(agents[0], Loss.KEYRING_OF_A_STRANGER, 100)
-        # Then: no member seals with it, and the application heard of it, once.
+        # Then no member seals with the key, and the application receives one event
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}
-        assert told_of_refusals(agents[0]) == [KeyringUpdateRefused(Signer(thief).node_id, PLACE)]
+        assert new_refusals(agents[0]) == [KeyringUpdateRefused(Signer(thief).node_id, PLACE)]
 
 
 @in_simulated_time
-async def test_recorded_key_news_of_a_member_changes_nothing_when_it_is_played_again() -> None:
+async def test_replayed_keyring_update_is_ignored() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(2)
@@ -81,43 +81,43 @@ async def test_recorded_key_news_of_a_member_changes_nothing_when_it_is_played_a
         await agents[0].change_keyring(rotated(agents[0], b"2" * 32).keyring)
         await trio.sleep(1)
         rings = [agent.keyring for agent in agents]
-        # When: the first news is played again, while the key that it was sealed with still opens.
+        # When the first update is replayed, while its sealing key can still be opened
         for agent in agents:
             network.deliver(sealed(first), PLACE, agent.info.address)
         await trio.sleep(1)
-        # Then: the ring is the one of the second.
+        # Then the second update still determines the ring
         assert [agent.keyring for agent in agents] == rings
         assert {primary(agent) for agent in agents} == {b"2" * 32}
 
 
 @in_simulated_time
-async def test_a_member_that_was_deaf_for_a_whole_rotation_gets_the_ring_in_a_box_of_its_own() -> None:
-    # Given: a member to which nothing comes while the others rotate.
+async def test_member_isolated_during_rotation_receives_ring_in_box() -> None:
+    # Given a member that does not receive datagrams while the others rotate
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
-        deaf = agents[2]
-        network.cut_off.add(deaf.info.address)
+        isolated = agents[2]
+        network.cut_off.add(isolated.info.address)
         chain = rotated(agents[0], b"n" * 32).keyring
         await agents[0].change_keyring(chain)
         await trio.sleep(1)
         await agents[0].change_keyring(chain.remove(RING.primary))
         await trio.sleep(1)
-        # When: it is back with a key that opens nothing any more.
+        # When it is connected again, and the others have retired its key
         network.sent.clear()
         network.cut_off.clear()
         await until_all_see_all(agents)
         await trio.sleep(5)
-        # Then: it has the ring, which no datagram sealed with the old key has told.
+        # Then it has received the ring, but not in a datagram sealed with the old key
         assert {primary(agent) for agent in agents} == {b"n" * 32}
-        boxes = [each for _, target, each in network.sent if is_boxed(each, LABEL) and target == deaf.info.address]
+        boxes = [each for _, target, each in network.sent if is_boxed(each, LABEL) and target == isolated.info.address]
         assert boxes
         assert all(each.startswith(prefix(Code.KEYRING_UPDATE, LABEL) + MARK) for each in boxes)
 
 
 @in_simulated_time
-async def test_no_box_is_made_for_a_member_that_may_not_send_keys_itself() -> None:
+async def test_box_is_not_made_for_member_without_permission() -> None:
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
         agents = await farm.start_many(2, may_tell_keys=lambda node_id: node_id in members)
@@ -134,7 +134,7 @@ async def test_no_box_is_made_for_a_member_that_may_not_send_keys_itself() -> No
         assert boxed_for == {agents[0].info.address}
 
 
-def test_a_box_opens_for_its_identity_alone_and_no_bit_of_it_can_be_changed() -> None:
+def test_box_opens_only_unchanged_for_its_identity() -> None:
     recipient, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     datagram = box(b"\x47news", recipient.public_key().public_bytes_raw(), LABEL)
     assert unbox(datagram, recipient) == b"\x47news"

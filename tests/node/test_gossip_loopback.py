@@ -18,14 +18,14 @@ from tests.node.gossip_farm import running_farm, sees, statuses, until, until_al
 
 @pytest.fixture
 def broadcast() -> Address:
-    """A loopback broadcast address with an unused port."""
+    """Return a loopback broadcast address with an unused port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return Address("127.255.255.255", probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("count", [3, 8])
-async def test_agents_through_one_seed_see_all_the_others(count: int) -> None:
+async def test_agents_through_one_seed_see_each_other(count: int) -> None:
     async with running_farm() as farm:
         agents = await farm.start_many(count)
         await until_all_see_all(agents)
@@ -36,7 +36,7 @@ async def test_agents_through_one_seed_see_all_the_others(count: int) -> None:
             assert wire.dropped == {}
 
 
-async def test_an_agent_that_is_cancelled_is_declared_dead_by_the_others() -> None:
+async def test_canceled_agent_is_declared_dead() -> None:
     async with running_farm() as farm:
         agents = await farm.start_many(3)
         await until_all_see_all(agents)
@@ -46,7 +46,7 @@ async def test_an_agent_that_is_cancelled_is_declared_dead_by_the_others() -> No
         assert sees(agents[0], agents[1])
 
 
-async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_farm_stays_apart(
+async def test_broadcast_connects_agents_of_one_farm_only(
     broadcast: Address,
 ) -> None:
     async with running_farm() as farm:
@@ -60,18 +60,18 @@ async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_far
         assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [2, 2, 2, 1, 1]
 
 
-async def test_random_bytes_on_both_sockets_change_nothing(broadcast: Address) -> None:
+async def test_random_bytes_on_both_sockets_have_no_effect(broadcast: Address) -> None:
     seed = random.randrange(2**32)
     dice = random.Random(seed)
     async with running_farm() as farm:
         agents = [await farm.start(broadcast=broadcast) for _ in range(2)]
         await until_all_see_all(agents)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown:
+            unknown.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             for _ in range(300):
-                rubbish = dice.randbytes(dice.randrange(1500))
-                stranger.sendto(rubbish, (agents[0].info.address.host, agents[0].info.address.port))
-                stranger.sendto(rubbish, (broadcast.host, broadcast.port))
+                noise = dice.randbytes(dice.randrange(1500))
+                unknown.sendto(noise, (agents[0].info.address.host, agents[0].info.address.port))
+                unknown.sendto(noise, (broadcast.host, broadcast.port))
                 await trio.lowlevel.checkpoint()
         for reason in (SealFault.OTHER_FARM, Loss.MISPLACED, Loss.OVERSIZE):
             await until_counted(agents[0], reason)
@@ -80,7 +80,7 @@ async def test_random_bytes_on_both_sockets_change_nothing(broadcast: Address) -
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
-async def test_agents_speak_ipv6() -> None:
+async def test_agents_support_ipv6() -> None:
     try:
         UdpNetwork().bind(Address("::1", 0), 1400).close()
     except OSError as error:
@@ -90,7 +90,7 @@ async def test_agents_speak_ipv6() -> None:
         await until_all_see_all(agents)
 
 
-async def test_a_datagram_above_the_limit_arrives_as_one_byte_more_than_the_limit() -> None:
+async def test_oversized_datagram_arrives_one_byte_over_limit() -> None:
     receiver, sender = (UdpNetwork().bind(Address("127.0.0.1", 0), 100) for _ in range(2))
     assert sender.send(b"x" * 500, receiver.address)
     with trio.fail_after(10):
@@ -106,14 +106,14 @@ FLOOD = 20_000
 """More small datagrams than the kernel keeps for one socket."""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell what they dropped")
-async def test_what_the_kernel_had_no_room_for_is_counted_as_overload() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not report dropped datagrams")
+async def test_datagrams_dropped_by_kernel_are_counted() -> None:
     async with running_farm() as farm:
         agent = await farm.start()
         before = agent.describe().wire.received
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            for _ in range(FLOOD):  # without a pause in which the agent could read
-                stranger.sendto(b"rubbish", (agent.info.address.host, agent.info.address.port))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown:
+            for _ in range(FLOOD):  # without a pause for the agent to read
+                unknown.sendto(b"noise", (agent.info.address.host, agent.info.address.port))
         overloaded = agent.describe().wire.dropped[Loss.OVERLOADED]
         assert 0 < overloaded < FLOOD
         await until_counted(agent, SealFault.SHORT, least=FLOOD - overloaded)
@@ -122,7 +122,7 @@ async def test_what_the_kernel_had_no_room_for_is_counted_as_overload() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("sys.platform", "another"), ("_SO_MEMINFO", 9_999)])
-async def test_a_kernel_that_does_not_tell_what_it_dropped_is_no_error(
+async def test_kernel_without_drop_counter_is_supported(
     name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver, sender = (UdpNetwork().bind(Address("127.0.0.1", 0), 100) for _ in range(2))
@@ -134,10 +134,10 @@ async def test_a_kernel_that_does_not_tell_what_it_dropped_is_no_error(
     known = receiver.overflowed()
     sender.close()
     receiver.close()
-    assert receiver.overflowed() == known, "a closed socket says what it last knew"
+    assert receiver.overflowed() == known, "a closed socket returns its last value"
 
 
-async def test_a_closed_socket_ends_its_reader_and_sends_nothing() -> None:
+async def test_closed_socket_ends_reader_without_sending() -> None:
     receiver = UdpNetwork().bind(Address("127.0.0.1", 0), 100)
     async with trio.open_nursery() as nursery:
 
@@ -154,6 +154,6 @@ async def test_a_closed_socket_ends_its_reader_and_sends_nothing() -> None:
     assert not receiver.send(b"late", Address("127.0.0.1", 9))
 
 
-async def test_a_name_resolves_to_numeric_addresses() -> None:
+async def test_name_resolves_to_numeric_addresses() -> None:
     found = await UdpNetwork().resolve("localhost", 7946)
     assert Address("127.0.0.1", 7946) in found or Address("::1", 7946) in found

@@ -1,4 +1,4 @@
-"""What `gossip.open_group` refuses: always a `ConfigError`, at once, with what was given and what is expected."""
+"""Errors of `gossip.open_group`: always an immediate `ConfigError` with the given and the expected value."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -63,9 +63,7 @@ HOME = Address("127.0.0.1", 7946)
         ({"capacty": 5}, "capacty", "no such setting"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once_with_what_is_expected(
-    settings: dict[str, Any], given: str, expected: str
-) -> None:
+def test_invalid_argument_is_refused_with_expected_value(settings: dict[str, Any], given: str, expected: str) -> None:
     with pytest.raises(gossip.ConfigError) as caught:
         gossip.open_group(**{"bind": HOME, "key": KEY, **settings})
     assert given in str(caught.value)
@@ -73,12 +71,12 @@ def test_a_wrong_argument_is_refused_at_once_with_what_is_expected(
     assert KEY.decode() not in str(caught.value), "a key is never printed"
 
 
-def test_every_setting_has_its_kind() -> None:
+def test_settings_have_a_kind() -> None:
     assert unknown_names(each.name for each in fields(GroupSettings)) == []
 
 
 @in_simulated_time
-async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
+async def test_arguments_of_allowed_kinds_are_accepted(tmp_path: Path) -> None:
     async with gossip.open_group(
         HOME, key=gossip.Keyring.of(KEY), state_directory=tmp_path, network=MemoryNetwork()
     ) as group:
@@ -86,12 +84,12 @@ async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
 
 
 @in_simulated_time
-async def test_text_instead_of_bytes_is_refused_where_it_is_said_and_harms_nothing() -> None:
+async def test_text_instead_of_bytes_is_refused_at_call() -> None:
     async with gossip.open_group(HOME, key=KEY, network=MemoryNetwork()) as group:
         text: Any = "text"
-        for say in (group.set_metadata, lambda body: group.send_event("word", body)):
+        for call in (group.set_metadata, lambda body: group.send_event("word", body)):
             with pytest.raises(TypeError, match="must be bytes, not str"):
-                say(text)
+                call(text)
         group.set_metadata(b"fine")
 
 
@@ -100,7 +98,7 @@ def test_seeds_may_be_a_list() -> None:
 
 
 @in_simulated_time
-async def test_a_name_that_is_no_text_is_refused_in_those_words() -> None:
+async def test_event_name_that_is_not_text_is_refused() -> None:
     async with gossip.open_group(HOME, key=KEY, network=MemoryNetwork()) as group:
         with pytest.raises(TypeError, match=r"must be text, not int"):
             group.send_event(5, b"")  # type: ignore[arg-type]

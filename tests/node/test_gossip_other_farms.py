@@ -1,4 +1,4 @@
-"""Gossip under another farm's key: nothing of it is read, and who sends it is told."""
+"""Gossip with another farm's key: its content is not read, and its senders are listed."""
 
 from gossip.core.member import Address
 from gossip.node.limits import OTHER_FARM_LISTED_MS, OTHER_FARMS_LIMIT, OtherFarms
@@ -7,7 +7,7 @@ from gossip.wire.seal import OVERHEAD_BYTES, VERSION, farm_named
 LABEL = bytes.fromhex("77aa00ff77aa00ff")
 
 
-def test_a_datagram_names_its_farm_and_rubbish_names_none() -> None:
+def test_datagram_names_its_farm_unless_malformed() -> None:
     header = bytes((250, VERSION)) + LABEL
     assert farm_named(header + bytes(OVERHEAD_BYTES)) == LABEL
     for rubbish in (b"", header, bytes((1, VERSION)) + LABEL + bytes(200), bytes((250, 9)) + LABEL + bytes(200)):

@@ -1,4 +1,4 @@
-"""A machine that is resumed from an old snapshot repeats no nonce: the agent notices, and seals under a new salt."""
+"""A machine resumed from an old snapshot does not repeat a nonce: the agent detects it, and seals with a new salt."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SECOND_NS = 1_000_000_000
 
 @dataclass
 class Machine:
-    """A machine of which the test turns the clocks."""
+    """A machine whose clocks a test sets."""
 
     wall_ns: int = 1_700_000_000 * SECOND_NS
     monotonic_ns: int = 500 * SECOND_NS
@@ -23,13 +23,13 @@ class Machine:
     boot_id: bytes = b"first boot"
 
     def clocks(self) -> Clocks:
-        """As an agent reads them."""
+        """Return the clocks for an agent."""
         return Clocks(
             lambda: self.wall_ns, lambda: self.monotonic_ns, boot=lambda: self.boot_ns, boot_id=lambda: self.boot_id
         )
 
     def pass_time(self, duration_ns: int) -> None:
-        """All clocks run alike."""
+        """Advance all clocks equally."""
         self.wall_ns += duration_ns
         self.monotonic_ns += duration_ns
         self.boot_ns += duration_ns
@@ -67,7 +67,7 @@ RESUMPTIONS: list[Callable[[Machine], None]] = [
 
 
 @pytest.mark.parametrize("resume", RESUMPTIONS)
-def test_each_sign_of_a_resumption_is_reported_once(resume: Callable[[Machine], None]) -> None:
+def test_resumption_is_reported_once_per_sign(resume: Callable[[Machine], None]) -> None:
     machine = Machine()
     watch = ResumptionWatch(machine.clocks())
     machine.pass_time(SECOND_NS)
@@ -77,7 +77,7 @@ def test_each_sign_of_a_resumption_is_reported_once(resume: Callable[[Machine], 
     assert not watch.resumed()
 
 
-def test_clocks_that_run_alike_or_are_slewed_by_a_time_service_are_no_sign() -> None:
+def test_equal_or_slewed_clocks_are_not_a_resumption() -> None:
     machine = Machine()
     watch = ResumptionWatch(machine.clocks())
     for _ in range(1_000):
@@ -86,12 +86,12 @@ def test_clocks_that_run_alike_or_are_slewed_by_a_time_service_are_no_sign() -> 
         assert not watch.resumed()
 
 
-def test_the_clocks_of_this_machine_show_no_resumption_while_nothing_happens() -> None:
+def test_clocks_of_this_machine_do_not_show_resumption() -> None:
     watch = ResumptionWatch(system_clocks())
     assert not any(watch.resumed() for _ in range(100))
 
 
-def test_fresh_secrets_differ_where_the_random_source_was_restored_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_secrets_differ_after_restored_random_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.urandom", bytes)
     machine = Machine()
     watch = ResumptionWatch(machine.clocks())
@@ -103,20 +103,20 @@ def test_fresh_secrets_differ_where_the_random_source_was_restored_as_well(monke
 
 
 @in_simulated_time
-async def test_an_agent_that_was_resumed_seals_under_a_new_salt_from_the_next_datagram_on() -> None:
-    # Given: a group of which one member lies on a virtual machine.
+async def test_resumed_agent_seals_with_new_salt() -> None:
+    # Given a group with one member on a virtual machine
     network, machine = MemoryNetwork(), Machine()
     async with running_farm(network) as farm:
         seed = await farm.start()
         guest = await farm.start(seed, clocks=machine.clocks())
         await until_all_see_all([seed, guest])
         before = {salt_of(datagram) for source, _, datagram in network.sent if source == guest.info.address}
-        # When: the machine is resumed an hour after its snapshot was taken.
+        # When the machine is resumed an hour after its snapshot
         resume_an_hour_later(machine)
         network.sent.clear()
-        guest.set_metadata(b"said after the resumption")
-        await until(seed, lambda: seed.members()[0].info.metadata == b"said after the resumption")
-        # Then: no datagram is sealed under the salt of before, and the others go on to understand it.
+        guest.set_metadata(b"changed after the resumption")
+        await until(seed, lambda: seed.members()[0].info.metadata == b"changed after the resumption")
+        # Then no datagram is sealed with the previous salt, and the other members still accept them
         after = [datagram for source, _, datagram in network.sent if source == guest.info.address]
         assert len(before) == 1
         assert len({salt_of(datagram) for datagram in after}) == 1
@@ -126,5 +126,5 @@ async def test_an_agent_that_was_resumed_seals_under_a_new_salt_from_the_next_da
 
 
 def salt_of(datagram: bytes) -> bytes:
-    """The boot salt in a sealed datagram's header, in front of the counter."""
+    """Return the boot salt in a sealed datagram's header, which precedes the counter."""
     return datagram[HEADER_BYTES - 8 - SALT_BYTES : HEADER_BYTES - 8]

@@ -1,4 +1,4 @@
-"""What an agent refuses to start with, how endpoints are written, and how sources are limited."""
+"""Settings that an agent refuses, the notation of endpoints, and limits per source."""
 
 from collections import namedtuple
 from socket import AF_INET, AF_INET6
@@ -22,7 +22,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the te
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"keyring": None}, "farm key"),
         ({"insecure": True}, "farm key"),
@@ -43,13 +43,13 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound to it: it is what the te
         ({"datagram_limit_bytes": 100}, "datagram_limit_bytes = 100"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(settings: dict[str, Any], words: str) -> None:
+def test_invalid_setting_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         GroupSettings(**{"bind": HOME, "keyring": RING, **settings})
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_public_addresses_are_fine_where_the_operator_says_so() -> None:
+def test_public_addresses_are_accepted_with_allow_wan() -> None:
     config = GroupSettings(
         bind=Address(EVERYWHERE, 7946),
         advertise=Address("8.8.8.8", 7946),
@@ -60,7 +60,7 @@ def test_public_addresses_are_fine_where_the_operator_says_so() -> None:
     assert config.advertise == Address("8.8.8.8", 7946)
 
 
-def test_endpoints_are_read_and_written_in_one_spelling() -> None:
+def test_endpoints_have_one_spelling() -> None:
     assert parse_endpoint("seed.example:7946") == ("seed.example", 7946)
     assert parse_endpoint("[fd00::1]:7946") == ("fd00::1", 7946)
     assert endpoint(Address("fd00::1", 7946)) == "[fd00::1]:7946"
@@ -70,27 +70,27 @@ def test_endpoints_are_read_and_written_in_one_spelling() -> None:
             parse_endpoint(wrong)
 
 
-def test_numeric_addresses_have_one_spelling_and_names_have_none() -> None:
+def test_numeric_address_has_one_spelling() -> None:
     assert numeric("FD00:0:0::1") == "fd00::1"
     assert numeric("10.0.0.1") == "10.0.0.1"
     assert numeric("router.lan") is numeric("fe80::1%eth0") is None
 
 
-def test_private_is_what_stays_within_the_machine_the_link_or_the_site() -> None:
+def test_private_addresses_belong_to_machine_link_or_site() -> None:
     private = ["127.0.0.1", "10.9.8.7", "172.16.0.1", "192.168.1.1", "169.254.1.1", "::1", "fd00::1", "255.255.255.255"]
     public = ["8.8.8.8", "172.32.0.1", "100.64.0.1", EVERYWHERE, "192.0.2.1", "2001:db8::1", "::", "router.lan"]
     assert all(is_private(host) for host in private)
     assert not any(is_private(host) for host in public)
 
 
-def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+def test_token_bucket_gives_burst_then_rate() -> None:
     bucket = TokenBucket(per_second=10, burst=3)
     assert [bucket.take(now_ms=0) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(now_ms) for now_ms in (50, 100, 150, 200)] == [False, True, False, True]
     assert [bucket.take(now_ms=60_000) for _ in range(4)] == [True, True, True, False]
 
 
-def test_each_source_has_its_own_limit_and_the_table_and_the_sum_are_bounded() -> None:
+def test_source_limit_bounds_rate_per_source_or_total() -> None:
     limit = SourceLimit(per_second=1, burst=2, all_per_second=10, sources_limit=4)
     assert [limit.allows("10.0.0.1", 0) for _ in range(3)] == [True, True, False]
     assert limit.allows("10.0.0.2", 0)
@@ -108,7 +108,7 @@ def test_announcements_are_limited() -> None:
     assert not discovery.is_presence(b"")
 
 
-def test_lan_interfaces_are_all_addresses_of_this_machine_but_loopback(
+def test_lan_interfaces_omit_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link = namedtuple("link", "family address netmask")  # noqa: PYI024 - as psutil's own

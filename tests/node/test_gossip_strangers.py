@@ -1,4 +1,4 @@
-"""What a sender without the key can make a node do is bounded; and what a node remembers by itself."""
+"""Bounds on the effects of a sender without the key, and the stored peers of a node."""
 
 import os
 from pathlib import Path
@@ -23,15 +23,15 @@ BROADCAST = Address("127.255.255.255", 7946)
 VICTIM = Address("127.0.0.99", 53)
 
 
-def join_of_a_stranger() -> bytes:
-    """A JoinReq with the farm's key, without a token."""
+def unknown_join() -> bytes:
+    """Return a JoinReq with the farm's key, without a token."""
     signer = Signer(Ed25519PrivateKey.generate())
     info = NodeInfo(signer.node_id, VICTIM, Incarnation(1, 0), capacity=8)
     return SecureCodec(signer, RING, os.urandom(SECRETS_BYTES)).outgoing(JoinReq(info))
 
 
 def footprint(agent: Group) -> tuple[int, ...]:
-    """The sizes of the core's tables."""
+    """Return the sizes of the core's tables."""
     core = agent._core
     description = core.describe()
     return (
@@ -46,12 +46,12 @@ def footprint(agent: Group) -> tuple[int, ...]:
 
 
 @in_simulated_time
-async def test_a_spoofed_join_costs_no_memory_and_its_answer_is_smaller_than_the_request() -> None:
+async def test_spoofed_join_gets_smaller_reply_without_state() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed = await farm.start()
         before = footprint(seed)
-        requests = [join_of_a_stranger() for _ in range(500)]
+        requests = [unknown_join() for _ in range(500)]
         start = len(network.sent)
         for request in requests:
             network.deliver(request, VICTIM, seed.info.address)
@@ -64,8 +64,8 @@ async def test_a_spoofed_join_costs_no_memory_and_its_answer_is_smaller_than_the
 
 
 @in_simulated_time
-async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_started() -> None:
-    """A fresh start has no replay windows: what it takes a second time must be indifferent to it."""
+async def test_replayed_datagrams_do_not_affect_restarted_member() -> None:
+    """A restarted node starts without replay windows, so a second copy of a datagram must be harmless."""
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         seed, alice, boris = await farm.start_many(3)
@@ -90,12 +90,12 @@ async def test_recorded_datagrams_change_nothing_at_a_member_that_has_just_start
         after = {each.node_id: (each.metadata, each.status, each.incarnation) for each in fresh.members()}
         assert {each: after[each] for each in members} == members
         assert {each.node_id for each in fresh.members() if each.is_peer} == peers
-        told = new_events(fresh)
-        assert [each for each in told if isinstance(each, UserEventReceived)] == [], "what was said before it joined"
+        events = new_events(fresh)
+        assert [each for each in events if isinstance(each, UserEventReceived)] == [], "events sent before it joined"
 
 
 @in_simulated_time
-async def test_a_node_that_restarts_rejoins_by_itself_without_seeds(tmp_path: Path) -> None:
+async def test_restarted_node_rejoins_through_stored_peers(tmp_path: Path) -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed, other = await farm.start_many(2)
         alice = await farm.start(seed, state_directory=tmp_path)
@@ -103,13 +103,13 @@ async def test_a_node_that_restarts_rejoins_by_itself_without_seeds(tmp_path: Pa
         await trio.sleep(PEERS_EVERY_S + 10)
         assert len((tmp_path / PEERS_FILE).read_text().splitlines()) == 2
         await farm.crash(alice)
-        await farm.crash(seed)  # the address that it once joined through is gone for good
+        await farm.crash(seed)  # the address of the first seed is never used again
         again = await farm.start(state_directory=tmp_path, bind=Address("127.0.0.1", 41_000))
         await until(again, lambda: sees(again, other))
         await until(other, lambda: sees(other, again))
 
 
-def test_the_list_of_peers_is_bounded_and_lines_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
+def test_stored_peers_are_bounded_without_invalid_lines(tmp_path: Path) -> None:
     peers = tuple(Address("10.0.0.1", port) for port in range(1, PEERS_REMEMBERED + 1))
     keep_peers(tmp_path, peers)
     assert known_peers(tmp_path) == peers
@@ -128,12 +128,12 @@ def of_another_version(source: Address, farm: MemoryNetwork, target: Address, co
 
 
 def foreign_version_alarms(agent: Group) -> list[Alarm]:
-    """Those among the events since the last call."""
+    """Return the alarms about foreign versions since the last call."""
     return [each for each in new_events(agent) if isinstance(each, Alarm) and each.kind is AlarmKind.FOREIGN_VERSION]
 
 
 @in_simulated_time
-async def test_another_version_is_counted_and_told_with_its_senders_until_it_is_silent() -> None:
+async def test_foreign_version_raises_alarm_until_it_stops() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
@@ -154,7 +154,7 @@ async def test_another_version_is_counted_and_told_with_its_senders_until_it_is_
 
 
 @in_simulated_time
-async def test_a_flood_of_forged_senders_of_another_version_is_few_alarms_and_little_memory() -> None:
+async def test_foreign_version_flood_raises_few_alarms() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agent = await farm.start()

@@ -1,4 +1,4 @@
-"""`docs/reference/walks.md` follows one datagram of gossip call by call; a tracer checks the calls and counts them."""
+"""Comparison of a tracer with the walk of one gossip datagram in `docs/reference/walks.md`, call by call."""
 
 import re
 from pathlib import Path
@@ -15,24 +15,24 @@ ROW = re.compile(r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+(gossip/[\w/]+\.py)#([\w.]
 
 
 def documented() -> list[Call]:
-    """The module and function of each row of the walk."""
+    """Return the module and function of each row of the walk."""
     chapter = DOCUMENT.read_text(encoding="utf-8").split("\n## One datagram of gossip\n", 1)[1].split("\n## ", 1)[0]
     return [(path.removesuffix(".py").replace("/", "."), function) for path, function in ROW.findall(chapter)]
 
 
 @in_simulated_time
-async def test_a_ping_with_an_update_takes_the_documented_calls_between_codec_and_codec() -> None:
+async def test_ping_with_update_makes_documented_calls() -> None:
     async with running_farm(MemoryNetwork()) as farm:
-        # Given two members at rest
+        # Given two idle members
         alice, boris = await farm.start_many(2)
         await until_all_see_all([alice, boris])
         await trio.sleep(30)
-        # When one of them describes itself anew, and tells the other by a ping
+        # When one of them changes its metadata, and sends it in a ping
         walk = CodecWalk(alice)
         with walk.recorded():
             boris.set_metadata(b"another description")
             await trio.sleep(5)
-    # Then the ping has taken the documented calls to its ack, and few enough
+    # Then the ping made the documented calls until its ack, within the limit
     assert walk.is_done
     assert walk.written == documented()
     assert len(walk.calls) <= CALLS_MAX, walk.calls

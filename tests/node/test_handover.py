@@ -1,4 +1,4 @@
-"""Handing leadership over: to a named server, from any leader, and before a clean stop."""
+"""Transfer of leadership: to a named server, from any leader, and before a clean stop."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -20,27 +20,27 @@ VOTERS = (VoterView(1, "tcp://one", "node-1"), VoterView(2, "tcp://two", "node-2
 
 @dataclass
 class Serving:
-    """A replica and its server at once, whose transfers end as the test says."""
+    """A replica that is its own server, with scripted ends of transfers."""
 
     outcome: TransferOutcome = TransferOutcome.DONE
     leader: int | None = 2
     leads: bool = True
     busy: bool = False
     delay_s: float = 0
-    target: ServerId | str | None = "never asked"
+    target: ServerId | str | None = "not called"
 
     @property
     def role(self) -> RoleChanged:
-        """As it is after a transfer."""
+        """Return the role after a transfer."""
         return RoleChanged(Role.FOLLOWER, 7, 2)
 
     @property
     def server(self) -> "Serving":
-        """Itself."""
+        """Return itself as the server."""
         return self
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
-        """As decided."""
+        """Record the target, and end the transfer as scripted."""
         self.target = target
         await trio.sleep(self.delay_s)
         if self.busy:
@@ -53,33 +53,33 @@ async def ask(serving: Serving, to: str | None) -> str:
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("3", 3), (None, None)])
-async def test_the_successor_is_named_by_name_or_raft_id_or_left_open(to: str | None, target: int | None) -> None:
+async def test_successor_is_given_by_name_raft_id_or_none(to: str | None, target: int | None) -> None:
     serving = Serving()
     assert await ask(serving, to) == "node-2"
     assert serving.target == target
 
 
-async def test_a_name_that_no_voter_has_is_refused_with_those_there_are() -> None:
+async def test_unknown_successor_is_refused_with_known_names() -> None:
     serving = Serving()
     with pytest.raises(Refused, match="there are node-1, node-2, server 3"):
         await ask(serving, "node-9")
-    assert serving.target == "never asked"
+    assert serving.target == "not called"
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in TransferOutcome if outcome is not TransferOutcome.DONE])
-async def test_every_other_end_is_explained(outcome: TransferOutcome) -> None:
+async def test_failed_transfer_is_explained(outcome: TransferOutcome) -> None:
     with pytest.raises(Refused) as refused:
         await ask(Serving(outcome), None)
     assert refused.value.code == f"transfer-{outcome.value}"
     assert str(refused.value) == EXPLAINED[outcome].format(leader="node-2")
 
 
-async def test_a_server_that_is_busy_says_so() -> None:
+async def test_busy_server_reports_it() -> None:
     with pytest.raises(Refused, match="much to do"):
         await ask(Serving(busy=True), None)
 
 
-async def test_a_clean_stop_of_a_leader_waits_for_a_successor_and_not_for_ever(autojump_clock: MockClock) -> None:
+async def test_clean_stop_of_leader_waits_for_successor_with_limit(autojump_clock: MockClock) -> None:
     del autojump_clock
     assert await hand_over_before_stop(cast(Replica, Serving())) == {
         "leader": 2,
@@ -89,7 +89,7 @@ async def test_a_clean_stop_of_a_leader_waits_for_a_successor_and_not_for_ever(a
     assert not await hand_over_before_stop(cast(Replica, Serving(busy=True)))
     follower = Serving(leads=False)
     assert not await hand_over_before_stop(cast(Replica, follower))
-    assert follower.target == "never asked"
+    assert follower.target == "not called"
     before_s = trio.current_time()
     assert not await hand_over_before_stop(cast(Replica, Serving(delay_s=60)))
     assert trio.current_time() - before_s == pytest.approx(STOP_PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""An order to hand leadership over reaches the leader through the log, from whichever node it was given to."""
+"""A handover command reaches the leader through the log, from any node."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -33,51 +33,49 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, TERM, 3)
 
 @dataclass
 class Server:
-    """A replica and its server at once: server 1, which follows server 3 until another one leads."""
+    """A replica that is its own server: server 1, which follows server 3 until another server leads."""
 
     role: RoleChanged = FOLLOWING
     leads: bool = False
     outcome: SubmitOutcome = SubmitOutcome.COMMITTED
-    then: RoleChanged | None = None
-    """Who leads once the order is committed."""
+    later: RoleChanged | None = None
+    """Role after the command is committed."""
     submitted: list[bytes] = field(default_factory=list)
     transfers: list[ServerId | None] = field(default_factory=list)
 
     @property
     def server(self) -> "Server":
-        """Itself."""
+        """Return itself as the server."""
         return self
 
     async def submit(self, entry: bytes) -> SubmitAnswer:
-        """Committed, and the leader acts on it."""
+        """Commit the entry, and change the role."""
         await trio.lowlevel.checkpoint()
         self.submitted.append(entry)
-        self.role = self.then or self.role
+        self.role = self.later or self.role
         return SubmitAnswer(outcome=self.outcome, reason="no leader")
 
     async def role_changes(self) -> None:
-        """It stays as it is."""
+        """Wait forever: the role does not change."""
         await trio.sleep_forever()
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
-        """Noted."""
+        """Record the target."""
         await trio.lowlevel.checkpoint()
         self.transfers.append(target)
         return TransferEnded(1, TransferOutcome.DONE, target)
 
 
 async def order(server: Server, to: str | None) -> str:
-    """Given to a follower."""
+    """Give the command to a follower."""
     stage = Stage()
     signer = EntrySigner(Ed25519PrivateKey.generate(), CLUSTER_ID, stage.applied_state)
     return await order_handover(cast(Replica, server), signer, VOTERS, to, 1_000)
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("2", 2), (None, None)])
-async def test_a_follower_passes_an_order_on_with_its_proof_and_says_who_leads_then(
-    to: str | None, target: int | None
-) -> None:
-    server = Server(then=RoleChanged(Role.FOLLOWER, TERM + 1, 2))
+async def test_follower_submits_signed_command_for_handover(to: str | None, target: int | None) -> None:
+    server = Server(later=RoleChanged(Role.FOLLOWER, TERM + 1, 2))
     assert await order(server, to) == "node-2"
     [entry] = server.submitted
     assert handover_in(entry) == Handover(TERM, target)
@@ -90,13 +88,11 @@ async def test_a_follower_passes_an_order_on_with_its_proof_and_says_who_leads_t
         (Server(), "node-3", "node-3 already leads"),
         (Server(), "lima", "there are node-1, node-2, node-3"),
         (Server(outcome=SubmitOutcome.BUSY), "node-2", "did not reach the leader"),
-        (Server(then=RoleChanged(Role.LEADER, TERM + 1, 1)), "node-2", "another node was elected instead: node-1"),
+        (Server(later=RoleChanged(Role.LEADER, TERM + 1, 1)), "node-2", "another node was elected instead: node-1"),
         (Server(), "node-2", "node-3 has the order and leads on"),
     ],
 )
-async def test_an_order_that_comes_to_nothing_says_why(
-    autojump_clock: MockClock, server: Server, to: str, text: str
-) -> None:
+async def test_failed_handover_reports_reason(autojump_clock: MockClock, server: Server, to: str, text: str) -> None:
     del autojump_clock
     with pytest.raises(Refused, match=text):
         await order(server, to)
@@ -109,18 +105,18 @@ RETIRED = {2: Admitted(AUTHOR, standing=Standing.RETIRED)}
 
 
 def client(*scopes: Scope, admitted: bool = True) -> dict[bytes, Client]:
-    """The author as a client key."""
+    """Return the author as a client key."""
     return {AUTHOR: Client("script", KEY.public_key().public_bytes_raw(), scopes, admitted)}
 
 
 def committed(entry: bytes, *, signed: bool = True) -> ProvenRecord:
-    """As the log has it."""
+    """Return an entry as the log has it."""
     data = sign_entry(entry, KEY, CLUSTER_ID, 1) if signed else entry
     return ProvenRecord(decode(data), Author(AUTHOR, 1) if signed else None, data=data)
 
 
 @pytest.mark.parametrize(
-    ("entry", "signed", "admitted", "clients", "leads", "acts"),
+    ("entry", "signed", "admitted", "clients", "leads", "transfers_leadership"),
     [
         (Handover(TERM, 2), True, MEMBER, {}, True, True),
         (Handover(TERM, 2), True, {}, client(Scope.OPERATOR), True, True),
@@ -133,11 +129,11 @@ def committed(entry: bytes, *, signed: bool = True) -> ProvenRecord:
         (Handover(TERM, 2), True, MEMBER, {}, False, False),
     ],
     ids=[
-        "a member", "an operator's key", "unsigned", "a stranger", "a retired identity", "another scope",
-        "a removed key", "an order of an earlier term", "a server that does not lead",
+        "member", "operator key", "unsigned", "unknown author", "retired identity", "other scope",
+        "removed key", "earlier term", "follower",
     ],
 )  # fmt: skip
-async def test_the_leader_of_that_term_acts_on_what_a_member_or_an_operator_has_signed(
+async def test_leader_executes_handover_signed_by_permitted_author(
     *,
     autojump_clock: MockClock,
     entry: Handover,
@@ -145,7 +141,7 @@ async def test_the_leader_of_that_term_acts_on_what_a_member_or_an_operator_has_
     admitted: dict[int, Admitted],
     clients: dict[bytes, Client],
     leads: bool,
-    acts: bool,
+    transfers_leadership: bool,
 ) -> None:
     del autojump_clock
     server = Server(leads=leads)
@@ -155,11 +151,11 @@ async def test_the_leader_of_that_term_acts_on_what_a_member_or_an_operator_has_
         orders.committed(committed(handover_entry(entry), signed=signed), admitted, clients)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert server.transfers == ([2] if acts else [])
+    assert server.transfers == ([2] if transfers_leadership else [])
 
 
 @pytest.mark.parametrize(
     "data", [b"", b'{"handover"', b'{"handover":1}', b'{"handover":{"term":0}}', b'"handover"', b"\xff" * 9]
 )
-def test_what_is_no_order_is_none(data: bytes) -> None:
+def test_other_entry_is_not_a_handover(data: bytes) -> None:
     assert handover_in(data) is None

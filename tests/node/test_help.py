@@ -1,4 +1,4 @@
-"""`garlicfarm help` finds every document, a section of it, and commands; and what messages name, it finds."""
+"""`garlicfarm help` finds every document, its sections, and commands, and every topic that messages name."""
 
 import ast
 import io
@@ -18,13 +18,13 @@ NAMED = re.compile(r"`garlicfarm help ([\w/-]+)(?: '([^']+)')?`")
 PATH = re.compile(r"\bdocs/[\w/-]+\.md\b")
 
 
-def asked(*words: str) -> tuple[int, str]:
+def help_of(*words: str) -> tuple[int, str]:
     done = CliRunner().invoke(cli, ["help", *words])
     return done.exit_code, done.output
 
 
 def messages(package: str) -> Iterator[tuple[Path, str]]:
-    """Every text of a package that is no docstring of a module, class, function or attribute."""
+    """Yield every text of a package except docstrings of modules, classes, functions and attributes."""
     for path in sorted((ROOT / package).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         shown = {
@@ -42,7 +42,7 @@ def messages(package: str) -> Iterator[tuple[Path, str]]:
                 yield path, node.value
 
 
-def test_every_document_is_a_topic_of_one_name() -> None:
+def test_documents_are_topics_with_unique_names() -> None:
     known = documents.topics(DOCS)
     assert sorted(each.place for each in known) == sorted(
         str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md") if path.name != "README.md"
@@ -51,8 +51,8 @@ def test_every_document_is_a_topic_of_one_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_list_names_each_topic_with_its_task() -> None:
-    code, output = asked()
+def test_topic_list_shows_task_of_each_topic() -> None:
+    code, output = help_of()
     assert code == 0
     assert re.search(r"^  servers +add, replace and remove nodes$", output, re.MULTILINE)
     assert "  explanation/storage " in output
@@ -60,8 +60,8 @@ def test_the_list_names_each_topic_with_its_task() -> None:
 
 
 @pytest.mark.parametrize("topic", documents.topics(DOCS), ids=lambda topic: topic.place)
-def test_a_document_is_shown_without_markdown_and_without_paths(topic: documents.Topic) -> None:
-    code, output = asked(topic.name)
+def test_document_is_shown_without_markdown_or_paths(topic: documents.Topic) -> None:
+    code, output = help_of(topic.name)
     assert code == 0
     title = (DOCS / f"{topic.place}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     assert title.replace("`", "").split()[0] in output
@@ -69,38 +69,38 @@ def test_a_document_is_shown_without_markdown_and_without_paths(topic: documents
     assert "\x1b" not in output
 
 
-@pytest.mark.parametrize("asked_for", ["docs/how-to/servers.md", "how-to/servers", "servers", "servers.md"])
-def test_a_path_names_its_document_as_well(asked_for: str) -> None:
-    assert asked(asked_for) == asked("servers")
+@pytest.mark.parametrize("path", ["docs/how-to/servers.md", "how-to/servers", "servers", "servers.md"])
+def test_path_selects_its_document(path: str) -> None:
+    assert help_of(path) == help_of("servers")
 
 
-def test_words_of_a_heading_choose_its_section_alone() -> None:
-    code, output = asked("upgrade", "made", "before")
+def test_words_of_heading_select_its_section() -> None:
+    code, output = help_of("upgrade", "made", "before")
     assert code == 0
     assert "A farm made before" in output
     assert "changelog" not in output
 
 
-def test_words_that_no_heading_has_are_answered_with_the_sections() -> None:
-    code, output = asked("upgrade", "nonsense")
+def test_unknown_section_lists_sections() -> None:
+    code, output = help_of("upgrade", "nonsense")
     assert code == 1
     assert "A farm made before" in output
 
 
-def test_a_command_is_explained_where_no_document_has_its_name() -> None:
-    code, output = asked("node", "evict")
+def test_command_without_document_is_explained() -> None:
+    code, output = help_of("node", "evict")
     assert code == 0
     assert output.startswith("Usage: ")
     assert "Evict an identity" in output
 
 
-def test_an_unknown_topic_is_answered_with_the_nearest() -> None:
-    code, output = asked("server")
+def test_unknown_topic_shows_nearest_topic() -> None:
+    code, output = help_of("server")
     assert code == 1
     assert "servers" in output
 
 
-def test_letters_that_the_output_cannot_show_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_letters_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     output = io.TextIOWrapper(io.BytesIO(), "latin-1")
     monkeypatch.setattr("sys.stdout", output)
     cli(["help", "layout"], standalone_mode=False)
@@ -110,7 +110,7 @@ def test_letters_that_the_output_cannot_show_are_replaced(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("package", ["bridge", "pipeline"])
-def test_a_message_names_a_topic_that_exists_and_no_path(package: str) -> None:
+def test_messages_name_existing_topics_without_paths(package: str) -> None:
     known = documents.topics(DOCS)
     wrong = []
     for path, text in messages(package):
@@ -124,21 +124,21 @@ def test_a_message_names_a_topic_that_exists_and_no_path(package: str) -> None:
     assert wrong == []
 
 
-def test_messages_name_topics_at_all() -> None:
+def test_messages_name_topics() -> None:
     named = [text for _, text in messages("bridge") if NAMED.search(text)]
     assert len(named) > 20
 
 
-def test_an_installation_without_documents_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_documents_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(documents, "PACKAGED", tmp_path / "a")
     monkeypatch.setattr(documents, "CHECKOUT", tmp_path / "b")
-    code, output = asked("servers")
+    code, output = help_of("servers")
     assert code == 1
     assert "this installation does not have the documents" in output
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("stats", "status"), ("member", "members"), ("serves", "servers")])
-def test_unknown_command_names_the_one_that_it_resembles(typed: str, meant: str) -> None:
+def test_unknown_command_names_similar_command(typed: str, meant: str) -> None:
     done = CliRunner().invoke(cli, [typed])
     assert done.exit_code == 2
     assert f"No such command {typed!r}. Did you mean {meant}" in done.output

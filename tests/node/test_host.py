@@ -1,4 +1,4 @@
-"""Host figures come from the host, and loop lag from the loop."""
+"""Figures of the host, and the lag of the event loop."""
 
 import errno
 from pathlib import Path
@@ -11,7 +11,7 @@ import trio.testing
 from bridge.node.router.host import HostSampler, LoopLag, counted_interfaces, rate_per_s
 
 
-def test_a_sample_reads_this_process_and_this_host() -> None:
+def test_sample_reads_figures_of_host() -> None:
     sampler = HostSampler()
     figures = sampler.sample()
     assert figures.memory_percent is not None
@@ -22,8 +22,8 @@ def test_a_sample_reads_this_process_and_this_host() -> None:
     assert 0 < figures.uptime_ms < 24 * 3600 * 1000
 
 
-def test_figures_that_the_system_does_not_tell_are_unknown_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given a process that may open no file any more, when it looks at the host, then it knows nothing of it."""
+def test_unavailable_figures_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process cannot open more files, so the figures of the host are unknown."""
 
     def exhausted(*_: object, **__: object) -> object:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -35,7 +35,7 @@ def test_figures_that_the_system_does_not_tell_are_unknown_and_end_nothing(monke
 
 
 def interfaces(directory: Path, **parts: tuple[str, ...]) -> frozenset[str]:
-    """The files by which Linux says what an interface is; the names of all of them."""
+    """Make the files that describe interfaces on Linux, and return the names of the interfaces."""
     for name, files in parts.items():
         (directory / name).mkdir()
         for each in files:
@@ -43,14 +43,14 @@ def interfaces(directory: Path, **parts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(parts)
 
 
-def test_bytes_of_containers_and_vpns_count_once(tmp_path: Path) -> None:
+def test_bytes_of_containers_or_vpns_count_once(tmp_path: Path) -> None:
     names = interfaces(
         tmp_path, lo=(), eth0=("device",), docker0=("bridge", "lower_veth1"), veth1=("master",), tun0=("tun_flags",)
     )
     assert counted_interfaces(names, tmp_path) == {"eth0"}
 
 
-def test_a_container_without_a_card_counts_what_is_not_stacked(tmp_path: Path) -> None:
+def test_container_counts_unstacked_interfaces(tmp_path: Path) -> None:
     names = interfaces(
         tmp_path,
         lo=(),
@@ -63,29 +63,29 @@ def test_a_container_without_a_card_counts_what_is_not_stacked(tmp_path: Path) -
     assert counted_interfaces(names, tmp_path) == {"eth0", "br0"}
 
 
-def test_without_sysfs_the_names_tell_what_is_stacked(tmp_path: Path) -> None:
+def test_missing_sysfs_uses_names_of_interfaces(tmp_path: Path) -> None:
     names = frozenset({"lo0", "en0", "utun3", "bridge100"})
     assert counted_interfaces(names, tmp_path / "none") == {"en0"}
 
 
-def test_uptime_does_not_go_back() -> None:
+def test_uptime_does_not_decrease() -> None:
     sampler = HostSampler()
     first = sampler.process_uptime_ms
     assert (sampler.sample().uptime_ms or 0) >= first
 
 
-def test_a_rate_is_over_the_time_between_two_counts() -> None:
+def test_rate_is_difference_over_time() -> None:
     assert rate_per_s(1_000, 4_000, 1.5) == 2_000
     assert rate_per_s(5, 5, 0.1) == 0
 
 
-def test_a_rate_that_cannot_be_told_is_unknown() -> None:
+def test_rate_without_time_or_increase_is_unknown() -> None:
     assert rate_per_s(1_000, 4_000, 0.0) is None
     assert rate_per_s(4_000, 1_000, 1.0) is None
 
 
-async def woken(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[float]) -> None:
-    """The loop comes to its senses at these moments after the beginning, and at no others."""
+async def wake_loop(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[float]) -> None:
+    """Wake the loop only at these times after its start."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.run)
         now_s = 0.0
@@ -97,26 +97,26 @@ async def woken(lag: LoopLag, clock: trio.testing.MockClock, at_s: list[float]) 
         nursery.cancel_scope.cancel()
 
 
-async def test_lag_is_how_late_the_loop_woke(mock_clock: trio.testing.MockClock) -> None:
+async def test_lag_is_mean_delay_of_loop(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1)
     assert lag.mean_ms() is None
     # given a loop that is on time 98 times, then 50 ms late, then 80 ms
-    await woken(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
+    await wake_loop(lag, mock_clock, [number / 10 + 0.0001 for number in range(1, 99)] + [9.95, 10.08])
     assert lag.mean_ms() == pytest.approx(1.4, abs=1e-2)
 
 
-async def test_a_loop_that_stands_still_for_a_part_of_each_second_lags_by_what_a_job_waits_there(
+async def test_lag_of_blocked_loop_is_mean_wait_of_job(
     mock_clock: trio.testing.MockClock,
 ) -> None:
     lag = LoopLag(interval_s=0.1)
-    # given a loop that stands still for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
+    # given a loop that is blocked for 0.6 s of each second, so that it wakes at .1, .2, .3 and .95 only
     moments = [second + part for second in range(20) for part in (0.1001, 0.2001, 0.3001, 0.95)]
-    await woken(lag, mock_clock, moments)
-    # then a job waits (550 + 450 + 350 + 250 + 150 + 50) ms / 10 on average, and the one at the full second 100 ms
+    await wake_loop(lag, mock_clock, moments)
+    # then a job waits (550 + 450 + 350 + 250 + 150 + 50) ms / 10 on average, and the job at the full second 100 ms
     assert lag.mean_ms() == pytest.approx(190, rel=0.03)
 
 
-async def test_a_stall_leaves_the_bounded_window_in_time(mock_clock: trio.testing.MockClock) -> None:
+async def test_stall_leaves_bounded_window(mock_clock: trio.testing.MockClock) -> None:
     lag = LoopLag(interval_s=0.1, window=10)
-    await woken(lag, mock_clock, [3600.05, *(3600.0501 + number / 10 for number in range(1, 11))])
+    await wake_loop(lag, mock_clock, [3600.05, *(3600.0501 + number / 10 for number in range(1, 11))])
     assert lag.mean_ms() == pytest.approx(0.1, abs=1e-2)

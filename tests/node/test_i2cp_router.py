@@ -1,6 +1,6 @@
-"""The I2CP router against one that speaks real bytes: publishing, refusals and losses.
+"""The I2CP router with a fake router that speaks I2CP: publishing, refusals and losses.
 
-The clock is virtual and runs with trio's, so reconnections with their pauses take no time.
+The clock is virtual and advances with trio's clock, so reconnections with their pauses are fast.
 """
 
 import pytest
@@ -18,9 +18,7 @@ from tests.node.i2cp_stage import HASH, LEAF, MASTER, OTHER, TRANSIENT, Clock, P
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_structure_reaches_the_router_in_a_session_that_the_transient_key_signed(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_structure_is_published_in_session_of_transient_key(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         router: Router = on.router
         await router.publish_meta_lease_set(HASH, structure())
@@ -28,7 +26,7 @@ async def test_a_structure_reaches_the_router_in_a_session_that_the_transient_ke
         assert on.fake.structures == [structure()]
 
 
-async def test_later_structures_go_through_the_same_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_later_structures_use_same_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         for after_s in range(3):
             await on.router.publish_meta_lease_set(HASH, structure(after_s=after_s))
@@ -36,9 +34,7 @@ async def test_later_structures_go_through_the_same_session(monkeypatch: Patch, 
         assert len(on.fake.sessions) == 1
 
 
-async def test_each_master_has_a_session_of_its_own_and_stopping_one_leaves_the_other(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_masters_have_separate_sessions(monkeypatch: Patch, autojump_clock: Clock) -> None:
     second = OTHER.as_signing_key()
     async with stage(monkeypatch, autojump_clock, None, TRANSIENT, second) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
@@ -50,13 +46,13 @@ async def test_each_master_has_a_session_of_its_own_and_stopping_one_leaves_the_
         assert len(on.fake.sessions) == 2
 
 
-async def test_stopping_what_was_never_published_is_harmless(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_stop_without_publication_has_no_effect(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.stop_publishing_meta_lease_set(HASH)
         assert on.fake.sessions == []
 
 
-async def test_stopping_while_the_router_is_gone_ends_within_seconds(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_stop_without_router_ends_within_seconds(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         on.fake.up = False
@@ -65,29 +61,27 @@ async def test_stopping_while_the_router_is_gone_ends_within_seconds(monkeypatch
             await on.router.stop_publishing_meta_lease_set(HASH)
 
 
-async def test_i2pd_hears_that_no_private_keys_follow(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_i2pd_receives_zero_as_count_of_private_keys(monkeypatch: Patch, autojump_clock: Clock) -> None:
     key = MASTER.as_signing_key()
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), key) as on:
         await on.router.publish_meta_lease_set(HASH, structure(key))
         assert on.fake.structures == [structure(key)]
 
 
-async def test_a_transient_key_with_i2pd_is_refused_in_words_before_it_is_refused_without(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_transient_key_with_i2pd_is_refused_before_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
         with pytest.raises(RouterError, match="i2pd does not open a session for a destination with an offline key"):
             await on.router.publish_meta_lease_set(HASH, structure())
         assert on.fake.sessions == []
 
 
-async def test_what_no_router_may_have_never_leaves_the_node(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_invalid_structure_is_not_sent_to_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
     demo = new_master_key(demo=True)
     leases = (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),)
     unpublished = encode(sign(build(MASTER.destination, NOW_S, leases, unpublished=True), MASTER.private_key))
     stale = encode(TRANSIENT.sign(NOW_S - 3600, (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),)))
     async with stage(monkeypatch, autojump_clock, None, TRANSIENT, demo.as_signing_key()) as on:
-        for master, offered, says in (
+        for master, offered, message in (
             (MASTER, b"rubbish", "not a Meta LeaseSet2"),
             (MASTER, structure(OTHER.as_signing_key()), "not for"),
             (MASTER, unpublished, "marked unpublished"),
@@ -95,28 +89,26 @@ async def test_what_no_router_may_have_never_leaves_the_node(monkeypatch: Patch,
             (OTHER, structure(OTHER.as_signing_key()), "does not have a signing key"),
             (demo, structure(demo.as_signing_key()), "demonstration"),
         ):
-            with pytest.raises(RouterError, match=says):
+            with pytest.raises(RouterError, match=message):
                 await on.router.publish_meta_lease_set(master.destination.hash, offered)
         assert on.fake.sessions == []
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "message"),
     [(3, "invalid"), (4, "no further|further sessions"), (5, "another client"), (77, "status is 77")],
 )
-async def test_a_refused_session_is_told_at_once(
-    monkeypatch: Patch, autojump_clock: Clock, status: int, says: str
+async def test_refused_session_is_reported_immediately(
+    monkeypatch: Patch, autojump_clock: Clock, status: int, message: str
 ) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(session_status=status)) as on:
         began_s = trio.current_time()
-        with pytest.raises(RouterError, match=says):
+        with pytest.raises(RouterError, match=message):
             await on.router.publish_meta_lease_set(HASH, structure())
         assert trio.current_time() == began_s
 
 
-async def test_a_refused_structure_is_told_with_the_routers_reason_and_not_offered_again(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_refused_structure_is_reported_without_repetition(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(refusal="Invalid leaseset: \x1b[31mtoo old")) as on:
         with pytest.raises(RouterError, match=r"disconnected: Invalid leaseset: \?\[31mtoo old"):
             await on.router.publish_meta_lease_set(HASH, structure())
@@ -125,9 +117,7 @@ async def test_a_refused_structure_is_told_with_the_routers_reason_and_not_offer
         assert on.fake.structures == []
 
 
-async def test_after_a_refusal_the_structure_accepted_before_is_handed_over_again(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_last_accepted_structure_is_sent_again_after_refusal(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         on.fake.refusal = "not this one"
@@ -141,7 +131,7 @@ async def test_after_a_refusal_the_structure_accepted_before_is_handed_over_agai
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_router_that_was_restarted_gets_the_structure_again(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_restarted_router_receives_structure_again(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         on.fake.up = False
@@ -154,7 +144,7 @@ async def test_a_router_that_was_restarted_gets_the_structure_again(monkeypatch:
         assert on.fake.structures[-1] == structure(after_s=200)
 
 
-async def test_what_has_become_too_old_is_not_handed_over_again(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_outdated_structure_is_not_sent_again(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         on.fake.up = False
@@ -165,7 +155,7 @@ async def test_what_has_become_too_old_is_not_handed_over_again(monkeypatch: Pat
         assert on.fake.structures == [structure()]
 
 
-async def test_reconnections_become_rare(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_reconnections_after_refused_session_are_rare(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(session_status=4)) as on:
         with pytest.raises(RouterError):
             await on.router.publish_meta_lease_set(HASH, structure())
@@ -174,7 +164,7 @@ async def test_reconnections_become_rare(monkeypatch: Patch, autojump_clock: Clo
         assert on.fake.connections - before <= 2
 
 
-async def test_a_router_that_asks_for_a_lease_set_gets_the_last_one(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_router_request_for_lease_set_gets_last_structure(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         await on.fake.request_lease_set()
@@ -184,18 +174,18 @@ async def test_a_router_that_asks_for_a_lease_set_gets_the_last_one(monkeypatch:
 
 
 @pytest.mark.parametrize("end", [Disconnect("shutting down"), SessionStatus(1, 0)])
-async def test_a_session_that_the_router_ends_is_made_anew(
+async def test_session_ended_by_router_is_opened_again(
     monkeypatch: Patch, autojump_clock: Clock, end: Disconnect | SessionStatus
 ) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
-        await on.fake.tell(end)
+        await on.fake.send_to_clients(end)
         await trio.sleep(5)
         assert len(on.fake.sessions) == 2
         assert on.fake.structures == [structure(), structure()]
 
 
-async def test_a_silent_router_is_given_up_within_the_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_unresponsive_router_is_abandoned_after_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(silent=True)) as on:
         began_s = trio.current_time()
         with pytest.raises(RouterError, match="does not respond: no date within 10 s"):
@@ -204,22 +194,20 @@ async def test_a_silent_router_is_given_up_within_the_timeout(monkeypatch: Patch
 
 
 @pytest.mark.parametrize("garbage", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"\xff" * 9, b"\0\0\0\1\x21\0"])
-async def test_something_else_at_the_port_is_told_as_such(
-    monkeypatch: Patch, autojump_clock: Clock, garbage: bytes
-) -> None:
+async def test_other_protocol_at_port_is_reported(monkeypatch: Patch, autojump_clock: Clock, garbage: bytes) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(garbage=garbage)) as on:
         with pytest.raises(RouterError, match="does not speak I2CP"):
             await on.router.publish_meta_lease_set(HASH, structure())
 
 
-async def test_messages_that_come_byte_by_byte_are_heard(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_message_in_single_bytes_is_decoded(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(piece_bytes=1)) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         assert on.fake.structures == [structure()]
 
 
 @pytest.mark.parametrize("message", [SetDate, SessionStatus])
-async def test_a_router_that_is_gone_in_the_middle_of_a_message_is_tried_again(
+async def test_router_closing_within_message_is_retried(
     monkeypatch: Patch, autojump_clock: Clock, message: type[SetDate | SessionStatus]
 ) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(ends_within=message)) as on:
@@ -230,19 +218,19 @@ async def test_a_router_that_is_gone_in_the_middle_of_a_message_is_tried_again(
         assert on.fake.structures == [structure(after_s=1)]
 
 
-async def test_user_and_password_open_a_router_that_demands_them(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_user_with_password_opens_protected_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
     word = "secret"
-    right, wrong = Credentials("farm", word), Credentials("farm", "guess")
-    async with stage(monkeypatch, autojump_clock, FakeRouter(password=word), credentials=right) as on:
+    login, wrong_login = Credentials("farm", word), Credentials("farm", "guess")
+    async with stage(monkeypatch, autojump_clock, FakeRouter(password=word), credentials=login) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         assert on.fake.structures == [structure()]
-    async with stage(monkeypatch, autojump_clock, FakeRouter(password=word), credentials=wrong) as on:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(password=word), credentials=wrong_login) as on:
         with pytest.raises(RouterError, match="Authorization required") as refused:
             await on.router.publish_meta_lease_set(HASH, structure())
         assert "guess" not in str(refused.value)
 
 
-async def test_stopping_node_disconnects_from_the_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_stopping_node_disconnects_from_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         fake = on.fake
@@ -250,10 +238,10 @@ async def test_stopping_node_disconnects_from_the_router(monkeypatch: Patch, aut
 
 
 @pytest.mark.parametrize("fake", [FakeRouter(), FakeRouter(is_i2pd=True)], ids=["Java", "i2pd"])
-async def test_a_structure_that_is_not_later_than_the_last_or_of_another_time_stays_here(
+async def test_structure_with_invalid_time_is_not_sent(
     monkeypatch: Patch, autojump_clock: Clock, fake: FakeRouter
 ) -> None:
-    """What a floodfill refuses is refused before the router has it, whatever software that is."""
+    """Floodfills would refuse such a structure; it is refused before it is sent, for both kinds of routers."""
     key = MASTER.as_signing_key()
     async with stage(monkeypatch, autojump_clock, fake, key) as on:
         await on.router.publish_meta_lease_set(HASH, structure(key, 5))

@@ -1,4 +1,4 @@
-"""What the I2CP router tells: its figures and alarms, look-ups, and the health of leaves."""
+"""Status of the I2CP router: figures, alarms, look-ups, and the health of leaves."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,10 +17,10 @@ from tests.node.i2cp_stage import HASH, LEAF, OTHER, STRANGER, Clock, Patch, Sta
 
 
 @asynccontextmanager
-async def telling(
+async def stage_with_control(
     monkeypatch: Patch, clock: Clock, control: FakeControl, software: Software = Software.JAVA
 ) -> AsyncIterator[Stage]:
-    """A router that also has an I2PControl."""
+    """Run a router that also has an I2PControl."""
     access = ControlAccess(Link("127.0.0.1", 7650), software, control.password, CONTROL_PATHS[software])
     async with trio.open_nursery() as nursery:
         with control_in_place_of_sockets(control, nursery, monkeypatch):
@@ -29,8 +29,8 @@ async def telling(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_routers_own_figures_are_in_its_status(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with telling(monkeypatch, autojump_clock, FakeControl()) as on:
+async def test_status_contains_figures_of_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage_with_control(monkeypatch, autojump_clock, FakeControl()) as on:
         status = await on.router.local_router_status()
         assert (status.uptime_ms, status.job_lag_ms) == (3_600_000, 12.5)
         assert (status.exploratory_tunnels, status.participating_tunnels) == (5, 120)
@@ -38,27 +38,23 @@ async def test_the_routers_own_figures_are_in_its_status(monkeypatch: Patch, aut
         assert status.current_bandwidth_bytes_per_s == 30_000
 
 
-async def test_the_router_info_is_told_when_it_changed_and_once_an_hour(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_router_info_is_reported_on_change_or_hourly(monkeypatch: Patch, autojump_clock: Clock) -> None:
     control = FakeControl()
-    async with telling(monkeypatch, autojump_clock, control) as on:
-        told = []
+    async with stage_with_control(monkeypatch, autojump_clock, control) as on:
+        reported = []
         for number in range(8):
             if number == 4:
                 control.info["i2p.router.info"] = "bmV3ZXI="
-            told.append((await on.router.local_router_status()).last_published_router_info)
+            reported.append((await on.router.local_router_status()).last_published_router_info)
             await trio.sleep(30)
-        assert told == ["cm91dGVyaW5mbw==", None, None, None, "bmV3ZXI=", None, None, None]
+        assert reported == ["cm91dGVyaW5mbw==", None, None, None, "bmV3ZXI=", None, None, None]
         await trio.sleep(3600)
         assert (await on.router.local_router_status()).last_published_router_info == "bmV3ZXI="
 
 
-async def test_a_status_that_cannot_be_had_is_an_alarm_and_spoils_nothing_else(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_unavailable_status_raises_alarm_only(monkeypatch: Patch, autojump_clock: Clock) -> None:
     control = FakeControl(up=False)
-    async with telling(monkeypatch, autojump_clock, control) as on:
+    async with stage_with_control(monkeypatch, autojump_clock, control) as on:
         status = await on.router.local_router_status()
         assert status.attached
         assert status.uptime_ms is None
@@ -69,10 +65,10 @@ async def test_a_status_that_cannot_be_had_is_an_alarm_and_spoils_nothing_else(
         assert on.standing() == {}
 
 
-async def test_a_router_that_says_it_is_not_well_is_an_alarm(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_unhealthy_network_status_raises_alarm(monkeypatch: Patch, autojump_clock: Clock) -> None:
     control = FakeControl()
     control.info["i2p.router.net.status"] = 13
-    async with telling(monkeypatch, autojump_clock, control) as on:
+    async with stage_with_control(monkeypatch, autojump_clock, control) as on:
         await on.router.local_router_status()
         assert "it does not have active peers" in on.standing()["router-status"]
 
@@ -80,7 +76,7 @@ async def test_a_router_that_says_it_is_not_well_is_an_alarm(monkeypatch: Patch,
 # -- status and measurements -------------------------------------------------------------------------------------------
 
 
-async def test_a_router_that_answers_is_attached_and_what_it_does_not_tell_is_unknown(
+async def test_attached_router_without_i2pcontrol_has_unknown_figures(
     monkeypatch: Patch, autojump_clock: Clock
 ) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
@@ -93,9 +89,7 @@ async def test_a_router_that_answers_is_attached_and_what_it_does_not_tell_is_un
         assert on.standing() == {}
 
 
-async def test_a_router_that_is_down_is_an_alarm_and_its_leaves_are_ill_until_it_is_back(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_unreachable_router_raises_alarm_with_unhealthy_leaves(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
         assert not (await on.router.local_router_status()).attached
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy
@@ -107,16 +101,14 @@ async def test_a_router_that_is_down_is_an_alarm_and_its_leaves_are_ill_until_it
         assert on.standing() == {}
 
 
-async def test_a_router_that_is_down_makes_no_report_late(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_unreachable_router_does_not_delay_report(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
         for _ in range(10):
             await on.router.local_router_status()
         assert trio.current_time() == 0
 
 
-async def test_a_router_whose_clock_is_off_is_an_alarm_and_still_gets_a_session(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_router_with_wrong_clock_raises_alarm_but_publishes(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(clock_offset_ms=-45_000)) as on:
         await on.router.local_router_status()
         assert "differs from this machine's by -45 s" in on.standing()["router-clock"]
@@ -124,9 +116,7 @@ async def test_a_router_whose_clock_is_off_is_an_alarm_and_still_gets_a_session(
         assert on.fake.structures == [structure()]
 
 
-async def test_a_leaf_whose_lease_set_is_not_found_twice_in_a_row_has_no_tunnels(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_leaf_not_found_twice_is_unhealthy(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(known={LEAF.hash: LEAF})) as on:
         await on.router.local_router_status()
         await trio.sleep(1)
@@ -141,7 +131,7 @@ async def test_a_leaf_whose_lease_set_is_not_found_twice_in_a_row_has_no_tunnels
         assert (await on.router.local_leaf_status(LEAF.hash)).healthy
 
 
-async def test_uptime_of_a_leaf_counts_from_when_it_became_healthy(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_uptime_of_leaf_starts_when_it_is_healthy(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(known={LEAF.hash: LEAF})) as on:
         await on.router.local_router_status()
         assert (await on.router.local_leaf_status(LEAF.hash)).uptime_ms == 0
@@ -149,7 +139,7 @@ async def test_uptime_of_a_leaf_counts_from_when_it_became_healthy(monkeypatch: 
         assert (await on.router.local_leaf_status(LEAF.hash)).uptime_ms == 30_000
 
 
-async def test_a_leaf_whose_service_does_not_answer_is_ill(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_leaf_with_unresponsive_service_is_unhealthy(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async def no_answer(host: str, port: int, timeout_s: float) -> bool:
         await trio.lowlevel.checkpoint()
         return (host, port, timeout_s) != ("127.0.0.1", 80, 2.0)
@@ -160,36 +150,34 @@ async def test_a_leaf_whose_service_does_not_answer_is_ill(monkeypatch: Patch, a
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy
 
 
-async def test_a_leaf_that_is_not_configured_is_an_error(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_unconfigured_leaf_is_an_error(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         assert await on.router.local_leaf_hashes(HASH) == (LEAF.hash,)
         with pytest.raises(RouterError, match="is not a leaf of this node"):
             await on.router.local_leaf_status(STRANGER.hash)
 
 
-async def test_a_strangers_destination_is_measured_and_nothing_is_invented(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_foreign_destination_is_unreachable_after_two_failures(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(known={STRANGER.hash: STRANGER}), leaves=()) as on:
         assert await on.router.remote_measured_status(STRANGER.hash) == MeasuredStatus(reachable=True, fetch_ms=0)
-        # One failure says too little.
+        # A single failure is not sufficient.
         assert await on.router.remote_measured_status(OTHER.destination.hash) is None
         await trio.sleep(60)
         assert await on.router.remote_measured_status(OTHER.destination.hash) == MeasuredStatus(reachable=False)
 
 
-async def test_a_look_up_is_repeated_at_most_once_a_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_look_up_is_repeated_at_most_once_per_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(known={STRANGER.hash: STRANGER}), leaves=()) as on:
         for _ in range(10):
             await on.router.remote_measured_status(STRANGER.hash)
         assert on.fake.lookups == 1
 
 
-async def test_an_answer_with_another_destination_measures_nothing(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_reply_with_other_destination_is_not_a_measurement(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(known={STRANGER.hash: LEAF}), leaves=()) as on:
         assert await on.router.remote_measured_status(STRANGER.hash) is None
 
 
-async def test_without_the_router_nothing_is_measured(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_destination_is_not_measured_without_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
         assert await on.router.remote_measured_status(STRANGER.hash) is None

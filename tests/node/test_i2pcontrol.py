@@ -1,4 +1,4 @@
-"""What a router tells by I2PControl, of both kinds, and what becomes of passwords, tokens, silence and rubbish."""
+"""Figures from I2PControl of Java I2P and i2pd; passwords, tokens, timeouts and malformed replies."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ WORD = "word"
 
 
 @asynccontextmanager
-async def asking(
+async def control_with(
     monkeypatch: Patch, clock: Clock, fake: FakeControl | None = None, password: str = WORD
 ) -> AsyncIterator[tuple[I2PControl, FakeControl]]:
     assert clock.autojump_threshold == 0
@@ -36,8 +36,8 @@ async def asking(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_java_router_tells_all_that_it_knows(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock) as (control, _):
+async def test_java_router_reports_all_figures(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock) as (control, _):
         assert await control.facts() == RouterFacts(
             RouterStatus(
                 attached=True,
@@ -54,11 +54,9 @@ async def test_a_java_router_tells_all_that_it_knows(monkeypatch: Patch, autojum
         )
 
 
-async def test_i2pd_tells_less_and_is_not_asked_what_it_might_take_for_an_order(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_i2pd_is_queried_only_for_router_info(monkeypatch: Patch, autojump_clock: Clock) -> None:
     fake = FakeControl(info=dict(I2PD_INFO), is_java=False, path="/")
-    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+    async with control_with(monkeypatch, autojump_clock, fake) as (control, _):
         assert await control.facts() == RouterFacts(
             RouterStatus(
                 attached=True, uptime_ms=7_200_000, participating_tunnels=7, current_bandwidth_bytes_per_s=3_000
@@ -68,12 +66,10 @@ async def test_i2pd_tells_less_and_is_not_asked_what_it_might_take_for_an_order(
         assert fake.calls == ["Authenticate", "RouterInfo"]
 
 
-async def test_an_older_java_router_that_lacks_keys_and_methods_leaves_them_unknown(
-    monkeypatch: Patch, autojump_clock: Clock
-) -> None:
+async def test_older_java_router_has_unknown_figures(monkeypatch: Patch, autojump_clock: Clock) -> None:
     older = {key: JAVA_INFO[key] for key in ("i2p.router.uptime", "i2p.router.version")}
     fake = FakeControl(info=older)
-    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+    async with control_with(monkeypatch, autojump_clock, fake) as (control, _):
         facts = await control.facts()
         assert (facts.report.uptime_ms, facts.version) == (3_600_000, "2.10.0")
         assert facts.report.exploratory_tunnels is None
@@ -82,20 +78,20 @@ async def test_an_older_java_router_that_lacks_keys_and_methods_leaves_them_unkn
 
 
 @pytest.mark.parametrize("value", [True, "soon", -1, 1e300, None, [1], {"a": 1}, "9" * 400])
-async def test_a_figure_that_is_none_is_unknown(monkeypatch: Patch, autojump_clock: Clock, value: object) -> None:
+async def test_invalid_figure_is_unknown(monkeypatch: Patch, autojump_clock: Clock, value: object) -> None:
     fake = FakeControl(info={**JAVA_INFO, "i2p.router.uptime": value})
-    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+    async with control_with(monkeypatch, autojump_clock, fake) as (control, _):
         assert (await control.facts()).report.uptime_ms is None
 
 
-async def test_what_is_wrong_with_its_network_is_told_in_words(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_network_status_is_reported_as_text(monkeypatch: Patch, autojump_clock: Clock) -> None:
     fake = FakeControl(info={**JAVA_INFO, "i2p.router.net.status": 9})
-    async with asking(monkeypatch, autojump_clock, fake) as (control, _):
+    async with control_with(monkeypatch, autojump_clock, fake) as (control, _):
         assert (await control.facts()).network_error == "its clock is off"
 
 
-async def test_it_is_asked_at_most_once_in_five_seconds(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock) as (control, fake):
+async def test_queries_are_at_least_five_seconds_apart(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock) as (control, fake):
         for _ in range(5):
             await control.facts()
         assert fake.calls.count("RouterInfo") == 1
@@ -105,8 +101,8 @@ async def test_it_is_asked_at_most_once_in_five_seconds(monkeypatch: Patch, auto
         assert fake.calls.count("Authenticate") == 1
 
 
-async def test_a_token_that_has_ended_is_renewed_without_a_word(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock) as (control, fake):
+async def test_expired_token_is_renewed_automatically(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock) as (control, fake):
         await control.facts()
         fake.token = 2
         await trio.sleep(6)
@@ -114,8 +110,8 @@ async def test_a_token_that_has_ended_is_renewed_without_a_word(monkeypatch: Pat
         assert fake.calls.count("Authenticate") == 2
 
 
-async def test_a_wrong_password_is_told_and_tried_once_a_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock, password="guess") as (control, fake):  # noqa: S106 - a wrong one
+async def test_wrong_password_is_retried_once_per_minute(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock, password="guess") as (control, fake):  # noqa: S106 - a wrong one
         for _ in range(10):
             with pytest.raises(RouterLost, match="refuses the password") as refused:
                 await control.facts()
@@ -127,8 +123,8 @@ async def test_a_wrong_password_is_told_and_tried_once_a_minute(monkeypatch: Pat
         assert (await control.facts()).version == "2.10.0"
 
 
-async def test_a_silent_one_is_given_up_within_the_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock, FakeControl(silent=True)) as (control, _):
+async def test_unresponsive_i2pcontrol_is_abandoned_after_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock, FakeControl(silent=True)) as (control, _):
         with pytest.raises(RouterLost, match="did not answer within 10 s"):
             await control.facts()
         assert trio.current_time() == pytest.approx(10, abs=0.1)
@@ -139,7 +135,7 @@ def http(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("raw", "says"),
+    ("raw", "message"),
     [
         (b"", "does not speak HTTP|closed the connection"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "does not speak HTTP"),
@@ -157,22 +153,20 @@ def http(body: bytes, status: bytes = b"200 OK") -> bytes:
         (http(b"[" * 200_000), "is not JSON-RPC"),
     ],
 )
-async def test_rubbish_is_told_as_such_and_nothing_else_happens(
-    monkeypatch: Patch, autojump_clock: Clock, raw: bytes, says: str
-) -> None:
-    async with asking(monkeypatch, autojump_clock, FakeControl(raw=raw)) as (control, _):
-        with pytest.raises(RouterLost, match=says):
+async def test_malformed_reply_is_reported(monkeypatch: Patch, autojump_clock: Clock, raw: bytes, message: str) -> None:
+    async with control_with(monkeypatch, autojump_clock, FakeControl(raw=raw)) as (control, _):
+        with pytest.raises(RouterLost, match=message):
             await control.facts()
 
 
-async def test_a_wrong_path_is_told_as_a_status(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock, FakeControl(path="/elsewhere")) as (control, _):
+async def test_wrong_path_is_reported_as_status(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock, FakeControl(path="/elsewhere")) as (control, _):
         with pytest.raises(RouterLost, match="status 404: check the address and path"):
             await control.facts()
 
 
-async def test_a_router_that_comes_back_is_asked_again_at_once(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with asking(monkeypatch, autojump_clock, FakeControl(up=False)) as (control, fake):
+async def test_router_is_queried_immediately_when_available_again(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with control_with(monkeypatch, autojump_clock, FakeControl(up=False)) as (control, fake):
         with pytest.raises(RouterLost, match="nothing answers"):
             await control.facts()
         fake.up = True
@@ -184,7 +178,7 @@ async def test_a_router_that_comes_back_is_asked_again_at_once(monkeypatch: Patc
 
 @asynccontextmanager
 async def over_sockets(certificate: Path | None = None) -> AsyncIterator[tuple[str, int]]:
-    """An I2PControl at a port of its own, with TLS if it has a certificate."""
+    """Run an I2PControl on a separate port, with TLS if a certificate is given."""
     fake = FakeControl()
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -211,7 +205,7 @@ def certificate_in(directory: Path) -> Path:
     return load_or_create_certificate(directory).path
 
 
-async def test_it_is_asked_over_plain_sockets_and_over_tls_with_its_own_certificate(tmp_path: Path) -> None:
+async def test_query_works_over_plain_socket_or_pinned_tls(tmp_path: Path) -> None:
     certificate = certificate_in(tmp_path / "a")
     async with over_sockets() as place:
         assert await version_at(Link(*place)) == "2.10.0"
@@ -220,7 +214,7 @@ async def test_it_is_asked_over_plain_sockets_and_over_tls_with_its_own_certific
         assert await version_at(Link(*place, unchecked_tls=True)) == "2.10.0"
 
 
-async def test_its_password_is_not_told_to_one_that_shows_another_certificate(tmp_path: Path) -> None:
+async def test_password_is_not_sent_to_other_certificate(tmp_path: Path) -> None:
     shown, pinned = certificate_in(tmp_path / "a"), certificate_in(tmp_path / "b")
     async with over_sockets(shown) as place:
         with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
@@ -230,7 +224,7 @@ async def test_its_password_is_not_told_to_one_that_shows_another_certificate(tm
             await version_at(Link(*place, pinned))
 
 
-async def test_what_is_wrong_with_the_way_to_it_is_told(tmp_path: Path) -> None:
+async def test_connection_problem_is_reported(tmp_path: Path) -> None:
     async with over_sockets() as place:
         with pytest.raises(RouterLost, match=r"absent.pem cannot be used: a certificate in PEM is needed"):
             await version_at(Link(*place, tmp_path / "absent.pem"))
@@ -238,5 +232,5 @@ async def test_what_is_wrong_with_the_way_to_it_is_told(tmp_path: Path) -> None:
         await version_at(Link(*place))
 
 
-def test_the_password_is_not_in_what_its_access_shows_of_itself() -> None:
+def test_password_is_not_in_repr_of_access() -> None:
     assert WORD not in repr(ControlAccess(Link("127.0.0.1", 7650), Software.JAVA, WORD))

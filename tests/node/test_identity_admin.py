@@ -1,4 +1,4 @@
-"""An eviction asked for at the leader: its target gives up its vote first, and does not get it back meanwhile."""
+"""An eviction at the leader: the evicted server loses its vote first, and cannot get it back before the eviction."""
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -31,17 +31,17 @@ EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
 
 
 def identity(number: int) -> bytes:
-    """The NodeId of node `number`."""
+    """Return the NodeId of node `number`."""
     return bytes([number]) * 8
 
 
 def servers(*numbers: int) -> tuple[Server, ...]:
-    """With Raft ids."""
+    """Return servers with these Raft ids."""
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
 def admin(current: CurrentFarm) -> IdentityAdmin:
-    """Of node 1, whose farm has no gossip that could carry keys."""
+    """Return the identity administration of node 1, whose farm does not distribute keys by gossip."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=b"12345678"))
@@ -50,13 +50,13 @@ def admin(current: CurrentFarm) -> IdentityAdmin:
 
 
 def agent_with(ring: Keyring) -> Any:
-    """Node 1, whose gossip carries these keys."""
+    """Return node 1 as an agent with this key ring."""
     public_key = (9).to_bytes(32, "little")
     return SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=public_key)
 
 
 def members_at(levels: dict[int, int | None]) -> Any:
-    """What gossip says of the feature level of each server."""
+    """Return gossip members with these feature levels by server."""
     found = tuple(
         SimpleNamespace(
             node_id=identity(server),
@@ -69,24 +69,24 @@ def members_at(levels: dict[int, int | None]) -> Any:
 
 
 class _Unsigned:
-    """Entries of this stage are not verified."""
+    """A signer that leaves entries unsigned: this stage does not verify them."""
 
     def sign(self, entry: bytes) -> bytes:
-        """As it is."""
+        """Return the entry unchanged."""
         return entry
 
 
 @dataclass
 class FakeLeader:
-    """Replica, server and applied state in one, of a farm of four that do what it is asked for at once."""
+    """Replica, server and applied state of a farm of four that executes requests immediately."""
 
     outcome: Outcome = Outcome.COMMITTED
-    """Of proposals."""
+    """Outcome of proposals."""
     leads: bool = True
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
-    asked: list[tuple[str, set[int]]] = field(default_factory=list)
-    """What for, and who was losing the vote by then."""
+    requested: list[tuple[str, set[int]]] = field(default_factory=list)
+    """Requests in order, each with the servers that were losing the vote at that time."""
     state: FarmState = field(
         default_factory=lambda: FarmState(
             0,
@@ -101,16 +101,16 @@ class FakeLeader:
 
     @property
     def losing_vote(self) -> set[int]:
-        """Who is held back from the vote at the moment."""
+        """Return the servers that may not vote now."""
         return set(self.farm.reconciling.losing_vote)
 
     @property
     def server(self) -> "FakeLeader":
-        """Of the replica."""
+        """Return itself as the server."""
         return self
 
     def describe(self) -> SimpleNamespace:
-        """Every node answers."""
+        """Return a description with replies of every node."""
         followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in (2, 3, 4)]
         configuration = Configuration(self.voters, (), self.learners)
         raft = SimpleNamespace(
@@ -121,16 +121,16 @@ class FakeLeader:
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...]
     ) -> ConfigurationResolved:
-        """Committed."""
+        """Commit a configuration."""
         await trio.lowlevel.checkpoint()
-        self.asked.append(("change", self.losing_vote))
+        self.requested.append(("change", self.losing_vote))
         self.voters, self.learners = voters, learners
         return ConfigurationResolved(change_id=1, outcome=ChangeOutcome.COMMITTED)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """As decided; an eviction has its effect in the farm's state."""
+        """Resolve a proposal with `outcome`; a committed entry changes the state."""
         await trio.lowlevel.checkpoint()
-        self.asked.append(("eviction", self.losing_vote))
+        self.requested.append(("eviction", self.losing_vote))
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(proposal_id=1, outcome=self.outcome)
         record = decode(commands[0])
@@ -147,25 +147,25 @@ class FakeLeader:
         return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
-        """It is."""
+        """Return the index."""
         await trio.lowlevel.checkpoint()
         return index
 
 
-async def asked(admin: IdentityAdmin) -> dict[str, Any]:
-    """The answer to the eviction of node 4."""
+async def evict_stolen(admin: IdentityAdmin) -> dict[str, Any]:
+    """Return the reply to the eviction of node 4."""
     call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
 
 
-async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is_not_given_back() -> None:
+async def test_vote_stays_removed_until_eviction_is_applied() -> None:
     leader = FakeLeader()
-    told = await asked(leader.admin)
-    assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
-    assert (told["raftId"], told["era"], told["votesStill"]) == (STOLEN, 1, False)
+    reply = await evict_stolen(leader.admin)
+    assert leader.requested == [("change", {STOLEN}), ("eviction", {STOLEN})]
+    assert (reply["raftId"], reply["era"], reply["votesStill"]) == (STOLEN, 1, False)
     assert [each.server_id for each in leader.learners] == [STOLEN]
-    # By now the log itself keeps it from voting.
+    # From here on the log itself prevents the vote.
     assert leader.losing_vote == set()
 
 
@@ -178,80 +178,80 @@ async def test_eviction_lists_client_keys_admitted_by_the_node() -> None:
         b"d" * 8: Client("old", bytes(32), (Scope.WEIGHTS,)),
     }
     leader.state = replace(leader.state, clients=keys)
-    told = await asked(leader.admin)
-    assert told["clientKeys"] == ["hostile"]
-    assert told["clientKeysOfUnknown"] == ["old"]
+    reply = await evict_stolen(leader.admin)
+    assert reply["clientKeys"] == ["hostile"]
+    assert reply["clientKeysOfUnknown"] == ["old"]
 
 
-async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_reason() -> None:
+async def test_unencodable_eviction_is_refused_with_reason() -> None:
     leader = FakeLeader()
     replaced = Rekeying(era=2**53)
     leader.state = replace(leader.state, rekeying=replaced)
     with pytest.raises(
         Refused, match="this cannot be written as an entry: no server would accept this entry"
     ) as refused:
-        await asked(leader.admin)
+        await evict_stolen(leader.admin)
     assert refused.value.status == 409
-    assert leader.asked == [("change", {STOLEN})]
+    assert leader.requested == [("change", {STOLEN})]
 
 
-async def test_an_eviction_without_a_next_era_evicts() -> None:
+async def test_eviction_without_next_era_evicts() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA))
-    told = await asked(leader.admin)
+    reply = await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
-    assert (told["era"], told["keysReplaced"]) == (LAST_ERA, False)
+    assert (reply["era"], reply["keysReplaced"]) == (LAST_ERA, False)
 
 
 @pytest.mark.parametrize(("log_era", "ring_era"), [(LAST_ERA, 0), (LAST_ERA, LAST_ERA), (0, LAST_ERA)])
-async def test_an_eviction_of_a_farm_without_eras_reports_the_remedy(log_era: int, ring_era: int) -> None:
+async def test_eviction_without_eras_reports_remedy(log_era: int, ring_era: int) -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=log_era))
     leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=ring_era))
-    told = await asked(leader.admin)
+    reply = await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
-    assert told["keysReplaced"] is False
-    assert "--reset era" in told["keysNotReplaced"]
+    assert reply["keysReplaced"] is False
+    assert "--reset era" in reply["keysNotReplaced"]
 
 
-@pytest.mark.parametrize("stolen_tells", [KAFKA_LEVEL, SUPPORTED_LEVEL, None])
-async def test_a_hostile_voter_cannot_hold_back_its_eviction(stolen_tells: int | None) -> None:
+@pytest.mark.parametrize("stolen_level", [KAFKA_LEVEL, SUPPORTED_LEVEL, None])
+async def test_hostile_voter_cannot_prevent_its_eviction(stolen_level: int | None) -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
-    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: stolen_tells})
-    await asked(leader.admin)
+    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: stolen_level})
+    await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
     assert leader.state.level == BOUNDS_LEVEL
 
 
-async def test_a_hostile_voter_cannot_hold_the_first_level() -> None:
+async def test_hostile_voter_cannot_keep_first_level() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, level=FIRST_LEVEL)
     leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: FIRST_LEVEL})
-    await asked(leader.admin)
+    await evict_stolen(leader.admin)
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
 
 
-async def test_an_eviction_below_its_level_names_the_update() -> None:
+async def test_eviction_below_its_level_names_update() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
     leader.admin._member_directory = members_at({2: KAFKA_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: SUPPORTED_LEVEL})
     with pytest.raises(Refused, match=r"node-2 announces level 4\. Update these voters"):
-        await asked(leader.admin)
+        await evict_stolen(leader.admin)
 
 
-async def test_an_eviction_brings_the_log_to_the_era_of_the_keys() -> None:
+async def test_eviction_advances_log_to_era_of_keys() -> None:
     leader = FakeLeader()
     leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=3))
-    told = await asked(leader.admin)
-    assert (told["era"], told["keysReplaced"]) == (4, True)
+    reply = await evict_stolen(leader.admin)
+    assert (reply["era"], reply["keysReplaced"]) == (4, True)
     assert leader.state.rekeying.era == 4
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
 
 
-async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:
+async def test_failed_eviction_releases_vote() -> None:
     leader = FakeLeader(outcome=Outcome.UNKNOWN)
     with pytest.raises(Refused, match="leadership changed, or no majority answers"):
-        await asked(leader.admin)
-    assert leader.asked == [("change", {STOLEN}), ("eviction", {STOLEN})]
+        await evict_stolen(leader.admin)
+    assert leader.requested == [("change", {STOLEN}), ("eviction", {STOLEN})]
     assert leader.losing_vote == set()

@@ -1,4 +1,4 @@
-"""Servers introduce themselves in handshakes: what they say is signed, passed on, and judged by each receiver."""
+"""Introductions of servers in handshakes: they are signed, forwarded, and checked by each receiver."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.node.gossip_farm import new_events
 def node(
     number: int, *, generation: int = 1, metadata: bytes = b"", seeds: Sequence[PeerAddress] = ()
 ) -> Introductions:
-    """The introductions of node `number`, which has an identity of its own."""
+    """Return the introductions of node `number`, which has its own identity."""
     signer = Signer(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
     own = NodeInfo(signer.node_id, Address("127.0.0.1", 7669), Incarnation(generation, 0), 30, metadata)
     return Introductions(
@@ -45,33 +45,33 @@ def node(
 
 
 def handshake(calling: Introductions, called: Introductions) -> None:
-    """Both hear what the other says."""
-    said, answered = calling.introduced(Identity()), called.introduced(Identity())
-    called.met(said)
-    calling.met(answered)
+    """Exchange introductions in both directions."""
+    sent, returned = calling.introduced(Identity()), called.introduced(Identity())
+    called.met(sent)
+    calling.met(returned)
 
 
-def news(of: Introductions) -> list[object]:
-    """The events that wait."""
+def unread(of: Introductions) -> list[object]:
+    """Return the unread events."""
     return new_events(of)
 
 
-def known(to: Introductions) -> dict[bytes, Status]:
+def statuses(to: Introductions) -> dict[bytes, Status]:
     return {each.node_id: each.status for each in to.members()}
 
 
-async def test_one_handshake_makes_two_servers_known_to_each_other_and_each_passes_the_other_on() -> None:
+async def test_introductions_are_exchanged_then_forwarded() -> None:
     alice, bob, carol = node(1), node(2), node(3)
     handshake(alice, bob)
     handshake(carol, bob)
-    assert known(carol) == {bob.node_id: Status.ALIVE, alice.node_id: Status.ALIVE}
-    assert known(bob) == {alice.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
-    assert [type(each) for each in news(carol)] == [MembershipChanged, MembershipChanged]
+    assert statuses(carol) == {bob.node_id: Status.ALIVE, alice.node_id: Status.ALIVE}
+    assert statuses(bob) == {alice.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
+    assert [type(each) for each in unread(carol)] == [MembershipChanged, MembershipChanged]
     handshake(alice, bob)
-    assert known(alice) == {bob.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
+    assert statuses(alice) == {bob.node_id: Status.ALIVE, carol.node_id: Status.ALIVE}
 
 
-async def test_what_a_server_says_anew_replaces_what_it_said() -> None:
+async def test_newer_introduction_replaces_older_one() -> None:
     alice, bob = node(1), node(2)
     handshake(alice, bob)
     alice.set_metadata(b"founded")
@@ -84,19 +84,19 @@ async def test_what_a_server_says_anew_replaces_what_it_said() -> None:
 
 
 class Calls:
-    """A dialer that notes the servers to call, and reaches none."""
+    """A dialer that records the dialed servers, and fails."""
 
     def __init__(self) -> None:
         self.called: set[str] = set()
 
     async def dial(self, address: PeerAddress) -> Dialed:
-        """In vain."""
+        """Record the address, and fail."""
         self.called.add(address.host)
         await trio.lowlevel.checkpoint()
         raise GarlicFarmError(Fault.UNREACHABLE, "no server is there")
 
 
-async def test_a_seed_where_an_expelled_server_listens_is_not_called(autojump_clock: MockClock) -> None:
+async def test_seed_at_address_of_expelled_server_is_not_dialed(autojump_clock: MockClock) -> None:
     del autojump_clock
     seeds = [PeerAddress(f"{name}.i2p", 7669, None) for name in ("evicted", "honest")]
     alice, calls = node(1, seeds=seeds), Calls()
@@ -105,50 +105,50 @@ async def test_a_seed_where_an_expelled_server_listens_is_not_called(autojump_cl
     assert calls.called == {"honest.i2p"}
 
 
-async def test_a_forged_or_unreadable_introduction_is_left_out_and_counted() -> None:
+async def test_forged_or_unreadable_introduction_is_dropped() -> None:
     alice, bob, carol = node(1), node(2), node(3)
-    (word,) = alice.introduced(Identity()).introductions
-    at = len(word) // 2
-    forged = word[:at] + ("A" if word[at] != "A" else "B") + word[at + 1 :]
+    (introduction,) = alice.introduced(Identity()).introductions
+    at = len(introduction) // 2
+    forged = introduction[:at] + ("A" if introduction[at] != "A" else "B") + introduction[at + 1 :]
     bob.met(Identity(introductions=(forged, "", "AAAA", *carol.introduced(Identity()).introductions)))
-    assert known(bob) == {carol.node_id: Status.ALIVE}
+    assert statuses(bob) == {carol.node_id: Status.ALIVE}
     assert bob.describe().core.dropped[IntroductionDrop.REFUSED] == 3
 
 
-async def test_a_goodbye_is_signed_as_one_and_no_part_of_it_serves_as_an_announcement() -> None:
+async def test_signed_departure_is_not_an_announcement() -> None:
     alice, bob, carol = node(1), node(2), node(3)
     handshake(alice, bob)
     with trio.move_on_after(0.1):
         await alice.leave()
-    goodbye = alice.introduced(Identity())
-    bob.met(goodbye)
-    assert known(bob) == {alice.node_id: Status.LEFT}
-    # An attacker that recorded it cannot pass it on in her place, nor as a sign of life.
-    word, *_ = goodbye.introductions
+    departure = alice.introduced(Identity())
+    bob.met(departure)
+    assert statuses(bob) == {alice.node_id: Status.LEFT}
+    # An attacker that recorded it cannot forward it in Alice's place, or as an announcement that Alice is alive.
+    introduction, *_ = departure.introductions
     handshake(carol, bob)
-    carol.met(Identity(introductions=(*bob.introduced(Identity()).introductions, word)))
-    assert known(carol) == {bob.node_id: Status.ALIVE}
+    carol.met(Identity(introductions=(*bob.introduced(Identity()).introductions, introduction)))
+    assert statuses(carol) == {bob.node_id: Status.ALIVE}
 
 
-async def test_a_copy_of_a_running_node_is_reported_as_a_conflict_and_a_call_to_oneself_is_not() -> None:
+async def test_copy_of_running_node_is_reported_as_conflict() -> None:
     alice, copy = node(1, metadata=b"here"), node(1, metadata=b"there")
     handshake(alice, alice)
-    assert news(alice) == []
+    assert unread(alice) == []
     handshake(alice, copy)
-    found = news(alice)
+    found = unread(alice)
     assert [each.kind for each in found if isinstance(each, Alarm)] == [AlarmKind.IDENTITY_CONFLICT]
 
 
-async def test_the_fullest_introductions_fit_into_a_handshake() -> None:
-    crowd = [node(number, generation=2**52, metadata=bytes(METADATA_LIMIT_BYTES)) for number in range(1, 20)]
-    for each in crowd[1:]:
-        handshake(crowd[0], each)
-    words = crowd[0].introduced(Identity()).introductions
-    assert len(words) == INTRODUCTIONS_MAX
-    assert max(map(len, words)) <= INTRODUCTION_CHARACTERS_MAX
+async def test_largest_introductions_fit_into_handshake() -> None:
+    nodes = [node(number, generation=2**52, metadata=bytes(METADATA_LIMIT_BYTES)) for number in range(1, 20)]
+    for each in nodes[1:]:
+        handshake(nodes[0], each)
+    introductions = nodes[0].introduced(Identity()).introductions
+    assert len(introductions) == INTRODUCTIONS_MAX
+    assert max(map(len, introductions)) <= INTRODUCTION_CHARACTERS_MAX
 
 
-async def test_without_gossip_the_key_file_is_the_ring_and_changes_are_refused_with_the_way_to_do_them(
+async def test_static_key_ring_refuses_changes_with_remedy(
     tmp_path: Path,
 ) -> None:
     save_farm_key(tmp_path / "farm.key", new_farm_key(3))

@@ -1,13 +1,15 @@
-"""Follows one thing through a running server: which modules, tasks and threads it passes on its way.
+"""Trace one operation through a running server: the modules, tasks and threads on its path.
 
-The three servers of a `LoopbackGroup` share a process, so each is started in a context that carries its number, which
-its tasks inherit; a thread belongs to the server that started it. While the tracer records, the interpreter calls it
-at every call of a Python function. At the functions that are stations of the way it looks at the stack: each step from
-one module of consensus into another is a hop, and so is the step into a task or thread. A crossing counts once,
-however often it is passed: the way to a second follower is the way to the first.
+The three servers of a `LoopbackGroup` share a process. Each is started in a context with its number, and its tasks
+inherit the context; a thread belongs to the server that started it. While the tracer records, the interpreter reports
+each call of a Python function.
 
-A helper that a station's caller uses beside the way (a codec, a clock, a dataclass) is on no station's stack, so it is
-no hop.
+At the listed functions (stations) the tracer reads the stack. Each step from one module of consensus into another is a
+hop, like the step into a task or thread. A crossing counts once, because the path to a second follower is the same
+as the path to the first.
+
+A station's caller may also use a helper such as a codec, a clock or a dataclass. The helper is not on the stack of a
+station, so it is not a hop.
 """
 
 import sys
@@ -23,24 +25,24 @@ import trio
 from consensus.core.model import ServerId
 
 SERVED: ContextVar[ServerId | None] = ContextVar("served", default=None)
-"""The server whose task this is."""
+"""Server of the current task."""
 
 
 Crossing = tuple[str | None, str]
-"""From one module into another; from None where a task or thread begins."""
+"""From one module into another; from None at the start of a task or thread."""
 
 
 @dataclass
 class Walk:
-    """What was passed, in the order of the first time."""
+    """Crossings and stations, in the order of their first call."""
 
     stations: frozenset[str]
     hops: dict[Crossing, set[str]] = field(default_factory=dict)
-    """By which functions a module was entered there."""
+    """Entered functions of each crossing."""
     reached: set[str] = field(default_factory=set)
 
     def record(self, station: str, stack: list[tuple[str, str]]) -> None:
-        """A station was called, from functions (module, name) of which the outermost stands first."""
+        """Record a station's stack of (module, function) pairs, outermost first."""
         self.reached.add(station)
         before: str | None = None
         for module, function in stack:
@@ -50,7 +52,7 @@ class Walk:
 
 
 class WalkTracer:
-    """Starts servers so that they can be told apart, and records one of them."""
+    """Distinguishes the servers of one process, and records one of them."""
 
     def __init__(self) -> None:
         self._threads: dict[int, ServerId | None] = {}
@@ -59,7 +61,7 @@ class WalkTracer:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Notice which server starts which thread; tracing costs nothing until something is recorded."""
+        """Record which server starts which thread; without a recording, each call costs only one check."""
         start = threading.Thread.start
 
         def noted_start(thread: threading.Thread) -> None:
@@ -78,7 +80,7 @@ class WalkTracer:
 
     @contextmanager
     def recording(self, server: ServerId, stations: frozenset[str]) -> Iterator[Walk]:
-        """Record what this server does."""
+        """Record the calls of this server."""
         walk = self._walk = Walk(stations)
         self._followed = server
         before = sys.getprofile()
@@ -112,7 +114,7 @@ class WalkTracer:
 
 @contextmanager
 def serving(server: ServerId) -> Iterator[None]:
-    """What is started within belongs to this server."""
+    """Assign everything started in the block to this server."""
     token = SERVED.set(server)
     try:
         yield
@@ -121,7 +123,7 @@ def serving(server: ServerId) -> Iterator[None]:
 
 
 async def until_reached(walk: Walk) -> None:
-    """Wait until every station was passed: the disk's thread may come to its own after the client has its answer."""
+    """Wait until every station was called: the disk thread may reach its stations after the client has its reply."""
     while walk.stations - walk.reached:  # noqa: ASYNC110 - a call sets no event
         await trio.sleep(0.005)
 
@@ -131,5 +133,5 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _name(frame: FrameType) -> str:
-    """The function's dotted name; a function within it counts as itself."""
+    """Return the function's dotted name; a nested function counts as its outer function."""
     return frame.f_code.co_qualname.partition(".<locals>")[0]

@@ -1,7 +1,7 @@
-"""A server of another make: it knows the document's seventeen messages, agreed on nothing else, and trusts leaders.
+"""A server of another implementation: it supports only the document's seventeen messages, and trusts leaders.
 
-Written against the codec alone, after what the running implementations do: an invitation resets it, and a log pack goes
-into its log where the leader says, without a comparison. It keeps its log in memory, votes, and never campaigns.
+It uses only the codec, and follows the behavior of the running implementations. An invitation resets it. It stores a
+log pack at the leader's position without a comparison. It keeps its log in memory, votes, and never campaigns.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _BREAKS_AT = 3
 
 @dataclass
 class WordsOnlyServer:
-    """`heard` is every kind of request in order, without repetitions next to each other."""
+    """A server without extensions. `heard` lists the kinds of requests in order, without adjacent repetitions."""
 
     server_id: int
     directory: Path
@@ -48,36 +48,36 @@ class WordsOnlyServer:
     invited_to: tuple[int, ...] = ()
     ordered_to_leave: bool = False
     breaks_at: set[str] = field(default_factory=set)
-    """Kinds of requests at whose third the connection breaks, once, without an answer."""
+    """Kinds of requests whose third one breaks the connection without a reply, once."""
     offsets: list[int] = field(default_factory=list)
-    """Of the snapshot chunks that came."""
+    """Offsets of the received snapshot chunks."""
     counted: Counter[str] = field(default_factory=Counter)
     changed: trio.Event = field(default_factory=trio.Event)
 
     @property
     def last(self) -> int:
-        """The index of the last entry."""
+        """Return the index of the last entry."""
         return self.start[0] + len(self.log)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The servers of the last configuration in the log."""
+        """Return the servers of the last configuration in the log."""
         values = [entry.value for entry in self.log if isinstance(entry, LogEntry)]
         found = [value for value in values if isinstance(value, Configuration)]
         return tuple(server.server_id for server in found[-1].servers) if found else ()
 
     def commands(self) -> list[bytes]:
-        """What is committed."""
+        """Return the committed commands."""
         committed = self.log[: max(0, self.commit - self.start[0])]
         return [entry.data for entry in committed if isinstance(entry, Entry)]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that a request may bring about."""
+        """Wait until a condition is true after a request."""
         while not holds():
             await self.changed.wait()
 
     async def listen(self, task_status: trio.TaskStatus[PeerAddress] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve on loopback until cancelled; tells where."""
+        """Serve on loopback until cancelled, and report the address."""
         self.directory.mkdir(exist_ok=True)
         certificate = load_or_create_certificate(self.directory)
         context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
@@ -87,7 +87,7 @@ class WordsOnlyServer:
             NonceBook(b"theirs", Random(self.server_id).randbytes),
             lambda: Identity(server_id=self.server_id),
             peers=ListedPeers(key_of(self.server_id), SERVER_KEYS),
-            spoken={},  # a server that never heard of an extension answers with none
+            spoken={},  # a server without extensions does not announce any
         )
 
         async def serve(transport: trio.SocketStream) -> None:

@@ -1,7 +1,7 @@
-"""A network in memory for clients of ØMQ Raft: peers that answer as a test has them answer, and nothing else.
+"""A network in memory for clients of ØMQ Raft, with scripted peers.
 
-Every message goes through the codec in both directions, so a test speaks of requests and replies, and the frames are
-real. A message to a URL at which no peer is goes nowhere.
+The codec encodes and decodes every message in both directions, so tests handle requests and replies, and the frames are
+real. A message to a URL without a peer is lost.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,13 +30,13 @@ from consensus.protocols.zmq_raft.wire.messages import (
 
 IDENT = b"cluster"
 Respond = Callable[[Reply], None]
-"""Sends one reply to whom the request came from; it may be called later, too."""
+"""Function that sends one reply to the sender of the request; it may also be called later."""
 Script = Callable[[Request, Respond], bool]
-"""Answers a request, if it returns True."""
+"""Function that handles a request; it returns False to leave the request to the default replies."""
 
 
 class MemorySocket:
-    """One client's socket that is connected to one URL."""
+    """A client's socket, connected to one URL."""
 
     def __init__(self, network: "MemoryNetwork", url: str, receive: Receive) -> None:
         self.url = url
@@ -47,19 +47,19 @@ class MemorySocket:
         network.open.append(self)
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Hand a request to the peer, if one is there."""
+        """Deliver a request to the peer, if there is one."""
         peer = self._network.peers.get(self.url)
         if peer is not None:
             peer.hear(decode_request(list(frames)), lambda reply: self.deliver(encode_reply(reply)))
         return self.has_room
 
     def deliver(self, frames: list[bytes]) -> None:
-        """A message for the client; lost if the socket is closed."""
+        """Deliver a message to the client; it is lost if the socket is closed."""
         if self in self._network.open:
             self._send.send_nowait(frames)
 
     async def run(self) -> None:
-        """Give the client what comes."""
+        """Pass received messages to the client."""
         try:
             async for frames in self._inbox:
                 self._receive(frames, None)
@@ -68,7 +68,7 @@ class MemorySocket:
 
 
 class MemoryNetwork:
-    """Peers by their URLs, and the sockets that are open now."""
+    """Peers by their URLs, and the open sockets."""
 
     def __init__(self) -> None:
         self.peers: dict[str, ScriptedPeer] = {}
@@ -78,44 +78,44 @@ class MemoryNetwork:
 
     @property
     def connected(self) -> list[str]:
-        """The URLs to which clients are connected."""
+        """Return the URLs of connected clients."""
         return [socket.url for socket in self.open]
 
     def dealer(self, url: str, receive: Receive) -> MemorySocket:
-        """A DEALER."""
+        """Return a DEALER socket."""
         if url in self.refused:
             raise OSError(24, "Too many open files")
         return MemorySocket(self, url, receive)
 
     def subscriber(self, url: str, prefix: bytes, receive: Receive) -> MemorySocket:
-        """A SUB."""
+        """Return a SUB socket."""
         self.subscribed.append((url, prefix))
         return self.dealer(url, receive)
 
     def broadcast(self, url: str, broadcast: StateBroadcast) -> None:
-        """What a PUB socket at `url` sends."""
+        """Send a broadcast from a PUB socket at `url`."""
         self.broadcast_frames(url, encode_broadcast(broadcast))
 
     def broadcast_frames(self, url: str, frames: list[bytes]) -> None:
-        """The same, with any frames."""
+        """Send any frames from a PUB socket at `url`."""
         for socket in tuple(self.open):
             if socket.url == url:
                 socket.deliver(frames)
 
     def cluster(self, count: int = 3, leader: int | None = 1) -> list["ScriptedPeer"]:
-        """Peers `1` to `count`, which all say that `leader` leads."""
+        """Return peers `1` to `count`, which all report `leader` as leader."""
         members = tuple(Peer(str(number), url_of(number)) for number in range(1, count + 1))
         named = None if leader is None else str(leader)
         return [ScriptedPeer(self, peer, members, named) for peer in members]
 
 
 def url_of(number: int) -> str:
-    """The URL of a peer."""
+    """Return the URL of a peer."""
     return f"tcp://127.0.0.1:{8000 + number}"
 
 
 class ScriptedPeer:
-    """One peer. By itself it tells its configuration, and commits updates if it leads."""
+    """A peer. By default it replies with its configuration, and commits updates if it leads."""
 
     def __init__(self, network: MemoryNetwork, peer: Peer, members: tuple[Peer, ...], leader: str | None) -> None:
         self.url = peer.url
@@ -129,11 +129,11 @@ class ScriptedPeer:
         network.peers[peer.url] = self
 
     def of(self, kind: type[Request]) -> list[Request]:
-        """The requests of one kind that came."""
+        """Return the received requests of one kind."""
         return [request for request in self.heard if isinstance(request, kind)]
 
     def hear(self, request: Request, respond: Respond) -> None:
-        """One request."""
+        """Record a request, and reply to it."""
         self.heard.append(request)
         if not self.is_silent and not self.script(request, respond):
             for reply in self._answers(request):
@@ -154,13 +154,13 @@ class ScriptedPeer:
 
 
 def state(number: int, term: int = 1) -> Entry:
-    """The update that is at index `number`."""
+    """Return the update at index `number`."""
     return Entry(term, EntryKind.COMMAND, number.to_bytes(12, "big") + b"entry %d" % number)
 
 
 @dataclass(slots=True)
 class _Sending:
-    """One RequestEntries that is being answered."""
+    """A RequestEntries in progress."""
 
     respond: Respond
     previous: int
@@ -168,11 +168,11 @@ class _Sending:
     offset: int = 0
     unconfirmed: int = 0
     is_over: bool = False
-    """Its last message is sent; it is kept until the others are confirmed, as in the package."""
+    """True after the last message; the state is kept until the other messages are confirmed, as in the package."""
 
 
 class LoopbackPeer:
-    """A scripted peer behind a real ROUTER socket."""
+    """A scripted peer with a real ROUTER socket."""
 
     def __init__(self, context: ZmqContext, options: SocketOptions = DEFAULT_OPTIONS) -> None:
         self._socket = ZmqSocket(context, SocketKind.ROUTER, self._hear, options)
@@ -181,7 +181,7 @@ class LoopbackPeer:
         self.scripted = ScriptedPeer(MemoryNetwork(), member, (member,), "1")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer until cancelled."""
+        """Serve until cancelled."""
         await self._socket.run(task_status=task_status)
 
     def _hear(self, frames: list[bytes], _user: str | None) -> None:
@@ -194,10 +194,10 @@ class LoopbackPeer:
 
 
 class EntryServer:
-    """Answers RequestEntries out of `entries`, whose first is at `first`, as a leader does.
+    """Replies to RequestEntries from `entries`, which begin at `first`, as a leader does.
 
-    In messages of `per_message` entries, at most `ahead` of them before they are confirmed. Before `first` there is
-    `snapshot`, sent in pieces of 4 bytes.
+    A message has `per_message` entries, and at most `ahead` messages are unconfirmed. `snapshot` replaces the entries
+    before `first` and is sent in pieces of 4 bytes.
     """
 
     def __init__(self, count: int, *, first: int = 1, snapshot: bytes = b"", per_message: int = 2) -> None:
@@ -213,7 +213,7 @@ class EntryServer:
 
     @property
     def last(self) -> int:
-        """The last index."""
+        """Return the last index."""
         return self.first + len(self.entries) - 1
 
     def append(self, count: int = 1) -> None:
@@ -221,7 +221,7 @@ class EntryServer:
         self.entries += [state(self.last + 1 + number) for number in range(count)]
 
     def __call__(self, request: Request, respond: Respond) -> bool:
-        """A script of `ScriptedPeer`."""
+        """Handle a request as a script of `ScriptedPeer`."""
         if not isinstance(request, EntriesRequest):
             return False
         sending = self.sending.get(request.request_id)
@@ -250,7 +250,7 @@ class EntryServer:
         while sending.unconfirmed < self.ahead and not sending.is_over:
             if sending.previous + 1 < self.first:
                 if sending.offset == len(self.snapshot):
-                    return  # the confirmation of the last piece is the request for what follows
+                    return  # the confirmation of the last piece requests the following entries
                 sending.respond(self._piece(request_id, sending))
             else:
                 sending.respond(self._batch(request_id, sending))

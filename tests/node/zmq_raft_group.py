@@ -41,7 +41,7 @@ OPTIONS = Options(election_timeout_min_ms=200, election_timeout_max_ms=300, hear
 
 
 def request_id(counter: int, age_s: int = 0) -> bytes:
-    """The id of a request that was made `age_s` before the run began."""
+    """Return the id of a request made `age_s` before the run began."""
     return make_request_id(UNIX_S - age_s, b"mac", 1, counter)
 
 
@@ -51,7 +51,7 @@ def peer(number: int) -> Peer:
 
 @dataclass
 class Node:
-    """One peer of a group, while it runs."""
+    """A running peer of a group."""
 
     server: ConsensusServer
     machine: ExecutedRequests
@@ -59,32 +59,32 @@ class Node:
     scope: trio.CancelScope
     ended: trio.Event
     broadcasts: list[StateBroadcast]
-    """What its PUB socket sent."""
+    """Broadcasts that its PUB socket sent."""
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader, as it knows."""
+        """Return True if this peer is the leader in its own view."""
         return self.server.role.role is Role.LEADER
 
     def update(self, counter: int, data: bytes = b"x", age_s: int = 0) -> list[UpdateReply]:
-        """Send an update; its answers come into the list."""
+        """Send an update, and return the list that receives its replies."""
         answers: list[UpdateReply] = []
         self.log.update(UpdateRequest(request_id(counter, age_s), b"", data), None, answers.append)
         return answers
 
     def change(self, counter: int, peers: Iterable[Peer] | MalformedPeers, age_s: int = 0) -> list[ChangeReply]:
-        """Ask for other members; the answers come into the list."""
+        """Request other members, and return the list that receives the replies."""
         answers: list[ChangeReply] = []
-        wanted = peers if isinstance(peers, MalformedPeers) else tuple(peers)
-        self.log.change(ChangeRequest(request_id(counter, age_s), b"", wanted), answers.append)
+        members = peers if isinstance(peers, MalformedPeers) else tuple(peers)
+        self.log.change(ChangeRequest(request_id(counter, age_s), b"", members), answers.append)
         return answers
 
     async def entries(self, first: Index = 1) -> list[Entry]:
-        """All that is committed from `first` on."""
+        """Return all committed entries from `first` on."""
         return list(await self.server.read(first, 10_000, 1 << 24))
 
     async def updates(self) -> list[tuple[bytes, bytes]]:
-        """Id and data of each update in the log."""
+        """Return id and data of each update in the log."""
         return [(request_id_of(e), e.data[12:]) for e in await self.entries() if e.kind == COMMAND]
 
 
@@ -100,26 +100,26 @@ class Group:
     options: LogOptions = field(default_factory=LogOptions)
     times: Options = OPTIONS
     clock_ahead_s: int = 0
-    """The clocks of all servers show so much more than the time of the run."""
+    """Offset of the clocks of all servers from the time of the run, in seconds."""
 
     def now_ms(self) -> Milliseconds:
-        """What the clocks show."""
+        """Return the time of the servers' clocks."""
         return (UNIX_S + self.clock_ahead_s) * 1000 + round(trio.current_time() * 1000)
 
     async def start(self, *numbers: int, founders: int = 3) -> None:
-        """Start servers, which know the founders."""
+        """Start servers that have the founders' addresses."""
         for number in numbers:
             self.nodes[str(number)] = await self.nursery.start(self._serve, str(number), founders)
 
     async def stop(self, *nodes: Node) -> None:
-        """Stop servers; what they have not sent is lost."""
+        """Stop servers; unsent messages are lost."""
         for node in nodes:
             node.scope.cancel()
             await node.ended.wait()
             del self.nodes[next(name for name, each in self.nodes.items() if each is node)]
 
     async def leader(self) -> Node:
-        """The leader, as soon as there is one."""
+        """Wait for a leader, and return the leader with the highest term."""
         await until(lambda: any(node.leads for node in self.nodes.values()))
         return max((node for node in self.nodes.values() if node.leads), key=lambda node: node.server.role.term)
 
@@ -175,7 +175,7 @@ class Group:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let simulated time pass until something is true."""
+    """Advance simulated time until a condition is true."""
     with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - a question about several objects has no one event
             await trio.sleep(0.001)

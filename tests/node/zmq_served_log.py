@@ -1,4 +1,4 @@
-"""A log that clients of ØMQ Raft are answered from, for tests: its content is set by hand, and nothing decides."""
+"""A log for the endpoint of ØMQ Raft clients: a test sets its content, and it does not elect leaders."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,23 +30,23 @@ CLIENT = b"\x00c1"
 
 
 def update_entry(number: int, size: int = 1) -> Entry:
-    """The entry of an update; `size` is that of its payload."""
+    """Return the entry of an update with a payload of `size` bytes."""
     return Entry.command(1, b"%012d" % number + b"x" * size)
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An update or a change that the log was asked for."""
+    """A received update or change."""
 
     request: UpdateRequest | ChangeRequest
     user: str | None
     answer: Callable[[Any], None]
-    """Takes the replies to its request."""
+    """Function that receives the replies to the request."""
 
 
 @dataclass
 class FakeLog:
-    """Entries from `first_index` on, before them a snapshot. Updates and changes are kept until a test answers them."""
+    """Entries from `first_index` on, after a snapshot. Updates and changes are kept until a test answers them."""
 
     entries: list[Entry] = field(default_factory=list)
     first_index: Index = 1
@@ -59,26 +59,26 @@ class FakeLog:
     updates: list[Taken] = field(default_factory=list)
     changes: list[Taken] = field(default_factory=list)
     reads: list[Index] = field(default_factory=list)
-    """First indexes of the entries that were read."""
+    """First indexes of the read entries."""
     offsets: list[int] = field(default_factory=list)
-    """Offsets at which the snapshot was read."""
+    """Offsets of the snapshot reads."""
     busy: int = 0
-    """So many reads are refused."""
+    """Number of reads that the log will still refuse."""
     open_for_reads: trio.Event | None = None
-    """Reads wait for this."""
+    """Event that reads wait for."""
 
     @property
     def last_index(self) -> Index:
-        """What the log ends at; all of it is applied."""
+        """Return the last index; all entries are applied."""
         return self.first_index + len(self.entries) - 1
 
     def describe(self) -> LogDescription:
-        """As it was set."""
+        """Return the state that the test set."""
         last, size = self.last_index, len(self.snapshot[1]) if self.snapshot else 0
         return LogDescription(self.is_leader, self.leader, PEERS, 1, self.first_index, last, last, last, size, 0)
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Entries that are kept."""
+        """Return stored entries."""
         await self._wait()
         self.reads.append(first)
         found: list[Entry] = []
@@ -90,7 +90,7 @@ class FakeLog:
         return tuple(found)
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Bytes of the snapshot."""
+        """Return bytes of the snapshot."""
         await self._wait()
         self.offsets.append(offset)
         if self.snapshot is None:
@@ -100,23 +100,23 @@ class FakeLog:
         return SnapshotChunk(last, len(data), start, data[start : start + limit_bytes])
 
     def update(self, request: UpdateRequest, user: str | None, answer: Callable[[UpdateReply], None]) -> None:
-        """Keep the request, with the first answer if there is one."""
+        """Keep the request, and send the first reply if one is set."""
         self.updates.append(Taken(request, user, answer))
         if self.first_update_answer is not None:
             answer(self.first_update_answer(request))
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
-        """Keep the request, with the first answer if there is one."""
+        """Keep the request, and send the first reply if one is set."""
         self.changes.append(Taken(request, None, answer))
         if self.first_change_answer is not None:
             answer(self.first_change_answer(request))
 
     def broadcast_url(self) -> str | None:
-        """As it was set."""
+        """Return the URL that the test set."""
         return self.url
 
     def compact(self, upto: Index, state: bytes) -> None:
-        """A snapshot replaces the entries up to `upto`."""
+        """Replace the entries up to `upto` by a snapshot."""
         self.entries = self.entries[upto + 1 - self.first_index :]
         self.first_index = upto + 1
         self.snapshot = LogId(upto, 1), state
@@ -131,7 +131,7 @@ class FakeLog:
 
 
 class Stage:
-    """An endpoint over a fake log, and what it sent."""
+    """An endpoint over a fake log, and its sent messages."""
 
     def __init__(
         self, log: FakeLog, options: EndpointOptions | None = None, custom: CustomHandler | None = None
@@ -154,13 +154,13 @@ class Stage:
         self.endpoint.receive(identity, encode_request(replace(request, ident=IDENT)), user)
 
     def replies(self, identity: bytes = CLIENT) -> list[ClientReply]:
-        """What the client was sent since the last call."""
+        """Return the replies to the client since the last call."""
         mine = [frames for to, frames in self.sent if to == identity]
         self.sent = [(to, frames) for to, frames in self.sent if to != identity]
         return [decode_reply(self._asked[identity, frames[0]], frames) for frames in mine]
 
     async def answer(self, *requests: ClientRequest, identity: bytes = CLIENT) -> list[ClientReply]:
-        """Send requests, and return what the client is sent until nothing more happens."""
+        """Send requests, and return the replies after all tasks wait."""
         for request in requests:
             self.ask(request, identity)
         await trio.testing.wait_all_tasks_blocked()
@@ -169,7 +169,7 @@ class Stage:
 
 @asynccontextmanager
 async def serving(log: FakeLog, options: EndpointOptions | None = None) -> AsyncIterator[Stage]:
-    """An endpoint that runs. At its end nothing may be left."""
+    """Run an endpoint, and check that no request is in progress at the end."""
     stage = Stage(log, options)
     async with trio.open_nursery() as nursery:
         await nursery.start(stage.endpoint.run)

@@ -12,13 +12,13 @@ from typing import Final
 
 READS: Final = "typed at a node that serves"
 HERE: Final = "tests/remedies/test_remedies.py"
-DECIDED: Final = "tests/node/test_cli_management.py::test_what_operators_decide_is_told_to_the_node"
+DECIDED: Final = "tests/node/test_cli_management.py::test_operator_command_is_sent_to_node"
 LOST: Final = "tests/end_to_end/test_identities.py::test_node_without_state_joins_from_backup_after_approval"
 
 CASES: Final[dict[str, str]] = {
     "status": READS,
     "status --json": READS,
-    "status --node": "tests/node/test_cli_commands.py::test_a_stopped_node_ends_a_command_after_the_timeout",
+    "status --node": "tests/node/test_cli_commands.py::test_command_to_stopped_node_ends_after_timeout",
     "farm": READS,
     "servers": READS,
     "servers list": READS,
@@ -29,16 +29,16 @@ CASES: Final[dict[str, str]] = {
     "log": READS,
     "log-time show": READS,
     "backup": LOST,
-    "completion": "tests/node/test_completion.py::test_the_script_of_a_shell_is_one_that_it_reads",
+    "completion": "tests/node/test_completion.py::test_completion_script_is_valid_for_shell",
     "config": "tests/node/test_cli_config.py::test_import_writes_settings_with_own_name_key_and_leaf",
-    "config show": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
-    "config show --config": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
-    "debug": "tests/node/test_cli_debug.py::test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not",
-    "doctor": "tests/node/test_cli_doctor.py::test_people_are_told_what_to_do",
-    "doctor --config": "tests/node/test_cli_doctor.py::test_people_are_told_what_to_do",
-    "event": "tests/node/test_cli_event.py::test_an_event_is_sent_with_its_payload",
-    "keys export": "tests/node/test_cli_keys.py::test_the_current_key_file_is_exported_for_its_owner_only",
-    "keys export --replace": "tests/node/test_cli_keys.py::test_the_current_key_file_is_exported_for_its_owner_only",
+    "config show": "tests/node/test_cli_config.py::test_shown_configuration_is_complete_without_secrets",
+    "config show --config": "tests/node/test_cli_config.py::test_shown_configuration_is_complete_without_secrets",
+    "debug": "tests/node/test_cli_debug.py::test_bundle_has_node_data_with_summary_of_missing_nodes",
+    "doctor": "tests/node/test_cli_doctor.py::test_unreadable_configuration_is_reported_with_remedy",
+    "doctor --config": "tests/node/test_cli_doctor.py::test_unreadable_configuration_is_reported_with_remedy",
+    "event": "tests/node/test_cli_event.py::test_event_is_sent_with_its_payload",
+    "keys export": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
+    "keys export --replace": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys kafka-user": "tests/node/test_kafka_users.py::"
     "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
     "keys kafka-user --name --scope": "tests/node/test_kafka_users.py::"
@@ -48,25 +48,23 @@ CASES: Final[dict[str, str]] = {
     "keys new-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "keys new-curve --name": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "keys new-destination": "tests/node/test_cli_destination_keys.py::"
-    "test_a_new_destination_is_a_private_file_and_an_address",
-    "keys new-farm": "tests/node/test_cli_commands.py::"
-    "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
-    "keys new-farm --expect": "tests/node/test_cli_commands.py::"
-    "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
+    "test_new_destination_is_private_file_with_address",
+    "keys new-farm": "tests/node/test_cli_commands.py::test_new_farm_key_is_private_file_without_output",
+    "keys new-farm --expect": "tests/node/test_cli_commands.py::test_new_farm_key_is_private_file_without_output",
     "keys offline": f"{HERE}::test_advice_about_signing_key_ends_alarm",
     "keys offline --master --out": f"{HERE}::test_advice_about_signing_key_ends_alarm",
     "keys replace": "tests/end_to_end/test_keys.py::test_replaced_keys_invalidate_copied_key_file",
-    "keys rotate": "tests/node/test_cli_keys.py::test_rotate_tells_its_steps_and_the_key_file_to_hand_out",
+    "keys rotate": "tests/node/test_cli_keys.py::test_rotate_reports_steps_up_to_key_file",
     "keys show-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
     "leave": "tests/node/test_cli_commands.py::test_leave_names_the_node",
-    "lease-set show": "tests/node/test_cli_lease_set.py::test_a_structure_that_verifies_ends_with_zero",
+    "lease-set show": "tests/node/test_cli_lease_set.py::test_verified_structure_exits_with_zero",
     "log verify": "tests/node/test_log_verify.py::test_a_sound_directory_is_told_with_counts_and_stays_as_it_is",
     "log-time back": DECIDED,
-    "monitor": "tests/node/test_cli_watching.py::test_monitor_tells_the_events_of_all_nodes_as_one_story",
+    "monitor": "tests/node/test_cli_watching.py::test_monitor_merges_events_of_all_nodes",
     "node admit-client": f"{HERE}::test_client_key_guide_commands_succeed",
     "node approve": LOST,
     "node clients": "tests/node/test_json_documents.py::test_what_a_command_prints_has_the_keys_that_it_had",
-    "node evict": "tests/node/test_cli_leader.py::test_a_follower_that_is_named_leads_to_the_leader_beside_it",
+    "node evict": "tests/node/test_cli_leader.py::test_command_to_follower_continues_at_leader",
     "node list": LOST,
     "node remove-client": f"{HERE}::test_client_key_guide_commands_succeed",
     "publish cost": DECIDED,
@@ -86,9 +84,9 @@ CASES: Final[dict[str, str]] = {
     "servers remove": f"{HERE}::test_advice_after_loss_is_never_refused",
     "servers restore": DECIDED,
     "submit": f"{HERE}::test_client_key_guide_commands_succeed",
-    "top": "tests/node/test_cli_terminals.py::test_the_live_view_is_drawn_where_the_terminal_lacks_letters",
-    "transfer": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
-    "transfer --to": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
+    "top": "tests/node/test_cli_terminals.py::test_top_is_drawn_with_limited_encoding",
+    "transfer": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
+    "transfer --to": "tests/node/test_cli_commands.py::test_transfer_names_new_leader_or_reason",
     "up": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
     "up --servers": "tests/end_to_end/test_up.py::test_up_exits_zero_after_complete_publication",
 }

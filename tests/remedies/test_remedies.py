@@ -143,10 +143,10 @@ def test_planted_invalid_command_is_found(source: str, message: str) -> None:
     "case",
     [
         "tests/node/test_cli_keys.py",
-        "tests/node/test_gone.py::test_rotate_tells_its_steps_and_the_key_file_to_hand_out",
+        "tests/node/test_gone.py::test_rotate_reports_steps_up_to_key_file",
         "tests/node/test_cli_keys.py::test_gone",
         "tests/node/test_cli_keys.py::keys",
-        "tests/node/test_cli_keys.py::test_the_ring_is_listed_by_ids_with_the_nodes_that_have_it",
+        "tests/node/test_cli_keys.py::test_ring_is_listed_by_key_ids_with_nodes",
         "tests/node/test_rotation_command.py::test_a_rotation_installs_uses_and_removes_and_says_where_it_is",
     ],
     ids=["file", "no-file", "no-test", "fixture", "another-test", "another-way"],
