@@ -29,7 +29,7 @@ from bridge.wire.log.proof import sign_entry
 from gossip.wire.identity import node_id_of
 
 FOUNDERS = tuple(number.to_bytes(8) for number in range(1, 101))
-"""Founders of a farm in which a story may use any Raft id up to 100."""
+"""Founders of a farm for stories that use any Raft ids up to 100."""
 CLUSTER_ID = bytes(16)
 
 

@@ -1,10 +1,10 @@
 """Settings of all tests: Hypothesis, the environment of child processes, and the distribution to workers.
 
-Hypothesis has no deadline, because the machine may be busy. It runs a quarter of its examples here and all of them in
+Hypothesis runs without a deadline, because the machine may be busy. It runs a quarter of its examples here and all of them in
 `make soak`, which selects these tests. A test that sets its own number keeps it.
 
 Processes started by tests use compiled modules, even if the environment disables writing them. Otherwise each node of
-a farm would compile some three hundred modules before its first step. That takes as long as the rest of a short test.
+a farm would compile some three hundred modules before its first step, which doubles the time of a short test.
 
 A run in the background (`make test &`, `nohup`, some CI systems) inherits ignored signals, and so would each child
 process: a node that ignores SIGINT never ends. A signal with a handler, even an empty one, is reset in a child.
@@ -12,7 +12,7 @@ process: a node that ignores SIGINT never ends. A signal with a handler, even an
 Several workers share the tests by group. A file is a group, because its tests share farms and simulations that take
 long to set up. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of
 collection. The longest come first, so that none of them runs alone at the end. (`--dist loadgroup` would be the
-ordinary way; its marks have no effect with pytest 9.2.)
+ordinary way; pytest 9.2 ignores its marks.)
 """
 
 import os

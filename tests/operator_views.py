@@ -1,4 +1,4 @@
-"""A made-up view of a farm of five nodes, with an example of everything that the operator's screens must show."""
+"""A made-up view of a farm of five nodes, with an example of each item on the operator's screens."""
 
 from msgspec.structs import replace
 

@@ -76,7 +76,7 @@ def test_nodes_serve_all_metrics_of_dashboard_and_alerts(
     exposition = "".join(node.ask(lambda client: client.metrics()) for node in farm.nodes)
     # A healthy farm does not have an alarm, so the label `kind` is added by hand.
     exposition += 'garlicfarm_alarms{kind="made-up"} 1.0\n'
-    assert monitoring.unserved(exposition) == []
+    assert monitoring.missing_metrics(exposition) == []
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="no Prometheus (Debian: apt-get install prometheus)")

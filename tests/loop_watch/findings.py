@@ -1,4 +1,4 @@
-"""Findings of watched processes, except those that `exceptions.toml` allows with a reason.
+"""Findings of watched processes, without the exceptions in `exceptions.toml`, each of which has a reason.
 
 An exception is a set of patterns for the kind of operation, the innermost function of the program and the object. It is
 the only way to allow an operation in the event loop, so the file lists all deliberate ones.
@@ -27,7 +27,7 @@ SERVING: Final = ("run ", "up ", "top", "kraft serve ", "zmq-raft serve ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedOperation:
-    """Operations allowed in the loop, with the reason. Patterns are those of `fnmatch`; the default matches all."""
+    """Operations allowed in the loop, with the reason. A pattern is a `fnmatch` pattern; the default matches all."""
 
     reason: str
     kind: str = "*"

@@ -1,1 +1,1 @@
-"""The packages of dist/ installed in a scratch copy of this machine, and used there (`make test-packages`)."""
+"""Tests that install the packages of dist/ in a scratch copy of this machine and use them (`make test-packages`)."""

@@ -1,10 +1,10 @@
-"""A LAN of scratch machines: a bridge in a network namespace of its own, and for each machine a cable to it.
+"""A LAN of scratch machines: a bridge in a separate network namespace, and a virtual cable to each machine.
 
     machine 1: eth0 192.168.77.1/24 ──┐
     machine 2: eth0 192.168.77.2/24 ──┼── bridge
     machine 3: eth0 192.168.77.3/24 ──┘
 
-The bridge is gone with the first process of its namespace, and the cables with their ends.
+The bridge disappears with the first process of its namespace, and each cable with its ends.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ SETUP = "ip link add lan type bridge && ip link set lan up && echo ready && exec
 
 
 class Lan:
-    """Made when the block begins, gone when it ends."""
+    """A LAN that exists within the block."""
 
     def __init__(self) -> None:
         self._switch: subprocess.Popen[str] | None = None
@@ -25,7 +25,7 @@ class Lan:
 
     def __enter__(self) -> Self:
         self._switch = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", SETUP],  # noqa: S607 - wherever it lies
+            ["unshare", "--net", "sh", "-c", SETUP],  # noqa: S607 - found on the path
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -41,7 +41,7 @@ class Lan:
             self._switch.communicate(timeout=START_BOUND_S)
 
     def plug_in(self, machine: Machine) -> str:
-        """Lay a cable to a machine, and give it the next address, which is returned."""
+        """Connect a machine with a cable, assign the next address to it, and return the address."""
         self._ports += 1
         port, address = f"port{self._ports}", f"192.168.77.{self._ports}"
         self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.pid))

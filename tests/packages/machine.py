@@ -1,13 +1,13 @@
-"""A scratch copy of this machine: a file system, a network and processes of its own, which leave nothing behind.
+"""A scratch copy of this machine: a separate file system, network and processes, without a trace at the end.
 
-    mount namespace     an overlay over `/`, whose upper layer is a tmpfs: everything can be written, nothing stays
-    network namespace   a loopback interface, and no other
-    process namespace   ends with the first process, which ends with the test's pipe
-    host name           its own, and a machine id, if it is given a name
-    /run                empty, so that maintainer scripts find no service manager
+    mount namespace     an overlay over `/` with a tmpfs as upper layer: all paths are writable, no change is kept
+    network namespace   only a loopback interface
+    process namespace   ends with its first process, which ends with the test's pipe
+    host name           a separate one, and a machine id, if it has a name
+    /run                empty, so that maintainer scripts do not find a service manager
 
-So a package can be installed by dpkg itself, with its maintainer scripts, without a second Debian. It needs root, and a
-kernel that lets this process make namespaces; where one is missing the tests are skipped with the reason.
+So dpkg itself can install a package, with its maintainer scripts, without a second Debian. This needs root and a kernel
+that allows new namespaces; otherwise the tests are skipped with the reason.
 """
 
 import os
@@ -38,30 +38,30 @@ if [ -n "$3" ]; then
     echo "$3" >"$1/merged/etc/hostname"
     echo "$4" >"$1/merged/etc/machine-id"
 fi
-# Ready is said from inside: until then the first process, by which its files are reached, has this machine's root.
+# "ready" is printed inside the new root: until then /proc/PID/root of the first process is this machine's root.
 exec chroot "$1/merged" sh -c 'echo ready; exec cat'
 """
 
 
-def why_not() -> str:
-    """Why no such machine can be made here; empty if one can."""
+def reason_to_skip() -> str:
+    """Return the reason why namespaces cannot be made here; empty if they can."""
     missing = [each for each in TOOLS if shutil.which(each) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: apt-get install util-linux mount iproute2)"
     if os.geteuid() != 0:
-        return "needs root, to make namespaces"
+        return "needs root to make namespaces"
     with suppress(OSError):
         tried = subprocess.run(["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "true"], check=False)  # noqa: S607
         if tried.returncode == 0:
             return ""
-    return "this kernel or container lets no process make namespaces"
+    return "this kernel or container does not allow new namespaces"
 
 
 class Machine:
-    """Made when the block begins, gone when it ends."""
+    """A scratch machine that exists within the block."""
 
     def __init__(self, scratch: Path, lower: Path = Path("/"), name: str = "") -> None:
-        """`scratch`: an empty directory; `lower`: the file system that is copied, this machine's unless told."""
+        """Create it in `scratch`, an empty directory, as a copy of `lower`, by default this machine's file system."""
         self._scratch = scratch
         self._name = name
         self._lower = lower
@@ -72,7 +72,7 @@ class Machine:
         namespaces = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child"]
         arguments = [self._scratch, self._lower, self._name, secrets.token_hex(16)]
         self._first = subprocess.Popen(
-            ["unshare", *namespaces, "sh", "-c", SETUP, "sh", *map(str, arguments)],  # noqa: S607 - wherever it lies
+            ["unshare", *namespaces, "sh", "-c", SETUP, "sh", *map(str, arguments)],  # noqa: S607 - found on the path
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -94,18 +94,18 @@ class Machine:
 
     @property
     def pid(self) -> int:
-        """Of its first process, by which its namespaces are named."""
+        """The process id of its first process, which identifies its namespaces."""
         return self._pid
 
     @property
     def root(self) -> Path:
-        """The machine's `/`, as this process reaches it; what is written there must never reach this machine's."""
+        """The machine's `/` as a path of this process. It is never the root of this machine, which tests must not change."""
         root = Path(f"/proc/{self._pid}/root")
-        assert not root.samefile("/"), "the scratch machine is not there yet, or no longer"
+        assert not root.samefile("/"), "the scratch machine does not exist yet, or has ended"
         return root
 
     def command(self, arguments: Sequence[str | Path], *, network: bool = False) -> list[str]:
-        """What runs `arguments` in it, as root. `network`: with this machine's network in place of its own."""
+        """Return the command that runs `arguments` on it as root; with `network`, in this machine's network."""
         into = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--pid", "--root", *["--net"] * (not network)]
         return [*into, "env", "--chdir=/", *map(str, arguments)]
 
@@ -116,7 +116,7 @@ class Machine:
         check: bool = True,
         network: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command in it to its end."""
+        """Run a command on it and return the result."""
         done = subprocess.run(
             self.command(arguments, network=network),
             check=False,
@@ -129,7 +129,7 @@ class Machine:
         return done
 
     def wait_for(self, path: str, timeout_s: float) -> Path:
-        """Until a file is there; its path as this process reaches it."""
+        """Wait for a file; return its path as seen by this process."""
         deadline = time.monotonic() + timeout_s
         while not (found := sorted(self.root.glob(path.lstrip("/")))):
             assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {path}"
@@ -138,10 +138,10 @@ class Machine:
 
 
 def child_of(pid: int) -> int:
-    """The process that a waiting `unshare` or `nsenter` has forked."""
+    """Return the process forked by a waiting `unshare` or `nsenter`."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """What a service is started with: nothing of the user's."""
+    """Return the environment of a service, without variables of the user."""
     return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **more}

@@ -1,13 +1,13 @@
-"""Dashboards and alerts of `deploy/` as data: their expressions, and the metrics and labels that these name.
+"""Dashboards and alerts of `deploy/` as data: their expressions, with the metrics and labels that these name.
 
     deploy/grafana/garlicfarm.json                 panels ─▶ targets ─▶ expressions
-    deploy/prometheus/garlicfarm.rules.yml         one `expr:` a line ─▶ expressions
-    …/garlicfarm-pipeline…                         the same of a run of the data pipeline
-    …/grafana/garlicfarm-tables.json               panels over its tables, whose SQL tests/pipeline/test_views.py asks
+    deploy/prometheus/garlicfarm.rules.yml         `expr:` lines ─▶ expressions
+    …/garlicfarm-pipeline…                         the same for a run of the data pipeline
+    …/grafana/garlicfarm-tables.json               panels over its tables; tests/pipeline/test_views.py runs their SQL
     expression ─▶ `garlicfarm_…` with the labels of its braces, of `by` and of `on`
 
-The rules are YAML of one shape: each key stands on a line of its own. So they are read by lines, and no reader of YAML
-is needed; promtool judges them as a whole.
+The rules are YAML with each key on its own line, so this module reads them by lines, without a YAML parser. promtool
+checks the complete files.
 """
 
 import json
@@ -28,7 +28,7 @@ TABLES_DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm-tables.json"
 PIPELINE_RULES = ROOT / "deploy" / "prometheus" / "garlicfarm-pipeline.rules.yml"
 PIPELINE_RULE_TESTS = ROOT / "tests" / "packages" / "garlicfarm-pipeline.rules.test.yml"
 OF_PROMETHEUS = frozenset({"job", "instance", "le"})
-"""Labels that Prometheus adds to every series, and that of every histogram."""
+"""Labels that Prometheus adds to every series, and the label of every histogram."""
 _METRIC = re.compile(r"\b(garlicfarm_\w+)(?:\{([^}]*)\})?")
 _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _GROUPED = re.compile(r"\b(?:by|on|group_left) \(([^)]*)\)")
@@ -37,7 +37,7 @@ _SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule: its expression, and everything else by its key."""
+    """One alerting rule: its expression, and all other values by key."""
 
     name: str
     expression: str
@@ -45,18 +45,18 @@ class Alert:
 
 
 def dashboard(file: Path = DASHBOARD) -> dict[str, Any]:
-    """The dashboard."""
+    """Return a dashboard."""
     document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return document
 
 
 def panels(file: Path = DASHBOARD) -> list[dict[str, Any]]:
-    """Its panels without the rows between them."""
+    """Return the panels of a dashboard without its row headers."""
     return [each for each in dashboard(file)["panels"] if each["type"] != "row"]
 
 
 def panel_expressions(file: Path = DASHBOARD) -> Iterator[str]:
-    """What each panel, each annotation and each variable asks."""
+    """Yield the expressions of panels, annotations and variables."""
     for panel in panels(file):
         yield from (target["expr"] for target in panel["targets"])
     yield from (each["expr"] for each in dashboard(file)["annotations"]["list"] if "expr" in each)
@@ -65,7 +65,7 @@ def panel_expressions(file: Path = DASHBOARD) -> Iterator[str]:
 
 
 def alerts(file: Path = RULES) -> list[Alert]:
-    """The rules."""
+    """Return the alerting rules of a file."""
     found = []
     for block in re.split(r"^      - alert: ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         pairs = re.findall(r"^ +(\w+): (.+)$", block, re.MULTILINE)
@@ -74,8 +74,8 @@ def alerts(file: Path = RULES) -> list[Alert]:
     return found
 
 
-def asked(expression: str) -> dict[str, set[str]]:
-    """The metrics that an expression names, without what a histogram adds, each with the labels asked of it."""
+def selected_labels(expression: str) -> dict[str, set[str]]:
+    """Return the metrics named by an expression, without suffixes of histograms, each with the labels it selects by."""
     found: dict[str, set[str]] = {}
     for name, braces in _METRIC.findall(expression):
         labels = found.setdefault(
@@ -85,13 +85,13 @@ def asked(expression: str) -> dict[str, set[str]]:
     return found
 
 
-def grouped(expression: str) -> set[str]:
-    """The labels by which an expression groups or joins."""
+def grouping_labels(expression: str) -> set[str]:
+    """Return the labels that an expression groups by or joins on."""
     return {label.strip() for part in _GROUPED.findall(expression) for label in part.split(",")} - OF_PROMETHEUS
 
 
-def served(text: str) -> dict[str, set[str]]:
-    """The metrics of an exposition, a histogram as one, each with its labels."""
+def metrics_of(text: str) -> dict[str, set[str]]:
+    """Return the metrics of an exposition, each with its labels; a histogram is one metric."""
     found = {name: set[str]() for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)}
     for name, braces in re.findall(r"^(\w+)(?:\{(.*)\})? ", text, re.MULTILINE):
         whole = name if name in found else _SUFFIX.sub("", name)
@@ -99,14 +99,16 @@ def served(text: str) -> dict[str, set[str]]:
     return found
 
 
-def unserved(text: str, board: Path = DASHBOARD, rules: Path = RULES) -> list[str]:
-    """What a dashboard or an alert asks and an exposition does not have: metrics, and labels of metrics."""
-    have = served(text)
+def missing_metrics(text: str, board: Path = DASHBOARD, rules: Path = RULES) -> list[str]:
+    """Return metrics and labels that a dashboard or an alert uses and an exposition lacks."""
+    have = metrics_of(text)
     missing = []
     for expression in [*panel_expressions(board), *(each.expression for each in alerts(rules))]:
-        wanted = asked(expression)
-        missing += [name for name in wanted if name not in have]
-        missing += [f"{name}{{{label}}}" for name, labels in wanted.items() for label in labels - have.get(name, set())]
-        known = {label for name in wanted for label in have.get(name, set())}
-        missing += [f"{label} of {expression}" for label in grouped(expression) - known]
+        selected = selected_labels(expression)
+        missing += [name for name in selected if name not in have]
+        missing += [
+            f"{name}{{{label}}}" for name, labels in selected.items() for label in labels - have.get(name, set())
+        ]
+        known = {label for name in selected for label in have.get(name, set())}
+        missing += [f"{label} of {expression}" for label in grouping_labels(expression) - known]
     return sorted(set(missing))

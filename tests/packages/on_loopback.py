@@ -1,7 +1,7 @@
-"""What a node is told in place of the defaults, so that it is a farm by itself and publishes on loopback."""
+"""Settings that replace the defaults, so that a node is a complete farm and publishes on loopback."""
 
 DEMO = ("#demo = false", "demo = true")
-"""Without a router a node publishes for a demonstration alone."""
+"""Without a router a node publishes only as a demonstration."""
 ON_LOOPBACK = """
 [gossip]
 bind = "127.0.0.1:7668"

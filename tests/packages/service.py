@@ -1,9 +1,9 @@
 """The service of the Debian package on a scratch machine: its unit's command, started as systemd starts it.
 
-    unit ─▶ ExecStartPre as root ─▶ ExecStart as its user, with its environment and a socket for what it tells
+    unit ─▶ ExecStartPre as root ─▶ ExecStart as its user, with its environment and a socket for notifications
 
-There is no systemd on such a machine. What a unit says beyond that (its file system, its filter of system calls) is
-judged by `systemd-analyze` elsewhere.
+Such a machine does not run systemd. `systemd-analyze` checks the other settings of the unit elsewhere: its file system
+and its filter of system calls.
 """
 
 import os
@@ -20,23 +20,23 @@ END_BOUND_S = 30.0
 
 
 class Unit:
-    """The service's unit, as much of it as a start without systemd needs."""
+    """The parts of the service's unit that a start without systemd needs."""
 
     def __init__(self, text: str) -> None:
         self._lines = [line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#")]
 
     def all(self, key: str) -> list[str]:
-        """Every value of a key."""
+        """Return all values of a key."""
         return [value for name, _, value in self._lines if name == key]
 
     def one(self, key: str) -> str:
-        """The value of a key that stands once."""
+        """Return the value of a key that occurs once."""
         (value,) = self.all(key)
         return value
 
 
 class Service:
-    """The unit's command, started as systemd would: its user, its environment, and a socket for what it tells."""
+    """The unit's command, started as systemd does: with its user, its environment and a socket for notifications."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -71,25 +71,25 @@ class Service:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         self._socket.close()
-        print((self._machine.root / "srv/service.log").read_text())  # noqa: T201 - shown when the test fails
+        print((self._machine.root / "srv/service.log").read_text())  # noqa: T201 - shown if the test fails
 
-    def heard(self, wanted: str, timeout_s: float) -> list[str]:
-        """What the service has told, up to the first line of a datagram that is wanted."""
+    def wait_for_notification(self, expected: str, timeout_s: float) -> list[str]:
+        """Return the notifications of the service up to the expected one (first lines of datagrams)."""
         self._socket.settimeout(timeout_s)
         found: list[str] = []
-        while not found or found[-1] != wanted:
+        while not found or found[-1] != expected:
             assert self._process is not None
             found.append(self._socket.recv(4096).decode().partition("\n")[0])
         return found
 
     def kill(self) -> None:
-        """SIGKILL to the node, as the kernel does it without memory, and gone when this returns."""
+        """Send SIGKILL to the node, as the kernel does when memory is full; wait until it has ended."""
         assert self._process is not None
         os.kill(child_of(self._process.pid), signal.SIGKILL)
         self._process.wait(END_BOUND_S)
 
     def stop(self) -> int:
-        """SIGTERM to the node, as systemd sends it; how it ended."""
+        """Send SIGTERM to the node, as systemd does; return its exit status."""
         assert self._process is not None
         os.kill(child_of(self._process.pid), signal.SIGTERM)
         return self._process.wait(END_BOUND_S)

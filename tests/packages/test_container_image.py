@@ -1,7 +1,7 @@
-"""The container image: every step of the Containerfile is done on a bare Debian, and what it would start publishes.
+"""The container image: each step of the Containerfile is executed on a bare Debian, and the started node publishes.
 
-No builder of images is needed: mmdebstrap makes the base out of Debian's packages, and the steps are run as a builder
-would run them, in namespaces. Only they may use the network; what is started then has loopback alone.
+No image builder is needed: mmdebstrap makes the base from Debian's packages, and the steps run in namespaces as a
+builder would run them. Only the steps may use the network; the started node has only loopback.
 """
 
 import json
@@ -31,7 +31,7 @@ END_BOUND_S = 30.0
 
 @dataclass
 class Image:
-    """What a Containerfile has made: a file system, and how it is to be started."""
+    """The result of a Containerfile: a file system, and how to start it."""
 
     machine: Machine
     environment: dict[str, str] = field(default_factory=dict)
@@ -42,20 +42,20 @@ class Image:
     volumes: list[str] = field(default_factory=list)
 
     def as_user(self, arguments: list[str]) -> list[str]:
-        """The command by which an engine starts `arguments` in the image."""
+        """Return the command of an engine that starts `arguments` in the image."""
         user, group = self.user.split(":")
         return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--bounding-set=-all", *arguments]
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """The steps of a Containerfile."""
+    """Return the steps of a Containerfile."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
-def carry_out(image: Image, name: str, rest: str) -> None:  # noqa: C901 - a line for each kind of step
-    """One step, as a builder does it."""
+def carry_out(image: Image, name: str, rest: str) -> None:  # noqa: C901 - one branch per kind of step
+    """Execute one step, as a builder does."""
     match name:
         case "FROM":
             release = image.machine.run("sh", "-c", ". /etc/os-release; echo $VERSION_CODENAME").stdout.strip()
@@ -83,13 +83,13 @@ def carry_out(image: Image, name: str, rest: str) -> None:  # noqa: C901 - a lin
         case "EXPOSE" | "STOPSIGNAL":
             pass
         case _:
-            raise AssertionError(f"no step is called {name}")
+            raise AssertionError(f"unknown step {name}")
 
 
 @pytest.fixture(scope="module")
 def image(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """Built once."""
-    assert CONTEXT.is_dir(), f"{CONTEXT} is not there: `make dist` lays it out beside {package.name}"
+    """Build the image once."""
+    assert CONTEXT.is_dir(), f"{CONTEXT} does not exist: `make dist` makes it next to {package.name}"
     if shutil.which("mmdebstrap") is None:
         pytest.skip("needs mmdebstrap, which makes a bare Debian (Debian: apt-get install mmdebstrap)")
     base = tmp_path_factory.mktemp("base")
@@ -104,19 +104,19 @@ def image(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[I
         yield made
 
 
-def test_the_volume_belongs_to_the_user_of_the_image(image: Image) -> None:
+def test_volume_belongs_to_user_of_image(image: Image) -> None:
     assert image.user == "7668:7668"
     for volume in image.volumes:
         assert image.machine.run("stat", "-c", "%u:%g %a", volume).stdout.strip() == "7668:7668 700"
 
 
-def test_the_image_holds_no_key_and_no_list_of_packages(image: Image) -> None:
+def test_image_lacks_keys_and_package_lists(image: Image) -> None:
     assert [path.name for path in (image.machine.root / "etc/garlicfarm").iterdir()] == ["node.toml"]
     assert not list((image.machine.root / "var/lib/apt/lists").iterdir())
     assert not (image.machine.root / "tmp/garlicfarm.deb").exists()
 
 
-def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(image: Image) -> None:
+def test_started_image_publishes_and_passes_health_check(image: Image) -> None:
     machine = image.machine
     machine.run("garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/etc/garlicfarm/farm.key")
     for file in ("/srv/master.key", "/srv/leaf.key"):
@@ -129,11 +129,11 @@ def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(ima
     head = configuration.read_text().partition("\n[gossip]\n")[0].replace(*DEMO)
     configuration.write_text(head + ON_LOOPBACK.format(leaf=leaf))
 
-    def is_well() -> bool:
+    def is_healthy() -> bool:
         check = image.as_user(["sh", "-c", image.check])
         return machine.run(*check, environment=image.environment, check=False).returncode == 0
 
-    assert not is_well()
+    assert not is_healthy()
     with (machine.root / "srv/node.log").open("w") as log:
         node = subprocess.Popen(
             machine.command(image.as_user([*image.entrypoint, *image.command])),
@@ -144,12 +144,12 @@ def test_what_the_image_starts_publishes_and_its_check_tells_whether_it_runs(ima
     try:
         structure = machine.wait_for("/var/lib/garlicfarm/published/*", PUBLISHED_BOUND_S)
         assert len(read_meta_lease_set(structure).entries) == 1
-        assert is_well()
+        assert is_healthy()
         os.kill(child_of(node.pid), signal.SIGTERM)
         assert node.wait(END_BOUND_S) == 0
-        assert not is_well()
+        assert not is_healthy()
     finally:
         if node.poll() is None:
             os.kill(child_of(node.pid), signal.SIGKILL)
             node.wait(END_BOUND_S)
-        print((machine.root / "srv/node.log").read_text())  # noqa: T201 - if it fails
+        print((machine.root / "srv/node.log").read_text())  # noqa: T201 - shown if the test fails

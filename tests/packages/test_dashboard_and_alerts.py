@@ -1,4 +1,4 @@
-"""The dashboards for Grafana and the alerts for Prometheus: well formed, about metrics that exist, and complete."""
+"""The dashboards for Grafana and the alerts for Prometheus: valid files, existing metrics, and completeness."""
 
 import re
 import shutil
@@ -35,16 +35,16 @@ BOARDS = {
     monitoring.PIPELINE_DASHBOARD: ["datasource", "job", "instance"],
     monitoring.TABLES_DASHBOARD: ["datasource", "farm"],
 }
-"""Each dashboard, and its variables."""
+"""The variables of each dashboard."""
 RULES = {
     monitoring.RULES: monitoring.RULE_TESTS,
     monitoring.PIPELINE_RULES: monitoring.PIPELINE_RULE_TESTS,
 }
-"""Each file of alerts, and what makes each of them fire."""
+"""The promtool tests of each file of alerts."""
 UNITS = {"none", "s", "ms", "ops", "pps", "Bps", "reqps", "percentunit"}
-"""Those of Grafana that are used here: none, times, things or bytes a second, and a share of 1."""
+"""Units of Grafana in use here: none, times, items or bytes per second, and a ratio."""
 OF_GRAFANA = {"__rate_interval", "__range", "__timeFilter", "__timeFrom", "__timeTo", "__all"}
-"""Variables and macros that Grafana, or the data source, fills in."""
+"""Variables and macros that Grafana or the data source replaces."""
 
 
 def promtool(*arguments: str | Path) -> None:
@@ -55,30 +55,30 @@ def promtool(*arguments: str | Path) -> None:
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_and_label_that_is_asked_is_in_the_metrics_of_a_node() -> None:
+def test_node_serves_metrics_and_labels_of_dashboards() -> None:
     view = farm_view()
     clients = replace(view.node, kafka_address="kafka://127.0.0.1:9092", zmq_address="tcp://127.0.0.1:7667")
     text = exposition(replace(view, node=clients), Durations(Histogram())).decode()
-    assert monitoring.unserved(text) == []
+    assert monitoring.missing_metrics(text) == []
 
 
-def test_every_metric_that_is_asked_of_a_pipeline_is_in_the_metrics_of_a_run() -> None:
+def test_pipeline_serves_metrics_of_its_dashboards() -> None:
     text = RunMetrics().exposition().decode()
-    assert monitoring.unserved(text, monitoring.PIPELINE_DASHBOARD, monitoring.PIPELINE_RULES) == []
+    assert monitoring.missing_metrics(text, monitoring.PIPELINE_DASHBOARD, monitoring.PIPELINE_RULES) == []
 
 
-def test_an_expression_names_its_metrics_and_labels() -> None:
-    asked = 'sum by (job, le) (rate(garlicfarm_disk_seconds_bucket{kind=~"a|b=c"}[5m])) > garlicfarm_alarms'
-    assert monitoring.asked(asked) == {"garlicfarm_disk_seconds": {"kind"}, "garlicfarm_alarms": set()}
+def test_expression_is_parsed_into_metrics_and_labels() -> None:
+    expression = 'sum by (job, le) (rate(garlicfarm_disk_seconds_bucket{kind=~"a|b=c"}[5m])) > garlicfarm_alarms'
+    assert monitoring.selected_labels(expression) == {"garlicfarm_disk_seconds": {"kind"}, "garlicfarm_alarms": set()}
     text = '# TYPE garlicfarm_disk_seconds histogram\ngarlicfarm_disk_seconds_bucket{le="1",kind="a"} 2\n'
-    assert monitoring.served(text) == {"garlicfarm_disk_seconds": {"kind"}}
+    assert monitoring.metrics_of(text) == {"garlicfarm_disk_seconds": {"kind"}}
 
 
 # -- alerts ------------------------------------------------------------------------------------------------------------
 
 
 @needs_promtool
-def test_promtool_takes_the_rules_and_the_example(tmp_path: Path) -> None:
+def test_promtool_accepts_rules_and_example(tmp_path: Path) -> None:
     for rules in RULES:
         promtool("check", "rules", rules)
     text = monitoring.EXAMPLE.read_text()
@@ -94,19 +94,19 @@ def test_promtool_takes_the_rules_and_the_example(tmp_path: Path) -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("rule_tests", RULES.values(), ids=lambda path: path.name)
-def test_each_alert_fires_when_it_should_and_what_is_in_good_order_fires_none(rule_tests: Path) -> None:
+def test_alerts_fire_as_promtool_tests_expect(rule_tests: Path) -> None:
     promtool("test", "rules", rule_tests)
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
-def test_each_alert_has_a_test_of_its_own(rules: Path) -> None:
+def test_alerts_have_their_own_promtool_test(rules: Path) -> None:
     text = RULES[rules].read_text(encoding="utf-8")
     fired = re.findall(r"alertname: (\w+)\n +exp_alerts:\n", text)
     assert sorted(set(fired)) == sorted(alert.name for alert in monitoring.alerts(rules))
 
 
 @pytest.mark.parametrize("alert", ALERTS + PIPELINE_ALERTS, ids=lambda alert: alert.name)
-def test_an_alert_says_what_and_where_to_read_on(alert: monitoring.Alert) -> None:
+def test_alert_has_texts_and_runbook(alert: monitoring.Alert) -> None:
     assert alert.texts["labels"] in {"{severity: critical}", "{severity: warning}"}
     assert len(alert.texts["summary"]) > 15
     assert len(alert.texts["description"]) > len(alert.texts["summary"])
@@ -120,18 +120,18 @@ def test_an_alert_says_what_and_where_to_read_on(alert: monitoring.Alert) -> Non
         assert (shown.exit_code, shown.output.splitlines()[0].strip("# `").lower()) == (0, section), command
 
 
-def test_every_verdict_but_the_good_one_has_an_alert() -> None:
-    asked = {kind for alert in ALERTS for kind in re.findall(r'garlicfarm_verdict\{kind="([\w-]+)"', alert.expression)}
-    assert asked == {kind.value for kind in VerdictKind} - {VerdictKind.HEALTHY.value, VerdictKind.UNKNOWN.value}
+def test_verdicts_except_healthy_have_alerts() -> None:
+    kinds = {kind for alert in ALERTS for kind in re.findall(r'garlicfarm_verdict\{kind="([\w-]+)"', alert.expression)}
+    assert kinds == {kind.value for kind in VerdictKind} - {VerdictKind.HEALTHY.value, VerdictKind.UNKNOWN.value}
 
 
 # -- dashboard ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda path: path.name)
-def test_a_dashboard_has_what_grafana_asks_of_one(board: Path) -> None:
+def test_dashboard_has_fields_required_by_grafana(board: Path) -> None:
     document = monitoring.dashboard(board)
-    assert document["id"] is None, "Grafana gives the number"
+    assert document["id"] is None, "Grafana assigns the number"
     assert document["uid"] == board.stem
     assert document["schemaVersion"] >= 36
     numbers = [each["id"] for each in document["panels"]]
@@ -142,12 +142,12 @@ def test_a_dashboard_has_what_grafana_asks_of_one(board: Path) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS + PIPELINE_PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: dict[str, Any]) -> None:
+def test_panel_has_description_unit_and_chosen_source(panel: dict[str, Any]) -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     assert panel["datasource"] == chosen
     assert len(panel["description"]) > 20
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-    assert panel["targets"], "it asks something"
+    assert panel["targets"], "it has a query"
     letters = [target["refId"] for target in panel["targets"]]
     assert letters == sorted(set(letters))
     for target in panel["targets"]:
@@ -157,20 +157,20 @@ def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: 
 
 
 @pytest.mark.parametrize("panel", TABLES_PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_over_the_tables_says_what_it_shows_and_asks_the_chosen_source_in_sql(panel: dict[str, Any]) -> None:
+def test_tables_panel_queries_chosen_source_in_sql(panel: dict[str, Any]) -> None:
     chosen = {"type": "motherduck-duckdb-datasource", "uid": "${datasource}"}
     assert panel["datasource"] == chosen
     assert len(panel["description"]) > 20
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     (target,) = panel["targets"]
     assert target["datasource"] == chosen
-    # What is not written in the editor for SQL is made anew by the one for clicks.
+    # The visual editor would overwrite a query that is not in the code editor.
     assert target["editorMode"] == "code"
     assert target["rawSql"].startswith("SELECT ")
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda path: path.name)
-def test_no_two_panels_of_a_dashboard_overlap_and_none_is_wider_than_it(board: Path) -> None:
+def test_panels_fit_dashboard_without_overlap(board: Path) -> None:
     places = [each["gridPos"] for each in monitoring.dashboard(board)["panels"]]
     for place in places:
         assert place["x"] >= 0
@@ -185,12 +185,12 @@ def test_no_two_panels_of_a_dashboard_overlap_and_none_is_wider_than_it(board: P
         assert apart, (one, other)
 
 
-def test_the_dashboard_has_a_color_for_each_verdict() -> None:
+def test_dashboard_has_color_for_each_verdict() -> None:
     (verdict,) = (each for each in PANELS if each["title"] == "Verdict")
     colored = {each["matcher"]["options"] for each in verdict["fieldConfig"]["overrides"]}
     assert colored == {kind.value for kind in VerdictKind}
 
 
-def test_the_dashboard_shows_every_duration_that_a_node_measures() -> None:
-    shown = {name for expression in monitoring.panel_expressions() for name in monitoring.asked(expression)}
+def test_dashboard_shows_all_measured_durations() -> None:
+    shown = {name for expression in monitoring.panel_expressions() for name in monitoring.selected_labels(expression)}
     assert {f"garlicfarm_{name}_seconds" for name, _ in Durations(Histogram()).items()} <= shown

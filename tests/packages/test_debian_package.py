@@ -1,6 +1,6 @@
-"""The Debian package: dpkg installs it, its service's command serves and publishes, and no key is ever lost.
+"""The Debian package: dpkg installs it, the service's command serves and publishes, and keys are never lost.
 
-The tests of this file tell one story on one machine, in their order.
+The tests of this file are one story on one machine; their order matters.
 """
 
 import json
@@ -25,7 +25,7 @@ CONFIGURATION = "/etc/garlicfarm/node.toml"
 PUBLISHED_BOUND_S = 60.0
 
 
-def test_it_installs_a_command_a_user_a_service_documents_and_completions(machine: Machine) -> None:
+def test_package_installs_its_parts(machine: Machine) -> None:
     assert "garlicfarm, version" in machine.run("garlicfarm", "--version").stdout
     assert machine.run("stat", "-c", "%U:%G %a", "/var/lib/garlicfarm").stdout.strip() == "garlicfarm:garlicfarm 700"
     assert machine.run("stat", "-c", "%U:%G %a", CONFIGURATION).stdout.strip() == "root:root 644"
@@ -40,71 +40,71 @@ def test_it_installs_a_command_a_user_a_service_documents_and_completions(machin
         assert shared.read_bytes() == file.read_bytes()
 
 
-def test_its_environment_is_its_own(machine: Machine) -> None:
+def test_environment_is_separate_from_system_python(machine: Machine) -> None:
     code = (
         "import click, sys; print(click.__file__, sys.prefix, [each for each in sys.path if 'dist-packages' in each])"
     )
-    told = machine.run("/usr/lib/garlicfarm/bin/python", "-c", code).stdout.split(maxsplit=2)
-    assert told[0].startswith("/usr/lib/garlicfarm/lib/")
-    assert told[1:] == ["/usr/lib/garlicfarm", "[]\n"]
+    output = machine.run("/usr/lib/garlicfarm/bin/python", "-c", code).stdout.split(maxsplit=2)
+    assert output[0].startswith("/usr/lib/garlicfarm/lib/")
+    assert output[1:] == ["/usr/lib/garlicfarm", "[]\n"]
 
 
-def test_without_a_key_the_service_waits_for_one(machine: Machine) -> None:
+def test_service_without_key_does_not_start(machine: Machine) -> None:
     unit = Unit((machine.root / "lib/systemd/system/garlicfarm.service").read_text())
     assert unit.one("ConditionPathExists") == "/etc/garlicfarm/farm.key"
     assert not (machine.root / "etc/garlicfarm/farm.key").exists()
     assert "is missing" not in machine.run("garlicfarm", "config", "show", "--help").stdout
 
 
-def test_the_service_serves_publishes_and_ends_in_order(machine: Machine) -> None:
+def test_service_publishes_until_it_stops(machine: Machine) -> None:
     machine.run("garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/etc/garlicfarm/farm.key")
     for file in ("/srv/master.key", "/srv/leaf.key"):
         machine.run("garlicfarm", "keys", "new-destination", file)
     signing = ("keys", "offline", "--master", "/srv/master.key", "--out", "/etc/garlicfarm/signing.key")
     machine.run("garlicfarm", *signing)
     leaf = tomllib.loads((machine.root / "srv/leaf.key").read_text())["destination"]
-    # Without a router a node publishes for a demonstration alone.
+    # Without a router a node publishes only as a demonstration.
     configuration = machine.root / CONFIGURATION.lstrip("/")
     head = configuration.read_text().partition("\n[gossip]\n")[0].replace(*DEMO)
     configuration.write_text(head + ON_LOOPBACK.format(leaf=leaf))
     with Service(machine) as service:
-        service.heard("READY=1", READY_BOUND_S)
+        service.wait_for_notification("READY=1", READY_BOUND_S)
         structure = machine.wait_for("/var/lib/garlicfarm/published/*", PUBLISHED_BOUND_S)
         assert len(read_meta_lease_set(structure).entries) == 1
         view = json.loads(machine.run("garlicfarm", "status", "--json", check=False).stdout)
         assert view["node"]["stateDirectory"] == "/var/lib/garlicfarm"
         assert view["publishing"][0]["publisherName"] == view["node"]["name"]
-        service.heard("WATCHDOG=1", READY_BOUND_S)
-        service.heard("WATCHDOG=1", READY_BOUND_S)
+        service.wait_for_notification("WATCHDOG=1", READY_BOUND_S)
+        service.wait_for_notification("WATCHDOG=1", READY_BOUND_S)
         assert service.stop() == 0
-        service.heard("STOPPING=1", END_BOUND_S)
+        service.wait_for_notification("STOPPING=1", END_BOUND_S)
 
 
-def test_members_are_completed_from_the_running_service(machine: Machine) -> None:
+def test_members_are_completed_from_running_service(machine: Machine) -> None:
     with Service(machine) as service:
-        service.heard("READY=1", READY_BOUND_S)
+        service.wait_for_notification("READY=1", READY_BOUND_S)
         name = json.loads(machine.run("garlicfarm", "status", "--json", check=False).stdout)["node"]["name"]
         line = {"_GARLICFARM_COMPLETE": "bash_complete", "COMP_WORDS": "garlicfarm node evict ", "COMP_CWORD": "3"}
         assert machine.run("garlicfarm", environment=line).stdout == f"plain,{name}\n"
         assert service.stop() == 0
 
 
-def test_another_user_of_the_machine_sees_nothing_and_is_told_who_may(machine: Machine) -> None:
-    asked = machine.run("setpriv", "--reuid=65534", "--clear-groups", "garlicfarm", "status", check=False)
-    assert asked.returncode == 1
-    assert "/var/lib/garlicfarm (which only root may look into)" in asked.stderr
+def test_status_for_another_user_names_required_user(machine: Machine) -> None:
+    status = machine.run("setpriv", "--reuid=65534", "--clear-groups", "garlicfarm", "status", check=False)
+    assert status.returncode == 1
+    assert "/var/lib/garlicfarm (which only root may look into)" in status.stderr
 
 
-def test_an_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
+def test_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
     before = kept(machine)
     machine.run("dpkg", "--force-confold", "--install", "/srv/garlicfarm.deb")
     assert kept(machine) == before
     with Service(machine) as service:
-        service.heard("READY=1", READY_BOUND_S)
+        service.wait_for_notification("READY=1", READY_BOUND_S)
         assert service.stop() == 0
 
 
-def test_removal_leaves_no_program_and_every_key(machine: Machine) -> None:
+def test_removal_keeps_keys_and_deletes_program(machine: Machine) -> None:
     before = kept(machine)
     machine.run("dpkg", "--remove", "garlicfarm")
     assert not (machine.root / "usr/lib/garlicfarm").exists()
@@ -112,24 +112,24 @@ def test_removal_leaves_no_program_and_every_key(machine: Machine) -> None:
     assert kept(machine) == before
 
 
-def test_purge_takes_the_configuration_and_says_which_keys_it_leaves(machine: Machine) -> None:
+def test_purge_deletes_configuration_and_names_kept_keys(machine: Machine) -> None:
     before = kept(machine)
-    told = machine.run("dpkg", "--purge", "garlicfarm").stdout
-    assert "/etc/garlicfarm is kept" in told
-    assert "/var/lib/garlicfarm is kept" in told
+    output = machine.run("dpkg", "--purge", "garlicfarm").stdout
+    assert "/etc/garlicfarm is kept" in output
+    assert "/var/lib/garlicfarm is kept" in output
     after = kept(machine)
     assert {path: content for path, content in before.items() if not path.endswith(".toml")} == after
     assert machine.run("getent", "passwd", "garlicfarm").stdout.startswith("garlicfarm:")
 
 
 def kept(machine: Machine) -> dict[str, bytes]:
-    """Every file below the configuration's directory, and what makes the node itself."""
+    """Return the files in the directory of the configuration, and the node's identity."""
     found = [*(machine.root / "etc/garlicfarm").iterdir(), *(machine.root / "var/lib/garlicfarm").glob("identity*")]
     assert len(found) >= 3
     return {path.name: path.read_bytes() for path in found}
 
 
-def test_lintian_finds_nothing(package: Path) -> None:
+def test_lintian_reports_no_errors(package: Path) -> None:
     if shutil.which("lintian") is None:
         pytest.skip("no lintian here (Debian: apt-get install lintian)")
     done = subprocess.run(["lintian", "--allow-root", package], capture_output=True, text=True, check=False)  # noqa: S607

@@ -1,10 +1,10 @@
-"""The scratch machine itself: what a test does to it happens to no other."""
+"""The scratch machine: actions of a test on it do not affect any other machine."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.packages.machine import Machine, why_not
+from tests.packages.machine import Machine, reason_to_skip
 
 pytestmark = pytest.mark.packages
 
@@ -15,11 +15,9 @@ exec {chroot} "$@"
 """
 
 
-def test_a_machine_that_is_slow_to_begin_is_not_taken_for_the_one_that_runs_the_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was removed and written too early was removed from, and written to, the machine that ran the test."""
-    if reason := why_not():
+def test_slow_start_does_not_expose_root_of_test_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the wait, early writes and deletions affected the machine that ran the test."""
+    if reason := reason_to_skip():
         pytest.skip(reason)
     programs, scratch = tmp_path / "bin", tmp_path / "scratch"
     programs.mkdir()

@@ -1,4 +1,4 @@
-"""The wheels of dist/ have what an installation without a checkout needs: documents, by every name that is cited."""
+"""The wheels of dist/ contain the documents that an installation without a checkout needs, under all cited names."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from deploy.environment import ROOT
 
 pytestmark = pytest.mark.packages
 
-ASK = """\
+SHOW_TOPICS = """\
 import sys
 from pathlib import Path
 
@@ -28,18 +28,18 @@ for topic in sys.argv[2:]:
 """
 CITED = re.compile(r"garlicfarm help ([a-z][a-z/-]+)")
 CITING = ("bridge", "pipeline", "deploy")
-"""Whose messages, scripts and settings name topics."""
+"""Folders whose messages, scripts and settings name topics."""
 
 
 def cited() -> set[str]:
-    """Every topic that a text of an installation names."""
+    """Return all topics named by the texts of an installation."""
     files = [path for folder in CITING for path in (ROOT / folder).rglob("*") if path.is_file()]
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix not in {".pyc", ".json"}]
     # troff writes a hyphen as `\\-`.
     return {topic for text in texts for topic in CITED.findall(text.replace(r"\-", "-"))}
 
 
-def test_every_wheel_shows_every_document_and_every_topic_that_is_cited(tmp_path: Path) -> None:
+def test_wheels_contain_documents_and_cited_topics(tmp_path: Path) -> None:
     wheels = sorted((ROOT / "dist").glob("garlicfarm-*.whl"))
     assert wheels, "dist/ has no wheel: `make dist` builds it"
     places = [topic.place for topic in documents.topics(ROOT / "docs")]
@@ -49,7 +49,7 @@ def test_every_wheel_shows_every_document_and_every_topic_that_is_cited(tmp_path
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(unpacked)
         environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1", "LANG": "C.UTF-8"}
-        command = [sys.executable, "-c", ASK, str(unpacked), *places, *sorted(cited())]
+        command = [sys.executable, "-c", SHOW_TOPICS, str(unpacked), *places, *sorted(cited())]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
         assert done.returncode == 0, f"{wheel.name}: {done.stderr}"
         assert "Install a node" in done.stdout

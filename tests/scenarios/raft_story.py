@@ -17,9 +17,9 @@ messages wait for delivery, and clocks stop until a command advances them.
     empty 4 …                             server 4 starts with an empty log and without a configuration
     change 1 to 2 3 4 [learners 5]        server 1 receives a request for this configuration
     pass 1 500                            server 1's clock advances by 500 ms, and its timer is checked
-    propose 1 x                           a client asks server 1 to append the command x
-    read 1                                a client asks server 1 for a linearizable read
-    transfer 1 [2]                        an operator asks server 1 to hand leadership over [to server 2]
+    propose 1 x                           a client submits the command x to server 1
+    read 1                                a client requests a linearizable read from server 1
+    transfer 1 [2]                        an operator transfers leadership from server 1 [to server 2]
     deliver [1->2 …]                      the waiting messages (on these links) arrive, once
     repeat 1->2 …                         copies of the waiting messages on these links arrive, newest first
     settle                                deliver until no message waits

@@ -1,1 +1,1 @@
-"""Tests that take minutes: commands of their own (`make soak-kills`, `make soak-cluster`), not part of `make test`."""
+"""Tests that take minutes, each with a separate command (`make soak-kills`, `make soak-cluster`)."""

@@ -1,11 +1,11 @@
-"""All attackers of a farm at once, each a task that goes on until it is told to end, and counts its deeds.
+"""All attackers of a farm together. Each is a task that runs until it is canceled, and counts its actions.
 
-    no key            datagrams and connections that open nothing
-    a copied key      impostors, forged entries, invented members, requests that never end
-    a hostile member  an admitted identity that speaks as its own server, and lies
+    no key            datagrams and connections that never authenticate
+    a copied key      impostors, forged entries, invented members, endless requests
+    a hostile member  an admitted identity that sends false data in its own name and as its own server
 
-All of them speak to loopback only. An attacker that is refused goes on: that is what it is here for. What must never
-succeed is noted as a fault, at once and in words.
+All of them use only loopback. A refused attacker continues: that is its purpose. A success that must never happen is
+recorded as a fault.
 """
 
 import os
@@ -58,7 +58,7 @@ FAR = (2**24, 2**31, 2**53, 2**62, 2**63 - 1)
 
 @dataclass(slots=True)
 class Target:
-    """One node as the attackers see it."""
+    """One node, as seen by the attackers."""
 
     name: str
     raft_id: int
@@ -67,19 +67,19 @@ class Target:
 
 
 @dataclass(slots=True)
-class Prey:
-    """What all attackers know of the farm: more than a real one would."""
+class FarmFacts:
+    """Facts about the farm for all attackers: more than a real attacker would have."""
 
     key: FarmKey
     cluster_id: str
     targets: list[Target]
     master: str
     seen: list[bytes] = field(default_factory=list)
-    """Committed entries, to be played again."""
+    """Committed entries, for replays."""
 
 
-def prey_of(farm: Farm, nodes: list[Node]) -> Prey:
-    """Look the farm over."""
+def facts_of(farm: Farm, nodes: list[Node]) -> FarmFacts:
+    """Collect the facts about a farm."""
     view = nodes[0].view()
     targets = []
     for node in nodes:
@@ -90,47 +90,47 @@ def prey_of(farm: Farm, nodes: list[Node]) -> Prey:
         targets.append(Target(node.name, own.node.raft_id or 0, (gossip_bind[0], int(gossip_bind[2])), address))
     seen = [entry.data for entry in nodes[0].entries().values() if entry.kind is EntryKind.APPLICATION]
     key = load_farm_key(farm.directory / "farm.key")
-    return Prey(key, view.farm.cluster_id or "", targets, view.publishing[0].master, seen)
+    return FarmFacts(key, view.farm.cluster_id or "", targets, view.publishing[0].master, seen)
 
 
-class Believer:
-    """A directory that believes every server, and signs with a key of its own."""
+class TrustingPeers:
+    """A peer directory that accepts every server, and signs with its own key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public_key = key.public_key().public_bytes_raw()
 
     def sign(self, data: bytes) -> bytes:
-        """With the attacker's key."""
+        """Sign with the attacker's key."""
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """It has none."""
+        """Return no admissions."""
         return ()
 
     def judge(self, _: Claim) -> Refusal | None:
-        """Nothing is against any other."""
+        """Accept every claim."""
         return None
 
     def voucher_of(self, _: Claim) -> bytes | None:
-        """Each answers for itself."""
+        """Return no voucher."""
         return None
 
 
 class Attackers:
-    """All attacks in one thread with a trio loop of its own, for as long as the block lasts."""
+    """All attacks, in one thread with its own trio loop, within the block."""
 
-    def __init__(self, prey: Prey, random: Random, hostile: Path) -> None:
-        """`hostile` is the state directory of an admitted node that its attacker has taken over."""
-        self._prey = prey
+    def __init__(self, facts: FarmFacts, random: Random, hostile: Path) -> None:
+        """`hostile` is the state directory of an admitted node that an attacker has taken over."""
+        self._facts = facts
         self._random = random
         self._hostile = hostile
         self._thread = threading.Thread(target=self._run, name="attackers")
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self.hostile_server_speaks = False
-        """Whether the hostile member also speaks as its Raft server: a voter that does can stop commitment."""
-        self.deeds: Counter[str] = Counter()
+        """True if the hostile member also acts as its Raft server: such a voter can stop commitment."""
+        self.actions: Counter[str] = Counter()
         self.faults: list[str] = []
         self.hostile_leaves = [new_demo_leaf() for _ in range(INVENTED_SERVERS)]
 
@@ -148,14 +148,14 @@ class Attackers:
 
     @property
     def alive(self) -> bool:
-        """Whether the attacks go on."""
+        """True while the attacks continue."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             trio.run(self._attack)
-        except BaseException as error:  # noqa: BLE001 - told by the test, which joins the thread
-            self.faults.append(f"an attacker ended by itself: {error!r}")
+        except BaseException as error:  # noqa: BLE001 - reported by the test, which joins the thread
+            self.faults.append(f"an attacker ended unexpectedly: {error!r}")
 
     async def _attack(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -171,9 +171,9 @@ class Attackers:
                     self._hostile_entries,
                     self._hostile_messages,
                 ):
-                    nursery.start_soon(self._for_ever, attack)
+                    nursery.start_soon(self._repeat, attack)
 
-    async def _for_ever(self, attack: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, attack: Callable[[], Awaitable[None]]) -> None:
         while True:
             with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
                 await attack()
@@ -182,27 +182,27 @@ class Attackers:
     # -- without a key -------------------------------------------------------------------------------------------------
 
     async def _datagrams(self) -> None:
-        """A few hundred a second: random ones, and real headers with rubbish behind."""
-        label = self._prey.key.label
+        """Send a few hundred datagrams per second: random ones, and valid headers with random bytes after them."""
+        label = self._facts.key.label
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(100):
-                target = self._random.choice(self._prey.targets)
+                target = self._random.choice(self._facts.targets)
                 body = self._random.randbytes(self._random.choice((0, 1, 27, 40, 200, 1400)))
                 code = bytes([self._random.choice((63, 64, 65, 66, 67, 68, 69, 250))])
                 with suppress(OSError):
                     await sender.sendto(self._random.choice((body, code + label + body)), target.gossip)
-                self.deeds["datagrams without a key"] += 1
+                self.actions["datagrams without a key"] += 1
                 await trio.sleep(0.003)
 
     async def _half_open(self) -> None:
-        """Connections that say a little of TLS, or nothing, and stay."""
+        """Open connections that send the start of a TLS handshake or nothing, and stay open."""
         streams: list[trio.SocketStream] = []
         try:
             for _ in range(HALF_OPEN_AT_ONCE):
-                target = self._random.choice(self._prey.targets)
+                target = self._random.choice(self._facts.targets)
                 stream = await trio.open_tcp_stream(target.consensus.host, target.consensus.port)
                 streams.append(stream)
-                self.deeds["half-open connections"] += 1
+                self.actions["half-open connections"] += 1
                 if self._random.random() < 0.5:
                     with suppress(trio.BrokenResourceError):
                         await stream.send_all(b"\x16\x03\x01")
@@ -216,64 +216,64 @@ class Attackers:
     async def _dial(
         self, target: Target, key: Ed25519PrivateKey | None, role: ConnectionRole, claimed: int | None
     ) -> Dialed:
-        credentials = tuple(Credentials(each.username, each.password) for each in self._prey.key.digest_credentials)
-        peers = None if key is None else Believer(key)
-        identity = Identity(self._prey.cluster_id, claimed)
-        caller = Initiator(self._prey.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
+        credentials = tuple(Credentials(each.username, each.password) for each in self._facts.key.digest_credentials)
+        peers = None if key is None else TrustingPeers(key)
+        identity = Identity(self._facts.cluster_id, claimed)
+        caller = Initiator(self._facts.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
         return await Dialer(caller).dial(target.consensus, target.raft_id)
 
     async def _dripping(self) -> None:
-        """Requests that announce megabytes and bring a byte now and then."""
+        """Send requests that announce megabytes and then arrive byte by byte."""
         async with trio.open_nursery() as nursery:
             for _ in range(DRIPPING_AT_ONCE):
-                nursery.start_soon(self._drip, self._random.choice(self._prey.targets))
+                nursery.start_soon(self._drip, self._random.choice(self._facts.targets))
 
     async def _drip(self, target: Target) -> None:
         with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
             dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
-            self.deeds["dripping requests"] += 1
+            self.actions["dripping requests"] += 1
             request = encode_request(
                 wire.ClientRequest(
                     entries=(Entry.command(0, bytes(1_000_000)),),
                 )
             )
-            brought = len(request) - 100_000
+            first_part = len(request) - 100_000
             try:
                 with trio.move_on_after(5):
-                    await dialed.stream.send_all(request[:brought])
-                    for at in range(brought, len(request) - 1):
+                    await dialed.stream.send_all(request[:first_part])
+                    for at in range(first_part, len(request) - 1):
                         await dialed.stream.send_all(request[at : at + 1])
                         await trio.sleep(0.5)
             finally:
                 await trio.aclose_forcefully(dialed.stream)
 
     async def _impostors(self) -> None:
-        """A client with the password claims to be a server, with a proof by a key of its own."""
-        target = self._random.choice(self._prey.targets)
-        claimed = self._random.choice([*(each.raft_id for each in self._prey.targets), 4, 77, 2**31 - 1])
-        self.deeds["impostors"] += 1
+        """Claim to be a server, as a client with the password and a proof by another key."""
+        target = self._random.choice(self._facts.targets)
+        claimed = self._random.choice([*(each.raft_id for each in self._facts.targets), 4, 77, 2**31 - 1])
+        self.actions["impostors"] += 1
         try:
             dialed = await self._dial(target, Ed25519PrivateKey.generate(), ConnectionRole.SERVER, claimed)
         except GarlicFarmError:
             return
         await trio.aclose_forcefully(dialed.stream)
-        self.faults.append(f"{target.name} believed a stranger that it is server {claimed}")
+        self.faults.append(f"{target.name} accepted an unknown peer as server {claimed}")
 
     async def _forged_entries(self) -> None:
-        """Entries of strangers, and true ones again, by a client's way."""
-        target = self._random.choice(self._prey.targets)
+        """Submit forged entries as a client, and replay committed ones."""
+        target = self._random.choice(self._facts.targets)
         dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
         try:
             key = Ed25519PrivateKey.generate()
             for number in range(1, 9):
-                entry = self._random.choice([*self._forgeries(), *self._prey.seen[-40:]])
+                entry = self._random.choice([*self._forgeries(), *self._facts.seen[-40:]])
                 if self._random.random() < 0.5 and b'"proof"' not in entry:
-                    entry = sign_entry(entry, key, bytes.fromhex(self._prey.cluster_id), number)
+                    entry = sign_entry(entry, key, bytes.fromhex(self._facts.cluster_id), number)
                 request = wire.ClientRequest(
                     entries=(Entry.command(0, entry),),
                 )
                 await dialed.stream.send_all(encode_request(request))
-                self.deeds["forged and repeated entries"] += 1
+                self.actions["forged and repeated entries"] += 1
                 with trio.move_on_after(0.3):
                     await dialed.stream.receive_some(4096)
         finally:
@@ -281,7 +281,7 @@ class Attackers:
 
     def _forgeries(self) -> list[bytes]:
         invented = self._random.randrange(5, 5 + INVENTED_SERVERS)
-        ours = self._random.choice(self._prey.targets).raft_id
+        ours = self._random.choice(self._facts.targets).raft_id
         return [
             msgspec.json.encode(each)
             for each in (
@@ -293,19 +293,19 @@ class Attackers:
                 {"clock": {"time": 4_294_967_295_000, "id": ours, "period": 500}},
                 {"factors": {"throughIndex": 2**40, "formula": "x", "factors": {}}},
                 {"removal": {"server": ours, "removed": True}},
-                {"force": {"master": self._prey.master}},
+                {"force": {"master": self._facts.master}},
             )
         ]
 
     def _report(self, server_id: int, leaves: int = 16) -> dict[str, Any]:
         chosen = self._random.sample(self.hostile_leaves, leaves)
         return {
-            "cluster": self._prey.key.cluster,
+            "cluster": self._facts.key.cluster,
             "date": 4_000_000_000_000,
             "id": server_id,
             "router": {"attached": True, "uptime": 10**9, "jobLag": 0.0},
             "meta": {
-                "destination": self._prey.master,
+                "destination": self._facts.master,
                 "publishConfig": "on",
                 "publishing": True,
                 "canSignUntil": 4_000_000_000,
@@ -315,19 +315,19 @@ class Attackers:
 
     def _publication(self, server_id: int) -> dict[str, Any]:
         return {
-            "master": self._prey.master,
+            "master": self._facts.master,
             "id": server_id,
             "published": 4_000_000_000,
             "contentHash": "0" * 64,
         }
 
     async def _invented_members(self) -> None:
-        """Identities without end that gossip with the copied key, and say that they are servers."""
-        seeds = [f"{host}:{port}" for host, port in (each.gossip for each in self._prey.targets)]
-        self.deeds["invented members"] += 1
+        """Join gossip with the copied key under ever new identities that claim to be servers."""
+        seeds = [f"{host}:{port}" for host, port in (each.gossip for each in self._facts.targets)]
+        self.actions["invented members"] += 1
         with suppress(ConfigError, StateError):
             async with gossip.open_group(
-                Address(LOOPBACK, 0), key=self._prey.key.key_ring, seeds=seeds, metadata=self._random.randbytes(64)
+                Address(LOOPBACK, 0), key=self._facts.key.key_ring, seeds=seeds, metadata=self._random.randbytes(64)
             ) as group:
                 with trio.move_on_after(2):
                     await trio.sleep_forever()
@@ -337,40 +337,40 @@ class Attackers:
     # -- a hostile member ----------------------------------------------------------------------------------------------
 
     async def _hostile_entries(self) -> None:
-        """An admitted node reports sixty-four leaves, publishes in the future, and reports in others' names."""
-        target = self._random.choice(self._prey.targets)
+        """Report sixty-four leaves as an admitted node, publish in the future, and report under the names of other nodes."""
+        target = self._random.choice(self._facts.targets)
         identity = load_identity(self._hostile)
         dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
         try:
-            # Milliseconds times four: above all that the router itself has used, and rising.
+            # Four times the milliseconds: above all numbers that the node itself has used, and rising.
             first = 4 * _clock_ms()
             for number in range(first, first + 4):
-                said: dict[str, Any] = self._random.choice(
+                record: dict[str, Any] = self._random.choice(
                     [
                         self._report(4, INVENTED_SERVERS) | {"date": _clock_ms()},
-                        self._report(self._random.choice(self._prey.targets).raft_id),
+                        self._report(self._random.choice(self._facts.targets).raft_id),
                         {"publication": self._publication(4)},
                     ]
                 )
                 entry = sign_entry(
-                    msgspec.json.encode(said), identity.key, bytes.fromhex(self._prey.cluster_id), number
+                    msgspec.json.encode(record), identity.key, bytes.fromhex(self._facts.cluster_id), number
                 )
                 request = wire.ClientRequest(
                     entries=(Entry.command(0, entry),),
                 )
                 await dialed.stream.send_all(encode_request(request))
-                self.deeds["entries of a hostile member"] += 1
+                self.actions["entries of a hostile member"] += 1
                 with trio.move_on_after(0.3):
                     await dialed.stream.receive_some(4096)
         finally:
             await trio.aclose_forcefully(dialed.stream)
 
     async def _hostile_messages(self) -> None:
-        """The same router speaks as its server: terms and indexes at their extremes, now and then."""
+        """Send occasional messages with extreme terms and indexes, as the server of the same node."""
         await trio.sleep(HOSTILE_PAUSE_S)
         if not self.hostile_server_speaks:
             return
-        target = self._random.choice(self._prey.targets)
+        target = self._random.choice(self._facts.targets)
         identity = load_identity(self._hostile)
         dialed = await self._dial(target, identity.key, ConnectionRole.SERVER, 4)
         try:
@@ -392,7 +392,7 @@ class Attackers:
                             )
                         )
                     )
-                    self.deeds["messages of a hostile member"] += 1
+                    self.actions["messages of a hostile member"] += 1
                 with trio.move_on_after(0.2):
                     await dialed.stream.receive_some(4096)
         finally:

@@ -1,11 +1,10 @@
-"""The same tables from a real standalone cluster as from local mode: one master and two workers, all on loopback.
+"""A real standalone cluster makes the same tables as local mode: one master and two workers, all on loopback.
 
     python -m tests.soak.pipeline_cluster
 
-Master and workers come out of the pip package. The driver runs here, as `pipeline run --master spark://…` does, and the
-executors in processes of the workers: what reaches them is pickled and travels through sockets, so a reader that relied
-on memory it shares with the planner would fail here and nowhere else. Everything is stopped at the end, or after
-`END_PATIENCE_S` at the latest.
+Master and workers come from the pip package. The driver runs here, as `pipeline run --master spark://…` does, and the
+executors run in processes of the workers. Their input is pickled and sent through sockets, so a reader that shares
+memory with the planner fails only here. All processes are stopped at the end, or after `END_TIMEOUT_S` at the latest.
 """
 
 import argparse
@@ -36,8 +35,8 @@ from tests.soak.pipeline_tables import (
 )
 
 LOOPBACK = "127.0.0.1"
-UP_PATIENCE_S = 120.0
-END_PATIENCE_S = 600.0
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 600.0
 WORKERS = 2
 WORKER_MEMORY = "700m"
 EXECUTOR_MEMORY = "600m"
@@ -53,14 +52,14 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def free_port() -> int:
-    """A port of loopback that is free now."""
+    """Return a port of loopback that is currently free."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def cluster_environment(directory: Path) -> dict[str, str]:
-    """What master, workers and driver are told alike."""
+    """Return the environment of master, workers and driver."""
     java = find_java(dict(os.environ), directory)
     configuration = directory / "conf"
     configuration.mkdir()
@@ -81,9 +80,9 @@ def cluster_environment(directory: Path) -> dict[str, str]:
     }
 
 
-def until_said(log: Path, words: str, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has said `words` so often."""
-    deadline = time.monotonic() + UP_PATIENCE_S
+def wait_for_text(log: Path, words: str, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the log of a process contains `words` `count` times."""
+    deadline = time.monotonic() + START_TIMEOUT_S
     while log.read_text(errors="replace").count(words) < count:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the cluster is not up: {log.read_text(errors='replace')[-3000:]}")
@@ -92,7 +91,7 @@ def until_said(log: Path, words: str, count: int, process: subprocess.Popen[byte
 
 @contextmanager
 def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
-    """A master with its workers; its address."""
+    """Run a master with its workers; yield its address."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     port = free_port()
     address = f"spark://{LOOPBACK}:{port}"
@@ -103,12 +102,12 @@ def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
         master_log = directory / "master.txt"
         command = [spark_class, f"{deploy}.master.Master", *place, "--port", str(port)]
         processes.append(start(command, master_log, environment))
-        until_said(master_log, "I have been elected leader", 1, processes[0])
+        wait_for_text(master_log, "I have been elected leader", 1, processes[0])
         for number in range(WORKERS):
             sizes = ["--cores", "1", "--memory", WORKER_MEMORY]
             command = [spark_class, f"{deploy}.worker.Worker", *place, *sizes, address]
             processes.append(start(command, directory / f"worker-{number}.txt", environment))
-        until_said(master_log, "Registering worker", WORKERS, processes[0])
+        wait_for_text(master_log, "Registering worker", WORKERS, processes[0])
         yield address
     finally:
         for process in reversed(processes):
@@ -121,22 +120,26 @@ def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
 
 
 def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
-    """Local mode, then the cluster; differences in words."""
+    """Run local mode, then the cluster; return the differences as text."""
     log = directory / "log"
     entries = made_up_log(log, routers, days, seed=1)
     size = ("--entries-per-batch", str(batch))
-    local, told = directory / "local", directory / "local.txt"
+    local, log_file = directory / "local", directory / "local.txt"
     began = time.monotonic()
-    finished(start(pipeline_command(log, local, "--master", "local[2]", *size), told), told, END_PATIENCE_S)
+    finished(start(pipeline_command(log, local, "--master", "local[2]", *size), log_file), log_file, END_TIMEOUT_S)
     print(f"{entries} entries in local mode: {time.monotonic() - began:.0f} s", flush=True)
     environment = cluster_environment(directory)
     same_pseudonyms(local, directory / "cluster")
-    far, told = directory / "cluster", directory / "cluster.txt"
+    far, log_file = directory / "cluster", directory / "cluster.txt"
     began = time.monotonic()
     with standalone(directory, environment) as address:
         print(f"one master and {WORKERS} workers are up: {time.monotonic() - began:.0f} s", flush=True)
         began = time.monotonic()
-        finished(start(pipeline_command(log, far, "--master", address, *size), told, environment), told, END_PATIENCE_S)
+        finished(
+            start(pipeline_command(log, far, "--master", address, *size), log_file, environment),
+            log_file,
+            END_TIMEOUT_S,
+        )
         executors = len(list((directory / "work").glob("app-*/*")))
     print(f"the same on the cluster, with {executors} executors: {time.monotonic() - began:.0f} s", flush=True)
     found = tables_of(far)
@@ -148,18 +151,18 @@ def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
 
 
 def main() -> None:
-    """Parses the command line; exit code 1 if a table differs."""
+    """Parse the command line; exit with code 1 if a table differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--routers", type=int, default=10)
     parser.add_argument("--days", type=float, default=1.0)
     parser.add_argument("--batch", type=int, default=10_000, help="entries per batch")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pipeline-cluster-"))
-    told = run(directory, routers=arguments.routers, days=arguments.days, batch=arguments.batch)
-    for line in told:
+    found = run(directory, routers=arguments.routers, days=arguments.days, batch=arguments.batch)
+    for line in found:
         print(f"DIFFERS {line}", flush=True)
-    if told:
-        print(f"what was written is kept in {directory}", flush=True)
+    if found:
+        print(f"the output is kept in {directory}", flush=True)
         sys.exit(1)
     shutil.rmtree(directory)
     print("the cluster's tables equal those of local mode, row for row", flush=True)

@@ -1,12 +1,12 @@
-"""SIGKILL the pipeline's driver, again and again, and compare its tables with those of an undisturbed run.
+"""Kills the pipeline's driver repeatedly with SIGKILL, and compares its tables with the tables of an undisturbed run.
 
     python -m tests.soak.pipeline_kills --kills 20 --seed 1
 
-Each life follows the log with both queries at once: the tables with the watch over the servers, and the events, which
-are lines of a file that is longer in each life. The driver, its JVM and its workers are killed as one group: for one
-life in ten while it is still starting, else at a random moment behind the beginning of the first batch of one of the
-queries or behind the end of its first, second or third. Then it is started again with the same checkpoints, until all
-kills are done and a last life reaches the end. Tables are compared as multisets of rows.
+Each run follows the log with both queries together: the tables with the watch over the servers, and the events, which
+are lines of a file that is longer in each run. Driver, JVM and workers are killed as one process group. One run in ten
+is killed while it starts. The others are killed at a random moment after the start of a query's first batch, or after
+the end of its first, second or third batch. Then the driver starts again with the same checkpoints. After all kills, a
+last run reaches the end. Tables are compared as multisets of rows.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from tests.soak.pipeline_tables import (
 )
 
 POLL_S = 0.05
-BEGIN_PATIENCE_S = 180.0
-END_PATIENCE_S = 900.0
+BATCH_TIMEOUT_S = 180.0
+END_TIMEOUT_S = 900.0
 IN_START_SHARE = 0.1
 START_SPAN_S = 8.0
 RUN_SPAN_S = 4.0
@@ -46,12 +46,12 @@ EVENTS = 20_000
 
 
 def batches(checkpoint: Path, how_far: str) -> int:
-    """How many batches of a query were begun (`offsets`) or done (`commits`) so far."""
+    """Return how many batches of a query were begun (`offsets`) or done (`commits`) so far."""
     return sum(1 for each in checkpoint.glob(f"{how_far}/*") if each.name.isdecimal())
 
 
-def live_until_killed(command: list[str], output: Path, log: Path, random: Random) -> str | None:
-    """One life that ends by SIGKILL; a word on when, None if the run reached its end before."""
+def run_until_killed(command: list[str], output: Path, log: Path, random: Random) -> str | None:
+    """Run the command and kill it at a random moment; return a description of it, or None if the run ended first."""
     query = output / random.choice((CHECKPOINT, CHECKPOINT, EVENTS_CHECKPOINT))
     begun, done = batches(query, "offsets"), batches(query, "commits")
     process = start(command, log)
@@ -60,13 +60,13 @@ def live_until_killed(command: list[str], output: Path, log: Path, random: Rando
         if random.random() < IN_START_SHARE:
             moment = f"{(span := random.uniform(0, START_SPAN_S)):.1f} s after its start"
         else:
-            # The events of one life are one batch.
+            # The events of one run are one batch.
             more = random.randint(0, 1 if query.name == EVENTS_CHECKPOINT else DONE_MAX)
             while process.poll() is None and (
                 batches(query, "commits") < done + more if more else batches(query, "offsets") == begun
             ):
-                if time.monotonic() - began > BEGIN_PATIENCE_S:
-                    raise RuntimeError(f"no batch within {BEGIN_PATIENCE_S:.0f} s; see {log}")
+                if time.monotonic() - began > BATCH_TIMEOUT_S:
+                    raise RuntimeError(f"no batch within {BATCH_TIMEOUT_S:.0f} s; see {log}")
                 time.sleep(POLL_S)
             span = random.uniform(0, RUN_SPAN_S)
             moment = f"{span:.1f} s after " + (f"{more} done" if more else "the first began") + f" in {query.name}"
@@ -82,7 +82,7 @@ def live_until_killed(command: list[str], output: Path, log: Path, random: Rando
 
 
 def made_up_events(seed: int) -> list[str]:
-    """What the nodes' traces would say, as lines of JSON."""
+    """Return events as in the nodes' traces, as lines of JSON."""
     random = Random(seed)
     kinds = ("member-suspect", "member-dead", "member-alive")
     lines = []
@@ -100,13 +100,13 @@ def made_up_events(seed: int) -> list[str]:
 
 
 def batches_done(output: Path) -> str:
-    """How many batches each query has done."""
+    """Return the number of completed batches of each query as text."""
     done = {each.name: len(list((each / "commits").glob("[0-9]*"))) for each in sorted(output.glob("checkpoint*"))}
     return ", ".join(f"{name.partition('-')[2] or 'tables'} {count}" for name, count in done.items())
 
 
 def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
-    """The whole comparison; differences in words."""
+    """Run the whole comparison; return the differences as text."""
     random = Random(seed)
     entries = made_up_log(directory / "log", routers, days, seed)
     print(f"seed {seed}: {entries} entries, {-(-entries // batch)} batches", flush=True)
@@ -118,7 +118,7 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
     finished(
         start(pipeline_command(directory / "log", undisturbed, *more), directory / "undisturbed.txt"),
         directory / "undisturbed.txt",
-        END_PATIENCE_S,
+        END_TIMEOUT_S,
     )
     expected = tables_of(undisturbed)
     killed = directory / "killed"
@@ -126,15 +126,16 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
     command = pipeline_command(directory / "log", killed, *more, once=False)
     for kill in range(1, kills + 1):
         traces.write_text("".join(events[: EVENTS * kill // (kills + 1)]), encoding="utf-8")
-        # On a busy machine Spark gives up a worker that does not begin in ten seconds; such a life is no kill.
-        lives = (live_until_killed(command, killed, directory / "killed.txt", random) for _ in range(FAILURES_MAX))
-        moment = next((told for told in lives if told is not None), None)
+        # On a busy machine Spark aborts if a worker does not start within ten seconds; such a run does not count as a
+        # kill.
+        runs = (run_until_killed(command, killed, directory / "killed.txt", random) for _ in range(FAILURES_MAX))
+        moment = next((each for each in runs if each is not None), None)
         if moment is None:
-            raise RuntimeError(f"runs failed by themselves after {kill - 1} kills: see {directory / 'killed.txt'}")
+            raise RuntimeError(f"runs failed without a kill after {kill - 1} kills: see {directory / 'killed.txt'}")
         print(f"kill {kill}: {moment}; batches done: {batches_done(killed)}", flush=True)
     traces.write_text("".join(events), encoding="utf-8")
     last = pipeline_command(directory / "log", killed, *more)
-    finished(start(last, directory / "killed.txt"), directory / "killed.txt", END_PATIENCE_S)
+    finished(start(last, directory / "killed.txt"), directory / "killed.txt", END_TIMEOUT_S)
     found = tables_of(killed)
     for name, rows in sorted(found.items()):
         print(f"  {name}: {rows.total()} rows", flush=True)
@@ -142,7 +143,7 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
 
 
 def main() -> None:
-    """Parses the command line; exit code 1 if a table differs."""
+    """Parse the command line; exit with code 1 if a table differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -151,7 +152,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=400, help="entries per batch")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="pipeline-kills-"))
-    told = run(
+    found = run(
         arguments.kills,
         arguments.seed,
         directory,
@@ -159,10 +160,10 @@ def main() -> None:
         days=arguments.days,
         batch=arguments.batch,
     )
-    for line in told:
+    for line in found:
         print(f"DIFFERS {line}", flush=True)
-    if told:
-        print(f"what was written is kept in {directory}", flush=True)
+    if found:
+        print(f"the output is kept in {directory}", flush=True)
         sys.exit(1)
     shutil.rmtree(directory)
     print(f"after {arguments.kills} kills every table equals the undisturbed run's, row for row", flush=True)

@@ -1,4 +1,4 @@
-"""What the long tests of the pipeline share: a made-up log, a run of the pipeline as a process, tables as rows."""
+"""Helpers of the long pipeline tests: a generated log, the pipeline as a process, and tables as multisets of rows."""
 
 import os
 import shutil
@@ -19,16 +19,16 @@ from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
 PLACE_COLUMNS = frozenset({"batch_id"})
-"""Which micro-batch a row came with: no part of the row."""
+"""The micro-batch of a row; not compared."""
 
 
 def made_up_log(directory: Path, routers: int, days: float, seed: int) -> int:
-    """A generated log; how many entries it has."""
+    """Generate a log; return the number of its entries."""
     return generate(directory, LoadModel(routers, days, seed)).entries
 
 
 def pipeline_command(log: Path, output: Path, *more: str, once: bool = True) -> list[str]:
-    """A run of the pipeline over all that the log has, or one that follows it; the same pseudonyms everywhere."""
+    """Return the command that reads the whole log once, or follows it; all runs use the same pseudonyms."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "pseudonym.salt").write_text("the same for all\n", encoding="ascii")
     return [
@@ -39,31 +39,31 @@ def pipeline_command(log: Path, output: Path, *more: str, once: bool = True) -> 
 
 
 def start(command: list[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """The command as a group of processes of its own, so that all of it can be killed at once; output to `log`."""
-    with log.open("ab") as told:
+    """Start the command as a separate process group, so that all of it can be killed together; output goes to `log`."""
+    with log.open("ab") as output:
         return subprocess.Popen(
             command,
-            stdout=told,
-            stderr=told,
+            stdout=output,
+            stderr=output,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         )
 
 
-def finished(process: subprocess.Popen[bytes], log: Path, patience_s: float) -> None:
-    """Wait for a good end; RuntimeError with what the process said otherwise."""
+def finished(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
+    """Wait until the process succeeds; otherwise raise RuntimeError with the end of its output."""
     try:
-        code = process.wait(patience_s)
+        code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         code = None
     if code != 0:
         tail = log.read_bytes()[-4000:].decode("utf-8", "replace")
-        raise RuntimeError(f"the run ended with {code} (None: not in {patience_s:.0f} s):\n{tail}")
+        raise RuntimeError(f"the run ended with {code} (None: not within {timeout_s:.0f} s):\n{tail}")
 
 
 def tables_of(output: Path) -> dict[str, Counter[str]]:
-    """Every table below `output` as a multiset of rows, whatever files they lie in: history, derived, current state."""
+    """Return every table below `output` as a multiset of rows: history, derived tables, current state."""
     specs = (
         *BASE_SPECS.values(),
         EVENTS_SPEC,
@@ -83,18 +83,20 @@ def _counted(rows: Iterable[dict[str, Any]]) -> Counter[str]:
 
 
 def same_pseudonyms(output: Path, other: Path) -> None:
-    """The tables of `other`, which is to be made, name destinations as those of `output` do."""
+    """Create the directory `other` with the same pseudonyms for destinations as `output`."""
     other.mkdir(parents=True)
     shutil.copy(output / SALT_FILE, other / SALT_FILE)
 
 
 def differences(expected: dict[str, Counter[str]], found: dict[str, Counter[str]]) -> list[str]:
-    """In words, what one has and the other has not; empty if they are equal row for row."""
-    told = []
+    """Return the differences as text; empty if the tables are equal row for row."""
+    found_differences = []
     for name in sorted(expected.keys() | found.keys()):
         missing = expected.get(name, Counter()) - found.get(name, Counter())
         surplus = found.get(name, Counter()) - expected.get(name, Counter())
         if missing or surplus:
             example = next(iter(missing or surplus))
-            told.append(f"{name}: {missing.total()} rows missing, {surplus.total()} too many, such as {example[:300]}")
-    return told
+            found_differences.append(
+                f"{name}: {missing.total()} rows missing, {surplus.total()} too many, such as {example[:300]}"
+            )
+    return found_differences

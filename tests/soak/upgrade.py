@@ -1,16 +1,17 @@
-"""A farm of three nodes goes over from the build of an older commit to the present one, node by node, under load.
+"""Upgrades a farm of three nodes from the build of an older commit to the current one, node by node, under load.
 
     python -m tests.soak.upgrade --from COMMIT
 
     older commit ──▶ a worktree ──▶ its wheel ──▶ three nodes create a farm and publish
-    this tree    ──▶ its wheel  ──▶ stop one node (SIGTERM), start it with the new build, wait until all agree; the next
+    this tree    ──▶ its wheel  ──▶ stop one node (SIGTERM), start it with the new build, wait until all agree; next
+    node
 
-A client submits marked entries to the nodes in turn all the while. Whatever it does not know the fate of it submits
-again, at the next node, under the same request id, until it is told an index. At the end each acknowledged mark stands
-at its index on every node, no mark has two indexes, and the new nodes answer the first requests of the old farm with
-the index that they had then: the table of executed requests went over as well. Something newer is published, too.
+During the upgrade a client submits marked entries to the nodes in turn. If the outcome of an entry is unknown, it submits the
+entry again to the next node under the same request id, until it receives an index. At the end each acknowledged mark is
+at its index on every node, and no mark has two indexes. The new nodes reply to the first requests of the old farm with
+the same index as before: the table of executed requests was upgraded too. A newer structure is also published.
 
-The client reads plain JSON. The types of this version may ask for keys that an older node does not tell.
+The client reads plain JSON, because the types of this version may require keys that an older node does not send.
 """
 
 import argparse
@@ -39,7 +40,7 @@ NODES = 3
 BUILDS = ROOT / "build" / "upgrade"
 START_BOUND_S = 90.0
 AFTER_S = 10.0
-"""How long the load goes on before, between and after the upgrades."""
+"""Duration of the load before, between and after the upgrades."""
 POLL_S = 0.1
 PAGE = 1_000
 LAG_MAX = 100
@@ -48,7 +49,7 @@ FIRST_REQUESTS = 50
 
 
 def build(source: Path, place: Path) -> Path:
-    """The modules of the wheel that a tree makes, unpacked."""
+    """Build the wheel of a tree; return the directory of its unpacked modules."""
     shutil.rmtree(place, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wheels = place / "wheel"
@@ -58,7 +59,7 @@ def build(source: Path, place: Path) -> Path:
 
 
 def build_commit(commit: str) -> Path:
-    """The same of an older commit, by way of a worktree that is removed again."""
+    """Build an older commit in a temporary worktree."""
     with tempfile.TemporaryDirectory(prefix="garlicfarm-upgrade-") as scratch:
         tree = Path(scratch) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -70,14 +71,14 @@ def build_commit(commit: str) -> Path:
 
 
 def environment(code: Path) -> dict[str, str]:
-    """In which Python finds one build, and neither this tree nor another."""
+    """Return an environment that lets Python find only this build."""
     return {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1"}
 
 
 def check_build(code: Path) -> None:
-    """End the soak if Python would find other modules than those of the build."""
-    asked = [sys.executable, "-c", "import bridge; print(bridge.__file__)"]
-    found = subprocess.run(asked, env=environment(code), check=True, capture_output=True, text=True).stdout.strip()
+    """End the soak if Python would find modules outside the build."""
+    command = [sys.executable, "-c", "import bridge; print(bridge.__file__)"]
+    found = subprocess.run(command, env=environment(code), check=True, capture_output=True, text=True).stdout.strip()
     if not Path(found).is_relative_to(code):
         raise SystemExit(f"nodes would run {found}, not the build in {code}")
 
@@ -102,7 +103,7 @@ class VersionedNode(Node):
             )
 
     def json(self, method: str, target: str, body: bytes = b"", timeout_s: float = 10.0) -> dict[str, Any]:
-        """What it answers; ControlError when it does not, or not with JSON."""
+        """Return its reply as JSON; raise ControlError if it does not reply, or not with JSON."""
 
         async def question(client: ControlClient) -> bytes:
             _, answer = await client.request(method, target, body)
@@ -117,21 +118,21 @@ class VersionedNode(Node):
 
 @dataclass
 class Load:
-    """The client: one entry after the other, each until its index is known."""
+    """The client: it submits one entry after the other, each until its index is known."""
 
     nodes: list[VersionedNode]
     name: str
     born: int
-    """A committed index, at which its sessions begin."""
+    """A committed index, the start of its sessions."""
     acknowledged: dict[int, int] = field(default_factory=dict)
-    """Number of the entry → its index."""
+    """The index of each entry, by number."""
     repeated: int = 0
     longest_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Submit until told to stop; the entry under way is brought to its end."""
+        """Submit until `stop` is set; complete the current entry."""
         number = 0
         while not self.stop.is_set():
             number += 1
@@ -148,8 +149,8 @@ class Load:
             self.acknowledged[number] = index
 
     def submit(self, node: VersionedNode, number: int) -> int | None:
-        """The index of an entry, or None as long as its fate is unknown."""
-        # The farm remembers the latest requests of each client: the first entries come from a client each.
+        """Return the index of an entry, or None while its outcome is unknown."""
+        # The farm stores the latest requests of each client, so each of the first entries has its own client.
         session, sequence = (f"-{number}", 1) if number <= FIRST_REQUESTS else ("", number)
         request = f"{self.name}{session}-{self.born}-{sequence}"
         target = "/v1/submit?" + urlencode({"request": request})
@@ -158,12 +159,12 @@ class Load:
         except ControlError:
             return None
         if answer.get("outcome") == "expired":
-            self.faults.append(f"entry {number} is forgotten: {answer}")
+            self.faults.append(f"entry {number} has expired: {answer}")
         return int(answer["index"]) if answer.get("outcome") == "committed" else None
 
 
 def wait_until(nodes: list[VersionedNode], predicate: Callable[[], bool], what: str) -> None:
-    """Poll, and show what the nodes wrote if it does not come."""
+    """Poll until `predicate` is true; on timeout, show the nodes' logs."""
     deadline = time.monotonic() + START_BOUND_S
     while True:
         try:
@@ -178,7 +179,7 @@ def wait_until(nodes: list[VersionedNode], predicate: Callable[[], bool], what: 
 
 
 def agree(nodes: list[VersionedNode]) -> bool:
-    """Whether all follow one leader, vote, and have applied what it has committed."""
+    """Return True if all nodes follow one leader, vote, and have applied its committed entries."""
     views = [each.json("GET", "/v1/view") for each in nodes]
     rafts = [view["raft"] for view in views]
     leaders = {(raft["leaderId"], raft["term"], len(raft["voters"])) for raft in rafts}
@@ -192,7 +193,7 @@ def agree(nodes: list[VersionedNode]) -> bool:
 
 
 def marks(node: VersionedNode) -> dict[int, int]:
-    """Index → number of each of the load's entries that a node shows."""
+    """Return the load's entries shown by a node: number by index."""
     found: dict[int, int] = {}
     first = 1
     while True:
@@ -207,13 +208,13 @@ def marks(node: VersionedNode) -> dict[int, int]:
 
 
 def newest_structure(nodes: list[VersionedNode]) -> float:
-    """When the latest structure was written."""
+    """Return the time of the latest structure."""
     files = [path for each in nodes for path in (each.directory / "published").glob("*") if path.is_file()]
     return max((path.stat().st_mtime for path in files), default=0.0)
 
 
 def check(nodes: list[VersionedNode], load: Load) -> list[str]:
-    """What is wrong at the end."""
+    """Return all faults at the end."""
     wrong = list(load.faults)
     if len(load.acknowledged) < ACKNOWLEDGED_LEAST:
         wrong.append(f"no load to speak of: {len(load.acknowledged)} acknowledged")
@@ -236,7 +237,7 @@ def check(nodes: list[VersionedNode], load: Load) -> list[str]:
 
 
 def upgrade(nodes: list[VersionedNode], new: Path, load: Load) -> None:
-    """Node by node, as the how-to guide says, with the load going on."""
+    """Upgrade node by node under load, as described in the how-to guide."""
     for node in nodes:
         time.sleep(AFTER_S)
         before, began = len(load.acknowledged), time.monotonic()
@@ -253,7 +254,7 @@ def upgrade(nodes: list[VersionedNode], new: Path, load: Load) -> None:
 
 
 def story(directory: Path, old: Path, new: Path) -> list[str]:
-    """The whole story; returns what is wrong."""
+    """Run the whole story; return the faults."""
     founding = ["up", "--servers", str(NODES), "--state-dir", str(directory), "--exit-when-published"]
     subprocess.run([sys.executable, "-m", "bridge.cli.main", *founding], env=environment(old), check=True)
     nodes = [VersionedNode(directory / f"node-{number}" / "node.toml", old) for number in range(1, NODES + 1)]
@@ -290,7 +291,7 @@ def story(directory: Path, old: Path, new: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build both, play the story, print the figures."""
+    """Build both versions, run the story, print the figures."""
     parser = argparse.ArgumentParser(description="Upgrade a farm node by node under load.")
     parser.add_argument("--from", dest="commit", required=True, help="the older commit")
     options = parser.parse_args()

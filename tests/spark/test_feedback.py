@@ -22,7 +22,7 @@ def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession
         source = {"node": node, "start": "19"}
         judge = FarmsFeedback(session, OneReach(Reach(listener, source)), messages.append)
         settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
-        # Given a batch of a single period, for which the driver reads earlier history. When it is read
+        # Given a batch of a single period, so the driver also reads earlier history. When it is read
         prepare(settings.output)
         await_end(session, settings, lambda: start_query(session, settings, available_now=True))
         judge.finish()
