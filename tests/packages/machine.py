@@ -99,7 +99,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The machine's `/` as a path of this process. It is never the root of this machine, which tests must not change."""
+        """The machine's `/` as a path of this process. Never the root of this machine, which tests must not change."""
         root = Path(f"/proc/{self._pid}/root")
         assert not root.samefile("/"), "the scratch machine does not exist yet, or has ended"
         return root

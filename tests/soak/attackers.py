@@ -337,7 +337,7 @@ class Attackers:
     # -- a hostile member ----------------------------------------------------------------------------------------------
 
     async def _hostile_entries(self) -> None:
-        """Report sixty-four leaves as an admitted node, publish in the future, and report under the names of other nodes."""
+        """Report sixty-four leaves as an admitted node, publish in the future, and report for other nodes."""
         target = self._random.choice(self._facts.targets)
         identity = load_identity(self._hostile)
         dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
