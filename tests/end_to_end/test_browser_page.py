@@ -13,7 +13,7 @@ import trio
 from bridge.api.alarms import by_gravity
 from bridge.api.view import AlarmView
 from bridge.node.control import page as page_module
-from tests.node.test_control_page import Served, serving
+from tests.node.test_control_page import ServedPage, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HEADLESS = (
@@ -72,7 +72,7 @@ async def test_browser_shows_critical_alarm_before_members(tmp_path: Path) -> No
     assert ">evicted<" in shown
 
 
-async def dom_of(served: Served, directory: Path) -> str:
+async def dom_of(served: ServedPage, directory: Path) -> str:
     """Return the page's DOM after the browser has shown the view."""
     address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
     options = (f"--user-data-dir={directory / 'profile'}", "--window-size=1280,900", "--virtual-time-budget=5000")

@@ -96,7 +96,7 @@ destination = "{leaf.base64}"
             assert node.stop() == 0
             # The node has sent the message, but the router's thread may not have read it yet.
             wait_until(
-                lambda: "the farm's node is done" in router.goodbyes,
+                lambda: "the farm's node is done" in router.disconnects,
                 TIMEOUT_S,
                 "the router receives the disconnect message",
             )

@@ -63,7 +63,7 @@ class FakeRouter:
     structures: list[bytes] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
     destroyed: int = 0
-    goodbyes: list[str] = field(default_factory=list)
+    disconnects: list[str] = field(default_factory=list)
     lookups: int = 0
     connections: int = 0
     _open: dict[trio.abc.Stream, int | None] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class FakeRouter:
                 self.destroyed += 1
                 return []
             case Disconnect(reason):
-                self.goodbyes.append(reason)
+                self.disconnects.append(reason)
                 return []
             case _:
                 return [Disconnect(f"unexpected {type(message).__name__}")]

@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass
-class Listening:
+class ListeningQueue:
     """A listening queue, with its handled and dropped connections."""
 
     queue: AcceptQueue
@@ -30,7 +30,7 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(options: AcceptOptions) -> AsyncIterator[Listening]:
+async def listening(options: AcceptOptions) -> AsyncIterator[ListeningQueue]:
     async def handle(stream: trio.SocketStream, address: str) -> None:
         async with stream:
             found.handled.append(address)
@@ -41,7 +41,7 @@ async def listening(options: AcceptOptions) -> AsyncIterator[Listening]:
 
     listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
     queue = AcceptQueue(options, dropped=dropped)
-    found = Listening(queue, int(listeners[0].socket.getsockname()[1]))
+    found = ListeningQueue(queue, int(listeners[0].socket.getsockname()[1]))
     async with trio.open_nursery() as nursery:
         await nursery.start(queue.serve, listeners, handle)
         with trio.fail_after(30):

@@ -25,7 +25,7 @@ from tests.node.test_control import FakeNode
 
 
 @dataclass
-class Served:
+class ServedPage:
     """A control endpoint with the page, and its clients."""
 
     server: ControlServer
@@ -55,7 +55,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(directory: Path, limits: ControlLimits | None = None) -> AsyncIterator[Served]:
+async def serving(directory: Path, limits: ControlLimits | None = None) -> AsyncIterator[ServedPage]:
     """Serve the page on loopback."""
     node = FakeNode()
     remote = open_remote_access(directory, ControlSettings(listen=Address("127.0.0.1", 0), page=True))
@@ -63,7 +63,7 @@ async def serving(directory: Path, limits: ControlLimits | None = None) -> Async
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
-            yield Served(server, node, directory)
+            yield ServedPage(server, node, directory)
             nursery.cancel_scope.cancel()
 
 

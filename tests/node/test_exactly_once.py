@@ -166,7 +166,7 @@ async def test_leadership_is_transferred_to_target(tmp_path: Path) -> None:
 # -- the client alone --------------------------------------------------------------------------------------------------
 
 
-class Scripted(GarlicFarmClient):
+class ScriptedClient(GarlicFarmClient):
     """A client whose submissions commit at the next index after a set delay."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Scripted(GarlicFarmClient):
 
 async def test_number_stays_within_window_of_oldest_unanswered_one(autojump_clock: MockClock) -> None:
     del autojump_clock
-    scripted = Scripted()
+    scripted = ScriptedClient()
     scripted.delays_s[2] = 10.0  # the first command after the opening
     client = ExactlyOnceClient(scripted, "c", request_entry, OPENING_ENTRY, SessionLimits(window=4))
     async with trio.open_nursery() as nursery:
@@ -201,7 +201,7 @@ async def test_number_stays_within_window_of_oldest_unanswered_one(autojump_cloc
 
 async def test_session_restarts_after_long_pause(autojump_clock: MockClock) -> None:
     del autojump_clock
-    scripted, limits = Scripted(), SessionLimits(expiry_ms=400_000)
+    scripted, limits = ScriptedClient(), SessionLimits(expiry_ms=400_000)
     client = ExactlyOnceClient(scripted, "c", request_entry, OPENING_ENTRY, limits)
     for _ in range(2):
         await client.submit(b"x")
@@ -213,7 +213,7 @@ async def test_session_restarts_after_long_pause(autojump_clock: MockClock) -> N
 
 async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockClock) -> None:
     del autojump_clock
-    scripted = Scripted()
+    scripted = ScriptedClient()
     client = exactly_once(scripted, "c")
     scripted.silent = True
     refused = await client.submit(b"x", patience_s=5)

@@ -52,7 +52,7 @@ PATH = "/GarlicFarm/farm/1/websocket"
 
 
 @dataclass
-class Listening:
+class ListeningServer:
     """Bob's server on a real socket."""
 
     host: Host
@@ -66,7 +66,7 @@ class Listening:
 
 
 @pytest.fixture
-async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
+async def listening(tmp_path: Path) -> AsyncIterator[ListeningServer]:
     host = Host(
         BOB,
         connection_limits=ConnectionLimits(handshakes_max=16, handshake_s=1.0),
@@ -75,7 +75,7 @@ async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
     certificate = load_or_create_certificate(tmp_path)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
-        yield Listening(host, certificate, port)
+        yield ListeningServer(host, certificate, port)
         nursery.cancel_scope.cancel()
 
 
@@ -146,7 +146,7 @@ def test_certificate_with_dates_of_clock_is_replaced(tmp_path: Path, days: tuple
     assert load_or_create_certificate(tmp_path) == found
 
 
-async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
+async def test_peers_exchange_votes_over_tls(listening: ListeningServer) -> None:
     links, receiver = (
         PeerLinks(dialer(), lambda _: listening.address, metrics=Metrics(), random=Random(5)),
         RecordedReceiver(),
@@ -160,7 +160,7 @@ async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
     assert replies == [core.VoteReply(term=3, granted=True, correlation=77, pre_vote=True)]
 
 
-async def test_client_submits_over_tls(listening: Listening) -> None:
+async def test_client_submits_over_tls(listening: ListeningServer) -> None:
     client = GarlicFarmClient(dialer(), lambda _: listening.address, [BOB], random=Random(6))
     async with trio.open_nursery() as nursery:
         await nursery.start(client.run)
@@ -170,14 +170,14 @@ async def test_client_submits_over_tls(listening: Listening) -> None:
     assert listening.host.handler.log == [b"{}"]
 
 
-async def test_other_certificate_is_refused_before_sending_credentials(listening: Listening) -> None:
+async def test_other_certificate_is_refused_before_sending_credentials(listening: ListeningServer) -> None:
     failure = await expect_fault(dialer(), replace(listening.address, fingerprint=bytes(32)))
     assert failure.fault is Fault.WRONG_CERTIFICATE
     await trio.testing.wait_all_tasks_blocked()
     assert listening.host.metrics.counts[ConnectionEvent.CHALLENGES] == 0
 
 
-async def test_wrong_password_is_refused_over_tls(listening: Listening) -> None:
+async def test_wrong_password_is_refused_over_tls(listening: ListeningServer) -> None:
     failure = await expect_fault(dialer("wrong"), listening.address)
     assert failure.fault is Fault.WRONG_CREDENTIALS
 
@@ -198,7 +198,7 @@ async def test_unresolvable_name_is_explained(host: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-async def test_curl_gets_101_with_digest(listening: Listening) -> None:
+async def test_curl_gets_101_with_digest(listening: ListeningServer) -> None:
     command = [
         *("curl", "--silent", "--insecure", "--http1.1", "--digest", "--user", f"{CREDENTIALS.user}:{PASSWORD}"),
         *("--header", "Connection: keep-alive, Upgrade", "--header", "Upgrade: websocket"),
@@ -210,7 +210,7 @@ async def test_curl_gets_101_with_digest(listening: Listening) -> None:
     assert listening.host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
 
 
-async def test_digest_client_of_standard_library_gets_101(listening: Listening) -> None:
+async def test_digest_client_of_standard_library_gets_101(listening: ListeningServer) -> None:
     url = f"https://127.0.0.1:{listening.port}{PATH}"
     passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     passwords.add_password(None, url, CREDENTIALS.user, PASSWORD)
@@ -236,7 +236,7 @@ async def test_digest_client_of_standard_library_gets_101(listening: Listening) 
     assert await trio.to_thread.run_sync(both) == (401, 101)
 
 
-async def test_request_for_root_gets_404(listening: Listening) -> None:
+async def test_request_for_root_gets_404(listening: ListeningServer) -> None:
     url = f"https://127.0.0.1:{listening.port}/"
 
     def ask() -> tuple[int, bytes]:
@@ -257,7 +257,7 @@ async def read_to_the_end(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
 
-async def test_malformed_or_half_open_connections_have_no_effect(listening: Listening) -> None:
+async def test_malformed_or_half_open_connections_have_no_effect(listening: ListeningServer) -> None:
     random = Random(8)
     held = []
     for number in range(150):
@@ -276,7 +276,7 @@ async def test_malformed_or_half_open_connections_have_no_effect(listening: List
     assert len(listening.host.incidents) < 10
 
 
-async def test_tls_below_1_3_is_refused(listening: Listening) -> None:
+async def test_tls_below_1_3_is_refused(listening: ListeningServer) -> None:
     context = client_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -234,7 +234,7 @@ async def test_stopping_node_disconnects_from_router(monkeypatch: Patch, autojum
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         fake = on.fake
-    assert "the farm's node is done" in fake.goodbyes
+    assert "the farm's node is done" in fake.disconnects
 
 
 @pytest.mark.parametrize("fake", [FakeRouter(), FakeRouter(is_i2pd=True)], ids=["Java", "i2pd"])

@@ -64,13 +64,13 @@ class WalkTracer:
         """Record which server starts which thread; without a recording, each call costs only one check."""
         start = threading.Thread.start
 
-        def noted_start(thread: threading.Thread) -> None:
+        def record_and_start(thread: threading.Thread) -> None:
             served = SERVED.get()
             start(thread)
             if thread.ident is not None:
                 self._threads[thread.ident] = served
 
-        threading.Thread.start = noted_start  # type: ignore[assignment, method-assign]
+        threading.Thread.start = record_and_start  # type: ignore[assignment, method-assign]
         threading.setprofile(self._called)
         try:
             yield
