@@ -1,4 +1,4 @@
-"""The farm: where gossip and consensus meet, and what is published out of what they agreed.
+"""The farm: it connects gossip and consensus, and publishes the agreed structure.
 
 Three floors, and imports point only one way: `core` (pure decisions) <- `wire` (structures as bytes) <- `node` (trio);
 above them `tui` and `cli`, the operator's surfaces.

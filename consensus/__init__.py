@@ -1,4 +1,4 @@
-"""Raft: one pure core, storage that survives what disks do, and the protocols through which servers speak.
+"""Raft: one pure core, storage that survives the faults of disks, and the protocols between servers.
 
     async with open_server(ServerParts(path=path, transport=transport, …)) as server:
         answer = await server.propose((b"command",))

@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: from the farm's committed log to tables of how the routers fare.
+"""The data pipeline on Spark: from the farm's committed log to tables about the health of the routers.
 
 The only package that imports pyspark, and it knows the farm only by a node's control endpoint
 (`docs/explanation/pipeline.md`).

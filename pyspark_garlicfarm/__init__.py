@@ -1,4 +1,4 @@
-"""Makes `spark.read.format("farm")` available in any Spark program, without a call that registers the source.
+"""The registration of `spark.read.format("farm")` for any Spark program, without a call.
 
 At the first use of a Python data source, Spark imports every module of the path whose name begins with `pyspark_`, and
 uses the class `DefaultSource` of each. So this package is at the top level. A module that cannot be imported would

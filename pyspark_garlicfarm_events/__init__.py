@@ -1,4 +1,4 @@
-"""Makes `spark.read.format("farm_events")` available in any Spark program: see `pyspark_garlicfarm`."""
+"""The registration of `spark.read.format("farm_events")` for any Spark program: see `pyspark_garlicfarm`."""
 
 from contextlib import suppress
 

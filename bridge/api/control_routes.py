@@ -141,13 +141,13 @@ METRICS: Final = _get("/metrics", Struct, "[metrics](metrics.md) as Prometheus t
 READYZ: Final = _get(
     "/readyz",
     ReadyAnswer,
-    "200 while the farm does its work as this node sees it, else 503 ([verdicts.md](verdicts.md))",
+    "200 while the farm works, as this node sees it, else 503 ([verdicts.md](verdicts.md))",
 )
 HEALTHZ: Final = _get("/healthz", HealthAnswer, "200 unless a restart of this process would help; a lost quorum is 200")
 SUBMIT: Final = _post(
     "/v1/submit",
     SubmitAnswer,
-    "have one entry, a JSON object in the body, committed and applied at most once, below",
+    "commit one entry, a JSON object in the body, and apply it at most once, below",
 )
 COMMANDS: Final = _post(
     "/v1/commands",
@@ -166,7 +166,7 @@ EVENT: Final = _post(
 QUERY: Final = _post(
     "/v1/query",
     QueryAnswer,
-    "query all nodes; answers when all have answered, or after the timeout (at most 20,000 ms)",
+    "query all nodes; replies when all have replied, or after the timeout (at most 20,000 ms)",
     body=QueryRequest,
 )
 LEAVE: Final = _post(
@@ -179,14 +179,14 @@ WITHDRAW: Final = _post("/v1/withdraw", WithdrawnAnswer, "withdraw this node's p
 CONFIRM_CLUSTER: Final = _post(
     "/v1/confirm-cluster",
     ConfirmedAnswer,
-    "accept this cluster as the node's farm; 200 when that is durable, or 409",
+    "accept this cluster as the node's farm; 200 when this is durable, or 409",
     body=ConfirmClusterRequest,
 )
 TRANSFER: Final = _post(
     "/v1/transfer",
     LeaderAnswer,
-    "hand leadership over. A node that does not lead passes the order on through the log, and answers when another"
-    " server leads. 404, 409 or 503 with the reason",
+    "transfer leadership. A follower passes the order on through the log, and replies when another server leads."
+    " 404, 409 or 503 with the reason",
     body=TransferRequest,
     empty=b"{}",
 )
@@ -207,15 +207,15 @@ NODES_APPROVE: Final = _post(
 NODES_EVICT: Final = _post(
     "/v1/nodes/evict",
     NodeEvicted,
-    "evict an identity permanently, and replace all keys; at the leader. Without gossip no key is replaced, and"
+    "evict an identity permanently, and replace all keys; at the leader. Without gossip, keys are not replaced, and"
     " `leftOut` names every remaining member",
     **_NODE,
 )
 KEYS_REPLACE: Final = _post(
     "/v1/keys/replace",
     KeysReplaced,
-    "replace all gossip keys without an eviction; at the leader. 409 `left-out` names members whose public key is not"
-    " known, unless forced",
+    "replace all gossip keys without an eviction; at the leader. 409 `left-out` names members with unknown public"
+    " keys, unless forced",
     body=ReplaceKeysRequest,
     empty=b"{}",
 )
@@ -228,16 +228,16 @@ BACKUP: Final = _post(
 KEYS: Final = _get(
     "/v1/keys",
     KeysAnswer,
-    "the gossip keys by id, and the members that have them; queries the members: it may take seconds",
+    "the gossip keys by id, and the members that have them; queries the members and may take seconds",
 )
-KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens it")
+KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens datagrams with it")
 KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
 KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
 KEYS_EXPORT: Final = _post("/v1/keys/export", FarmKeyAnswer, "the current farm key file. **Secret**")
 DEBUG: Final = _post(
     "/v1/debug",
     DebugAnswer,
-    "data for a search for a fault: settings, versions, a profile of `?seconds=` (at most 60), stacks, memory; no key,"
-    " no value of a variable",
+    "data for fault analysis: settings, versions, a profile of `?seconds=` (at most 60), stacks, memory; without keys"
+    " and values of variables",
     numbers={"seconds": DEBUG_SECONDS},
 )

@@ -53,7 +53,7 @@ def config() -> None:
 @config_option
 @json_option
 def show(path: Path, *, as_json: bool) -> None:
-    """Show a configuration with every default, as a file would say it. Keys are named by their files."""
+    """Show a configuration with all defaults, in the form of a file. Keys appear as the names of their files."""
     with failures(*WRONG):
         configuration = load_configuration(path)
     settings = written(configuration)
@@ -118,7 +118,7 @@ def import_bundle(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Make farm.key and node.toml in DIRECTORY out of BUNDLE and what is this node's own."""
+    """Write farm.key and node.toml into DIRECTORY, from BUNDLE and the options of this node."""
     with failures(*WRONG):
         farm_key, settings = parse_bundle(read_private_file(bundle))
         node, key_file = directory / "node.toml", directory / "farm.key"
@@ -191,7 +191,7 @@ def _check(path: Path, text: str) -> None:
 @click.option("--state-dir", type=directory_path, help="The node's state directory.")
 @json_option
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
-    """Check clock, ports, keys, Java, disk: what is missing and what to do."""
+    """Check clock, ports, keys, Java and disk; list missing parts and remedies."""
     checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
     problems = list(dict.fromkeys(check.name for check in checks if check.result is CheckResult.PROBLEM))
     if as_json:

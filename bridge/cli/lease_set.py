@@ -31,7 +31,7 @@ KNOWN_FLAGS = OFFLINE_FLAG | UNPUBLISHED_FLAG | BLINDED_FLAG
 
 @click.group("lease-set")
 def lease_set() -> None:
-    """Look at published structures."""
+    """Show published structures."""
 
 
 @lease_set.command()

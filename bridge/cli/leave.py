@@ -70,8 +70,8 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
 def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None:
     """Confirm to a new node that the cluster ID is its farm.
 
-    Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a node of the
-    farm: a holder of the farm key can announce a farm of its own.
+    The node's alarm lists the clusters it has discovered. Compare ID with the output of `garlicfarm status` on a node
+    of the farm: a holder of the farm key can announce another farm.
     """
     if re.fullmatch(f"[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}", cluster_id) is None:
         fail(f"a cluster id has {2 * CLUSTER_ID_BYTES} hexadecimal digits: copy it from `garlicfarm status`")

@@ -102,7 +102,7 @@ def log(
     node: str | None,
     as_json: bool,
 ) -> None:
-    """Print committed entries of the farm's log, in words. With --follow and --json: one entry on each line.
+    """Print committed entries of the farm's log as sentences. With --follow and --json: one entry on each line.
 
     `log verify DIR` checks a server's log on disk instead.
     """
@@ -281,9 +281,8 @@ def _line(entry: LogEntryView) -> str:
 def submit(*, entry: str, request_id: str | None, client_key: Path | None, node: str | None, as_json: bool) -> None:
     """Commit one entry to the farm's log. JSON is one object; - reads it from stdin.
 
-    Exit codes: 0 committed, and in effect if it asks the farm for something; 1 not committed, or committed and refused
-    by the farm, with the reason. When the outcome is unknown, the id is printed under which it can be repeated without
-    harm.
+    Exit codes: 0 committed, and accepted by the farm; 1 not committed, or refused by the farm, with the reason. If the
+    outcome is unknown, the command prints the id for a repetition, which the farm applies only once.
     """
     data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
     with failures(KeyFileError):

@@ -28,7 +28,7 @@ def log_time() -> None:
 @node_option
 @json_option
 def show(node: str | None, *, as_json: bool) -> None:
-    """Show log time, and each server's clock beside those of a majority."""
+    """Show log time, and compare each server's clock with the clocks of a majority."""
     answer = call_node(node, LOG_TIME)
     if as_json:
         print_json(answer)

@@ -31,10 +31,10 @@ def simulate() -> None:
 
 
 @simulate.command()
-@click.option("--members", type=click.IntRange(2), default=100, show_default=True, help="How many members.")
+@click.option("--members", type=click.IntRange(2), default=100, show_default=True, help="Number of members.")
 @click.option("--capacity", type=click.IntRange(1), help="Peers of one member at most.  [default: all others]")
 @click.option("--periods", type=click.IntRange(20), default=100, show_default=True, help="Length, in probe periods.")
-@click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash, as many new ones join.")
+@click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash; the same number joins.")
 @click.option("--loss", type=_SHARE, default=0.0, help="Share of lost datagrams.")
 @click.option("--slow", type=_SHARE, default=0.0, help="Share of members that pause for 3 periods, repeatedly.")
 @click.option("--partition", type=_SHARE, default=0.0, help="Share of members cut off for a fifth of the time.")
@@ -46,7 +46,7 @@ def simulate() -> None:
     help="`overlay` is for groups larger than a directory; `auto` takes it for those.",
 )
 @click.option(
-    "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Play with so many members too; print ratios."
+    "--compare", type=click.IntRange(2), metavar="MEMBERS", help="Run also with this number of members; print ratios."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed: the same one repeats the same run.")
 @click.option("--plot", type=file_path, help="Draw the figures into this SVG file.")
@@ -65,7 +65,7 @@ def gossip(
 ) -> None:
     """Simulate a group of gossip members: detection, dissemination, load.
 
-    The group forms, settles, churns (if asked to) and comes to rest. For example:
+    The group forms, settles, has churn (with --churn), and is undisturbed at the end. For example:
 
     garlicfarm simulate gossip --members 1000 --capacity 30 --churn 0.2 --periods 200 --plot gossip.svg
     """

@@ -32,10 +32,10 @@ from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_tri
 @node_option
 @output_options
 def status(node: str | None, *, as_json: bool) -> None:
-    """Show how the farm is, as one node sees it: the verdict, Raft, what is published, alarms.
+    """Show the health of the farm, as one node sees it: the verdict, Raft, publications, alarms.
 
-    Exit codes: 0 healthy, 3 look at it (degraded, waiting, an election), 4 the farm does not do its work (no quorum,
-    not published, no healthy leaf, another farm's key); 1 and 2 as with every command.
+    Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, not published, without a
+    healthy leaf, another farm's key); 1 and 2 as with every command.
     """
     view = ask_node(node, ControlClient.view)
     if as_json:

@@ -1,1 +1,1 @@
-"""The wire protocols by which servers and clients reach one consensus core."""
+"""The wire protocols of servers and clients, around one consensus core."""

@@ -124,7 +124,7 @@ def silence(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Send no alert of a server for a while, such as during maintenance; without options, list the silences.
+    """Silence the alerts of a server for a time, such as during maintenance; without options, list the silences.
 
     The run that keeps the tables applies it from its next check on. It ends automatically; if the server is down then,
     the alert is sent.

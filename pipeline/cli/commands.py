@@ -106,7 +106,7 @@ class RunOptions:
 
 @click.group()
 def pipeline() -> None:
-    """History and health of the routers, out of the farm's log, on Spark."""
+    """History and health of the routers, from the farm's log, on Spark."""
 
 
 pipeline.add_command(query)
@@ -274,7 +274,7 @@ def backfill(
     entries_per_batch: int,
     with_derived: bool,
 ) -> None:
-    """Make the tables of a part of the log, with both ends, in a separate directory."""
+    """Write the tables of a range of the log, including both ends, into a separate directory."""
     if last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
     line = ProgressLine()
@@ -317,7 +317,7 @@ def backfill(
     ),
 )
 def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: Path | None) -> None:
-    """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
+    """Write the log of a fictional farm, for load tests and demonstrations: read it with `run --directory`."""
     line = StatusLine()
     if routers > SERVERS_MAX:
         echo(

@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 
 _LISTED = "\n".join(f"{name.ljust(max(map(len, ANSWERS)))}  {subject}" for name, subject in ANSWERS.items())
-_QUERY_HELP = f"""Answer one SELECT over the tables, such as "SELECT * FROM current_routers", or a question by its name:
+_QUERY_HELP = f"""Run one SELECT over the tables, such as "SELECT * FROM current_routers", or a named query:
 
 \b
 {_LISTED}
 
-SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` says what they mean.
+SHOW TABLES lists the tables, DESCRIBE TABLE their columns; `garlicfarm help pipeline-tables` explains them.
 """  # noqa: S608 - no SQL but an example
 
 
@@ -126,7 +126,7 @@ def _print_answer(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     help="The objective of error budgets, in percent of time.",
 )
 def report(*, html: Path, output: Path, show_destinations: bool, objective: float) -> None:
-    """Write one page: which servers are healthy, the worst first, and charts of how they fared."""
+    """Write one page: the health of the servers, the worst first, and charts of their history."""
     with reported_query_errors():
         from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
 

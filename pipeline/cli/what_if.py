@@ -41,7 +41,7 @@ SHARES_OFF = 1e-6
 @click.option(
     "--report-weight",
     type=Finite(0.0, 1.0, min_open=True),
-    help=f"Weight of a new report in lag and ill health, instead of {PRESENT.report_weight:g}.",
+    help=f"Weight of a new report in lag and illness, instead of {PRESENT.report_weight:g}.",
 )
 @click.option(
     "--period-weight",
@@ -75,7 +75,7 @@ SHARES_OFF = 1e-6
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each farm.")
 def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
-    """Weigh the recorded past again with another setting, and compare it with the present one."""
+    """Compute the factors of the recorded past with another setting, and compare them with the present ones."""
     setting = _setting(**asked)
     line = StatusLine()
     with reported_query_errors(), reported_errors(line):

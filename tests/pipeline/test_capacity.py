@@ -158,7 +158,7 @@ def test_query_without_figures_explains_missing_rows(tmp_path: Path) -> None:
         tmp_path, 0, {"routers": [{"index": 1, "server_id": 1}], "destinations": [{"index": 1, "server_id": 1}]}
     )
     result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path)])
-    assert (result.exit_code, "No rows: no report tells processor" in result.stderr) == (0, True)
+    assert (result.exit_code, "No rows: no report has processor" in result.stderr) == (0, True)
 
 
 def test_impossible_figures_are_clamped(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_short_history_is_compared_with_earlier_hours(tmp_path: Path) -> None:
 def test_history_below_two_hours_is_explained(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, 12, lag=rising_from(6)) == []
     result = CliRunner().invoke(query, ["warnings", "--output", str(tmp_path)])
-    assert (result.exit_code, result.stderr.startswith("No rows: no router departs from its own usual")) == (0, True)
+    assert (result.exit_code, result.stderr.startswith("No rows: no router has unusual values")) == (0, True)
 
 
 def test_small_absolute_change_does_not_cause_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Makes the pages of docs/reference that the code itself can tell.
+"""The reference pages that are generated from declarations in the code.
 
-`python -m tests.reference` writes them, and tests/structure/test_reference.py fails where one is stale.
+`python -m tests.reference` writes them. `tests/structure/test_reference.py` fails if a page is outdated.
 """

@@ -1,4 +1,4 @@
-"""Writes the generated pages: `python -m tests.reference`."""
+"""Write the generated pages: `python -m tests.reference`."""
 
 from tests.reference.pages import PAGES
 

@@ -1,8 +1,8 @@
-"""docs/reference/alarms.md, and the alarms in the Prometheus rules, out of `bridge.api.alarms`.
+"""docs/reference/alarms.md, and the alarms in the Prometheus rules, generated from `bridge.api.alarms`.
 
-Each alarm is a section of its own: alerts link to it (`deploy/prometheus/garlicfarm.rules.yml`), and `garlicfarm help
-alarms KIND` shows it alone. A remedy names other documents by the command that shows them; the page has links instead.
-The rules are a file of the package, written by hand but for two lists of kinds.
+Each alarm has a separate section: alerts link to it (`deploy/prometheus/garlicfarm.rules.yml`), and `garlicfarm help
+alarms KIND` shows only that section. A remedy refers to a document by the command that shows it; the page has links
+instead. The rules are a file of the package, written by hand except for two lists of kinds.
 """
 
 import re
@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "garlicfarm.rules.yml"
 HEAD = """# Alarms
 
-`garlicfarm status` and `garlicfarm top` show each alarm with what to do; `/v1/events` has the times at which it was
-raised and cleared. An alarm is active as long as its cause is; nothing has to be acknowledged. `garlicfarm help alarms
-disk-full` shows one of them. Prometheus has them as `garlicfarm_alarms`, with alerts that come along
-([prometheus-and-grafana.md](../how-to/prometheus-and-grafana.md)). The gravest are first: a node with one of the
-critical alarms, or its farm, does not do its work.
+`garlicfarm status` and `garlicfarm top` show each alarm with its remedy; `/v1/events` has the times when it was raised
+and cleared. An alarm is active while its cause lasts; you do not acknowledge it. `garlicfarm help alarms disk-full`
+shows one alarm. Prometheus has the alarms as `garlicfarm_alarms`, with ready-made alerts
+([prometheus-and-grafana.md](../how-to/prometheus-and-grafana.md)). Critical alarms come first: the node or its farm
+does not work.
 
-A node that ends by itself writes the reason as the last line of its output. `the storage … is damaged` is explained in
-[storage.md](storage.md); do not delete single files.
+A node that stops because of an error writes the reason as the last line of its output. [storage.md](storage.md)
+explains `the storage … is damaged`; do not delete single files.
 """
 WIDTH = 120
 _HELP = re.compile(r"`garlicfarm help ([\w-]+)`")
@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def rules() -> str:
-    """Return the Prometheus rules, with the kinds of the alarms that each of the two alerts is about."""
+    """Return the Prometheus rules, with the kinds of alarms for each of the two alerts."""
     of_verdicts = [each.kind for each in OF_VERDICTS]
     text = re.sub(r'(?<=_alarms\{kind=~")[^"]*', "|".join(sorted(GRAVE_ALARMS)), RULES.read_text(encoding="utf-8"))
     return re.sub(r'(?<=_alarms\{kind!~")[^"]*', "|".join([*of_verdicts, *sorted(GRAVE_ALARMS)]), text)

@@ -1,4 +1,4 @@
-"""docs/reference/commands.md out of the command line itself: each command with its usage, help and options."""
+"""docs/reference/commands.md, generated from the command line: each command with its usage, help and options."""
 
 import re
 from collections.abc import Iterator
@@ -11,25 +11,25 @@ from pipeline.cli.entry import pipeline as handing_on
 
 HEAD = """# Commands
 
-Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; of
+Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; for
 `status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | option of many commands | meaning |
 |---|---|
-| `--node ADDRESS` | the node to ask: its control socket, its state directory or its name, or a URL (below) |
-| `--json` | print [JSON](json.md) with keys that scripts may rely on |
-| `--yes` | do not ask before something is taken away |
+| `--node ADDRESS` | the node to query: its control socket, its state directory or its name, or a URL (below) |
+| `--json` | print [JSON](json.md) with stable keys, for scripts |
+| `--yes` | skip the confirmation of changes that cannot be undone |
 
-Without `--node` a command asks the node that `$GARLICFARM_NODE` names, then the first node that answers in
-`./farm-state`, then the one in the default state directory, then the one that a package's service runs in
-`/var/lib/garlicfarm`, which only root may ask. A name is that of a state directory in one of these places. A URL is
-`https://HOST:PORT` of a node with `control.listen`, together with `--token-file` and `--certificate`.
+Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
+replies; the node in the default state directory; the node of a package's service in `/var/lib/garlicfarm`, which only
+root may use. A name is the name of a state directory in one of these places. A URL is `https://HOST:PORT` of a node
+with `control.listen`, together with `--token-file` and `--certificate`.
 """
 COMMON = ("--node", "--json", "--yes")
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     return HEAD + "".join(_command(context) for context in _walk(click.Context(cli, info_name="garlicfarm")))
 
 
@@ -71,7 +71,7 @@ def _joined(text: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    """A help text: click keeps the lines of a paragraph that begins with a backspace."""
+    """Return the paragraphs of a help text: click keeps the lines of a paragraph that begins with a backspace."""
     return "\n\n".join(
         f"```text\n{each[2:].rstrip()}\n```" if each.startswith("\b\n") else _joined(each)
         for each in text.strip("\n").split("\n\n")

@@ -1,4 +1,4 @@
-"""The table of requests in docs/reference/control-endpoint.md, out of `bridge.api.control_routes`."""
+"""The table of requests in docs/reference/control-endpoint.md, generated from `bridge.api.control_routes`."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ from msgspec import Struct
 from bridge.api.control_routes import ROUTES, Route
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "control-endpoint.md"
-HEAD = "| request | what it does | body | answer |\n|---|---|---|---|\n"
+HEAD = "| request | effect | body | reply |\n|---|---|---|---|\n"
 _TABLE = re.compile(f"(?<={re.escape(HEAD)})(?:\\|.*\n)+")
 
 
 def page() -> str:
-    """Return the document, whose other parts are written by hand, with its table."""
+    """Return the document with its current table; the other parts are written by hand."""
     rows = "".join(map(_row, ROUTES.values()))
     return _TABLE.sub(lambda _: rows, DOCUMENT.read_text(encoding="utf-8"), count=1)
 

@@ -1,4 +1,4 @@
-"""docs/reference/events.md: the kinds of events and their sentences, out of `bridge.api.events`."""
+"""docs/reference/events.md: the kinds of events and their sentences, generated from `bridge.api.events`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -33,7 +33,7 @@ NODE = """
 
 
 class _Placeholders(Mapping[str, Scalar]):
-    """Facts whose values are their own names, so that a sentence shows where each stands."""
+    """Facts with their names as values, so a sentence shows the place of each fact."""
 
     def __getitem__(self, key: str) -> Scalar:
         return "promote" if key == "step" else f"`{key}`"

@@ -1,12 +1,12 @@
-"""Pictures of what operators look at, taken of a farm of real processes on loopback (`make gallery`: build/gallery).
+"""Pictures of the live view and the page for browsers, with real processes on loopback (`make gallery`: build/gallery).
 
     three nodes create a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
                                ─▶ chromium opens the page of a node, wide and narrow, as PNG
     kill -9 of the leader      ─▶ the take-over in `top`, and the local farm in `up`
 
-Nothing is drawn for the pictures alone: the view, its history and its panes are those of `garlicfarm top`, and only the
-terminal is one that keeps what it shows. The pictures are not part of the repository, since each run makes others; a
-site that is built after them has them as a page (`tests/reference/site.py`).
+The view, its history and its panes are the ones of `garlicfarm top`; only the terminal is replaced by a recording one.
+The repository does not contain the pictures, since each run makes different ones. A site built afterwards has them as a
+page (`tests/reference/site.py`).
 """
 
 import re
@@ -33,26 +33,26 @@ from tests.reference.site import GALLERY, GALLERY_PAGE
 SIZES: Final = ((80, 24), (120, 40), (200, 50))
 WIDTHS: Final = (1280, 390)
 WATCHED_S: Final = 12.0
-"""How long the view follows before its pictures are taken: the lines of round trips grow with each second."""
+"""Seconds before the pictures are taken: the charts of round trips grow with each second."""
 LOG_READ_S: Final = 2.5
 PAGE_BUDGET_MS: Final = 8_000
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 BROWSER: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors", "--hide-scrollbars")
 PANES: Final = {
-    Pane.FARM: "The farm: the verdict first, then members, what is published, and events",
+    Pane.FARM: "The farm: the verdict first, then members, publications, and events",
     Pane.DETAIL: "A member in detail",
     Pane.EVENTS: "Events of the whole farm, each fact once",
-    Pane.LOG: "The log, in words",
-    Pane.PUBLISHING: "What is published, and who could publish",
+    Pane.LOG: "The log, as sentences",
+    Pane.PUBLISHING: "Publications, and candidates for the publisher",
     Pane.HELP: "All keys",
 }
 _FONT_OF_ANOTHER_PLACE: Final = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 Picture = tuple[str, str]
-"""The file's name, and what it shows."""
+"""The name of the file, and its caption."""
 
 
 def take_all() -> None:
-    """Take every picture, and write the page that shows them."""
+    """Take every picture, and write their page."""
     shutil.rmtree(GALLERY, ignore_errors=True)
     GALLERY.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
@@ -69,7 +69,7 @@ def take_all() -> None:
 
 
 def _of_panes(farm: Farm) -> Iterator[Picture]:
-    """Every pane of a farm in good order."""
+    """Yield every pane of a healthy farm."""
     live = _watched([node.socket for node in farm.nodes], WATCHED_S)
     live.press("down")
     for pane, text in PANES.items():
@@ -78,10 +78,10 @@ def _of_panes(farm: Farm) -> Iterator[Picture]:
 
 
 def _of_take_over(farm: Farm) -> Iterator[Picture]:
-    """What is left after the leader was killed, in `top` and in `up`."""
+    """Yield `top` and `up` after the leader was killed."""
     farm.wait_until(lambda: farm.leader() is not None, START_BOUND_S, "another one leads")
     live = _watched([node.socket for node in farm.running], WATCHED_S)
-    yield from _at_every_size("take-over", "After kill -9 of the leader: who took over, and when", live)
+    yield from _at_every_size("take-over", "After kill -9 of the leader: the new leader, and the time", live)
     live.local = LocalFarmView(
         0,
         str(farm.directory.relative_to(farm.directory.parent)),
@@ -98,7 +98,7 @@ def _process(node: Node) -> ProcessView:
 
 
 def _watched(sockets: list[Path], seconds: float) -> LiveView:
-    """The live view after it has followed the farm for so long, and has read the log."""
+    """Return the live view after it has watched the farm for `seconds`, and has read the log."""
     live = LiveView()
 
     async def watch() -> None:
@@ -132,7 +132,7 @@ def _at_every_size(name: str, text: str, live: LiveView) -> Iterator[Picture]:
 
 
 def _open_page(node: Node) -> Callable[[], str]:
-    """Have a node serve the page for browsers; where it is, with its token, once the node runs."""
+    """Enable a node's page for browsers; return a function for its address with the token, once the node runs."""
     listen = f"{LOOPBACK}:{free_port(socket.SOCK_STREAM)}"
     settings = f'[control]\nlisten = "{listen}"\npage = true\n'
     node.configuration.write_text(f"{node.configuration.read_text()}\n{settings}")
@@ -140,9 +140,9 @@ def _open_page(node: Node) -> Callable[[], str]:
 
 
 def _of_page(address: Callable[[], str]) -> Iterator[Picture]:
-    """The page for browsers; nothing where there is no browser."""
+    """Yield the page for browsers; skip it without a browser."""
     if CHROMIUM is None:
-        sys.stdout.write("no chromium: the page for browsers is left out (Debian: apt-get install chromium)\n")
+        sys.stdout.write("chromium is missing: the page for browsers is skipped (Debian: apt-get install chromium)\n")
         return
     for width in WIDTHS:
         file = GALLERY / f"page-{width}.png"
@@ -156,7 +156,7 @@ def _of_page(address: Callable[[], str]) -> Iterator[Picture]:
 
 def _page(pictures: list[Picture]) -> str:
     shown = "".join(f"\n## {text}\n\n![{text}](gallery/{name})\n" for name, text in pictures)
-    return f"# Gallery\n\nA farm of three nodes on one machine, as `make gallery` has seen it.\n{shown}"
+    return f"# Gallery\n\nA farm of three nodes on one machine, from `make gallery`.\n{shown}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/reference/json.md: the keys of every JSON document of a node, out of the types that make and read them."""
+"""docs/reference/json.md: the keys of every JSON document of a node, generated from the types of the documents."""
 
 import ast
 import inspect
@@ -17,12 +17,11 @@ from bridge.node.zmq import log_snapshot
 
 HEAD = """# JSON that scripts may rely on
 
-Commands that print facts take `--json`; the [control endpoint](control-endpoint.md) answers with the same documents. A
-document has `schema`, now 1, which is raised only by a change that breaks readers. Ignore keys that you do not know.
-What is not known is `null`, never a made-up figure. Names of units end keys: `Ms` milliseconds, `S` seconds;
-`takenAtMs` and `timeMs` are by the node's own clock since the epoch, `logTimeMs` is log time. Exit codes of every
-command: 0 done, 1 refused or failed (one line with the reason on stderr), 2 wrong usage; of
-`status` also 3 and 4 ([verdicts.md](verdicts.md)).
+Commands that print facts accept `--json`; the [control endpoint](control-endpoint.md) returns the same documents. A
+document has `schema`, now 1; only an incompatible change raises it. Ignore unknown keys. Unknown values are `null`,
+never an estimate. The end of a key names its unit: `Ms` milliseconds, `S` seconds. `takenAtMs` and `timeMs` are times
+of the node's own clock since the epoch, `logTimeMs` is log time. Exit codes of every command: 0 done, 1 refused or
+failed (one line with the reason on stderr), 2 wrong usage; for `status` also 3 and 4 ([verdicts.md](verdicts.md)).
 
 | command with `--json` | document |
 |---|---|
@@ -30,7 +29,7 @@ command: 0 done, 1 refused or failed (one line with the reason on stderr), 2 wro
 PASSED_ON = {
     "`status`": "FarmView",
     "`log`": "LogPage",
-    "`log --follow`, one on each line": "LogEntryView",
+    "`log --follow`, one document on each line": "LogEntryView",
     "`log-time show`": "LogTimeAnswer",
     "`submit`; the exit code is 0 only for `committed` with an empty `reason`": "SubmitAnswer",
     "`publish …`, `servers remove`, `servers restore`, `log-time back`": "CommandAnswer",
@@ -43,32 +42,32 @@ PASSED_ON = {
     "`keys replace`": "KeysReplaced",
     "`transfer`": "LeaderAnswer",
     "`debug`": "DebugOutput",
-    "`lease-set show`, one for each file": "LeaseSetReport",
+    "`lease-set show`, one document for each file": "LeaseSetReport",
 }
-"""Commands that print an answer of the control endpoint as it is; others are in `outputs` and `cluster_outputs`."""
+"""Commands that print a reply of the control endpoint unchanged; others are in `outputs` and `cluster_outputs`."""
 CHAPTERS = (
     ("The view", view, Record),
     ("Output of commands", outputs, Record),
     ("Output of commands for other clusters", cluster_outputs, Record),
-    ("Answers of the control endpoint", control, Record),
+    ("Replies of the control endpoint", control, Record),
     ("The log and the trace", log, Record),
     ("", trace, Record),
-    ("For those who look for a fault", debug, Record),
-    ("What stands for the compacted log, for readers by ØMQ Raft", log_snapshot, Record),
+    ("Fault analysis", debug, Record),
+    ("Snapshot of the compacted log, for readers by ØMQ Raft", log_snapshot, Record),
     ("Requests to the control endpoint", requests, RequestBody),
     ("A Meta LeaseSet2 decoded", lease_set_report, Record),
 )
 LEASE_SET = """
-FILE of `garlicfarm lease-set show FILE` holds a Meta LeaseSet2 as bytes or as hexadecimal text (blanks, line ends,
-colons and a leading `0x` are allowed). The exit code is 0 only if `signature.verified` is true. Ed25519 (type 7) and
-RedDSA (type 11) signatures are checked by the rule of Java routers: S below the group's order, the equation without the
-cofactor. A structure with another type is shown, and its verdict is `cannot verify`. An expired transient key does not
-break the signature; it is a reason not to accept the structure.
+FILE of `garlicfarm lease-set show FILE` contains a Meta LeaseSet2 as bytes or as hexadecimal text (blanks, line ends,
+colons and a leading `0x` are allowed). The exit code is 0 only if `signature.verified` is true. The command verifies
+Ed25519 (type 7) and RedDSA (type 11) signatures by the rule of Java routers: S below the group's order, the equation
+without the cofactor. It shows structures with other types with the verdict `cannot verify`. An expired transient key
+does not invalidate the signature, but is a reason not to accept the structure.
 """
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     parts = [HEAD]
     parts += [f"| {command} | {_link(document)} |\n" for command, document in PASSED_ON.items()]
     parts.append("| others | [output of commands](#output-of-commands) |\n")
@@ -79,7 +78,7 @@ def page() -> str:
 
 
 def _structs(module: ModuleType, base: type[Struct]) -> Iterator[type[Struct]]:
-    """The documents of a module first, then the objects in them; private ones are the module's own."""
+    """Yield the public types of a module: its documents first, then the objects in them."""
     found = [
         kind
         for name, kind in vars(module).items()
@@ -89,12 +88,14 @@ def _structs(module: ModuleType, base: type[Struct]) -> Iterator[type[Struct]]:
 
 
 def _struct(kind: type[Struct]) -> str:
-    told = {name: f"{each.meaning}, {each.unit.value}; null if it is not reported." for name, each in FIGURES.items()}
-    told |= _meanings(kind)
+    meanings = {
+        name: f"{each.meaning}, {each.unit.value}; null if it is not reported." for name, each in FIGURES.items()
+    }
+    meanings |= _meanings(kind)
     rows = [
-        f"| `{field.encode_name}` | {_type(field.type)} | {told[field.name]} |\n"
+        f"| `{field.encode_name}` | {_type(field.type)} | {meanings[field.name]} |\n"
         for field in msgspec.structs.fields(kind)
-        if field.name in told or field.default is NODEFAULT
+        if field.name in meanings or field.default is NODEFAULT
     ]
     return f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n| key | type | meaning |\n|---|---|---|\n" + "".join(
         rows
@@ -102,7 +103,7 @@ def _struct(kind: type[Struct]) -> str:
 
 
 def _meanings(kind: type[Struct]) -> dict[str, str]:
-    """The texts below the fields, those of the classes that it extends included."""
+    """Return the docstrings of the fields, including the fields of its base classes."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if not (issubclass(each, Struct) and each.__module__.startswith("bridge.")):

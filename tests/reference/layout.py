@@ -1,6 +1,7 @@
-"""docs/reference/layout.md: each folder of the packages with the first sentence of its docstring.
+"""docs/reference/layout.md: each folder of the packages with the first paragraph of its docstring.
 
-Folders of `deploy` hold no modules but files of other kinds; the first sentence of their README.md stands in its place.
+Folders of `deploy` contain files of other kinds instead of modules; the page has the first paragraph of their
+README.md.
 """
 
 import ast
@@ -11,13 +12,13 @@ from tests.structure.sources import ROOT
 PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "pyspark_garlicfarm", "pyspark_garlicfarm_events", "deploy")
 HEAD = """# Layout
 
-The folders of each package, and what is in them. Which folder may import which is checked by import contracts
-(`pyproject.toml`) and by tests; [Architecture](../explanation/architecture.md) says why.
+The folders of each package with their content. Import contracts (`pyproject.toml`) and tests enforce the direction of
+imports between folders; [Architecture](../explanation/architecture.md) gives the reasons.
 """
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     return HEAD + "".join(_package(ROOT / name) for name in PACKAGES)
 
 
@@ -25,7 +26,7 @@ def _package(package: Path) -> str:
     named = [*package.rglob("__init__.py"), *package.rglob("README.md")]
     folders = sorted(path.parent for path in named if _sentence(path.parent))
     rows = [f"| `{folder.relative_to(ROOT)}` | {_sentence(folder)} |\n" for folder in folders]
-    return f"\n## {package.name}\n\n| folder | what is in it |\n|---|---|\n" + "".join(rows)
+    return f"\n## {package.name}\n\n| folder | content |\n|---|---|\n" + "".join(rows)
 
 
 def _sentence(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: the gauges of a made-up farm, and the counters, histograms and others as declared."""
+"""docs/reference/metrics.md: the gauges of a fictional farm, and all declared counters, histograms and others."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -16,10 +16,10 @@ from tests.operator_views import farm_view
 
 HEAD = f"""# Metrics
 
-`GET /metrics` on the control socket answers in Prometheus' text format ([control-endpoint.md](control-endpoint.md);
-[monitor.md](../how-to/monitor.md) has a configuration). The node makes the metrics from its view when it is asked.
-Each name begins with `{metrics.PREFIX}_`. Labels are names of nodes and small words; no node id, destination, hash or
-address is among them.
+`GET /metrics` on the control socket returns Prometheus' text format ([control-endpoint.md](control-endpoint.md);
+[monitor.md](../how-to/monitor.md) has a configuration). The node computes the metrics from its view for each request.
+Each name begins with `{metrics.PREFIX}_`. Labels are names of nodes and fixed words, never node ids, destinations,
+hashes or addresses.
 
 ## Gauges
 
@@ -29,9 +29,9 @@ address is among them.
 COUNTERS = """
 ## Counters
 
-Each ends in `_total`, and is there from 0 on; it begins at 0 with the process. Those of `kafka` and `zmq` are there if
-the node has that endpoint. The view has the same counters: without labels the key is the metric's name, without
-`gossip_` and `raft_` in the counters of these parts. The tables of the labels have the other keys.
+Each name ends in `_total`. A counter starts at 0 with the process, and is exported from 0 on. Counters of `kafka` and
+`zmq` exist if the node has that endpoint. The view has the same counters. Without labels, the key in the view is the
+metric's name, without `gossip_` and `raft_` in these parts. The tables of the labels have the other keys.
 
 | counter | labels | meaning |
 |---|---|---|
@@ -39,7 +39,7 @@ the node has that endpoint. The view has the same counters: without labels the k
 LABEL = """
 ### {name}
 
-| `{label}` | key in {part} | meaning | what to do |
+| `{label}` | key in {part} | meaning | remedy |
 |---|---|---|---|
 """
 LIBRARIES = """
@@ -57,7 +57,7 @@ PARTS = {ViewPart.NODE: "`counters`", ViewPart.GOSSIP: "`counters` of `gossip`",
 HISTOGRAMS = f"""
 ## Histograms
 
-Each is `{metrics.PREFIX}_…_seconds`, with `_bucket`, `_sum` and `_count`; of this process since its start.
+Each is `{metrics.PREFIX}_…_seconds`, with `_bucket`, `_sum` and `_count`, since the start of this process.
 
 | metric | meaning |
 |---|---|
@@ -65,20 +65,19 @@ Each is `{metrics.PREFIX}_…_seconds`, with `_bucket`, `_sum` and `_count`; of 
 KRAFT = f"""
 ## A server of a KRaft quorum
 
-`garlicfarm kraft serve --metrics HOST:PORT` answers `GET /metrics` there, in the same format. The metrics are the
-thirteen of KIP-595: each name is the KIP's after `{kraft.PREFIX}`, with `_` for `-`; an average and a maximum are two
-gauges. Averages, maxima and rates are of the last 30 to 60 seconds, as in Kafka; `NaN` means that there was nothing to
-measure.
+`garlicfarm kraft serve --metrics HOST:PORT` replies to `GET /metrics` there, in the same format. These are the thirteen
+metrics of KIP-595. Each name is the KIP's name after `{kraft.PREFIX}`, with `_` for `-`; an average and a maximum are
+two gauges. Averages, maxima and rates cover the last 30 to 60 seconds, as in Kafka; `NaN` means without measurements.
 
-| metric | of the KIP | labels | meaning |
+| metric | name in the KIP | labels | meaning |
 |---|---|---|---|
 """
 PIPELINE = f"""
 ## The data pipeline
 
-`garlicfarm pipeline run --metrics [HOST:]PORT` answers `GET /metrics` there, in the same format. Each name begins with
-`{pipeline.PREFIX}_`, a counter ends in `_total`, and the histogram has `_bucket`, `_sum` and `_count`. All are of this
-run since its start, and of all its farms together; `NaN` is not known yet.
+`garlicfarm pipeline run --metrics [HOST:]PORT` replies to `GET /metrics` there, in the same format. Each name begins
+with `{pipeline.PREFIX}_`, a counter ends in `_total`, and the histogram has `_bucket`, `_sum` and `_count`. Figures
+cover this run since its start, and all its farms together; `NaN` means not known yet.
 
 | metric | kind | meaning |
 |---|---|---|
@@ -86,7 +85,7 @@ run since its start, and of all its farms together; `NaN` is not known yet.
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
     measured = HISTOGRAMS + "".join(histograms)
     return (

@@ -1,4 +1,4 @@
-"""Which page is made by what."""
+"""The generated pages with their generators."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/reference/router-report.md: the figures of `router` in a report, out of `bridge.core.log.figures`."""
+"""docs/reference/router-report.md: the figures of `router` in a report, generated from `bridge.core.log.figures`."""
 
 from bridge.api.view import SHOWN
 from bridge.core.log.figures import FIGURES, Figure, Unit
@@ -6,10 +6,10 @@ from bridge.core.log.figures import FIGURES, Figure, Unit
 HEAD = """# The figures of a router
 
 The keys of `router` in a report ([application-json.md](application-json.md)), and the names of the same figures in the
-[view](json.md#reportview) and in the table `reports` of the [pipeline](pipeline-tables.md). A figure that a kind of
-router cannot report is left out. Keys marked **P** are I2P proposal 150's own. Columns *file*, *Java* and *i2pd*: *yes*
-is measured by the router, *host* on the host or in the node itself, *newer* by a Java router whose I2PControl has the
-key, *no* by none.
+[view](json.md#reportview) and in the table `reports` of the [pipeline](pipeline-tables.md). Reports omit figures that
+their kind of router lacks. Keys marked **P** are defined by I2P proposal 150. Columns *file*, *Java* and *i2pd*: *yes*,
+the router measures it; *host*, measured on the host or in the node; *newer*, by a Java router whose I2PControl has the
+key; *no*, not measured.
 
 | key | meaning | unit, range | source | file | Java | i2pd | view | column |
 |---|---|---|---|---|---|---|---|---|

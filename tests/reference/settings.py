@@ -1,4 +1,4 @@
-"""docs/reference/settings.md out of the declared settings."""
+"""docs/reference/settings.md, generated from the declared settings."""
 
 from itertools import groupby
 
@@ -6,8 +6,8 @@ from bridge.node.settings.configuration import LISTS, SETTINGS
 
 HEAD = """# Settings
 
-`garlicfarm run --farm-key FILE` needs nothing else on a LAN. `garlicfarm run --config FILE` reads a TOML file. Every
-setting but `farm_key` has a default. An unknown key or a bad value is refused and named with its place. A relative path
+On a LAN, `garlicfarm run --farm-key FILE` is enough. `garlicfarm run --config FILE` reads a TOML file. Every setting
+except `farm_key` has a default. Unknown keys and invalid values are errors, reported with their place. A relative path
 is relative to the file. `garlicfarm config show --config FILE` prints all settings with their defaults.
 
 See also: [key files](key-files.md), [routers](routers.md), [handshake and users](transports.md),
@@ -17,7 +17,7 @@ See also: [key files](key-files.md), [routers](routers.md), [handshake and users
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     parts = [HEAD]
     for table, settings in groupby(SETTINGS.values(), key=lambda each: each.table):
         heading = "At the top of the file" if not table else f"`[[{table}]]`" if table in LISTS else f"`[{table}]`"

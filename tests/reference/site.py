@@ -1,12 +1,12 @@
-"""Lays out in build/ what `make docs` makes a site of: the documents, and a configuration of Zensical with their order.
+"""The input of `make docs` in build/: the documents, and a configuration of Zensical with their order.
 
-The documents stay as they are read in the repository, with three differences. Links that lead out of docs/, to modules
-and tests, become plain text, since a site has no such pages. docs/README.md becomes the first page. Numbered items are
-indented as Python-Markdown reads them. The order of the pages is that of docs/README.md, so it stands in one place.
-Pictures of the live view stand in a page of their own, if `make gallery` has taken some.
+The documents differ from the repository in three ways. Links out of docs/, to modules and tests, become plain text,
+since the site does not have these pages. docs/README.md becomes the first page. Numbered items are indented as
+Python-Markdown requires. The order of the pages is that of docs/README.md, so it is declared once. Pictures of the live
+view are on a separate page, if `make gallery` has taken some.
 
-Why Zensical: MkDocs has no maintainer since 2024, and Material for MkDocs went into maintenance in November 2025 and
-names Zensical, by the same authors, as its successor.
+Reason for Zensical: MkDocs has had no maintainer since 2024, and Material for MkDocs has been in maintenance since
+November 2025. Its authors name their Zensical as the successor.
 """
 
 import json
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 BUILD = ROOT / "build"
 PAGES = BUILD / "docs"
 GALLERY = BUILD / "gallery"
-"""Pictures and a page of them, where `make gallery` has made any."""
+"""The directory of the pictures and their page, written by `make gallery`."""
 GALLERY_PAGE = "gallery.md"
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]+)?\)")
 NUMBERED = re.compile(r"\d+\. ")
@@ -71,13 +71,13 @@ def lay_out() -> None:
 
 
 def place_of(path: Path) -> Path:
-    """Where a document stands in the site."""
+    """Return the path of a document in the site."""
     place = path.relative_to(DOCS)
     return place.with_name("index.md") if place == Path("README.md") else place
 
 
 def page_of(path: Path) -> str:
-    """A document as the site has it."""
+    """Return the text of a document in the site."""
 
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found[1], found[2], found[3] or ""
@@ -93,7 +93,7 @@ def page_of(path: Path) -> str:
 
 
 def _indented(text: str) -> str:
-    """The text with four columns before what belongs to a numbered item, as Python-Markdown asks, in place of three."""
+    """Return the text with numbered items indented by four columns instead of three, as Python-Markdown requires."""
     lines, within = [], False
     for line in text.split("\n"):
         if line and not line.startswith(" "):
@@ -103,7 +103,7 @@ def _indented(text: str) -> str:
 
 
 def navigation() -> list[Entry]:
-    """The sections of docs/README.md with the pages that they link."""
+    """Return the sections of docs/README.md with their linked pages."""
     found: list[Entry] = [{"Garlic Farm": "index.md"}]
     parts = re.split(r"^## (.+)$", (DOCS / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     found += [{_title(DOCS / target): target} for target in _linked(parts[0])]

@@ -1,4 +1,4 @@
-"""docs/reference/verdicts.md: the kinds of verdict in the order of precedence, out of `bridge.api.verdict`."""
+"""docs/reference/verdicts.md: the kinds of verdict in the order of precedence, generated from `bridge.api.verdict`."""
 
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Meaning
 from bridge.api.view import Severity
@@ -20,8 +20,8 @@ to it is blocked, and the alarm `udp-blocked` names it.
 **Can lose** is the number of servers, any of them, that may fail before the farm loses its quorum, its last server that
 can publish, or its last healthy leaf. If something other than the quorum limits it, the text names the limit.
 
-The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the
-verdict is of another kind.
+The first kind in this table that applies is the verdict. An alarm is active while its kind applies, even if the verdict
+has another kind.
 
 | kind | when | severity | `/readyz` | `status` ends with | alarm |
 |---|---|---|---|---|---|
@@ -49,5 +49,5 @@ def _row(kind: str, meaning: Meaning) -> str:
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     return HEAD + "".join(_row(kind.value, meaning) for kind, meaning in MEANINGS.items()) + FOOT

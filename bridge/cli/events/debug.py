@@ -85,8 +85,8 @@ class _DebugBundle:
 def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json: bool) -> None:
     """Write a file for fault analysis: views, events, metrics, settings, a profile; without keys and tokens.
 
-    The first node that is named, or else the one that other commands ask, is profiled, which takes its admin token; of
-    the others what a read token shows is enough. A node that does not answer is named in the file, with the reason.
+    The command profiles the first given node, or else the default node of other commands, with its admin token. For
+    further nodes a read token is enough. The file lists nodes without a reply, with the reason.
     """
     made_at = datetime.now(UTC)
     name = f"garlicfarm-debug-{made_at:%Y%m%dT%H%M%SZ}"

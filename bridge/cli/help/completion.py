@@ -35,7 +35,7 @@ def completion(context: click.Context, shell: str) -> None:
 
     \b
     bash   eval "$(garlicfarm completion bash)"      in ~/.bashrc
-    zsh    eval "$(garlicfarm completion zsh)"       in ~/.zshrc, behind compinit
+    zsh    eval "$(garlicfarm completion zsh)"       in ~/.zshrc, after compinit
     fish   garlicfarm completion fish > ~/.config/fish/completions/garlicfarm.fish
     """  # noqa: D301 - the backspace is click's mark of lines that stay as they are
     for line in completion_script(context.find_root().command, shell).splitlines():

@@ -49,7 +49,7 @@ KEYS_LIMIT = 64
 def new_destination(file: Path, *, as_json: bool) -> None:
     """Make the farm's destination and its master key.
 
-    FILE is made with mode 0600 and holds the private key. Do this on a machine without a node, and keep FILE there.
+    FILE gets mode 0600 and contains the private key. Run this on a machine without a node, and keep FILE there.
     """
     key = new_master_key()
     with failures(KeyFileError):
@@ -62,10 +62,10 @@ def new_destination(file: Path, *, as_json: bool) -> None:
 @click.argument("file", type=file_path)
 @json_option
 def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
-    """Make the master key file of an address that exists.
+    """Make the master key file of an existing address.
 
-    SOURCE is the private key file of an Ed25519 destination as a router keeps it (eepPriv.dat, i2pd's keys.dat); it is
-    only read. FILE is made with mode 0600.
+    SOURCE is a router's private key file of an Ed25519 destination (eepPriv.dat, i2pd's keys.dat); it is only read.
+    FILE gets mode 0600.
     """
     with failures(KeyFileError):
         key = load_i2p_key_file(source)
@@ -112,8 +112,8 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
 def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) -> None:
     """Make the nodes' signing keys.
 
-    Each is a transient key of its own, signed by the master key for some days, in a file with mode 0600. Needs neither
-    a node nor a network. The node alarms a week before its key ends.
+    Each file, with mode 0600, contains a separate transient key, signed by the master key for some days. The command
+    works without a node or a network. The node raises an alarm a week before its key ends.
     """
     now_s = int(time.time())
     if now_s < RELEASED_S:

@@ -108,10 +108,10 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 @click.option("--name", required=True, help="Its name in the farm.")
 @json_option
 def new_client(file: Path, *, name: str, as_json: bool) -> None:
-    """Make a client key, with which a program signs what it submits.
+    """Make a client key, which signs the submissions of a program.
 
-    FILE is made with mode 0600 and holds the private key; FILE.pub beside it holds the public one, which is no secret.
-    The key may do nothing until a server admits it.
+    FILE gets mode 0600 and contains the private key; FILE.pub contains the public key, which is not secret. The farm
+    refuses the key until an operator admits it.
     """
     with failures(KeyTextError, KeyFileError):
         client = new_client_key(name)
@@ -128,9 +128,9 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
 @click.option("--name", required=True, help="Its name in the list of keys.")
 @json_option
 def new_curve(file: Path, *, name: str, as_json: bool) -> None:
-    """Make a key with which a ØMQ Raft client connects to a node that lists it.
+    """Make the key of a ØMQ Raft client, for a node that lists it.
 
-    FILE is made with mode 0600 and holds the secret key. The line that is shown belongs into the node's `zmq.keys`.
+    FILE gets mode 0600 and contains the secret key. Add the printed line to `zmq.keys` of the node.
     """
     with failures(KeyTextError, KeyFileError):
         key = new_curve_key(name)
@@ -176,9 +176,9 @@ def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
 def kafka_user(file: Path, *, name: str, scopes: tuple[str, ...], mechanism: str, as_json: bool) -> None:
     """Make the line of a user of Kafka listeners.
 
-    FILE holds the user's password, in one line, and is for the client; it is made with mode 0600 and a password at
-    random if it is not there. The line that is shown belongs into `kafka.users` of the nodes. The password cannot be
-    computed from it.
+    FILE is for the client and contains the user's password, in one line. If it does not exist, the command creates it
+    with mode 0600 and a random password. Add the printed line to `kafka.users` of the nodes. The password cannot be
+    computed from that line.
     """
     if re.fullmatch(NAME, name) is None:
         fail(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
@@ -261,9 +261,9 @@ def _row(key: FarmKeyView, answer: KeysAnswer) -> tuple[str, ...]:
 @node_option
 @json_option
 def install(node: str | None, *, as_json: bool) -> None:
-    """Make a new key, which every member opens.
+    """Make a new key, and let every member open datagrams with it.
 
-    The first step of a rotation: the key is made at random in the node, and not used yet.
+    The first step of a rotation: the node makes a random key; members do not seal with it yet.
     """
     key = ask_node(node, ControlClient.install_key)
     if as_json:
@@ -281,7 +281,7 @@ def install(node: str | None, *, as_json: bool) -> None:
 def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
     """Make every member seal with KEY.
 
-    KEY is the id of an installed key, as `list` shows it. The key before it still opens.
+    KEY is the id of an installed key, from `list`. The previous key still opens datagrams.
     """
     ask_node(node, lambda client: client.use_key(key, force=force))
     if as_json:
@@ -300,7 +300,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
     """Make every member refuse KEY permanently.
 
-    KEY is the id of an installed key that is not in use. A removed key does not come back.
+    KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
     confirm(f"Every member will refuse the key {key} permanently. Continue?", yes=yes)
     ask_node(node, lambda client: client.remove_key(key, force=force))
@@ -325,11 +325,11 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:
     """Replace the farm's key while it runs.
 
-    Hygiene: a holder of a copy of the present key reads the steps as the members do, and open connections stay. Against
-    a copied key file there is `keys replace`.
+    This does not protect against a copied key: its holder can read the steps too, and open connections stay open. If
+    the key file was copied, use `keys replace`.
 
-    Installs a new one, uses it, and removes the old one. Waits after each step until every member has confirmed it.
-    Interrupted, it can be run again, at any node.
+    The command installs a new key, uses it, and removes the old key. After each step it waits until every member has
+    confirmed it. If interrupted, run it again, on any node.
     """
 
     def say(line: str) -> None:
@@ -370,8 +370,8 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
     """Replace all keys because the key file was copied.
 
-    A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
-    connection begins anew. No node is evicted: if one was stolen, use `garlicfarm node evict`.
+    One entry of the log contains a new gossip key, sealed for each member. The members stop accepting all other keys,
+    and open every connection again. Nodes are not evicted: if a node was stolen, use `garlicfarm node evict`.
     """
     confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
     done = ask_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))
@@ -394,8 +394,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
-    FILE is made with mode 0600. A new node needs it to join the farm, and so does a node that was away
-    during a rotation.
+    FILE gets mode 0600. New nodes need it to join the farm, and also nodes that were down during a rotation.
     """
     text = call_node(node, KEYS_EXPORT).farm_key
     with failures(FarmKeyError, KeyFileError):

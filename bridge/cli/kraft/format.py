@@ -58,7 +58,7 @@ def format_command(
 ) -> None:
     """Make the directory of a KRaft server, as `kafka-storage format` does.
 
-    It names the cluster and the server, and has the first voters where the settings name none.
+    The directory identifies the cluster and the server. It contains the first voters if the settings do not list them.
     """
     known = (protocol.SettingsError, protocol.QuorumDirectoryError)
     with needs_kafka(), failures(*known):

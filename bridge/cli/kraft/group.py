@@ -21,7 +21,7 @@ COMMANDS = {
 
 @click.group("kraft", cls=LazyGroup, lazy_commands=COMMANDS)
 def kraft() -> None:
-    """Run, watch and change a replicated log that speaks KRaft, Kafka's Raft (KIP-595).
+    """Run, watch and change a replicated log with the protocol KRaft, Kafka's Raft (KIP-595).
 
-    A server of ours may be one voter of a quorum of Kafka's controllers. The options have the words of Kafka's tools.
+    A Garlic Farm server may be one voter in a quorum of Kafka's controllers. Options have the names of Kafka's tools.
     """

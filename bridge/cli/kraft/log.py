@@ -62,8 +62,8 @@ _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: 
 def log(quorum: Quorum, *, first: int, limit: int | None, follow: bool, directory: Path | None, as_json: bool) -> None:
     """Print the committed records of a log. With --json: one record on each line.
 
-    The quorum may be of Kafka's controllers: what they write is printed as bytes. A farm's log is read from a node with
-    a Kafka listener, by --bootstrap-server.
+    In a quorum of Kafka's controllers, records are printed as bytes. To read a farm's log, use --bootstrap-server with
+    a node that has a Kafka listener.
     """
     if directory is not None and (given := next(filter(was_given, _NOT_OF_FILES), None)):
         raise click.UsageError(f"--directory reads files, not a server: leave out --{given.replace('_', '-')}")

@@ -42,9 +42,9 @@ def add_voter(
     listener: str | None,
     as_json: bool,
 ) -> None:
-    """Make a server that follows the quorum a voter, and wait until that is committed.
+    """Make an observer of the quorum a voter, and wait until the change is committed.
 
-    Start it first: it must have caught up. On its own machine --config tells the rest.
+    Start the server first: it must have caught up. On its own machine, --config replaces the other options.
     """
     with needs_kafka(), failures(protocol.SettingsError, protocol.QuorumDirectoryError, kafka.KafkaWireError):
         if config is not None:
@@ -68,7 +68,7 @@ def add_voter(
 @json_option
 @yes_option
 def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | None, yes: bool, as_json: bool) -> None:
-    """Make a voter an observer, and wait until that is committed. The leader may remove itself."""
+    """Make a voter an observer, and wait until the change is committed. The leader may remove itself."""
     with needs_kafka(), failures(kafka.KafkaWireError):
         directory = None if voter_directory_id is None else kafka.uuid_of_text(voter_directory_id)
     confirm(f"Remove voter {voter_id} from the quorum?", yes=yes)

@@ -141,7 +141,7 @@ def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes,
 def zmq_raft() -> None:
     """Use and watch a replicated log with the protocol ØMQ Raft, such as the npm package zmq-raft.
 
-    `serve` is a peer of such a cluster. Every other command finds the leader by itself, from any peer (--seed).
+    `serve` runs a peer of such a cluster. Every other command finds the leader automatically, from any peer (--seed).
     """
 
 
@@ -230,7 +230,8 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
 def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, parallel: int, as_json: bool) -> None:
     """Commit each DATA to the log, or each line of stdin without DATA, and print its index.
 
-    Empty lines are left out. If the outcome is unknown, the id is printed under which it can be repeated without harm.
+    Empty lines are skipped. If the outcome is unknown, the command prints the id for a repetition, which is committed
+    only once.
     """
     given = None if request_id is None else _request_id(request_id)
     if given is not None and len(data) != 1:
@@ -326,7 +327,7 @@ def _request_id(text: str) -> bytes:
 def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
     """Print committed entries. With --json: one entry on each line.
 
-    Where the log is compacted, the snapshot comes first.
+    If the log is compacted, the snapshot comes first.
     """
 
     async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[int, int]:
@@ -352,7 +353,7 @@ def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
 def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
     """Print entries as they are committed, until Ctrl-C. With --json: one entry on each line.
 
-    It goes on over changes of the leader; --timeout is for the first answer alone.
+    The command continues after a change of the leader; --timeout applies only to the first reply.
     """
 
     @trio.lowlevel.enable_ki_protection
@@ -402,10 +403,10 @@ def _plain(data: bytes) -> bytes:
 def config(
     cluster: Cluster, *, change: str | None, peers: tuple[str, ...], request_id: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Show the members and the leader; or change the members, and wait until that is committed.
+    """Show the members and the leader; or change the members, and wait until the change is committed.
 
-    With `set` the members become those that are given as ID=URL, and no others. With `add` they join the present
-    members; start them before. With `remove` those that are given as ID leave.
+    PEER is ID=URL; with `remove`, only ID. `set` replaces all members. `add` adds to the present members; start the new
+    ones first. `remove` removes members.
     """
     if change is None:
         if request_id is not None:

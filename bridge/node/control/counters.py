@@ -52,7 +52,7 @@ class GossipTraffic(CountedReason):
         "bytes_received",
         "Received bytes of gossip. A steep rise is a flood, or a member that joins again and again",
     )
-    BYTES_SENT = "bytes_sent", "Sent bytes of gossip. It grows with the number of peers and with news"
+    BYTES_SENT = "bytes_sent", "Sent bytes of gossip. It grows with the number of peers and of updates"
     DATAGRAMS_RECEIVED = (
         "datagrams_received",
         "Received datagrams, also dropped ones. If it does not grow, no member reaches this node: check the firewall",
@@ -64,7 +64,7 @@ class GossipTraffic(CountedReason):
     )
     PIGGYBACK_LEFT_OUT = (
         "piggyback_left_out",
-        "Ignored news about members: its signature does not verify. If it grows, a member is damaged or hostile",
+        "Ignored updates about members, with an invalid signature. If it grows, a member is damaged or hostile",
     )
 
 
@@ -82,7 +82,7 @@ class RaftWork(CountedReason):
     )
     FIGURES_DROPPED = (
         "figures_dropped",
-        "Figures of the router out of range, left out of reports. If it grows, look at its console",
+        "Figures of the router out of range, omitted from reports. If it grows, check the router's console",
     )
     STRUCTURES_PUBLISHED = (
         "structures_published",
@@ -202,7 +202,7 @@ FAMILIES: Final = (
             SealFault.FOREIGN_VERSION: _SAME_RELEASE,
             Loss.RATE_LIMITED: _STRANGER,
             Loss.OVERLOADED: _LOAD,
-            Loss.SEND_FAILED: "Look at the firewall and the routes of this machine",
+            Loss.SEND_FAILED: "Check the firewall and the routes of this machine",
         },
     ),
     Family(
@@ -233,22 +233,22 @@ FAMILIES: Final = (
             Fault.WRONG_CREDENTIALS: (
                 "Give that node the farm's present key file, or the users that `consensus.users_file` names"
             ),
-            Fault.REPLAYED: "A program on the network repeats what it saw; it received no answer and has no access",
+            Fault.REPLAYED: "A program on the network repeats recorded bytes; it gets no reply and has no access",
             Fault.WRONG_CLUSTER: "Correct the seeds of that node; or one of the two farms was created by mistake",
-            Fault.WRONG_SERVER: "Look for two nodes with one address, or an address that another node has now",
+            Fault.WRONG_SERVER: "Search for two nodes with one address, or an address that now belongs to another node",
             Fault.UNPROVEN: "If it is a node of yours, update it; otherwise nothing",
             Fault.UNKNOWN_IDENTITY: "`garlicfarm node list` shows it; approve it if it is yours",
             Fault.EXPELLED: "Stop that node if it is yours",
-            Fault.WRONG_CERTIFICATE: "Look at the clock and the certificate of the server that the alarm names",
-            Fault.DISTRUSTED: "Look at the clock and the certificate of this node",
+            Fault.WRONG_CERTIFICATE: "Check the clock and the certificate of the server in the alarm",
+            Fault.DISTRUSTED: "Check the clock and the certificate of this node",
             Fault.PLAIN_REFUSED: "Correct the address in that server's settings",
-            Fault.PROXY_REFUSED: "Look at `proxy.user` and `proxy.password_file`",
-            Fault.REFUSED_UPGRADE: "The event `connection-failed` has its words",
-            Fault.UNREACHABLE: "Start the peer, or look at the firewall on the way; it grows while a server is down",
+            Fault.PROXY_REFUSED: "Check `proxy.user` and `proxy.password_file`",
+            Fault.REFUSED_UPGRADE: "The event `connection-failed` has the text of the refusal",
+            Fault.UNREACHABLE: "Start the peer, or check the firewalls between; it grows while a server is down",
             Fault.SILENT: _LOAD,
             Fault.BUSY: "It ends when the farm is created; otherwise too many clients connect",
             Fault.REFUSED_CHANGE: "The event `change-refused` has the reason",
-            Fault.FOREIGN_SNAPSHOT: "A server of another make needs to be fed with entries",
+            Fault.FOREIGN_SNAPSHOT: "A server of another implementation accepts only entries",
         },
     ),
     Family(members=tuple(ConnectionEvent), prefix="garlic_farm_"),

@@ -29,80 +29,78 @@ from consensus import Histogram
 PREFIX: Final = "garlicfarm"
 GAUGES: Final[Mapping[str, str]] = {
     "verdict": (
-        "How the farm is as this node sees it: 1 at the kind of the verdict, 0 at the others."
-        " `garlicfarm help verdicts` says of each kind what to do."
+        "The verdict of this node about the farm: 1 for the kind of the verdict, 0 for the others."
+        " `garlicfarm help verdicts` explains each kind."
     ),
     "can_lose_servers": (
-        "How many servers may fail, whichever they are, before the farm stops its work. At 0 bring back the one that"
-        " is down before another fails."
+        "The number of servers, any of them, that may fail before the farm stops working. At 0 start the failed server"
+        " before another fails."
     ),
     "node_info": "Constant 1, with the name, version and phase of this node as labels; join other metrics with it.",
     "uptime_seconds": (
-        "Seconds since this process started. It falls when the node restarts: `garlicfarm events` says why."
+        "Seconds since this process started. It falls when the node restarts: `garlicfarm events` shows the reason."
     ),
     "generation": (
-        "How often this node has started, kept on disk. It grows by one with each start; a fast growth is a node that"
-        " a supervisor restarts again and again."
+        "The number of starts of this node, stored on disk. It grows by one with each start; fast growth means that a"
+        " supervisor restarts the node repeatedly."
     ),
     "alarms": (
-        "Alarms that stand on this node, by kind. Each says what to do in `garlicfarm status`; 0 or no series when"
-        " none stands."
+        "Active alarms of this node, by kind. `garlicfarm status` shows each with its remedy; 0 or no series without"
+        " an alarm."
     ),
     "members": (
-        "Members that this node knows by gossip, by status, without evicted identities. Dead ones are forgotten after"
-        " a while; start what should run."
+        "Members known to this node by gossip, by status, without evicted identities. Dead members are removed after"
+        " a time; start members that should run."
     ),
-    "gossip_peers": (
-        "Members that this node probes, itself not among them. At 0 it is alone: look at the seeds and the firewall."
-    ),
+    "gossip_peers": ("Other members that this node probes. At 0 it is isolated: check the seeds and the firewall."),
     "gossip_capacity": (
-        "Members that this node is willing to probe, as `gossip.capacity` says. Raise it if members are redirected"
-        " all the time."
+        "The maximum number of members that this node probes, from `gossip.capacity`. Raise it if members are"
+        " redirected all the time."
     ),
     "gossip_round_trip_seconds_max": (
-        "The last round trip of gossip to the slowest peer, in seconds. Above a second members are suspected without"
-        " being dead: look at the network."
+        "The last round trip of gossip to the slowest peer, in seconds. Above a second running members are suspected:"
+        " check the network."
     ),
     "raft_role": (
-        "What this node is in the Raft group: 1 at its role, 0 at the others. Over all nodes one should be the leader."
+        "The role of this node in the Raft group: 1 for its role, 0 for the others. One of all nodes should be leader."
     ),
     "raft_term": (
-        "The latest term of Raft that this node knows. It grows by one with each election; a steady growth means that"
-        " leaders lose their majority."
+        "The latest Raft term known to this node. It grows by one with each election; steady growth means that leaders"
+        " lose their majority."
     ),
     "raft_has_leader": (
-        "1 while this node knows a leader, else 0. For more than some seconds 0 means that no majority of the voters"
-        " reaches each other."
+        "1 while this node knows a leader, else 0. 0 for more than some seconds means that a majority of the voters"
+        " cannot reach each other."
     ),
     "raft_last_index": (
         "The index of the last entry in this node's log. Entries above the commit index wait for a majority."
     ),
     "raft_commit_index": (
-        "The index of the last committed entry that this node knows. It grows with every report; if it stands still,"
-        " the farm decides nothing."
+        "The index of the last committed entry known to this node. It grows with every report; if it does not, the"
+        " farm cannot commit."
     ),
     "raft_applied_index": (
-        "The index of the last entry that this node's state machine has applied. It follows the commit index at once;"
-        " a lasting gap is a stuck process."
+        "The index of the last entry applied by this node's state machine. It follows the commit index immediately;"
+        " a lasting gap means a stuck process."
     ),
     "raft_follower_lag_entries": (
-        "Entries of the log that a follower still lacks, as the leader knows it, by the server's name. It falls to 0"
-        " once the server has caught up; look at one for which it grows."
+        "Entries of the log that a follower still lacks, from the leader's view, by the server's name. It falls to 0"
+        " once the server has caught up; if it grows, check that server."
     ),
     "publishing": (
-        "How many master destinations this node publishes now. Over all nodes it is the number of masters; 0"
-        " everywhere means that nothing is published."
+        "The number of master destinations that this node publishes now. The sum over all nodes is the number of"
+        " masters; 0 on all nodes means that nothing is published."
     ),
     "lease_set_entries": (
-        "Leaves that the last published structures list, over all masters. It falls when leaves are excluded or their"
-        " routers fail."
+        "Leaves in the last published structures of all masters. It falls when leaves are excluded or their routers"
+        " fail."
     ),
     "lease_set_healthy_entries": (
-        "Leaves among those listed whose router, tunnels and service are healthy. At 0 clients reach nothing: look at"
+        "Published leaves with a healthy router, tunnels and service. At 0 clients cannot reach the farm: see"
         " `garlicfarm farm`."
     ),
     "lease_set_seconds_to_expiry": (
-        "Seconds of log time until the first entry of a published structure ends. It is renewed every five minutes;"
+        "Seconds of log time until the first entry of a published structure expires. It is renewed every five minutes;"
         " below 600 publication has stopped."
     ),
 }

@@ -28,7 +28,7 @@ class ProduceRefusal(CountedReason):
     EXPIRED = "expired", "batches of a producer that the farm no longer knows"
     FENCED = "fenced", "batches of an earlier epoch of their producer"
     FOREIGN = "foreign", "batches with the producer id of another user"
-    FORGOTTEN = "forgotten", "copies of records that were committed too long ago to know their offset"
+    FORGOTTEN = "forgotten", "copies of records committed too long ago to know their offset"
     INVALID = "invalid", "batches with a record that is not a valid entry"
     NO_LEADER = "no_leader", "batches without a leader to commit them"
     OUT_OF_ORDER = "out_of_order", "batches that do not follow the committed records of their producer"

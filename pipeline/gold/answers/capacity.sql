@@ -1,5 +1,5 @@
--- when load reaches its limit, and what one router fewer leaves
--- empty: no report tells processor, memory, job lag or traffic beside a limit
+-- time until load reaches its limit; headroom without one router
+-- empty: no report has processor, memory, job lag or traffic with a limit
 --
 --     load        mean of four hours / limit as last told; the busiest four hours of the target's last day
 --     trend       a day, of loads at the same time of day: median of (later - earlier) / days between, of all pairs in the

@@ -1,5 +1,5 @@
--- servers that joined, left, fell silent and came back each day
--- empty: no server joined or was removed, and none that was watched fell silent or restarted
+-- servers that joined, left, became silent and returned, per day
+-- empty: no server joined or was removed, and no watched server became silent or restarted
 --
 --     joined, removed                members of a Raft configuration that the one before had not, and the other way round
 --     silent, returned, restarted    a server that was watched falls silent, reports again, has a router that restarted

@@ -1,5 +1,5 @@
--- how soon the dead were noticed, beside what SWIM expects
--- empty: no member was suspected or called dead in the traces that were read
+-- times to detect dead members, compared with SWIM's expectation
+-- empty: the traces contain no suspected or dead member
 --
 --     kind         farm      losses of its members, by whichever observer noticed them first
 --                  member    the same of one member           observer    what one node noticed itself

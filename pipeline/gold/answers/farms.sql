@@ -1,4 +1,4 @@
--- which farms are in the tables, and how far each was read
+-- the farms in the tables, and the last entry read of each
 --
 --     name               what the file of several farms calls it; NULL if the run named none
 --     behind_ms          newest log time of all farms - that of this one

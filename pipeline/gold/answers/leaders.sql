@@ -1,4 +1,4 @@
--- leader changes of each day, and how short terms were
+-- leader changes per day, and the lengths of terms
 --
 --     terms        terms that began that day                changes    those of another leader than the one before
 --     lasted       from a term's first to its last clock entry: too short by up to a reporting period

@@ -1,5 +1,5 @@
--- routers that depart from what is usual for them, the worst first
--- empty: no router departs from its own usual, or there is too little to tell it by: two hours of reports are the least
+-- routers with unusual values, the worst first
+-- empty: no router has unusual values, or fewer than two hours of reports exist
 --
 --     slot      mean of the windows in ten minutes of log time; not of a router in its first hour, which is warming up
 --     usual     median of the slots in the same hour of day on the seven days before; out of fewer than three of these
