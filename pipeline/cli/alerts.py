@@ -124,10 +124,10 @@ def silence(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Silence the alerts of a server for a time, such as during maintenance; without options, list the silences.
+    """Suppress the alerts of a server for a time, such as during maintenance; without options, list all silences.
 
-    The run that keeps the tables applies it from its next check on. It ends automatically; if the server is down then,
-    the alert is sent.
+    The run that writes the tables applies the change at its next check. After the given time, the run sends the alert
+    if the server is still down.
     """
     if bool(servers) != (seconds is not None):
         raise click.UsageError("--server and --for belong together: which server, and how long")
