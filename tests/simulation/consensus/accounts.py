@@ -1,8 +1,8 @@
-"""What servers owe each other: every request is answered once, at once or, if it may wait, later.
+"""Checks that every request gets exactly one answer: immediately, or later if it may wait.
 
-The last chunk of a snapshot is answered when all of them are checked. A fetch may be parked by a leader. One per asking
-replica: who asks again gave the older one up, which is answered then. A server that does not lead parks nothing. A
-crash settles the accounts of the server that dies. What clients and operators ask is answered once at most, too.
+The last chunk of a snapshot is answered after all chunks are checked. A leader may park one fetch per replica: a newer
+fetch of the replica ends the older one, with a reply. A server that does not lead parks nothing. A crash
+cancels all requests pending at the crashed server. Requests of clients and operators are answered at most once.
 """
 
 from collections import Counter
@@ -26,23 +26,23 @@ from consensus.core.model import ServerId
 
 _MAX_READS = 64
 _WAITING = {Fetch: FetchReply, FetchSnapshot: FetchSnapshotReply, InstallSnapshot: SnapshotReply}
-"""Requests whose answer may wait, and what answers them."""
+"""Requests whose answer may wait, and the type of the answer."""
 _ANSWERS = frozenset(_WAITING.values())
 
 
 class AccountError(Exception):
-    """A request was answered twice, not at all, or not in its time."""
+    """A request was answered twice, not at all, or too late."""
 
 
 class Accounts:
-    """All requests that wait for an answer, by who owes what kind of it to whom."""
+    """All pending requests, by server, requester and type of answer."""
 
     def __init__(self) -> None:
         self._owed: dict[tuple[ServerId, ServerId, type[Message]], Counter[int]] = {}
         self._asked: dict[tuple[type[Answer], int], ServerId] = {}
 
     def received(self, server: ServerId, sender: ServerId, message: Message, effects: list[Effect]) -> None:
-        """A message was taken up, with these effects; raises `AccountError`."""
+        """Record a received message and check its immediate answers; raises `AccountError`."""
         kind = _WAITING.get(type(message))
         if kind is not None:
             self._owed.setdefault((server, sender, kind), Counter())[message.correlation] += 1
@@ -58,16 +58,16 @@ class Accounts:
                 raise AccountError(f"{message} was answered {answers} times")
 
     def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
-        """A client or an operator asks a server something."""
+        """Record a request of a client or an operator."""
         self._asked[answer, number] = server
 
     def answered(self, server: ServerId, answer: type[Answer], number: int) -> None:
-        """The server answers it; raises `AccountError`."""
+        """Check an answer to a client or an operator; raises `AccountError`."""
         if self._asked.pop((answer, number), None) != server:
             raise AccountError(f"server {server} gives an answer that no call waits for: {answer.__name__} {number}")
 
     def stepped(self, server: ServerId, effects: list[Effect], *, leads: bool) -> None:
-        """A step is over; raises `AccountError`."""
+        """Check the answers of a step, and the pending requests after it; raises `AccountError`."""
         for effect in effects:
             if isinstance(effect, Send) and type(effect.message) in _ANSWERS:
                 owed = self._owed.setdefault((server, effect.recipient, type(effect.message)), Counter())
@@ -85,6 +85,6 @@ class Accounts:
                 raise AccountError(f"server {server} owes server {creditor} {debt} times a {kind.__name__}")
 
     def crashed(self, server: ServerId) -> None:
-        """What it owed is lost."""
+        """Drop the pending requests of a crashed server."""
         self._owed = {pair: owed for pair, owed in self._owed.items() if pair[0] != server}
         self._asked = {question: asked for question, asked in self._asked.items() if asked != server}

@@ -1,4 +1,4 @@
-"""Every planted bug, of every part."""
+"""All planted bugs of all parts."""
 
 from tests.simulation.consensus.client_mutants import CLIENT_MUTANTS
 from tests.simulation.consensus.fetch_mutants import FETCH_MUTANTS

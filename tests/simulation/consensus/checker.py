@@ -1,20 +1,21 @@
-"""The judge: sees what every server does, knows the whole world, and says when something can not be.
+"""The judge: it observes every server's effects, knows the complete world, and reports impossible states.
 
-    election safety        at most one leader in a term; a vote is given once in a term, also across restarts
+    election safety        at most one leader per term; one vote per term, also across restarts
     leader append-only     a leader truncates nothing
-    log matching           (index, term) names one entry and, by induction over the previous term, one prefix
-    leader completeness    a new leader holds everything that was committed before
-    state machine safety   every server applies the same entry at the same index, in order, once in each run
-    acknowledgement        what a server says that it holds lies on its disk
-    durable commitment     what a leader commits lies on the disks of a majority of each set of voters that its
-                           configuration has; what is acknowledged stays
-    one change at a time   a configuration follows the commitment of the one before; C_old,new only C_old, C_new only it
-    nothing goes back      terms, the vote within a term, and the commit index that a leader tells only go on
-    answers                every request is answered once; a proposal is refused only if it never can be committed
-    reads                  a read sees at least what was acknowledged to any client before it was asked for
-    exactly once           however often a request is repeated, all servers execute it at one and the same index
+    log matching           an index and a term identify one entry and, by induction over the previous term, one prefix
+    leader completeness    a new leader holds all entries committed before
+    state machine safety   every server applies the same entry at the same index, in order, once per run
+    acknowledgement        acknowledged entries are on the disk of the server
+    durable commitment     entries committed by a leader are on the disks of a majority of each voter set of its
+                           configuration; acknowledged entries are never lost
+    one change at a time   a configuration follows the commitment of the previous one; C_old,new follows only C_old, and
+                           C_new follows only C_old,new
+    monotonic values       terms, the vote within a term, and the commit index sent by a leader never go back
+    answers                every request is answered once; a proposal is refused only if it can never be committed
+    reads                  a read sees at least all writes acknowledged to any client before the read began
+    exactly once           all servers execute a request at the same single index, even if the request is repeated
 
-Its picture of a log is built from `Persist` effects alone, so a replica cannot talk it out of anything.
+The judge builds its view of a log from `Persist` effects only, so it does not depend on the replica's own state.
 """
 
 from bisect import bisect_right
@@ -59,33 +60,33 @@ from tests.simulation.consensus.state import chained
 
 
 class ViolationError(AssertionError):
-    """An invariant was broken: a bug in the core (or a mutant that was caught)."""
+    """An invariant was broken: a bug in the core, or a detected mutant."""
 
 
 class StandstillError(ViolationError):
-    """A healed world makes no progress."""
+    """A healed world does not make progress."""
 
 
 @dataclass(slots=True)
 class Shadow:
-    """The judge's own picture of one server."""
+    """The judge's own view of one server."""
 
     volatile: list[Entry] = field(default_factory=list)
     durable: list[Entry] = field(default_factory=list)
     hard_state: HardState = field(default_factory=lambda: HardState(0))
     writing: list[Persist] = field(default_factory=list)
     hard_state_number: int = 0
-    """`hard_state` is that of the Persists up to this one."""
+    """Number of the last Persist included in `hard_state`."""
     applied: Index = 0
     term: Term = 0
     leads: Term | None = None
     told_commit: Index = 0
     known: Index = 0
-    """Where its log ended before the step that is under way: the commitments of that step rest on no more."""
+    """End of the log before the current step: the commitments of that step depend only on entries up to it."""
 
 
 def apply_persist(entries: list[Entry], persist: Persist, committed: list[Entry]) -> None:
-    """Change a list of entries as the effect says; a snapshot that is installed stands for what is `committed`."""
+    """Change a list of entries as the effect specifies; entries of `committed` replace an installed snapshot."""
     if isinstance(persist.snapshot, Install):
         entries[:] = committed[: persist.snapshot.snapshot.last.index]
     if persist.truncate_from is not None:
@@ -97,7 +98,7 @@ def apply_persist(entries: list[Entry], persist: Persist, committed: list[Entry]
 
 
 class Checker:
-    """All that the judge remembers of one history."""
+    """The judge's state of one history."""
 
     def __init__(self, servers: list[ServerId], configuration: Configuration, features: Features) -> None:
         self._features = features
@@ -116,7 +117,7 @@ class Checker:
         self.refused: set[bytes] = set()
         self.leaders: dict[Term, ServerId] = {}
         self.configuration = configuration
-        """The latest that is committed."""
+        """The latest committed configuration."""
         self._settled_configuration = configuration
         self.changes = 0
         self._requested: dict[int, tuple[ServerId, Configuration]] = {}
@@ -126,17 +127,17 @@ class Checker:
         self._accepted: dict[int, LogId] = {}
 
     def proposed(self, proposal_id: int, commands: tuple[bytes, ...]) -> None:
-        """A client submits commands, all different from any other."""
+        """Record commands submitted by a client; every command is unique."""
         self._proposals[proposal_id] = commands
 
     def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
-        """A client or an operator asks a server something that is answered by this."""
+        """Record a request of a client or an operator, and the type of its answer."""
         if answer is ReadReady:
             self._reads[number] = self._highest_acknowledged
         self._accounts.asked(server, answer, number)
 
     def answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
-        """What was asked is answered."""
+        """Check the answer to a request."""
         try:
             match answer:
                 case ReadReady(read_id, index):
@@ -151,11 +152,11 @@ class Checker:
             raise ViolationError(str(error)) from error
 
     def stepped(self, server: ServerId, event: Event, effects: list[Effect]) -> None:
-        """A core took a step; its effects are not performed yet."""
+        """Check a step of a core, before its effects are performed."""
         self.steps += 1
         shadow = self.shadows[server]
         self.marks.stepped(server, event, effects, shadow.volatile, led=shadow.leads is not None)
-        # The step as a whole is one moment: a leader that is deposed by an append may truncate in the same step.
+        # The whole step is one moment: a leader deposed by an append may truncate in the same step.
         changes = [effect for effect in effects if isinstance(effect, RoleChanged)]
         for change in changes:
             self.shadows[server].leads = change.term if change.role is Role.LEADER else None
@@ -174,13 +175,13 @@ class Checker:
             raise ViolationError(f"{error}, at {event}") from error
 
     def persisted(self, server: ServerId, number: int) -> None:
-        """The disk of `server` completed the Persists up to `number`."""
+        """Record that the disk of `server` completed the Persists up to `number`."""
         shadow = self.shadows[server]
         while shadow.writing and shadow.writing[0].number <= number:
             self._now_durable(shadow, shadow.writing.pop(0))
 
     def hard_state_persisted(self, server: ServerId, number: int) -> None:
-        """The disk of `server` holds the hard states of the Persists up to `number`, but perhaps not their entries."""
+        """Record that the hard states of the Persists up to `number` are durable, but possibly not their entries."""
         shadow = self.shadows[server]
         for persist in shadow.writing:
             if persist.hard_state is not None and shadow.hard_state_number < persist.number <= number:
@@ -188,7 +189,7 @@ class Checker:
         shadow.hard_state_number = max(shadow.hard_state_number, number)
 
     def sent(self, server: ServerId, message: Message) -> None:
-        """A message leaves the machine."""
+        """Check a message that leaves the machine."""
         match message:
             case RequestVote(pre_vote=False, term=term):
                 self._voted(server, term, server)
@@ -200,7 +201,7 @@ class Checker:
                 pass
 
     def reply_sent(self, server: ServerId, recipient: ServerId, message: Message) -> None:
-        """A reply leaves the machine: a vote is given."""
+        """Check a reply that leaves the machine, such as a vote."""
         match message:
             case VoteReply(granted=True, pre_vote=False, term=term):
                 self._voted(server, term, recipient)
@@ -210,14 +211,14 @@ class Checker:
                 pass
 
     def _acknowledged(self, server: ServerId, term: Term, index: Index) -> None:
-        """The server says that it holds the log up to `index` durably; what it said in an older term may be gone."""
+        """Check that the disk holds the log up to `index`; acknowledgements of an older term may be outdated."""
         shadow = self.shadows[server]
         held = len(shadow.durable)
         if index > held and term == shadow.hard_state.term:
             raise ViolationError(f"server {server} acknowledges {index}, and its disk holds the log up to {held}")
 
     def applied(self, server: ServerId, effect: Apply) -> None:
-        """A state machine takes committed entries."""
+        """Check committed entries passed to a state machine."""
         shadow = self.shadows[server]
         if effect.first != shadow.applied + 1 or not effect.entries:
             raise ViolationError(f"server {server} applies {effect.first} after {shadow.applied}")
@@ -232,13 +233,13 @@ class Checker:
         shadow.applied += len(effect.entries)
 
     def executed(self, server: ServerId, index: Index, value: int) -> None:
-        """A state machine carries out a client's write."""
+        """Check that every server executes a client's write at the same index."""
         known = self.executed_at.setdefault(value, index)
         if known != index:
             raise ViolationError(f"exactly once: server {server} executes at {index} what was executed at {known}")
 
     def accepted(self, server: ServerId, accepted: ProposalAccepted) -> None:
-        """A client that asked for it is told that its proposal stands in the leader's log."""
+        """Check that an accepted proposal is in the leader's log."""
         commands, position = self._proposals.get(accepted.proposal_id), accepted.position
         log = self.shadows[server].volatile[: position.index]
         if commands is None or accepted.proposal_id in self._accepted:
@@ -248,7 +249,7 @@ class Checker:
         self._accepted[accepted.proposal_id] = position
 
     def resolved(self, server: ServerId, resolve: ProposalResolved) -> None:
-        """A client is told how its proposal ended."""
+        """Check the outcome of a proposal."""
         commands = self._proposals.pop(resolve.proposal_id, None)
         if commands is None:
             raise ViolationError(f"server {server} answers proposal {resolve.proposal_id} twice")
@@ -264,11 +265,11 @@ class Checker:
                 pass
 
     def change_requested(self, server: ServerId, change_id: int, target: Configuration) -> None:
-        """A client asks for a configuration."""
+        """Record a configuration requested by a client."""
         self._requested[change_id] = (server, target)
 
     def possible_configurations(self) -> Iterator[Configuration]:
-        """What is in force by any log, or has been asked for."""
+        """Yield the configurations in effect in any log, and the requested ones."""
         yield self.configuration
         for shadow in self.shadows.values():
             for entry in shadow.volatile[self._configured[-1][0] :]:
@@ -278,18 +279,18 @@ class Checker:
             yield target
 
     def took_the_election(self, gone: Collection[ServerId]) -> bool:
-        """Whether the other servers can elect no leader, by what the disks hold, and could if these were there.
+        """Return True if the other servers cannot elect a leader from their disks, but could with the lost servers.
 
-        Otherwise the logs themselves prevent an election, and the lost servers are no excuse.
+        Otherwise the logs themselves prevent an election, and the lost servers are not the cause.
         """
         left = self.shadows.keys() - gone
         return not self._may_elect(left) and self._may_elect(self.shadows)
 
     def _may_elect(self, present: Collection[ServerId]) -> bool:
-        """Whether one of these could win an election among them.
+        """Return True if one of these servers could win an election among them.
 
-        A server asks the voters that its own log names, and they refuse a log that is not as up to date as theirs. A
-        server that was made a voter and has not heard of it does not campaign, however long its log is.
+        A server requests the votes of the voters in its own log, and they reject a log less up to date than their own.
+        A server without the entry that made it a voter does not campaign, regardless of the length of its log.
         """
         logs = {server: self.shadows[server].durable for server in present}
         return any(self._may_win(server, logs) for server in logs)
@@ -302,7 +303,7 @@ class Checker:
         return server in newest.voter_ids | before.voter_ids and _is_majority(willing, newest)
 
     def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
-        """A client is told how the change ended."""
+        """Check the outcome of a configuration change."""
         asked, target = self._requested.pop(resolved.change_id, (None, None))
         if asked != server or target is None:
             raise ViolationError(f"server {server} answers change {resolved.change_id} twice")
@@ -313,7 +314,7 @@ class Checker:
                 raise ViolationError(f"server {server} says {resolved}, but the log has something else there")
 
     def crashed(self, server: ServerId) -> None:
-        """Everything volatile is gone; how much of the unfinished writes survived shows at recovery."""
+        """Discard the volatile view; recovery shows how much of the unfinished writes survived."""
         shadow = self.shadows[server]
         shadow.applied = shadow.told_commit = 0
         shadow.leads = None
@@ -322,20 +323,20 @@ class Checker:
         self.marks.crashed(server)
 
     def restored(self, server: ServerId, snapshot: SnapshotDescription, chain: int) -> None:
-        """A state machine begins anew from a snapshot: it must be what the log would have made of it."""
+        """Check that a snapshot restores the state that the log would have produced."""
         last = snapshot.last
         known = last.index <= len(self.committed) and self.committed[last.index - 1].term == last.term
         if not known or self._chains[last.index] != chain:
             raise ViolationError(f"server {server} restores a state that is not that of the log up to {last}")
         if self._features is not ZMQ_RAFT and snapshot.configuration != self._configuration_at(last.index):
-            # In ØMQ Raft the members that come with a snapshot are those of a later moment (`zmq_sockets`).
+            # In ØMQ Raft a snapshot comes with the members of a later moment (`zmq_sockets`).
             raise ViolationError(f"server {server} restores a snapshot with another configuration than that of {last}")
         self.shadows[server].applied = last.index
 
     def recovered(self, server: ServerId, hard_state: HardState, first: Index, entries: list[Entry]) -> None:
-        """A server starts with what its disk gave back: all that was durable, and maybe some unfinished writes.
+        """Check the recovered state: everything durable, and possibly some of the unfinished writes.
 
-        The log begins at `first`: a snapshot, which is checked when it is restored, covers what comes before.
+        The log begins at `first`. A snapshot covers the entries before it; it is checked when it is restored.
         """
         shadow = self.shadows[server]
         hard_states = [
@@ -360,7 +361,7 @@ class Checker:
         shadow.hard_state, shadow.durable, shadow.volatile = hard_state, list(found), list(found)
 
     def check_settled(self) -> None:
-        """At the end: what was acknowledged is committed, what was refused is not."""
+        """Check at the end that no refused command is committed."""
         contents = {entry.data for entry in self.committed if entry.kind == EntryKind.COMMAND}
         wrong = contents & self.refused
         if wrong:
@@ -400,7 +401,8 @@ class Checker:
         known = self.leaders.setdefault(term, server)
         if known != server:
             raise ViolationError(f"election safety: {known} and {server} both lead term {term}")
-        # What a later term has committed is not this leader's concern: its votes may have traveled for long.
+        # Entries committed by a later term do not concern this leader: its votes may have been in transit for a long
+        # time.
         count = len(self.committed)
         while count and self._committed_in[count - 1] >= term:
             count -= 1
@@ -411,7 +413,7 @@ class Checker:
             raise ViolationError(f"leader completeness: {server} leads term {term} without all committed entries")
 
     def _check_change(self, server: ServerId, persist: Persist) -> None:
-        """A leader appends another configuration only when its log's last one is committed."""
+        """Check that a leader appends another configuration only after the last one in its log is committed."""
         log = self.shadows[server].volatile
         for index, entry in enumerate(persist.entries, start=persist.first):
             if entry.kind != EntryKind.CONFIGURATION:
@@ -427,7 +429,7 @@ class Checker:
                 self.marks.see("joint change finished by a new leader")
 
     def _committed_by(self, server: ServerId, index: Index) -> None:
-        """The server takes everything up to `index` for committed; it may be the first to say so."""
+        """Record everything up to `index` as committed by the server, which may be the first to report it."""
         log = self.shadows[server].volatile
         if index > len(log):
             raise ViolationError(f"server {server} takes {index} for committed, which is not in its log")
@@ -466,9 +468,10 @@ class Checker:
         self._committed_in.append(self.shadows[server].term)
 
     def _deciding(self, server: ServerId, index: Index, entry: Entry) -> Iterator[Configuration]:
-        """The configurations by which this entry may be committed: the ones in effect at it and later, in any log.
+        """Yield the configurations that may commit this entry: those in effect at it and later, in any log.
 
-        Who applies first has usually committed, but may have heard of it from one whose log goes on further.
+        The first server to apply an entry has usually committed it, but may have received the commit index from a
+        server with a longer log.
         """
         for holder, shadow in self.shadows.items():
             log = shadow.volatile
@@ -478,7 +481,7 @@ class Checker:
                 yield from filter(None, map(configuration_in, log[index:end]))
 
     def _configuration_at(self, index: Index) -> Configuration:
-        """The latest at a committed index."""
+        """Return the latest configuration at a committed index."""
         return self._configured[bisect_right(self._configured, index, key=lambda known: known[0]) - 1][1]
 
     def _commit_configuration(self, server: ServerId, index: Index, configuration: Configuration) -> None:
@@ -506,7 +509,8 @@ class Checker:
         log = self.shadows[server].volatile
         if position is None or position.index > len(log):
             raise ViolationError(f"server {server} acknowledges {resolve}, which is not in its log")
-        # The leader's own state machine may lag (it reads old entries back), so this may be the first word of a commit.
+        # The leader's own state machine may lag (it reads old entries back), so this may be the first report of a
+        # commit.
         self._committed_by(server, position.index)
         first = position.index - len(commands)
         held = tuple(entry.data for entry in self.committed[first : position.index])
@@ -517,12 +521,12 @@ class Checker:
 
 
 def _rank(log: list[Entry]) -> tuple[Term, int]:
-    """By which logs are compared for a vote: the term of the last entry, then the length."""
+    """Return the key for comparing logs in a vote: the term of the last entry, then the length."""
     return (log[-1].term if log else 0, len(log))
 
 
 def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:
-    """The judge counts for itself: more than half of C_new and, if there is one, of C_old."""
+    """Count independently of the core: more than half of C_new and, if there is one, of C_old."""
     return all(
         2 * sum(server.server_id in holders for server in servers) > len(servers)
         for servers in (configuration.voters, configuration.old_voters)
@@ -531,7 +535,7 @@ def _is_majority(holders: set[ServerId], configuration: Configuration) -> bool:
 
 
 def _partly_done(entries: list[Entry], persist: Persist, committed: list[Entry]) -> list[list[Entry]]:
-    """The logs that a crash during `persist` may leave, in order; the last one is completion."""
+    """Return the logs that a crash during `persist` may leave, in order; the last one is the completed log."""
     states = [entries]
     if isinstance(persist.snapshot, Install):
         states.append(committed[: persist.snapshot.snapshot.last.index])

@@ -1,4 +1,4 @@
-"""Bugs planted in what clients rely on: reads, leases, sessions, and the snapshots that carry them."""
+"""Planted bugs of guarantees for clients: reads, leases, sessions, and the snapshots that contain them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -65,7 +65,7 @@ def _oldest_configuration(self: Log, _index: Index) -> Configuration:
 
 
 class _Unguarded(int):
-    """An index that is never at or below another."""
+    """An index that is never less than or equal to another."""
 
     def __le__(self, _other: int) -> bool:
         return False
@@ -79,7 +79,7 @@ _vote_requested: Callable[[Raft, RequestVote], None] = Raft._vote_requested
 
 
 def _listen_to_late_transfers(self: Raft, request: RequestVote) -> None:
-    """As if no leader of the term were known that the candidate asks for."""
+    """Answer a transfer request in the current term as if the term's leader were unknown."""
     if not request.transfer or request.term != self._replica.term:
         _vote_requested(self, request)
     elif election.answer_vote(self._replica, request):
@@ -93,63 +93,63 @@ def _a_redirect_will_do(self: FetchReceiver) -> bool:
 CLIENT_MUTANTS = (
     Mutant(
         "late-transfer-ends-the-promise",
-        "a vote request with the transfer flag gets a vote in the term of a leader that is known, which is forgotten",
+        "a vote request with the transfer flag gets a vote in the term of a known leader, which is dropped",
         ((Raft, "_vote_requested", _listen_to_late_transfers),),
         kind=Kind.LEASE,
     ),
     Mutant(
         "late-refusal-ends-the-promise",
-        "what a leader answered when it was a candidate still counts, if a redirect named it before it spoke",
+        "a leader's reply from its candidacy still counts, if a redirect named it before its first message",
         ((FetchReceiver, "_has_leader_contact", property(_a_redirect_will_do)),),
         "fetch",
         kind=Kind.LEASE,
     ),
     Mutant(
         "lease-without-clock-bound",
-        "a lease lasts a whole election timeout, as if all clocks ran alike",
+        "a lease lasts a whole election timeout, as if clocks did not drift",
         ((Lease, "__init__", _lease_of_a_whole_timeout),),
         kind=Kind.LEASE,
     ),
     Mutant(
         "read-without-a-round",
-        "a leader answers reads at its commit index without asking whether it still leads",
+        "a leader answers reads at its commit index without confirming its leadership",
         ((Reads, "finish_round", _finish_unconfirmed),),
         kind=Kind.PAUSED,
     ),
     Mutant(
         "read-confirmed-by-older-answers",
-        "an answer to a repeated request the read confirms it",
+        "a reply to an older request confirms a read",
         ((ProgressTracker, "confirmed", _any_answer_confirms),),
         kind=Kind.PAUSED,
     ),
     Mutant(
         "read-before-own-term-commit",
-        "a new leader answers reads before it knows what is committed",
+        "a new leader answers reads before its commit index is confirmed",
         ((Leader, "_knows_commit_index", _always),),
     ),
     Mutant(
         "request-executed-again",
-        "a request that is repeated is executed again",
+        "a repeated request is executed again",
         ((SessionTable, "admit", _execute_repetitions),),
     ),
     Mutant(
         "expired-session-begins-anew",
-        "a request of a session that has expired is taken for that of a new one",
+        "a request of an expired session is treated as that of a new one",
         ((SessionTable, "admit", _admit_the_expired),),
     ),
     Mutant(
         "snapshot-without-sessions",
-        "a snapshot does not hold the table of sessions",
+        "a snapshot does not contain the session table",
         ((DedupStateMachine, "snapshot", _snapshot_without_sessions),),
     ),
     Mutant(
         "snapshot-forgets-the-configuration",
-        "a snapshot holds the configuration that the log began with",
+        "a snapshot contains the first configuration of the log",
         ((Log, "configuration_at", _oldest_configuration),),
     ),
     Mutant(
         "truncation-below-commit",
-        "an append cuts the log even where it is committed",
+        "an append cuts even committed entries",
         ((append_receiver, "first_new_index", _cut_what_is_committed),),
     ),
 )

@@ -1,9 +1,9 @@
-"""Clients: sequential each, many at once; what each of them saw is judged when the history is over.
+"""Concurrent clients, each sequential; the judge checks their observations after the history.
 
-A client calls, asks one server after the other until it has an answer, and gives the call up when its patience ends. A
-write keeps its request id however often it is sent, so it must be executed once at most. Answers get lost as requests
-do; a server that is down refuses at once. Clients reach every server, also the ones that are cut off from the others:
-a server that still takes itself for the leader is asked, too.
+A client sends each call to one server after another until it receives an answer or its timeout ends. All attempts of a
+write have the same request id, so it must be executed at most once. Answers get lost like requests; a server that is
+down refuses immediately. Clients reach every server, including isolated ones. An isolated server that still considers
+itself leader therefore also receives requests.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ _WAY_MS = 3
 
 @dataclass(slots=True)
 class Call:
-    """One operation on its way."""
+    """One pending operation."""
 
     key: int
     value: int | None
-    """What it writes; None: it reads."""
+    """Value to write; None: a read."""
     request: RequestId | None
     called: int
     deadline_ms: int
@@ -42,12 +42,12 @@ class Call:
 
 @dataclass(slots=True)
 class Client:
-    """One client, with its session."""
+    """One client with its session."""
 
     number: int
     session_start: Index = 0
     seen: Index = 0
-    """The highest index that it has heard of."""
+    """The highest index in any answer to this client."""
     sequence: int = 0
     leader: ServerId | None = None
     call: Call | None = None
@@ -76,29 +76,29 @@ class Clients:
         self.keys_judged = 0
 
     def begin(self) -> None:
-        """All begin at about the same time."""
+        """Start all clients at about the same time."""
         for client in self._clients:
             self._stage.after(self._random.randrange(100), lambda client=client: self._call(client))  # type: ignore[misc]
 
     def next_number(self) -> int:
-        """For a proposal, a read, or whatever else needs a number of its own."""
+        """Return a unique number for a proposal, a read or another request."""
         self._numbers += 1
         return self._numbers
 
     def headed(self, command: bytes) -> bytes:
-        """A command as the protocol's log has it, with an id of its own if it has one."""
+        """Return a command as the protocol's log stores it, with a unique id if the protocol has one."""
         if self._kafka is not None:
             return self._kafka.batch((command,), self._stage.now)[0]
         return self.next_head() + command
 
     def next_head(self) -> bytes:
-        """What stands before the next change of the configuration, or submission, if the protocol has anything."""
+        """Return the head of the next configuration change or submission; empty if the protocol does not have heads."""
         if self._kafka is not None:
             return self._kafka.head(self._stage.now)
         return self._request_ids.next(self._stage.now // 1_000) if self._head_bytes else b""
 
     def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
-        """A server says how a proposal ended; the result is known when its state machine has taken it."""
+        """Handle the outcome of a proposal; its result is known when the server's state machine has applied it."""
         client, call = self._waiting.pop(resolve.proposal_id, (None, None))
         if client is None or call is None:
             return
@@ -109,7 +109,7 @@ class Clients:
             self._back(lambda: self._refused(client, call, resolve.leader))
 
     def read_ready(self, state: StateMachine, ready: ReadReady) -> None:
-        """A server may answer a read, when its state machine is as far."""
+        """Answer a read when the server's state machine has applied the index."""
         client, call = self._waiting.pop(ready.read_id)
 
         def answer() -> None:
@@ -119,12 +119,12 @@ class Clients:
         state.when_applied(ready.index, answer)
 
     def read_refused(self, refused: ReadRefused) -> None:
-        """A server will not answer a read."""
+        """Handle a refused read."""
         client, call = self._waiting.pop(refused.read_id)
         self._back(lambda: self._refused(client, call, refused.leader))
 
     def check(self) -> None:
-        """The history is over: judge it."""
+        """Judge the finished history."""
         open_calls = [client.call for client in self._clients if client.call is not None]
         history = [
             *self._operations,
@@ -154,7 +154,7 @@ class Clients:
         self._ask(client, call)
 
     def _ask(self, client: Client, call: Call) -> None:
-        """Send the call once more, unless it is over."""
+        """Send the call again, unless it has ended."""
         if client.call is not call:
             return
         if self._stage.now >= call.deadline_ms:
@@ -195,9 +195,9 @@ class Clients:
         machine.step(Proposed(proposal_id=number, commands=commands, report_accepted=number % 3 == 0))
 
     def _commands(self, client: Client, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """What is proposed: commands as the log has them; on Kafka's wire one batch, of every second client's its own.
+        """Return the proposed commands as the log stores them; on Kafka's wire, one batch.
 
-        Clients without a producer repeat themselves by nothing but the request id in the command.
+        Every second client has a producer. For the others, only the request id in the command identifies a repetition.
         """
         if self._kafka is None:
             return tuple(map(self.headed, values))
@@ -205,7 +205,7 @@ class Clients:
         return self._kafka.batch(values[-self._kafka.batch_records :], self._stage.now, producer)
 
     def _executed(self, client: Client, call: Call, state: StateMachine, index: Index) -> None:
-        """The server's state machine has taken the write, now or when it was first sent."""
+        """Answer a write after the server's state machine has applied it or an earlier attempt."""
         request = call.request
         if request is None or call.value is None:
             return
@@ -225,7 +225,7 @@ class Clients:
             self._end(client, call, found, answered=True)
 
     def _expired(self, client: Client, call: Call, index: Index) -> None:
-        """Whether it was executed is not known any more; a new session begins at what was seen since."""
+        """End a call of unknown outcome; a new session begins at the highest index received since."""
         client.seen = max(client.seen, index)
         if client.call is call:
             client.session_start = client.seen
@@ -233,7 +233,7 @@ class Clients:
 
     def _refused(self, client: Client, call: Call, leader: ServerId | None) -> None:
         if client.call is call:
-            # On Kafka's wire a server may know of a leader no more than its number.
+            # On Kafka's wire a server may know only the number of the leader.
             client.leader = leader if leader in self._stage.machines else None
             attempt = call.attempts
             self._stage.after(5 + self._random.randrange(20), lambda: self._again(client, call, attempt))
@@ -254,7 +254,7 @@ class Clients:
         self._stage.after(1 + int(self._random.expovariate(1 / think_ms)), lambda: self._call(client))
 
     def _back(self, arrive: Callable[[], None]) -> None:
-        """An answer travels to its client, if it does not get lost."""
+        """Deliver an answer to its client after a delay, unless it gets lost."""
         if not self._is_lost():
             self._stage.after(1 + self._random.randrange(_WAY_MS), arrive)
 

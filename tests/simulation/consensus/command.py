@@ -1,13 +1,13 @@
-"""Long runs from the command line: many seeds with counts, one seed again with its trace, or every planted bug.
+"""Long runs from the command line: many seeds with counts, one seed with its trace, or every planted bug.
 
     python -m tests.simulation consensus --strategy fetch --seeds 10000 --jobs 2
     python -m tests.simulation consensus --seed 4711 --trace
     python -m tests.simulation consensus --kind 'figure 8' --seeds 100
     python -m tests.simulation consensus-mutants
 
-A run of `MARKED_SEEDS` histories or more of all kinds fails, too, if one of the coverage marks of its strategy never
-appeared. Any run fails in which rot has left no server that could be elected in more than one history of 200 (and in
-more than one at all): a world loses no more than what its servers can do without, so that has to be rare.
+A run of at least `MARKED_SEEDS` histories of all kinds also fails if one of the coverage marks of its strategy never
+appeared. Any run fails if rot has left no electable server in more than one history of 200 (and in more than one
+history): a world loses only servers that the others can do without, so this must be rare.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MARKED_SEEDS = 2_000
 MUTANT_SEEDS = 1_000
 EXCUSED_AT_MOST_ONE_IN = 200
 FINDINGS = (ViolationError, InvariantBrokenError, StorageError)
-"""What a planted bug is found by; anything else that is raised is a fault of the simulator."""
+"""Errors that reveal a planted bug; any other error is a fault of the simulator."""
 _PROGRESS_EVERY = 500
 _BLOCK = 20
 _MUTANTS = {mutant.name: mutant for mutant in ALL_MUTANTS}
@@ -41,16 +41,16 @@ _MUTANTS = {mutant.name: mutant for mutant in ALL_MUTANTS}
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A history that broke something."""
+    """A history that violated a rule."""
 
     seed: int
     text: str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run histories; 0 if every invariant held, 1 with the line that shows the violation again."""
+    """Run histories; return 0 if every invariant held, else 1 after printing the command that repeats the violation."""
     options = _parse(arguments)
-    # One after the other, also after one that has failed.
+    # Run all strategies, even after a failure.
     return max([_play(options, strategy) for strategy in options.strategies])
 
 
@@ -90,7 +90,7 @@ def _play(options: argparse.Namespace, strategy: str) -> int:
     _say(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
     missing = [mark for mark in DEMANDED[strategy] if not marks[mark]]
     if missing and counts["histories"] >= MARKED_SEEDS and options.kind is None:
-        _say(f"never seen in any history: {'; '.join(missing)}")
+        _say(f"marks without a count in any history: {'; '.join(missing)}")
         return 1
     if marks[NO_ELECTION_LEFT] * EXCUSED_AT_MOST_ONE_IN > max(counts["histories"], EXCUSED_AT_MOST_ONE_IN):
         _say(f"too often, {marks[NO_ELECTION_LEFT]} times: {NO_ELECTION_LEFT}")
@@ -99,15 +99,17 @@ def _play(options: argparse.Namespace, strategy: str) -> int:
 
 
 def main_mutants(arguments: Sequence[str]) -> int:
-    """Look for every planted bug; 1 if one survives."""
+    """Search every planted bug; return 1 if one is not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation consensus-mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", help="which (default: all)")
-    parser.add_argument("--seeds", type=int, default=MUTANT_SEEDS, help=f"at most (default {MUTANT_SEEDS})")
+    parser.add_argument("names", nargs="*", help="names of planted bugs (default: all)")
+    parser.add_argument(
+        "--seeds", type=int, default=MUTANT_SEEDS, help=f"maximum number of seeds (default {MUTANT_SEEDS})"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in _MUTANTS:
-            parser.error(f"no planted bug is called {name!r}; there are {', '.join(_MUTANTS)}")
+            parser.error(f"unknown planted bug {name!r}; available: {', '.join(_MUTANTS)}")
     survivors = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         wanted = [_MUTANTS[name] for name in options.names] or list(ALL_MUTANTS)
@@ -120,7 +122,7 @@ def main_mutants(arguments: Sequence[str]) -> int:
 
 
 def find_mutant(mutant: Mutant, first: int, seeds: int) -> tuple[int | None, str]:
-    """The first seed whose history shows the planted bug, and how."""
+    """Return the first seed whose history shows the planted bug, and the error."""
     with mutant.planted():
         for seed in range(first, first + seeds):
             try:
@@ -138,7 +140,7 @@ def _find(name: str, seeds: int) -> tuple[int | None, str]:
 
 
 def _run_all(options: argparse.Namespace, strategy: str) -> Iterator[Report | Failure]:
-    """In blocks of seeds; the results come in the order of the seeds, whichever process has run them."""
+    """Run blocks of seeds; yield the results in the order of the seeds."""
     last = options.first + options.seeds
     blocks = [range(first, min(first + _BLOCK, last)) for first in range(options.first, last, _BLOCK)]
     rest = [[value] * len(blocks) for value in (strategy, options.mutant, options.kind, options.short)]
@@ -182,7 +184,7 @@ def _try(
                 _say if trace else None,
                 kind or (planted.kind if planted is not None else None),
             )
-        except Exception as error:  # noqa: BLE001 - whatever breaks a history is its result
+        except Exception as error:  # noqa: BLE001 - any error is the result of the history
             return Failure(seed, f"{type(error).__name__}: {error}")
 
 
@@ -191,18 +193,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("subject", nargs="?", choices=["consensus"], default="consensus")
-    parser.add_argument("--seeds", type=int, default=500, help="how many histories (default 500)")
+    parser.add_argument("--seeds", type=int, default=500, help="number of histories (default 500)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--seed", type=int, help="only this history")
+    parser.add_argument("--seed", type=int, help="run only the history of this seed")
     parser.add_argument("--short", action="store_true", help="histories of a third of the length")
-    parser.add_argument("--mutant", choices=list(_MUTANTS), help="with this bug planted")
+    parser.add_argument("--mutant", choices=list(_MUTANTS), help="plant this bug")
     parser.add_argument(
         "--strategy",
         dest="strategies",
         action="append",
         choices=list(STRATEGIES),
-        help="who moves the entries: a leader, followers that fetch, a leader of ØMQ Raft, or the followers of a KRaft "
-        "quorum (default: each in turn)",
+        help="replication: a leader, fetching followers, a leader of ØMQ Raft, or the followers of a KRaft "
+        "quorum (default: all strategies)",
     )
     parser.add_argument("--kind", type=Kind, choices=list(Kind), help="only worlds of this kind (default: all kinds)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

@@ -1,12 +1,12 @@
-"""Connections on which replies leave in the order of their requests, as on the Garlic Farm wire and on Kafka's.
+"""Connections with replies in the order of their requests, as on the Garlic Farm wire and on Kafka's.
 
-    request ──in order──▶ slot ──▶ taken up ──▶ the slot's reply is known ──replies leave the oldest slot first──▶ asker
+    request ──in order──▶ slot ──▶ processed ──▶ the slot's reply is known ──replies leave in slot order──▶ asker
 
-A server asks each other server over connections of its own. Two things are worse on them than for messages that travel
-alone: a reply that is not known yet holds up all replies behind it, and a message that is late delays what follows. Two
-are better: nothing is overtaken, and nothing arrives twice. A connection breaks when the way is cut, when either end
-stops, or when the oldest request has waited too long for its reply. Everything on it is lost then, and after a pause
-the next request opens another one. A reply belongs to the connection of its request, and is lost with it.
+A server sends requests to each other server over its own connections. Compared with separate messages, two things are
+worse: an unknown reply delays all later replies, and a late message delays the following ones. Two are better: nothing
+is overtaken, and nothing arrives twice. A connection breaks when the link is cut, when either end stops, or when the
+oldest request has waited too long for its reply. Everything in transit is lost then. After a pause, the next request
+opens another connection. A reply belongs to the connection of its request, and is lost with it.
 """
 
 from collections import deque
@@ -20,23 +20,23 @@ from consensus.core.messages import AppendEntries, Message, Reply, Request
 from consensus.core.model import ServerId
 
 _SLOTS_MAX = 64
-"""Requests without a reply on one connection; further ones are dropped, as by a link whose queue is full."""
+"""Requests without a reply on one connection; further ones are dropped, as by a link with a full queue."""
 _OWING_MS = 50
 _OVERTAKING_MS = 20
-"""As the links of our own servers have it, see `LinkOptions`."""
+"""The delays of production links, see `LinkOptions`."""
 _RECONNECT_MS = 30
 _RETRANSMISSION_MS = 150
 
 
 class Wiring(Enum):
-    """What travels together."""
+    """The kinds of messages that share a connection."""
 
     MESSAGES = "messages"
-    """Nothing: each message is delayed, lost or repeated by itself."""
+    """No shared connection: each message is delayed, lost or duplicated separately."""
     ONE = "one connection"
-    """A server asks another over one connection."""
+    """All requests of one server to another share one connection."""
     HEARTBEATS_APART = "heartbeats apart"
-    """Heartbeats pass by a second connection, as those of our own servers, while the first owes a reply for long."""
+    """Heartbeats use a second connection, as between production servers, while a reply on the first is overdue."""
 
 
 class Way(Protocol):
@@ -44,22 +44,22 @@ class Way(Protocol):
 
     @property
     def now(self) -> int:
-        """Simulated time in milliseconds."""
+        """Return simulated time in milliseconds."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
 
     def reaches(self, sender: ServerId, recipient: ServerId) -> bool:
-        """Whether the way from `sender` to `recipient` is open."""
+        """Return True if the link from `sender` to `recipient` is open."""
 
     def draw_delay_ms(self) -> int:
-        """How long the next message takes."""
+        """Return the delay of the next message."""
 
     def draw_loss(self) -> bool:
-        """Whether the next message is lost on its way."""
+        """Return True if the next message is lost in transit."""
 
     def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
-        """Hand a message over; False if no server runs there."""
+        """Deliver a message; return False if the recipient is down."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class _Connection:
     lane: int
     slots: deque[_Slot] = field(default_factory=deque)
     requests_until_ms: int = 0
-    """When the newest request arrives: none behind it arrives earlier."""
+    """Arrival time of the newest request: no later request arrives earlier."""
     replies_until_ms: int = 0
     is_broken: bool = False
 
@@ -93,12 +93,12 @@ class Connections:
         self._unanswered: dict[tuple[ServerId, int], _Connection] = {}
         self._opens_at_ms: dict[tuple[ServerId, ServerId, int], int] = {}
         self._alive_ms: dict[tuple[ServerId, ServerId], int] = {}
-        """When the second connection between two last brought a reply."""
+        """Time of the last reply on the second connection, by asker and answerer."""
         self.lost = 0
         self.broken = 0
 
     def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
-        """A request leaves `asker`."""
+        """Send a request."""
         connection = self._connect(asker, answerer, int(self.passes_by(asker, answerer, request)))
         if connection is None or len(connection.slots) >= _SLOTS_MAX:
             self.lost += 1
@@ -111,7 +111,7 @@ class Connections:
         self._at(self._way.now + self._reply_timeout_ms, lambda: self._check_age(connection, slot))
 
     def passes_by(self, asker: ServerId, answerer: ServerId, request: Request) -> bool:
-        """Whether the request takes the second connection. None overtakes what was sent just before it."""
+        """Return True if the request uses the second connection; it never overtakes a request sent just before it."""
         first = self._open.get((asker, answerer, 0))
         is_heartbeat = isinstance(request, AppendEntries) and not request.entries
         if self._wiring is not Wiring.HEARTBEATS_APART or not is_heartbeat or first is None or not first.slots:
@@ -120,7 +120,7 @@ class Connections:
         return self._way.now >= max(oldest_ms + _OWING_MS, newest_ms + _OVERTAKING_MS)
 
     def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
-        """A reply is known; it leaves when all before it have left."""
+        """Queue a reply; it leaves after all earlier ones."""
         connection = self._unanswered.pop((asker, reply.correlation), None)
         if connection is None or connection.answerer != answerer:
             self.lost += 1
@@ -134,7 +134,7 @@ class Connections:
             self._reply_later(connection, known)
 
     def stopped(self, server: ServerId) -> None:
-        """The server is down: whatever it held open is broken."""
+        """Break all connections of a stopped server."""
         for connection in list(self._open.values()):
             if server in (connection.asker, connection.answerer):
                 self._break(connection)
@@ -153,7 +153,7 @@ class Connections:
         return self._way.reaches(one, other) and self._way.reaches(other, one)
 
     def _arrival_ms(self, not_before_ms: int) -> int:
-        """When a message arrives that leaves now: a lost one is sent again, and all behind it wait for it."""
+        """Return the arrival time of a message sent now; a lost one is sent again and delays all later ones."""
         delay_ms = self._way.draw_delay_ms()
         if self._way.draw_loss():
             delay_ms += self._random.randrange(_RETRANSMISSION_MS)
@@ -176,7 +176,7 @@ class Connections:
             self._alive_ms[connection.asker, connection.answerer] = self._way.now
 
     def _check_age(self, connection: _Connection, slot: _Slot) -> None:
-        """A server that waits so long for a reply takes the other end for dead, unless it answers elsewhere."""
+        """Break a connection whose reply is overdue, unless the other end replies on the second one."""
         if connection.is_broken or not any(waiting is slot for waiting in connection.slots):
             return
         alive_ms = self._alive_ms.get((connection.asker, connection.answerer), -self._reply_timeout_ms)

@@ -1,7 +1,7 @@
-"""A disk that also fills up and rots, around the one that forgets and tears what was not synced.
+"""A disk that also fills up and rots, on top of `CrashDisk`, which loses and tears unsynced writes.
 
-A full disk stops a job in its midst; it goes on from behind the last sync, as on a real disk. Rot turns one bit of what
-had been synced, in the cache and on the platter alike.
+A full disk stops a job midway. The job continues after its last sync, as on a real disk. Rot flips one bit of synced
+data, in the cache and on the platter.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from tests.node.crash_disk import CrashDisk
 
 
 class FaultyDisk(CrashDisk):
-    """The disk of one machine, from crash to crash."""
+    """The disk of one machine across its crashes."""
 
     def fill_up(self, operations: Sequence[DiskOperation], start: int, random: Random) -> int:
-        """Perform operations from `start` on until the space ends; returns where to go on later."""
+        """Perform operations from `start` until the disk is full; return the place to resume."""
         resume_at = start
         for number in range(start, random.randrange(start, len(operations))):
             self.perform(operations[number])
@@ -24,14 +24,14 @@ class FaultyDisk(CrashDisk):
         return resume_at
 
     def rot(self, file: str, offset_bytes: int, random: Random) -> None:
-        """Turn one bit of a byte."""
+        """Flip one bit of a byte."""
         stored, bit = self.names[file], 1 << random.randrange(8)
         for content in (stored.now, stored.platter):
             if offset_bytes < len(content):
                 content[offset_bytes] ^= bit
 
     def rot_anywhere(self, random: Random) -> str:
-        """Turn one bit of any file, mostly where something is written; returns where."""
+        """Flip one bit of any file, mostly in its used part; return its location."""
         file = random.choice(sorted(self.names))
         content = self.names[file].now
         used = len(content.rstrip(b"\0")) if random.random() < 0.9 else len(content)
@@ -40,6 +40,6 @@ class FaultyDisk(CrashDisk):
         return f"{file} at {offset_bytes}"
 
     def after_crash(self, random: Random) -> "FaultyDisk":
-        """What the next life finds."""
+        """Return the disk of the next run."""
         left = self.crash(random)
         return FaultyDisk(left.names, left.durable_names)

@@ -1,4 +1,4 @@
-"""Bugs planted in replication by fetching, each of which the simulator must find."""
+"""Planted bugs of replication by fetching; the simulator must find each of them."""
 
 from typing import Any
 
@@ -52,13 +52,13 @@ def _last_index(self: ProgressTracker) -> Index:
 FETCH_MUTANTS = (
     Mutant(
         "fetch-without-correlation",
-        "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",
+        "any fetch reply counts as the answer to the next fetch, so a late one cuts newer entries",
         ((FetchSchedule, "take_reply_to", _answers_anything),),
         "fetch",
     ),
     Mutant(
         "fetch-reply-for-another-end",
-        "a fetch reply is taken although the log has grown since it was asked for",
+        "a fetch reply is accepted although the log has grown since its request",
         ((fetch_receiver, "still_answers", _any_end_is_right),),
         "fetch",
     ),
@@ -70,7 +70,7 @@ FETCH_MUTANTS = (
     ),
     Mutant(
         "divergence-by-whole-terms",
-        "where logs diverge, the whole term is cut, with what both agree on; who knows it committed refuses for ever",
+        "diverging logs are cut by a whole term, even common entries; a server that committed them refuses permanently",
         ((Log, "divergence", _before_the_whole_term),),
         "fetch",
         stalls=True,
@@ -84,7 +84,7 @@ FETCH_MUTANTS = (
     ),
     Mutant(
         "fetch-leader-counts-itself-early",
-        "a leader that is fetched from counts its own entries before they are durable",
+        "a leader of fetching followers counts its own entries before they are durable",
         ((ProgressTracker, "_own_match", _last_index),),
         "fetch",
     ),

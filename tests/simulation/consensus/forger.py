@@ -1,11 +1,11 @@
-"""An attacker that holds a key and forges messages of terms far ahead, in the name of any server.
+"""An attacker with a key who forges messages with far higher terms, in the name of any server.
 
-A forged message ends where its recipient's log ends and claims that all of it is committed, so a server that believes
-it at its own term, not at the forged one, commits what no majority has. Nothing else is forged: Raft takes its voters
-at their word, and a forger that knows the current term is a voter. A leader's words go only to a server that has a term
-already: at term 0 a server believes its leader, and the transport must have proven which server speaks. Nor is anything
-forged to a server that has no vote, by the newest configuration that is committed: no server follows its term, so it
-would be of no use until the voters' term has come so far, and its operator would have to replace it.
+A forged message ends at the end of its recipient's log and claims that all of it is committed. A server that accepts it
+at its own term, not at the forged one, commits entries without a majority. Nothing else is forged: Raft trusts its
+voters, and a forger that knows the current term is a voter. A leader's messages go only to a server that has a term
+already: at term 0 a server accepts any leader, and the transport must have authenticated it. A server without a vote in
+the newest committed configuration receives no forged message. No server adopts its term, so it could not work until the
+voters reach that term, and its operator would have to replace it.
 """
 
 from collections.abc import Callable
@@ -33,13 +33,13 @@ from tests.simulation.consensus.stage import Stage
 
 TERMS = (2**30, 2**48, MAX_NUMBER - 1, MAX_NUMBER)
 EPOCHS = (2**24, 2**30, MAX_EPOCH - 1, MAX_EPOCH)
-"""On Kafka's wire a term has 31 bits."""
+"""Terms on Kafka's wire, with 31 bits."""
 _FORGED_EPOCHS_MAX = 60
-"""More forgeries could use up the terms of 31 bits, one of `TERM_STEP_MAX` after the other."""
+"""Maximum number of forgeries; more could use up the terms of 31 bits, by `TERM_STEP_MAX` each."""
 
 
 class Forger:
-    """All forgeries of one history; none in most worlds, and none when the world has healed."""
+    """All forgeries of one history; none in most worlds, and none after healing."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Forger:
         self.forged = 0
 
     def begin(self) -> None:
-        """From now on."""
+        """Schedule the first forgery."""
         if self._profile.forged_ms:
             self._stage.after(self._profile.forged_ms, self._forge)
 
@@ -82,7 +82,7 @@ class Forger:
 
 
 def _forgeries(sender: ServerId, recipient: ServerId, last: LogId, term: int) -> tuple[Message, ...]:
-    """Each message of each strategy; the wrong strategy's are dropped, like any that is implausible."""
+    """Return each message of each strategy; a core drops messages of the wrong strategy as implausible."""
     commit = MAX_NUMBER
     return (
         RequestVote(term=term, candidate=sender, last=LogId(MAX_NUMBER, term), correlation=1),

@@ -1,13 +1,13 @@
-"""One history: a world drawn from a seed, faults for a number of steps, then healing and the demand for progress.
+"""One history: a world drawn from a seed, a number of steps with faults, then healing and required progress.
 
-    trouble     servers crash between effects and start again, disks fill and rot, links are cut, clocks jump and run
-                apart, operators change the configuration and hand leadership over, clients read and write
-    healing     all servers run, everything arrives; within a bound a leader must exist, clients must be answered, lost
-                servers must be replaced, and every member must have applied the same entries; unless no server leads,
-                and the lost ones took with them what the others would need to elect one
-    judgment   what the clients saw of each key must be explained by one order of their calls
+    trouble     servers crash between effects and restart, disks fill and rot, links are cut, clocks jump and drift
+                apart, operators change the configuration and transfer leadership, clients read and write
+    healing     all servers run and all messages arrive; within a limit a leader must exist, clients must get answers,
+                lost servers must be replaced, and every member must have applied the same entries; exception: no
+                server leads, and only the lost servers could make an election possible
+    judgment    one order of the calls must explain the results that clients saw for each key
 
-One random source decides everything, so a seed and a length name a history exactly.
+One random source makes all decisions, so a seed and a length identify a history exactly.
 """
 
 import heapq
@@ -51,18 +51,16 @@ from tests.simulation.consensus.zmq_judge import ZmqJudge
 from tests.simulation.consensus.zmq_sockets import ZmqSockets
 
 _SETTLING_MS = 20_000
-_TRANSFERS_AMONG_QUESTIONS = 0.1
-_WORLDS_WITH_QUESTIONS = 0.5
-"""Simulated time within which a healed world must make progress: some sixty election timeouts."""
+"""Maximum simulated time until a healed world makes progress: about 66 maximum election timeouts."""
 _TURNS_PER_STEP_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a history is at least."""
+    """Minimum length of a history."""
 
     trouble_steps: int
-    """Steps of cores before it heals."""
+    """Steps of cores before healing."""
     steps: int
     calls: int
     """Calls of clients."""
@@ -86,14 +84,14 @@ def production_core(
     cluster_id: str | None = None,
     leader_records: LeaderRecords | None = None,
 ) -> Raft:
-    """The core as it is shipped."""
+    """Create the production core."""
     options = replace(profile.options, check_invariants=True)
     return Raft(server_id, configuration, hard_state, log, options, features, random, now, cluster_id, leader_records)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in one history."""
+    """Statistics of one history."""
 
     seed: int
     trace_digest: int
@@ -102,7 +100,7 @@ class Report:
 
 
 class World:
-    """Simulated time, and everything that lives in it."""
+    """Simulated time, and all machines, clients and faults."""
 
     def __init__(
         self,
@@ -154,15 +152,15 @@ class World:
         self._trace(f"{profile}")
 
     def _told(self, server: ServerId, configuration: Configuration) -> Configuration:
-        """What a server is told beside its log: nothing, if it joins later.
+        """Return the initial configuration of a server, which is empty for a server that joins later.
 
-        On Kafka's wire an operator formats a directory in the place of one that was lost in the same way as that one.
+        On Kafka's wire an operator formats the directory of a successor in the same way as the lost one.
         """
         is_formatted_again = self._profile.kafka is not None and is_successor(server)
         return configuration if server in configuration.voter_ids or is_formatted_again else Configuration(())
 
     def _sockets(self, features: Features) -> Callable[[Way], Sockets] | None:
-        """What the messages travel on, where it is the wire of a protocol, and who judges them there."""
+        """Return the transport of a protocol's messages, or None without a wire, and create the judge of that wire."""
         random, profile, marks = self._random, self._profile, self.checker.marks
         if features is ZMQ_RAFT:
             zmq = self._judge = ZmqJudge(random, profile, self.machines, self.checker)
@@ -173,30 +171,30 @@ class World:
         return None
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`; things of the same moment happen in the order in which they were asked for."""
+        """Run `action` in `delay_ms`; actions of the same moment run in the order of these calls."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
 
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
-        """A server took a step, of which nothing is carried out yet."""
+        """Handle a step of a server before its effects are performed."""
         self.leadership.stepped(machine, event, effects)
         if self._judge is not None:
             self._judge.stepped(machine, event, effects)
 
     def elected(self, server: ServerId) -> None:
-        """A server became leader."""
+        """Handle the election of a leader."""
         self.nemesis.elected(server)
 
     def may_lose(self, server: ServerId) -> bool:
-        """Whether the group can do without this server for ever."""
+        """Return True if the group can work without this server permanently."""
         return self.nemesis.may_lose(server)
 
     def lost(self, server: ServerId) -> None:
-        """A server will never start again."""
+        """Handle the permanent loss of a server."""
         self.nemesis.replace(server)
 
     def described_quorum(self, server: ServerId) -> Configuration | None:
-        """What a leader that this server reaches says of the voters; None: there is no such leader."""
+        """Return the configuration of a leader that this server reaches; None if there is no such leader."""
         for leader in self.machines.values():
             reached = self.network.reaches(server, leader.server_id) and self.network.reaches(leader.server_id, server)
             if leader.leads and reached:
@@ -204,12 +202,12 @@ class World:
         return None
 
     def kept(self, machine: Machine, index: Index, log: QuorumLog) -> None:
-        """A KRaft server's state began anew from a snapshot of this entry, with these records."""
+        """Check the records that a KRaft server restored from a snapshot at `index`."""
         if isinstance(self._judge, KafkaJudge):
             self._judge.kept(machine.server_id, index, log)
 
     def run(self, length: Length) -> None:
-        """Trouble, then healing and judgment; raises `ViolationError`."""
+        """Run the trouble, then healing and judgment; raises `ViolationError`."""
         self._start_all()
         self.clients.begin()
         self.nemesis.begin()
@@ -229,7 +227,7 @@ class World:
         self.checker.marks.end(set(self.checker.leaders), max(self.checker.leaders, default=0))
 
     def report(self, seed: int) -> Report:
-        """What happened."""
+        """Return the statistics of the history."""
         checker, clients, machines = self.checker, self.clients, self.machines.values()
         counts = Counter(
             {
@@ -286,8 +284,8 @@ class World:
         self._start_all()
 
     def _gets_on(self) -> bool:
-        """Heal until there is progress, or raise; False if rot has left no server that could ever be elected."""
-        # What a slow disk had begun before goes on for its time.
+        """Wait for progress after healing, or raise; return False if rot has left no electable server."""
+        # A job that a slow disk began before healing takes its full time.
         deadline = self.now + _SETTLING_MS + self._profile.steady_disk_ms
         while not self._settled():
             if self.now > deadline:
@@ -301,7 +299,10 @@ class World:
         return True
 
     def _settled(self) -> bool:
-        """A client's write was answered since healing, and all members have applied what was committed by then."""
+        """Return True if there is progress.
+
+        A write was answered since healing, and all members have applied the entries committed before it.
+        """
         configuration, gone = self.checker.configuration, [mate for mate in self.machines.values() if mate.gone]
         return (
             self.clients.writes_answered > self._answered_at_healing
@@ -312,16 +313,16 @@ class World:
         )
 
     def _followers(self) -> Iterable[ServerId]:
-        """The servers that must get the log: all members, and in a KRaft quorum the observers too that run."""
+        """Return the servers that must receive the log: all members, and the running observers of a KRaft quorum."""
         members = self.checker.configuration.member_ids
         if self._profile.kafka is None:
             return members
         return (server for server in self.machines if server in members or self._observes(self.machines[server]))
 
     def _observes(self, machine: Machine) -> bool:
-        """Whether a server that is no voter can follow: it knows one of the voters, and no epoch beyond theirs.
+        """Return True if a server without a vote can follow: it knows one of the voters, and no epoch above theirs.
 
-        One that campaigned alone, as the voter that it was, is in a later one (`Nemesis`).
+        A former voter that campaigned alone is in a later epoch (`Nemesis`).
         """
         configuration = machine.configuration
         epoch = max((other.term for other in self.machines.values() if other.leads), default=0)
@@ -335,7 +336,7 @@ class World:
         ]
 
     def _show_step(self, server: ServerId, event: Event, effects: Sequence[Effect]) -> None:
-        """A step in full only if an observer wants it; its outline goes into the fingerprint."""
+        """Show a step completely if there is an observer; add its outline to the digest."""
         if self._show is not None:
             self._show(f"{self.now} {server} {event} -> {effects}")
         kind = event.message if isinstance(event, Received) else event

@@ -1,4 +1,4 @@
-"""What a machine sees of the world, and where its answers go."""
+"""The interfaces that a machine uses: the world's schedule, and the receiver of its answers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """The world's list of things to come."""
+    """The world's schedule of actions."""
 
     @property
     def now(self) -> int:
-        """Simulated time in milliseconds."""
+        """Return simulated time in milliseconds."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
 
     def stepped(self, machine: "Machine", event: Event, effects: Sequence[Effect]) -> None:
-        """A server took a step, of which nothing is carried out yet."""
+        """Report a step of a server before its effects are performed."""
 
     def elected(self, server: ServerId) -> None:
-        """A server became leader."""
+        """Report that a server became leader."""
 
     def may_lose(self, server: ServerId) -> bool:
-        """Whether the group can do without this server for ever."""
+        """Return True if the group can work without this server permanently."""
 
     def lost(self, server: ServerId) -> None:
-        """A server will never start again."""
+        """Report that a server will never start again."""
 
     def described_quorum(self, server: ServerId) -> Configuration | None:
-        """What a leader that this server reaches says of the voters; None: there is no such leader."""
+        """Return the configuration of a leader that this server reaches; None if there is no such leader."""
 
     def kept(self, machine: "Machine", index: Index, log: QuorumLog) -> None:
-        """A KRaft server's state began anew from a snapshot of this entry, with these records."""
+        """Report that a KRaft server restored its state from a snapshot at `index`, with the records of `log`."""
 
 
 class Desk(Protocol):
-    """Where answers to clients go."""
+    """The receiver of answers to clients."""
 
     def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:
-        """How a proposal ended."""
+        """Report the outcome of a proposal."""
 
     def read_ready(self, state: StateMachine, ready: ReadReady) -> None:
-        """A read may be answered."""
+        """Report that a read may be answered."""
 
     def read_refused(self, refused: ReadRefused) -> None:
-        """A read will not be answered."""
+        """Report that a read will not be answered."""

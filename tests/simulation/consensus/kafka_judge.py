@@ -1,15 +1,15 @@
-"""What is demanded of a KRaft quorum beyond the rules of Raft: what its replicas tell each other, and keep.
+"""Rules of a KRaft quorum beyond Raft's own: for the messages between its replicas, and for their state.
 
-    high watermark     a leader of a later epoch tells no lower one than a leader before told; and no replica is told a
-                       lower one than it has heard: a follower on the JVM ends at that
-    log start          a log that begins behind its first record has a snapshot of that place or of a later one, and
-                       the snapshot ends below the high watermark
-    batches            the record batches of a fetch follow its offset without a gap, in epochs that do not fall, and
-                       none is of a later epoch than the leader's
-    single leader      a server that is named as the leader of an epoch was elected in it, not where messages are forged
-    records            a state that begins from a snapshot has the records and the producers that the whole log makes
+    high watermark     a leader never sends a lower one than a leader of an earlier epoch, and a replica never receives
+                       a lower one than before: a follower on the JVM would end
+    log start          a log without its first records has a snapshot of that place or of a later one, and the snapshot
+                       ends at or below the high watermark
+    batches            the record batches of a fetch follow its offset without a gap, their epochs never fall, and none
+                       is later than the leader's epoch
+    single leader      the server named as leader of an epoch was elected in it; not checked with forged messages
+    records            a state restored from a snapshot has the records and producers that the complete log produces
 
-Kafka's own simulation has five checks. Two of them are these, and the others are the rules of `checker`.
+Kafka's own simulation has five checks. Two of them are here, and the others are rules of `checker`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,19 +36,19 @@ from tests.simulation.consensus.state import finish_in_turns
 
 
 class KafkaJudge:
-    """The demands of one history."""
+    """The rules for one history."""
 
     def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine], checker: Checker) -> None:
         self._are_leaders_elected = not profile.forged_ms
         self._machines = machines
         self._checker = checker
         self._told: dict[Term, tuple[Index, Index]] = {}
-        """By epoch the lowest and the highest high watermark that its leader told."""
+        """The lowest and the highest high watermark that a leader sent, by epoch."""
         self._heard: dict[ServerId, tuple[int, Index]] = {}
-        """By server the highest one that it was told in its life, and the number of that life."""
+        """The run number of a server and the highest high watermark that it received in this run, by server."""
 
     def stepped(self, machine: Machine, _event: Event, _effects: Sequence[Effect]) -> None:
-        """A server took a step."""
+        """Check a step of a server."""
         if machine.life is None:
             return
         replica = machine.life.core._replica
@@ -62,7 +62,7 @@ class KafkaJudge:
             )
 
     def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
-        """A response leaves."""
+        """Check a response when it leaves."""
         self._check_leader(answerer, response)
         partition = _of_fetch(response)
         if partition is None or not isinstance(asked, Fetch):
@@ -77,7 +77,7 @@ class KafkaJudge:
             expected, before = head.last_offset + 1, head.leader_epoch
 
     def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
-        """A response has arrived; only one of the epoch that the asker is in counts."""
+        """Check a received response; it counts only if it belongs to the asker's current epoch."""
         partition, machine = _of_fetch(response), self._machines[asker]
         if partition is None or not isinstance(asked, Fetch) or partition.high_watermark < 0 or machine.life is None:
             return
@@ -95,7 +95,7 @@ class KafkaJudge:
         self._heard[asker] = machine.crashes, max(known, told)
 
     def kept(self, server: ServerId, index: Index, log: QuorumLog) -> None:
-        """A server's state began anew from a snapshot of this entry."""
+        """Check a state restored from a snapshot at `index`."""
         whole = QuorumLog(2**30)
         entries: tuple[Entry, ...] = tuple(self._checker.committed[:index])
         finish_in_turns(whole.apply(1, entries))
@@ -130,7 +130,7 @@ _OF_ELECTIONS = (VoteResponsePartition, BeginQuorumEpochResponsePartition, EndQu
 
 
 def _of_fetch(response: QuorumResponse) -> FetchResponsePartition | None:
-    """The log's part of an answer to a fetch that went well."""
+    """Return the partition of a successful fetch response."""
     if not isinstance(response, FetchResponse) or response.error_code or not response.responses:
         return None
     partition = response.responses[0].partitions[0]

@@ -1,23 +1,22 @@
-"""The connections of a KRaft quorum: requests and responses as the bytes that Kafka has for them.
+"""The connections of a KRaft quorum, with requests and responses as bytes of Kafka's protocol.
 
     core ─▶ mapping ─▶ codec ─▶ bytes ──a connection, in order──▶ codec ─▶ mapping ─▶ core
     core ◀─ mapping ◀─ codec ◀─ bytes ◀───────────────────────── codec ◀─ mapping ◀─ core
 
-What runs is what the production transport and service are made of; only the streams are exchanged, and what waits for
-them. Entries travel as record batches.
+The production transport and service run here; only the streams, and the tasks that wait for them, are
+replaced. Entries are sent as record batches.
 
-*The asker* has two connections to a peer, as `KraftTransport` has: a parked fetch holds up nothing but fetches. A
-request goes to the address that the configuration has for the peer, whichever server listens there by now: the one
-that took its place has its id and another directory. When a connection opens, the asker learns which version of Vote
-the other end has. Responses come in the order of the requests, so the oldest request is what the next one answers, and
-the correlation id confirms it. Of what cannot be sent the newest request of each kind waits, while the asker rests
-between its tries, longer after each that failed.
+*The asker* has two connections to a peer, like `KraftTransport`: a parked fetch delays only fetches. A request goes to
+the address of the peer in the configuration, regardless of the server that listens there now: a successor has the same
+id and another directory. When a connection opens, the asker learns the other end's version of Vote. Responses arrive in
+the order of the requests, so the next one belongs to the oldest request; the correlation id confirms it. If requests
+cannot be sent, the newest of each kind waits. The asker pauses between its tries, longer after each failure.
 
-*The answerer* takes one request of a connection after the other. Its answer is made a moment after the core has
-replied, when the core may be in another epoch.
+*The answerer* processes one request of a connection after another. It builds a response a moment after the reply of the
+core, when the core may be in another epoch.
 
-A connection breaks when the way is cut, when either end stops, when the address of the peer changes, or when a request
-has waited too long. Everything on it is lost then.
+A connection breaks when the link is cut, when either end stops, when the address of the peer changes, or when a request
+has waited too long. Everything in transit is lost then.
 """
 
 import math
@@ -66,41 +65,41 @@ _CLIENT_ID: Final = "raft-client"
 _WAITING_MAX: Final = 64
 _RETRANSMISSION_MS: Final = 150
 _RESETS: Final = 0.3
-"""Of the packets that get lost so many end the connection; the others come late."""
+"""Share of lost packets that end the connection; the others arrive late."""
 _LATE_ANSWER_MS: Final = 4
 
 
 class Host(Protocol):
-    """A server, as its connections know it."""
+    """A server as its connections see it."""
 
     @property
     def node(self) -> KafkaNode | None:
-        """The parts of its life; None while it is down."""
+        """Return the parts of its run; None while it is down."""
 
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """What it has of the quorum's requests, by API."""
+        """Return the supported versions of the quorum's requests, by API."""
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """Do `action` now or at the end of a pause, if this life lasts so long."""
+        """Run `action` now or after a pause, if this run has not ended by then."""
 
     def step(self, event: Event) -> None:
-        """Give its core an event."""
+        """Pass an event to its core."""
 
 
 class Judge(Protocol):
-    """What is demanded of what servers tell each other."""
+    """Rules for the messages between servers."""
 
     def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
-        """A response leaves."""
+        """Check a response when it leaves."""
 
     def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
-        """A response has arrived, and its core is about to take it."""
+        """Check a received response before the core processes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A request without an answer."""
+    """A request without a response."""
 
     correlation_id: int
     api_key: ApiKey
@@ -116,7 +115,7 @@ class _Connection:
     versions: Mapping[int, tuple[int, int]]
     waiting: deque[_Waiting] = field(default_factory=deque)
     unread: deque[bytes] = field(default_factory=deque)
-    """What has arrived while the answerer works on an earlier request."""
+    """Frames received while the answerer processes an earlier request."""
     is_answering: bool = False
     correlation_id: int = 0
     requests_until_ms: int = 0
@@ -126,16 +125,16 @@ class _Connection:
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The way from one life of a server to one peer, for one purpose."""
+    """The connection from one run of a server to one peer, for one purpose."""
 
     asker: ServerId
     node: KafkaNode
     peer: ReplicaKey
     connection: _Connection | None = None
     queued: dict[type[Request], tuple[Request, int]] = field(default_factory=dict)
-    """The newest request of each kind that waits for a connection, and until when."""
+    """The newest request of each kind that waits for a connection, and its deadline."""
     is_busy: bool = False
-    """It connects, or rests between two tries."""
+    """True while it connects, or pauses between two tries."""
     backoff: Backoff = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +143,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
-    """A request that the answerer's core has."""
+    """A request passed to the answerer's core."""
 
     connection: _Connection
     incoming: ApiRequest
@@ -174,14 +173,14 @@ class KafkaLinks:
         self._way = way
         self._lanes: dict[tuple[ServerId, ReplicaKey, Purpose], _Lane] = {}
         self._taken: dict[tuple[ServerId, int], _Taken] = {}
-        # A forger's messages have the correlation 1.
+        # A forger's messages have correlation 1.
         self._correlation = 1
         self.lost = 0
         self.broken = 0
         self.repeated = 0
 
     def ask(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
-        """A core has a request sent."""
+        """Send a request of a core."""
         node, peer, purpose = self._hosts[asker].node, replica(recipient), purpose_of(request)
         if node is None:
             return
@@ -200,7 +199,7 @@ class KafkaLinks:
             self._connect(lane)
 
     def answer(self, answerer: ServerId, recipient: ServerId, reply: Reply) -> None:
-        """A core answers what its service has handed to it."""
+        """Send the reply of a core to a request."""
         taken = self._taken.pop((answerer, reply.correlation), None)
         if taken is None or sender_of(taken.asked) != recipient:
             self.lost += 1
@@ -209,7 +208,7 @@ class KafkaLinks:
         self._way.after(late_ms, lambda: self._of_life(taken.node, answerer, lambda: self._make_answer(taken, reply)))
 
     def stopped(self, server: ServerId) -> None:
-        """It is down: whatever it held open is broken."""
+        """Break all connections of a stopped server."""
         stopping = {key: lane for key, lane in self._lanes.items() if key[0] == server}
         for key in stopping:
             del self._lanes[key]
@@ -219,7 +218,7 @@ class KafkaLinks:
         self._taken = {key: taken for key, taken in self._taken.items() if key[0] != server}
 
     def keep_members(self, server: ServerId, members: frozenset[ServerId]) -> None:
-        """The server ends its connections to others, if nothing is under way on them."""
+        """Close the server's idle connections to non-members."""
         for key, lane in list(self._lanes.items()):
             idle = not lane.queued and (lane.connection is None or not lane.connection.waiting)
             if key[0] == server and key[1] not in members and idle:
@@ -262,7 +261,7 @@ class KafkaLinks:
         return next((each for each in self._hosts if self._hosts[each].node and host_of(each) == host), None)
 
     def _rest(self, lane: _Lane) -> None:
-        """Rest before the next try, longer after each that failed."""
+        """Pause before the next try, longer after each failure."""
         lane.is_busy = True
         pause_ms = math.ceil(lane.backoff.next_s() * 1000)
         self._way.after(pause_ms, lambda: self._of_lane(lane, lambda: self._go_on(lane)))
@@ -313,7 +312,7 @@ class KafkaLinks:
             self._hosts[connection.answerer].when_awake(lambda: self._read(connection))
 
     def _read(self, connection: _Connection) -> None:
-        """Take the next request, if the one before is answered."""
+        """Process the next request after the response to the previous one."""
         answerer = connection.answerer
         node = self._hosts[answerer].node
         if connection.is_broken or connection.is_answering or not connection.unread or node is None:
@@ -361,7 +360,7 @@ class KafkaLinks:
             self._hosts[connection.lane.asker].when_awake(lambda: self._take(connection, frame))
 
     def _take(self, connection: _Connection, frame: bytes) -> None:
-        """A response has come: it answers the oldest request."""
+        """Process a response; it belongs to the oldest request."""
         lane = connection.lane
         if connection.is_broken:
             self.lost += 1
@@ -383,7 +382,7 @@ class KafkaLinks:
         self._way.deliver(lane.peer, lane.asker, reply)
 
     def _of_life(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
-        """Do something when the server is awake, if it still lives the same life."""
+        """Run `action` when the server is awake, if the same run continues."""
         if self._hosts[server].node is node:
             self._hosts[server].when_awake(action)
 
@@ -393,7 +392,7 @@ class KafkaLinks:
             self._of_life(lane.node, lane.asker, action)
 
     def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
-        """Whether something arrives; a connection ends that cannot bring it."""
+        """Return True if a message arrives; break a connection that cannot deliver it."""
         if connection.is_broken:
             self.lost += 1
             return False
@@ -407,7 +406,10 @@ class KafkaLinks:
         return self._way.reaches(one, other) and self._way.reaches(other, one)
 
     def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
-        """When what leaves now arrives: a lost packet is sent again, and all behind it wait; or the connection ends."""
+        """Return the arrival time of a message sent now.
+
+        A lost packet is sent again and delays all later ones, or the connection ends.
+        """
         delay_ms = self._way.draw_delay_ms()
         if self._way.draw_loss():
             delay_ms += self._random.randrange(_RETRANSMISSION_MS)
@@ -431,7 +433,7 @@ class KafkaLinks:
 
 
 def says_nothing_of_raft(response: QuorumResponse) -> bool:
-    """Whether the answer is an error that the core has no word for: of a busy server, or one for another replica."""
+    """Return True for an error without a meaning for the core: of a busy server, or for another replica."""
     topics = response.responses if isinstance(response, FetchResponse) else response.topics
     codes = {response.error_code, *(partition.error_code for topic in topics for partition in topic.partitions)}
     return bool(codes & {ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.INVALID_VOTER_KEY})

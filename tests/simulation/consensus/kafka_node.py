@@ -1,11 +1,11 @@
-"""What stands between the core of a simulated KRaft server and its connections: the production parts of one life.
+"""The parts between the core of a simulated KRaft server and its connections: the production parts of one run.
 
-    names      which replica an id means and where it is      QuorumNames
-    replies    the core's replies as responses                QuorumReplies, AnsweringLeader
-    transport  how long to rest before the next try           KraftTransport, of which nothing runs
+    names      maps an id to a replica and its address        QuorumNames
+    replies    builds responses from the core's replies       QuorumReplies, AnsweringLeader
+    transport  draws the pause before the next try            KraftTransport; none of its tasks run
 
-All servers listen on one port, each on a host of its own, which the one that takes the place of a server without its
-directory gets with the id. Commands are what a client's record batch becomes in the log.
+All servers listen on one port, each on its own host. The successor of a server without its directory has the same id
+and host. Commands are the entries that the log derives from a client's record batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ _PORT = 9093
 _RETRY = RetryTimes(first_ms=5, max_ms=200)
 _LAST_SEQUENCES = 2**31 - 5
 _PRODUCERS = 1_000
-"""The ids of producers begin here."""
+"""The first producer id."""
 _FIRST_VERSIONS = {
-    # Before these the quorum's requests have no directory ids, or Fetch says nothing of epochs.
+    # Older versions of the quorum's requests lack directory ids, or Fetch lacks epochs.
     True: {ApiKey.VOTE: 0, ApiKey.BEGIN_QUORUM_EPOCH: 0, ApiKey.END_QUORUM_EPOCH: 0, ApiKey.FETCH: 12},
     False: {ApiKey.VOTE: 1, ApiKey.BEGIN_QUORUM_EPOCH: 1, ApiKey.END_QUORUM_EPOCH: 1, ApiKey.FETCH: 17},
 }
@@ -49,12 +49,12 @@ _FIRST_SNAPSHOT_VERSIONS = {True: 0, False: 1}
 
 
 def host_of(server_id: ServerId) -> str:
-    """Where a server listens."""
+    """Return the host of a server."""
     return f"10.0.0.{replica(server_id).id}"
 
 
 def named_for_kafka(ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Servers with the addresses of their listeners."""
+    """Return servers with the addresses of their listeners."""
     return tuple(server_of(replica(each), (_listener(each),)) for each in ids)
 
 
@@ -63,7 +63,7 @@ def _listener(server_id: ServerId) -> Endpoint:
 
 
 def draw_versions(random: Random, rates: KafkaRates) -> Mapping[int, tuple[int, int]]:
-    """What one server has of the quorum's requests, by API: the newest versions, or some that are older."""
+    """Return the versions of the quorum's requests that one server supports, by API: the newest, or some older ones."""
     lowest = {**_FIRST_VERSIONS[rates.static], ApiKey.FETCH_SNAPSHOT: _FIRST_SNAPSHOT_VERSIONS[rates.static]}
     is_old = random.random() < rates.old_versions
     return {
@@ -74,7 +74,7 @@ def draw_versions(random: Random, rates: KafkaRates) -> Mapping[int, tuple[int, 
 
 @dataclass(slots=True)
 class KafkaNode:
-    """One life."""
+    """The parts of one run."""
 
     names: QuorumNames
     replies: QuorumReplies
@@ -82,7 +82,7 @@ class KafkaNode:
 
 
 def make_node(server_id: ServerId, configuration: Configuration, core: Raft, random: Random) -> KafkaNode:
-    """The parts of a server that begins a life; `configuration` is what it was told beside its log."""
+    """Create the parts of a starting server; `configuration` is its initial configuration, not part of its log."""
     own = replica(server_id)
     names = QuorumNames(own, (_listener(own),), configuration)
     names.change(core.describe().configuration, ())
@@ -94,7 +94,7 @@ def make_node(server_id: ServerId, configuration: Configuration, core: Raft, ran
 
 
 class KafkaCommands:
-    """Commands as Kafka's producers send them: batches of records, of which some come from a producer with an id."""
+    """Commands as Kafka's producers send them: batches of records, some from a producer with an id."""
 
     def __init__(self, random: Random, batch_records: int) -> None:
         self.batch_records = batch_records
@@ -102,7 +102,7 @@ class KafkaCommands:
         self._sequences: dict[int, int] = {}
 
     def batch(self, values: Sequence[bytes], now_ms: int, producer: int | None = None) -> tuple[bytes, ...]:
-        """The commands of one batch; a producer's sequences go on from its last one, and come round."""
+        """Return the commands of one batch; a producer's sequences continue after its last one, and wrap around."""
         random = self._random
         records = tuple(
             Record(
@@ -122,11 +122,11 @@ class KafkaCommands:
         )
 
     def head(self, now_ms: int) -> bytes:
-        """The head of what a leader is asked to append by itself."""
+        """Return the head of an entry that a leader appends itself."""
         return leader_head(UNIX_MS + now_ms)
 
 
 def command_in(data: bytes) -> bytes:
-    """What the application has put into a record."""
+    """Return the application's value of a record."""
     _, value, _ = decode_tail(entry_tail(data))
     return value or b""

@@ -1,7 +1,7 @@
-"""The state of a simulated KRaft server: the store of all strategies, and beside it the production state of a voter.
+"""The state of a simulated KRaft server: the store of all strategies, and the production state of a voter.
 
-The bytes of a snapshot are whole record batches, as Kafka's form demands: those of `QuorumLog`, which keeps all records
-and the table of producers, and behind them one batch that holds the store.
+The bytes of a snapshot are complete record batches, as Kafka's format requires: the batches of `QuorumLog`, which holds
+all records and the producer table, then one batch with the store.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,10 @@ _MAX_BYTES = 2**30
 
 
 class KafkaStateMachine(StateMachine):
-    """What one life holds. `on_kept` tells the judge the records and producers that came out of a snapshot."""
+    """The state machine of one run.
+
+    `on_kept` reports to the judge the records and producers restored from a snapshot.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class KafkaStateMachine(StateMachine):
 
     @property
     def captured_index(self) -> Index:
-        """Of which entry a snapshot would be now."""
+        """Return the index of a snapshot taken now."""
         return self.log.snapshot_index()
 
     def _state(self) -> bytes:
@@ -67,5 +70,5 @@ class KafkaStateMachine(StateMachine):
 
 
 def kept(log: QuorumLog) -> tuple[list[Entry], dict[int, Producer]]:
-    """What a log's state holds: the records, and the producers in their order."""
+    """Return the records and the ordered producers of a log's state."""
     return list(log.records), dict(log.producers)

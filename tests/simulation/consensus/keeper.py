@@ -1,4 +1,4 @@
-"""What a machine has that outlives it: the disk, and all that is wrong with it."""
+"""The persistent part of a machine: its disk, with all faults of the disk."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -17,7 +17,7 @@ _EVERYTHING = 2**62
 
 
 class Keeper:
-    """The disk of one server from life to life."""
+    """The disk of one server across its runs."""
 
     def __init__(
         self, server_id: ServerId, profile: Profile, random: Random, checker: Checker, form: SnapshotForm
@@ -34,7 +34,7 @@ class Keeper:
         self.rotten = False
 
     def open(self, operate: Callable[[Sequence[DiskOperation]], None]) -> Recovery:
-        """Recover, and have the judge look at what came out; raises `StorageError`, and whatever `operate` does."""
+        """Recover, and have the judge check the result; raises `StorageError` and the errors of `operate`."""
         self._generation += 1
         own = place_of(self._server_id)
         owner = Owner(own.to_bytes(8, "big"), self._generation, place=1)
@@ -54,11 +54,11 @@ class Keeper:
         return recovery
 
     def power_off(self) -> None:
-        """What is not synced may be lost or torn."""
+        """Lose or tear unsynced writes."""
         self.disk = self.disk.after_crash(self._random)
 
     def rot_entry(self, storage: Storage, proven: Index) -> str | None:
-        """A bit of an entry turns of which something else says that it is durable; None if there is no such entry."""
+        """Flip a bit of an entry that other data proves durable; return None if there is no such entry."""
         first, last = storage.start.index + 1, min(proven, storage.last.index)
         if first > last:
             return None
@@ -70,24 +70,24 @@ class Keeper:
         return f"{extent.file} at {offset_bytes}"
 
     def rot_anywhere(self) -> str:
-        """A bit turns, anywhere."""
+        """Flip any bit."""
         self.rotten = True
         return self.disk.rot_anywhere(self._random)
 
     def fill_up(self, until_ms: int) -> None:
-        """There is no space until then."""
+        """Leave the disk without space until `until_ms`."""
         self._full_until_ms = max(self._full_until_ms, until_ms)
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether there is no space."""
+        """Return True if the disk is full."""
         return now_ms < self._full_until_ms
 
     def break_off(self, job: WriteJob, start: int) -> int:
-        """A job stops in its midst for want of space; returns where to go on later."""
+        """Stop a job midway because the disk is full; return the place to resume."""
         return self.disk.fill_up(job.operations, start, self._random)
 
     def give_up(self, job: SnapshotWrite | PreparationJob) -> None:
-        """Nothing waits for a snapshot, or for the log's next segment, that finds no space: its file is removed."""
+        """Remove the file of a snapshot or of the log's next segment if the disk is full: nothing waits for it."""
         if isinstance(job, SnapshotWrite):
             self._checker.marks.see("snapshot given up for want of disk space")
         self.disk.fill_up(job.operations, 0, self._random)

@@ -1,4 +1,4 @@
-"""Bugs planted in what is KRaft's own: its wire, its record batches and its directories."""
+"""Planted bugs of KRaft's own parts: its wire, its record batches and its directories."""
 
 import struct
 from dataclasses import replace
@@ -61,25 +61,25 @@ def _by_offset_alone(self: Log, position: LogId) -> bool:
 KRAFT_MUTANTS = (
     Mutant(
         "kraft-vote-for-another-directory",
-        "a server that has lost its directory answers in the place of the voter that it was",
+        "a server that has lost its directory answers as the voter that it was",
         ((replica_names, "is_for_us", _is_for_our_number), (mapping, "is_for_us", _is_for_our_number)),
         "kraft",
     ),
     Mutant(
         "kraft-fetch-of-another-directory",
-        "what a server without its directory fetches counts as held by the voter that it was",
+        "fetches of a server that has lost its directory count for the voter that it was",
         ((QuorumNames, "replica_key", _key_of_the_voter),),
         "kraft",
     ),
     Mutant(
         "kraft-high-watermark-at-once",
-        "a new leader tells a high watermark before it has committed an entry of its own epoch",
+        "a new leader sends a high watermark before it has committed an entry of its own epoch",
         ((Answering, "high_watermark", _always_told),),
         "kraft",
     ),
     Mutant(
         "kraft-high-watermark-of-a-moment-later",
-        "an answer tells the high watermark of its reply because the server knows a later one when the answer leaves",
+        "a response has the high watermark of its reply because the server has a later one when the response leaves",
         ((AnsweringLeader, "now", _as_the_server_knows_now),),
         "kraft",
     ),
@@ -91,7 +91,7 @@ KRAFT_MUTANTS = (
     ),
     Mutant(
         "kraft-epoch-of-the-newest-entry",
-        "record batches have the epoch of the newest entry in the answer, not each its own",
+        "all record batches have the epoch of the newest entry in the response",
         ((QuorumReplies, "_records", _in_the_newest_epoch),),
         "kraft",
     ),
@@ -103,7 +103,7 @@ KRAFT_MUTANTS = (
     ),
     Mutant(
         "kraft-match-by-offset-alone",
-        "a fetch is served without comparing the epoch at its offset, so logs that diverge are never cut",
+        "a fetch is served without comparing the epoch at its offset, so diverging logs are never cut",
         ((Log, "matches", _by_offset_alone),),
         "kraft",
     ),

@@ -1,16 +1,16 @@
-"""What is demanded of leaders beyond the safety of the log, at each step and while the trouble lasts.
+"""Rules for leaders beyond the safety of the log, checked at each step of the trouble phase.
 
-    lease          while a leader may answer reads from memory no server leads a later term
-    promise        where there are leases, a server that has confirmed a leader neither forgets it nor votes for another
-                   else for the minimum election timeout, unless that leader resigns or hands its leadership over
-    check-quorum   a leader that no majority has sent a word within two minimum election timeouts has resigned
-    slow disks     a leader stays leader while nothing is wrong but the disks of its followers, which are slow
-    stuck          a leader has resigned that has proposals waiting, and for long has neither committed anything nor got
-                   a voter any nearer to what had to be committed then: so that others may try. What comes after that
-                   counts for nothing, or a leader whose disk hangs would stay for as long as clients ask
+    lease          while a leader may answer reads from memory, no server leads a later term
+    promise        with leases, a server that has confirmed a leader does not drop it or vote for another server within
+                   the minimum election timeout, unless that leader resigns or transfers its leadership
+    check-quorum   a leader that receives no messages from a majority for two minimum election timeouts resigns
+    slow disks     a leader remains leader while only the disks of its followers are slow
+    stuck          a leader with waiting proposals resigns if for a long time it has committed nothing and no voter has
+                   moved closer to the end of the log at the last commit, so that other servers may try; later entries
+                   do not count, or a leader with a hung disk would remain while clients send requests
 
-Times are those of the leader's own clock. What counts as a word is whatever was delivered, so the demand is weaker than
-the rule of the core: the core counts fewer words and takes a shorter time.
+Times are measured by the leader's own clock. Every delivered message counts as contact, so the rule is weaker than in
+the core: the core counts fewer messages and uses a shorter time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ _STUCK_TIMEOUTS = 6
 
 @dataclass(slots=True)
 class _LeaderTerm:
-    """One leader in one term, as far as the demands concern it."""
+    """The state of one leader in one term."""
 
     life: Life
     since_ms: int
@@ -54,16 +54,16 @@ class _LeaderTerm:
     configured_ms: int = 0
     commit: Index = 0
     wanted: Index | None = None
-    """Where the log ended when something was last committed, or proposals began to wait; None: none waits."""
+    """End of the log at the last commit, or when proposals began to wait; None: none waits."""
     held: int = 0
-    """How much of the log up to there the voters hold, added up."""
+    """Sum of the entries up to `wanted` that the voters hold."""
     moved_ms: int = 0
-    """When the commit index or that last rose, a follower spoke of a snapshot, or nothing waited."""
+    """Last time when the commit index or `held` rose, a follower requested or stored a chunk, or no proposal waited."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """What a server owes the leader that it has confirmed last."""
+    """The promise of a server to the leader that it last confirmed."""
 
     leader: ServerId
     term: Term
@@ -71,7 +71,7 @@ class _Promise:
 
 
 class Leadership:
-    """The demands of one history."""
+    """The rules for the leaders of one history."""
 
     def __init__(self, profile: Profile, machines: Mapping[ServerId, Machine]) -> None:
         self._options = profile.options
@@ -82,13 +82,13 @@ class Leadership:
         self._commit_at_first: Index = 0
 
     def expect_undisturbed(self, server: ServerId | None, committed: Index) -> None:
-        """From now on nothing is wrong that may cost `server` its leadership; None: that is over."""
+        """Start to require that `server` remains leader; None: stop."""
         if self._undisturbed is not None and committed <= self._commit_at_first:
             raise ViolationError(f"slow disks: leader {self._undisturbed} committed nothing all the time")
         self._undisturbed, self._commit_at_first = server, committed
 
     def stepped(self, machine: Machine, event: Event, effects: Sequence[Effect]) -> None:
-        """A server took a step."""
+        """Check a step of a server."""
         if self._options.lease_clock_bound_ms is not None:
             self._check_promises(machine, event, effects)
         server, life = machine.server_id, machine.life
@@ -107,7 +107,8 @@ class Leadership:
         if isinstance(event, Received):
             leader_term.heard_ms[event.sender] = now
             if isinstance(event.message, SnapshotReply | FetchSnapshot):
-                # How much of a snapshot a follower holds is not told, only that it has stored or wants a chunk.
+                # The messages do not show how much of a snapshot a follower holds, only that it stored or requested a
+                # chunk.
                 leader_term.moved_ms = now
         elif isinstance(event, DeadlineReached):
             self._check(machine.server_id, leader_term, now)
@@ -141,7 +142,7 @@ class Leadership:
             self._promises[machine.server_id] = _Promise(leader, term, machine.clock_ms)
 
     def _check_grant(self, machine: Machine, request: RequestVote) -> None:
-        """A leader that hands its leadership over has no lease any more, and its followers owe it nothing."""
+        """Check a granted vote. A leader that transfers its leadership loses its lease, and promises to it end."""
         promise = self._binding(machine)
         if promise is None or request.candidate == promise.leader:
             return
@@ -155,7 +156,7 @@ class Leadership:
             raise ViolationError(f"promise: server {machine.server_id} forgets {promise}")
 
     def _binding(self, machine: Machine) -> _Promise | None:
-        """What the server has promised, if that leader still leads and counts on it."""
+        """Return the promise of the server, if its leader still leads and relies on it."""
         promise = self._promises.get(machine.server_id)
         if promise is None or machine.clock_ms >= promise.made_ms + self._options.leader_stickiness_ms:
             return None
@@ -163,7 +164,7 @@ class Leadership:
         return promise if leader.leads and leader.term == promise.term else None
 
     def _check_leases(self, leader: Machine) -> None:
-        """A deposed leader that has not noticed yet may still lead, if it has no lease."""
+        """Check that no other server has a lease of an older term. A deposed leader without a lease may still exist."""
         for other in self._machines.values():
             if other.has_lease and leader.term > other.term:
                 raise ViolationError(f"lease: server {leader.server_id} leads while {other.server_id} has a lease")
@@ -198,7 +199,7 @@ class Leadership:
     def _heard_by_majority_ms(
         self, server: ServerId, leader_term: _LeaderTerm, voters: Iterable[ServerId], now: int
     ) -> int:
-        """Since when a majority of these has spoken, each at least once."""
+        """Return the time since which a majority of these voters has sent messages, each at least one."""
         begun_ms = max(leader_term.since_ms, leader_term.configured_ms)
         latest = sorted(
             (now if voter == server else max(begun_ms, leader_term.heard_ms.get(voter, 0)) for voter in voters),

@@ -1,20 +1,19 @@
-"""Whether a history of reads and writes is one that a single store could have shown (Herlihy and Wing 1990).
+"""Decides if a single store could have produced a history of reads and writes (Herlihy and Wing 1990).
 
-Each key is judged on its own, for linearizability is local. No value is written twice and each answered write says
-which value it found, so nothing has to be searched, and no judgment is ever given up: the decision is exact, in time
-that grows at most with the square of the history (Gibbons and Korach 1997, "Testing shared memories", for registers
-whose values differ).
+Linearizability is local, so each key is judged separately. All written values differ, and each answered write returns
+the value that it replaced. The decision is therefore exact, without a search. Its time grows at most with the square
+of the history (Gibbons and Korach 1997, "Testing shared memories", for registers whose values differ).
 
-    span      the time in which a value was the key's: its write comes first, then every read of it, in any order that
-              their times permit. `ended` is the first answer among them, `begun` the last call. It can be over before
-              another span begins only if none of its calls comes after an answer of that one.
-    chain     spans that follow each other at once, because each one's write found the value of the one before
+    span      the time when the key had one value: its write, then every read of it, in any order that their times
+              permit; `ended` is the first answer among them, `begun` the last call; a span can precede another one only
+              if none of its calls comes after an answer of the other
+    chain     consecutive spans: each write found the value of the previous span
 
-So one order of all operations exists exactly if one order of the chains does: none may begin before one that must be
-over has ended, neither within a chain nor, however many steps around, between chains.
+An order of all operations exists exactly if an order of the chains exists. No chain or span may begin before a
+required predecessor has ended: within a chain, and across chains over any number of steps.
 
-An operation without an answer may have taken effect at any time after its call, or never. If its value was never seen
-it may as well come last, so it is left out; the others stay open to the end.
+An operation without an answer may have taken effect at any time after its call, or never. If its value was never read,
+it may have been last, so it is ignored; the others remain open until the end.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,26 +22,26 @@ from enum import Enum
 from graphlib import CycleError, TopologicalSorter
 
 NOTHING = 0
-"""The value of a key that was never written."""
+"""The value of a key before its first write."""
 _EVER = 2**62
-"""Later than every moment of a history."""
+"""A moment after the end of every history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a client on one key. No two moments of a history are equal."""
+    """One call of a client on one key. All moments of a history differ."""
 
     key: int
     written: int | None
-    """A value that no other operation writes; None: this one reads."""
+    """The written value, unique among all operations; None: a read."""
     found: int | None
-    """The value before the write, or the value read; None if no answer came."""
+    """The value before the write, or the read value; None without an answer."""
     called: int
     answered: int | None
 
 
 class Verdict(Enum):
-    """What the history is."""
+    """The result for a history or a key."""
 
     LINEARIZABLE = "linearizable"
     CONTRADICTORY = "contradictory"
@@ -50,7 +49,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """The verdict on a history, and the key that it is about unless all is well."""
+    """The verdict on a history, and the contradictory key, if any."""
 
     verdict: Verdict
     key: int | None = None
@@ -58,14 +57,14 @@ class Judgment:
 
 @dataclass(slots=True)
 class _Span:
-    """The time in which one value was the key's."""
+    """The time when the key had one value."""
 
     written: int
-    """When its write was called."""
+    """Time of the call of its write."""
     ended: int
-    """The first answer among its operations."""
+    """Time of the first answer among its operations."""
     begun: int
-    """The last call among its operations."""
+    """Time of the last call among its operations."""
 
     def add(self, operation: Operation) -> None:
         self.ended = min(self.ended, operation.answered or _EVER)
@@ -106,7 +105,10 @@ def judge_key(history: Sequence[Operation]) -> Verdict:
 
 
 def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_Span]] | None:
-    """The spans by chains, the one of NOTHING first; None if two writes found one value, or one was never written."""
+    """Group the spans into chains, first NOTHING's.
+
+    Return None if two writes found the same value, or if a write found a value that was never written.
+    """
     following: dict[int, int] = {}
     for write in writes:
         if write.found is not None and write.written is not None:
@@ -120,7 +122,7 @@ def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_
             chain.append(following[chain[-1]])
         chains.append(chain)
     if sum(map(len, chains)) < len(spans):
-        return None  # writes that found each other's values in a circle
+        return None  # a cycle of writes that found each other's values
     chains.sort(key=lambda chain: chain[0] != NOTHING)
     return [[spans[value] for value in chain] for chain in chains]
 

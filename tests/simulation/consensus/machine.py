@@ -1,9 +1,8 @@
-"""One simulated server: production core, executor and storage over a disk in memory, and the loop between them.
+"""One simulated server: production core, executor and storage on an in-memory disk, and the loop between them.
 
-A machine lives, crashes between any two effects or any two operations of its disk, and lives again with what the disk
-kept: synced bytes, and any part of the others, torn or not. During a pause nothing happens on it, and what arrived
-meanwhile is taken up afterwards. A full disk makes it wait; rot ends it for good, and with it the server: the one that
-takes its place is new.
+A machine runs, crashes between any two effects or any two disk operations, and restarts with the remaining content of
+the disk: all synced bytes, and any part of the others, torn or complete. A paused machine does nothing, and handles the
+received events after the pause. A full disk makes it wait. Bit rot stops it permanently; a new server replaces it.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,33 +70,33 @@ _FULL_RETRY_MS = 40
 
 
 def _clock_error(profile: Profile, random: Random) -> float:
-    """Where leases are at stake every clock is as wrong as is allowed."""
+    """Return the drift of the clock; with leases, every clock has the maximum permitted error."""
     rate = profile.clock_rate
     return random.choice((-rate, rate)) if profile.kind is Kind.LEASE else random.uniform(-rate, rate)
 
 
 class CrashedError(Exception):
-    """The machine died between two effects."""
+    """The machine crashed between two effects."""
 
 
 @dataclass(slots=True)
 class Life:
-    """Everything volatile of one life."""
+    """All volatile state of one run."""
 
     core: Raft
     executor: Executor
     state: StateMachine
     storage: Storage
     proven: Index
-    """Entries up to here are durable, and something else on the disk says so: their rot is never taken for a tear."""
+    """Last index that other data on the disk proves durable: recovery must never treat rot up to it as a torn write."""
     job: Job | None = None
     node: KafkaNode | None = None
-    """What stands between core and connections, on Kafka's wire."""
+    """Adapter between core and connections, on Kafka's wire."""
     timer: int = -1
     blocked: WriteJob | None = None
-    """The group that waits for space; other jobs go on beside it."""
+    """The group that waits for disk space; other jobs continue."""
     done: int = 0
-    """Operations of that group that need not be repeated."""
+    """Number of operations of that group that need not be repeated."""
     full: bool = False
 
 
@@ -149,43 +148,43 @@ class Machine:
 
     @property
     def node(self) -> KafkaNode | None:
-        """What stands between core and connections; None while it is down."""
+        """Return the adapter between core and connections; None while the machine is down."""
         return None if self.life is None else self.life.node
 
     @property
     def clock_ms(self) -> int:
-        """This machine's own monotonic clock."""
+        """Return the time of this machine's own monotonic clock."""
         return self._clock.reads(self._world.now)
 
     @property
     def term(self) -> Term:
-        """The latest term that it knows of in this life."""
+        """Return the latest term of the current run."""
         return 0 if self.life is None else self.life.core.describe().term
 
     @property
     def configuration(self) -> Configuration | None:
-        """The newest in its log; None while it is down."""
+        """Return the newest configuration in the log; None while the machine is down."""
         return None if self.life is None else self.life.core.describe().configuration
 
     @property
     def snapshot_bytes(self) -> int:
-        """The size of the stored snapshot."""
+        """Return the size of the stored snapshot."""
         snapshot = None if self.life is None else self.life.core._replica.log.snapshot
         return 0 if snapshot is None else snapshot.size_bytes
 
     @property
     def has_lease(self) -> bool:
-        """Whether it would answer a read from memory now, as a leader."""
+        """Return True if the machine is a leader that could answer a read from memory now."""
         leader = None if self.life is None else self.life.core._role.as_leader
         return leader is not None and leader.lease.holds(self.clock_ms)
 
     @property
     def is_lost(self) -> bool:
-        """Whether it will never start again, or perhaps not."""
+        """Return True if the machine will never start again, or possibly not."""
         return self.gone or self._keeper.rotten
 
     def start(self, others: list["Machine"]) -> None:
-        """Begin a life with what the disk holds; a crash in the midst of recovery ends it at once."""
+        """Start with the content of the disk; a crash during recovery ends the run immediately."""
         recovery = self._open_storage()
         configuration = None if recovery is None else self._first_configuration(recovery.log)
         if configuration is None or recovery is None:
@@ -209,7 +208,7 @@ class Machine:
 
     @property
     def _handshakes(self) -> bool:
-        """Whether servers learn of each other's extensions at once; on Kafka's wire each connection tells."""
+        """Return True if servers exchange their extensions immediately; on Kafka's wire each connection does so."""
         return self._features is not ZMQ_RAFT and self._profile.kafka is None
 
     def _snapshot_form(self) -> SnapshotForm:
@@ -221,7 +220,7 @@ class Machine:
         return UNIX_MS + self.clock_ms
 
     def _first_configuration(self, log: RecoveredLog) -> Configuration | None:
-        """What the server is told beside its log; None if it has to ask a leader and there is none."""
+        """Return the initial configuration; None if a leader must provide it and no leader is reachable."""
         if self._profile.kafka is None or self._configuration.voters or log.names_configuration:
             return self._configuration
         return self._world.described_quorum(self.server_id)
@@ -250,12 +249,12 @@ class Machine:
         self._world.kept(self, index, log)
 
     def crash(self) -> None:
-        """Lose everything volatile; an unfinished write stops somewhere, and what is not synced may be lost or torn."""
+        """Discard all volatile state. An unfinished write stops midway, and unsynced bytes may be lost or torn."""
         life = self.life
         if life is None:
             return
         self._trace(f"crash {self.server_id}")
-        # The disk does one thing at a time: a group that waits for space goes on between other jobs, not during one.
+        # The disk runs one job at a time: a group that waits for space continues between other jobs, not during one.
         writing, begun = (life.job, 0) if life.job is not None else (life.blocked, life.done)
         if isinstance(writing, WriteJob | HardStateJob | PreparationJob):
             done = self._random.randint(begun, len(writing.operations))
@@ -275,26 +274,26 @@ class Machine:
         return rates is not None and place == rates.loser and self._random.random() < rates.lost_directories
 
     def fill_disk(self, duration_ms: int) -> None:
-        """There is no space for a while."""
+        """Leave the disk without space for `duration_ms`."""
         self._keeper.fill_up(self._world.now + duration_ms)
 
     def slow_down(self, disk_ms: int) -> None:
-        """From now on the disk takes so long for whatever is to be durable."""
+        """Make every later sync take `disk_ms`."""
         self._slow_disk_ms = disk_ms
 
     def rot(self) -> None:
-        """A bit of an entry turns that had been durable when this life began, if there is such an entry."""
+        """Flip a bit of an entry that was durable when this run began, if there is such an entry."""
         if self.life is not None and self._world.may_lose(self.server_id):
             place = self._keeper.rot_entry(self.life.storage, self.life.proven)
             self._trace(f"rot {self.server_id} {place}")
 
     def _rot_in_sleep(self) -> None:
-        """It starts and stops at once, so that everything is proven durable; then a bit turns, anywhere."""
+        """Start and stop immediately, so that everything is proven durable; then flip any bit."""
         if self._open_storage() is not None:
             self._trace(f"rot {self.server_id} {self._keeper.rot_anywhere()}")
 
     def _open_storage(self) -> Recovery | None:
-        """Recover; None if there was a crash, or the disk has rotted."""
+        """Recover; return None after a crash, or if the disk has rotted."""
         try:
             recovery = self._keeper.open(self._operate)
         except DamagedStorageError as error:
@@ -308,7 +307,7 @@ class Machine:
         return recovery
 
     def _stop_for_good(self, error: DamagedStorageError) -> None:
-        """A server that finds its storage damaged says so and stops."""
+        """Stop permanently after the server found damaged storage; raise the error unless rot explains it."""
         if not self._keeper.rotten:
             raise error
         self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
@@ -333,22 +332,22 @@ class Machine:
             self._keeper.disk.perform(operation)
 
     def pause(self, duration_ms: int) -> None:
-        """Do nothing for a while."""
+        """Pause for `duration_ms`."""
         self._paused_until_ms = max(self._paused_until_ms, self._world.now + duration_ms)
 
     def jump(self, ahead_ms: int) -> None:
-        """The clock jumps forward (a suspended machine wakes up)."""
+        """Move the clock forward, as after the suspension of a machine."""
         self._clock.jump(ahead_ms)
         self._set_timer()
 
     def step(self, event: Event) -> None:
-        """Give the core an event, now or when the pause is over."""
+        """Pass an event to the core, now or after the pause."""
         life = self.life
         if life is not None:
             self.when_awake(lambda: self._step_in(life, event))
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """Do something now or at the end of the pause, if this life lasts so long."""
+        """Run `action` now or after the pause, if this run has not ended by then."""
         life = self.life
         if life is None:
             return
@@ -375,7 +374,7 @@ class Machine:
         self._set_timer()
 
     def _survived(self, effects: Sequence[Effect]) -> int:
-        """How many effects are carried out before a crash; crashes are likelier next to a Persist."""
+        """Return the number of effects performed before a crash; crashes are likelier next to a Persist."""
         if self.healthy or not self._profile.crash_between_effects:
             return len(effects)
         for place, effect in enumerate(effects):
@@ -385,7 +384,7 @@ class Machine:
         return len(effects)
 
     def _note(self, effects: Sequence[Effect]) -> None:
-        """What a truncation takes back is not proven durable any more, and who leads is asked by clients."""
+        """Track leadership, and the entries that remain proven durable after a truncation."""
         for effect in effects:
             if isinstance(effect, RoleChanged):
                 self.leads = effect.role is Role.LEADER
@@ -461,7 +460,7 @@ class Machine:
             self._world.after(self._disk_delay_ms(job), lambda: self._finish(life, job))
 
     def _finish(self, life: Life, job: Job, start: int = 0) -> None:
-        """The disk has done its job: let go what waited, tell the core, go on with the next."""
+        """Complete a job of the disk: release its sends, pass the result to the core, and start the next job."""
         if self.life is not life:
             return
         if job is life.blocked:
@@ -525,7 +524,7 @@ class Machine:
         return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
 
     def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
-        """The job stops in its midst, and goes on from behind the last sync when there is space."""
+        """Stop a job midway; it continues after its last sync when there is space."""
         life.blocked, life.done = job, self._keeper.break_off(job, start)
         resume_at = life.done
         self._world.after(_FULL_RETRY_MS, lambda: self._finish(life, job, resume_at))
@@ -568,7 +567,10 @@ class Machine:
             self.step(life.state.end_snapshot(kept_behind))
 
     def _consider_snapshot(self, life: Life) -> None:
-        """Have a snapshot taken when enough has been applied since the last; when healthy not while one is sent."""
+        """Take a snapshot after `snapshot_entries` applied entries.
+
+        A healthy leader waits while it sends a snapshot to a follower.
+        """
         state, limit = life.state, self._profile.snapshot_entries
         if (
             not limit
@@ -615,7 +617,7 @@ class Machine:
         return self._random.randrange(self._profile.disk_ms + 1)
 
     def _set_timer(self) -> None:
-        """Have the world wake the core at its deadline, unless it will already."""
+        """Schedule a wake-up of the core at its deadline, unless an earlier one is scheduled."""
         life = self.life
         if life is None:
             return

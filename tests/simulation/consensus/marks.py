@@ -1,8 +1,8 @@
-"""Coverage marks: rare paths by name, counted in every run, which shows that they are run at all.
+"""Coverage marks: named rare paths, counted in every run to prove that they run.
 
-They are told from what goes in and comes out of a core, and from the judge's picture of its log; the core knows nothing
-of them. A run over enough seeds in which one of the demanded marks never appears has failed: either the world has
-become too kind, or the path is dead.
+They are derived from the input and output of a core and from the judge's view of its log; the core does not contain
+them. A run over enough seeds fails if one of the demanded marks never appears: either the faults of the world have
+become too rare, or the path is dead.
 """
 
 from collections import Counter
@@ -133,9 +133,9 @@ DEMANDED = {
     "zmq": (*COMMON, *ZMQ),
     "kraft": (*COMMON, *KRAFT),
 }
-"""What must have run, for each strategy."""
+"""Paths that must have run, by strategy."""
 NO_ELECTION_LEFT = "rot has left no server that could be elected"
-"""The one excuse of a history that makes no progress; a long run has it in one history of 200 at most."""
+"""The only accepted reason for a history without progress; in a long run, at most one history of 200 may have it."""
 
 _REFUSALS = {
     ChangeRefusal.CHANGE_UNDER_WAY: "change refused: another under way",
@@ -146,7 +146,7 @@ _REFUSALS = {
 
 
 class Marks:
-    """Counts what is seen in one history."""
+    """Counts the marks of one history."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -155,13 +155,13 @@ class Marks:
         self._candidacies: set[Term] = set()
 
     def see(self, mark: str) -> None:
-        """A path was taken."""
+        """Count a path."""
         self.counts[mark] += 1
 
     def stepped(
         self, server: ServerId, event: Event, effects: Sequence[Effect], log: Sequence[Entry], *, led: bool
     ) -> None:
-        """A core took a step; `log` is what it held before, `led` whether it led."""
+        """Count the paths of a step; `log` is the server's log before it, `led` is True if the server led."""
         if isinstance(event, Received) and isinstance(event.message, FetchReply):
             self._fetch_reply_taken(server, event.message)
         for effect in effects:
@@ -184,7 +184,7 @@ class Marks:
             self._fetch_taken(server, event.message, effects)
 
     def committed(self, before: Configuration, after: Configuration, *, leads: bool) -> None:
-        """The configuration changed; `leads`: who leads is not in it."""
+        """Count a configuration change; `leads`: the leader is not in the new configuration."""
         if after.is_joint:
             self.see("several servers changed at once")
             return
@@ -196,14 +196,14 @@ class Marks:
             self.see("leader removed itself")
 
     def requested(self, current: Configuration, after: Configuration) -> None:
-        """A configuration follows another for good, steps in between left out."""
+        """Count a completed change, without its intermediate configurations."""
         if current.learner_ids & after.voter_ids:
             self.see("learner promoted")
         if current.voter_ids - after.voter_ids:
             self.see("voter removed")
 
     def recovered(self, report: RecoveryReport) -> None:
-        """A server has started."""
+        """Count the repairs of a recovery."""
         for seen, mark in (
             (report.torn_bytes, "torn tail cut"),
             (report.hard_state_slot_repaired, "slot of the hard state repaired"),
@@ -214,12 +214,12 @@ class Marks:
                 self.see(mark)
 
     def crashed(self, server: ServerId) -> None:
-        """What it had parked is gone."""
+        """Drop the parked fetches of a crashed server."""
         self._parked.pop(server, None)
         self._fetching.pop(server, None)
 
     def end(self, led_terms: set[Term], last_term: Term) -> None:
-        """The history is over."""
+        """Count the terms without a leader at the end of the history."""
         lost = sum(term not in led_terms for term in self._candidacies if term < last_term)
         if lost:
             self.counts["term without a leader"] += lost
@@ -316,7 +316,7 @@ class Marks:
             self._parked.setdefault(server, set()).add(fetch.correlation)
 
     def _fetch_reply_taken(self, server: ServerId, reply: FetchReply) -> None:
-        """Only the newest fetch is waited for, and its answer only once."""
+        """Count a late reply: the core accepts only one reply, to its newest fetch."""
         if self._fetching.pop(server, None) != reply.correlation:
             self.see("late fetch reply dropped")
 

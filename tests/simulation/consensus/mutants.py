@@ -1,7 +1,7 @@
-"""Bugs planted on purpose: the simulator must find each, or it is blind to that kind of bug.
+"""Planted bugs: the simulator must find each of them, to prove that it detects this kind of bug.
 
-A mutant replaces one function of the core for as long as its context lasts. Each is a mistake that real
-implementations have made, or that the core's documentation warns of.
+A mutant replaces one function of the core while its context lasts. Each is a mistake of real implementations, or one
+that the core's documentation warns of.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,20 +29,20 @@ from tests.simulation.consensus.profile import Kind
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted bug: what it is, and which attributes it replaces by what."""
+    """One planted bug: its description, and the attributes it replaces."""
 
     name: str
     story: str
     changes: tuple[tuple[Any, str, Any], ...]
     strategy: str = "append"
     kind: Kind | None = None
-    """In which kind of world to look, if the bug shows in one kind only; else in all."""
+    """The only kind of world that shows the bug; None: all kinds."""
     stalls: bool = False
-    """Whether it is a bug of progress: of any other a history that stands still is no proof."""
+    """True for a bug of progress; for any other, a history without progress proves nothing."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The core has this bug while the context lasts."""
+        """Plant the bug while the context lasts."""
         with ExitStack() as stack:
             for owner, attribute, replacement in self.changes:
                 stack.enter_context(patch.object(owner, attribute, replacement))
@@ -230,7 +230,7 @@ MUTANTS = (
     ),
     Mutant(
         "vote-request-before-persist",
-        "a candidate asks for votes before its vote for itself is durable",
+        "a candidate requests votes before its vote for itself is durable",
         ((Outbox, "send", _send_vote_requests_at_once),),
     ),
     Mutant(
@@ -251,13 +251,13 @@ MUTANTS = (
     ),
     Mutant(
         "vote-for-any-log",
-        "votes are given without the up-to-date check",
+        "votes are granted without the up-to-date check",
         ((election, "may_vote", _vote_for_any_log), (election, "would_vote", _would_vote_for_any_log)),
     ),
     Mutant("vote-twice", "a second candidate gets a vote in the same term", ((election, "may_vote", _vote_again),)),
     Mutant(
         "truncate-matching-prefix",
-        "an append cuts the log even where it agrees, so a delayed one loses acknowledged entries",
+        "an append cuts the log even if it agrees, so a delayed one loses acknowledged entries",
         ((append_receiver, "first_new_index", _cut_before_every_append),),
     ),
     Mutant(
@@ -267,7 +267,7 @@ MUTANTS = (
     ),
     Mutant(
         "stale-append-accepted",
-        "an append of an older term is taken",
+        "an append of an older term is accepted",
         ((AppendReceiver, "_follow", _follow_of_an_older_term),),
         kind=Kind.STORM,
     ),
@@ -279,22 +279,22 @@ MUTANTS = (
     Mutant("vote-forgotten", "a restart keeps the term but forgets the vote", ((Raft, "__init__", _forget_the_vote),)),
     Mutant(
         "durable-beyond-truncation",
-        "a truncation does not take back what counted as durable",
+        "a truncation does not reduce the durable index",
         ((Log, "truncate_from", _keep_durable_index),),
     ),
     Mutant(
         "acknowledged-on-append",
-        "a client is told that its entry is committed when it is only appended",
+        "an entry is acknowledged as committed when it is only appended",
         ((Leader, "_resolve_committed", _acknowledge_what_is_appended),),
     ),
     Mutant(
         "refused-on-resignation",
-        "a deposed leader says refused where it must say unknown",
+        "a deposed leader reports a proposal as refused instead of unknown",
         ((Leader, "resign", _refuse_on_resignation),),
     ),
     Mutant(
         "silence-for-no",
-        "a vote request that is refused gets no answer",
+        "a refused vote request gets no reply",
         ((Replica, "answer_vote", _answer_only_granted_votes),),
         stalls=True,
     ),
@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant(
         "switch-without-joint-consensus",
-        "a leader appends C_new at once, however many servers change",
+        "a leader appends C_new directly, regardless of the number of changed servers",
         ((membership, "first_step", _switch_directly),),
         kind=Kind.MEMBERSHIP,
     ),
@@ -340,7 +340,7 @@ MUTANTS = (
     ),
     Mutant(
         "change-before-the-last-is-committed",
-        "a configuration follows one that is not committed",
+        "a configuration follows an uncommitted one",
         ((Reconfiguration, "_is_uncommitted", _never),),
         kind=Kind.MEMBERSHIP,
     ),
@@ -348,7 +348,7 @@ MUTANTS = (
         "configuration-outlives-its-entry",
         "a truncated configuration stays in effect",
         ((Log, "truncate_from", _keep_truncated_configuration),),
-        # Where the leader appends, its first entry is its configuration, which hides the bug as soon as it arrives.
+        # If the leader appends, its first entry is its configuration, which hides the bug as soon as it arrives.
         "fetch",
         kind=Kind.MEMBERSHIP,
     ),
@@ -364,16 +364,16 @@ MUTANTS = (
     ),
     Mutant(
         "term-without-bound",
-        "one message moves the term as far as it likes, also to the last one, after which no server campaigns",
+        "one message can move the term to any value, even to the last one, after which no server campaigns",
         ((Replica, "adopt_term", _adopt_any_term),),
         kind=Kind.FAR_TERMS,
         stalls=True,
     ),
     Mutant(
         "leader-of-a-term-not-reached",
-        "the sender of a term that is too far ahead is taken for the leader of the term that was stepped to",
+        "the sender of a term too far ahead is accepted as leader of the term that was stepped to",
         ((ServerRole, "check_term", _follow_who_is_far_ahead),),
         kind=Kind.FAR_TERMS,
     ),
 )
-"""Every planted bug, by name."""
+"""Planted bugs of the core."""

@@ -1,7 +1,7 @@
-"""The trouble: crashes and restarts, cuts, pauses, jumps of clocks, full disks, rot, new leaders that fall.
+"""The injected faults: crashes and restarts, cuts, pauses, clock jumps, full disks, rot, and failing new leaders.
 
-Beside faults it asks for what operators ask for at the worst moments: other configurations, another leader. A server
-that is gone for ever is replaced by a new one, as its operator would do; that goes on when the trouble is over.
+It also sends operators' requests at the worst moments: configuration changes and leadership transfers. It replaces a
+permanently lost server by a new one, as an operator would; this continues after the trouble phase.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,23 +27,23 @@ _REPLACE_MS = 150
 _CLOCK_MS = 150
 _PRODUCER_MS = 400
 _SETTLED_MS = 1_000
-"""By then all followers have answered a new leader, when nothing is wrong."""
+"""Time for all followers to answer a new leader if nothing fails."""
 _TROUBLE_OF_LEADERS = {Kind.LEASE: ("isolate", "isolate", "isolate one by one", "garble"), Kind.PAUSED: ("absent",)}
 _KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")
 
 
 def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Servers with addresses."""
+    """Return servers with addresses."""
     return tuple(Server(server, f"tcp://10.0.0.{place_of(server)}:7669") for server in ids)
 
 
 def servers_of(profile: Profile, ids: Sequence[ServerId]) -> tuple[Server, ...]:
-    """Servers with the addresses that the strategy of the history needs."""
+    """Return servers with the addresses that the strategy of the history needs."""
     return named(ids) if profile.kafka is None else named_for_kafka(ids)
 
 
 class Nemesis:
-    """All trouble of one history."""
+    """All faults of one history."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Nemesis:
         self._trace = trace
 
     def begin(self) -> None:
-        """From now on."""
+        """Schedule the first faults."""
         profile, after = self._profile, self._stage.after
         after(profile.nuisance_ms, self._trouble_a_server)
         after(_CLOCK_MS, self._tell_log_time)
@@ -82,7 +82,7 @@ class Nemesis:
             after(profile.transfer_ms, self._transfer_somewhere)
 
     def elected(self, server: ServerId) -> None:
-        """A server became leader: in most worlds it does not get far."""
+        """Handle the election of a leader: in most worlds a fault follows soon."""
         stage, random = self._stage, self._random
         if not stage.trouble or random.random() >= self._profile.leader_trouble:
             return
@@ -95,21 +95,22 @@ class Nemesis:
             return
         match random.choice(_TROUBLE_OF_LEADERS.get(self._profile.kind, ("crash", "cut off", "pause"))):
             case "isolate":
-                # With its lease renewed, and no server to hear from it: the others elect as early as they can.
+                # The lease was just renewed, and no message from the leader arrives: the others campaign as early as
+                # possible.
                 stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(240 + soon_ms, self._network.mend)
             case "isolate one by one":
-                # Who is cut off first has waited longer than the others when the lease of the leader ends.
+                # The first isolated server has waited longer than the others when the lease of the leader ends.
                 first = random.choice([other for other in stage.machines if other != server])
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server, [first])))
                 between_ms = 40 + random.randrange(80)
                 stage.after(soon_ms + between_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms + 300, self._network.mend)
             case "garble":
-                # Its words reach the others, who make nothing of them; what they answer must not count.
+                # Its appends arrive but are implausible; the replies to them must not count.
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._network.garble(server, 300)))
             case "absent":
-                # It hears of nothing before it takes up what its clients asked meanwhile.
+                # It receives nothing before it handles the requests that its clients sent during its absence.
                 absent_ms = 250 + random.randrange(300)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(absent_ms)))
@@ -121,12 +122,13 @@ class Nemesis:
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._cut_off(server)))
                 stage.after(300 + random.randrange(600), self._network.mend)
             case _:
-                # Long enough to be replaced; its clients' proposals wait and are its first words afterwards.
+                # The pause is long enough for a replacement; clients' proposals wait and are the first to be handled
+                # afterwards.
                 pause_ms = 150 + random.randrange(400)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(pause_ms)))
 
     def _slow_disks(self, leader: ServerId) -> None:
-        """Once in a history: the disks of all followers are slow, or so many hang that nothing can be committed."""
+        """Slow down disks once per history: of all followers, or of a majority, so that nothing can be committed."""
         stage, disk_ms = self._stage, self._profile.steady_disk_ms
         if self._has_slowed_disks or not stage.machines[leader].leads:
             return
@@ -143,9 +145,9 @@ class Nemesis:
             stage.machines[server].slow_down(disk_ms)
 
     def _let_reach_few(self, server: ServerId, soon_ms: int) -> None:
-        """Figure 8: no other, one other or a bare majority gets something from a new leader; then it is alone, or down.
+        """Let a new leader reach no other server, one, or a bare majority; then isolate or crash it (figure 8).
 
-        Being alone ends with the next election, so that the leader of an older term can be elected again.
+        The isolation ends with the next election, so that the leader of an older term can be elected again.
         """
         stage, random = self._stage, self._random
         others = [other for other in stage.machines if other != server]
@@ -159,7 +161,7 @@ class Nemesis:
             stage.after(20 + soon_ms + random.randrange(100), lambda: self.start(server))
 
     def may_lose(self, server: ServerId) -> bool:
-        """Whether a majority is left without this server, by any configuration that is or may come into force."""
+        """Return True if a majority remains without this server, in any current or possible configuration."""
         gone = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
         if not self._stage.trouble or len(gone) > 1:
             return False
@@ -171,9 +173,9 @@ class Nemesis:
         )
 
     def replace(self, gone: ServerId) -> None:
-        """Another server, if one is left over, or none is to take the place of a server that is gone.
+        """Replace a lost server by a spare one, or only remove it; repeat forever.
 
-        A server that is no member may still become one, by an entry of an older leader: so the search never ends.
+        An entry of an older leader may still make a server a member, so the check never ends.
         """
         current = self._checker.configuration
         leader = self._a_leader()
@@ -192,16 +194,16 @@ class Nemesis:
         self._stage.after(_REPLACE_MS, lambda: self.replace(gone))
 
     def _start_successor(self, gone: ServerId) -> None:
-        """The server that has the number and the address of the one that is gone begins with an empty directory."""
+        """Start the successor of a lost server, with the same number and address, on an empty directory."""
         for server in self._stage.machines:
             if is_successor(server) and replica(server).id == replica(gone).id:
                 self.start(server)
 
     def _remove_stranded(self) -> None:
-        """When the trouble is over an operator removes who has no vote and is in a term that the voters never reached.
+        """After the trouble, remove a server without a vote whose term is higher than any term of the voters.
 
-        Such a server campaigned while it had a vote, alone, and lost the vote meanwhile. No server follows its term,
-        for then any server without a vote could depose leaders, and it follows no leader of an older term.
+        Such a server campaigned alone while it had a vote, and lost the vote later. No server adopts its term:
+        otherwise any server without a vote could depose leaders. It follows no leader of an older term.
         """
         leader = None if self._stage.trouble else self._a_leader()
         if leader is not None:
@@ -218,13 +220,13 @@ class Nemesis:
             action()
 
     def start(self, server: ServerId) -> None:
-        """Start a server that is down, if it can ever start, and none that it succeeds is left."""
+        """Start a stopped server, unless it is permanently lost or its predecessor still has its place."""
         machine, others = self._stage.machines[server], self._stage.machines
         if machine.life is None and not machine.gone and self._has_place(server):
             machine.start([other for other in others.values() if other is not machine])
 
     def _has_place(self, server: ServerId) -> bool:
-        """Where a server takes the place of one without its directory, that one is gone."""
+        """Return True unless the server is a successor whose predecessor still has its directory."""
         if self._profile.kafka is None or not is_successor(server):
             return True
         machines = self._stage.machines
@@ -235,7 +237,7 @@ class Nemesis:
         )
 
     def _servers(self, ids: Sequence[ServerId]) -> tuple[Server, ...]:
-        """With addresses; of two with one number, which Kafka's voters never have, one at random."""
+        """Return servers with addresses; if two have one number, which Kafka's voters never do, choose one of them."""
         if self._profile.kafka is None:
             return named(ids)
         nodes: dict[int, list[ServerId]] = {}
@@ -244,7 +246,7 @@ class Nemesis:
         return named_for_kafka([self._random.choice(keys) for keys in nodes.values()])
 
     def _start_the_rest(self) -> None:
-        """When the trouble is over every server runs that can, as soon as it can."""
+        """After the trouble, start every server that can run as soon as possible."""
         if not self._stage.trouble:
             for server in self._stage.machines:
                 self.start(server)
@@ -293,7 +295,7 @@ class Nemesis:
                 stage.after(random.randrange(400), lambda: self.start(machine.server_id))
 
     def _tell_log_time(self) -> None:
-        """A leader moves log time on by its own clock, by which sessions expire."""
+        """Advance log time by the clock of a leader; sessions expire by log time."""
         leader = self._a_leader()
         if leader is not None:
             number = self._clients.next_number()
@@ -304,7 +306,7 @@ class Nemesis:
         self._stage.after(_CLOCK_MS, self._tell_log_time)
 
     def _ask_for_producer_id(self) -> None:
-        """A client of Kafka's wants an id: a control record."""
+        """Request a producer id as a Kafka client, which appends a control record."""
         leader = self._a_leader()
         if leader is not None:
             number = self._clients.next_number()
@@ -314,11 +316,11 @@ class Nemesis:
         self._stage.after(_PRODUCER_MS, self._ask_for_producer_id)
 
     def _change_somewhere(self) -> None:
-        """Ask for a configuration: some voter replaced, added or removed, or any servers at all."""
+        """Request a configuration: a voter replaced, added or removed, or a random set of servers."""
         if not self._stage.trouble:
             return
         random = self._random
-        # A new configuration never counts on a lost server: the majority that is left may be that of the old one only.
+        # A new configuration never contains a lost server: the remaining majority may exist only in the old one.
         living = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
         machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
         if machine.life is not None:

@@ -1,6 +1,6 @@
-"""The network between simulated servers: cuts (also one-way), loss, duplication, delay and hence reordering.
+"""The network between simulated servers: cuts (also one-way), loss, duplication, delay and reordering.
 
-In some worlds messages travel on connections (`connections`), where order is kept and replies wait for each other.
+In some worlds messages use connections (`connections`), which preserve order and delay replies after earlier ones.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ _LONG_DELAY_MS = 600
 _LATE_WORD_MS = 120
 
 Sockets = ZmqSockets | KafkaLinks
-"""What carries the messages of a protocol as its wire has them."""
+"""The transport of messages on a protocol's wire."""
 
 
 class Timeline(Protocol):
-    """The world's clock, and its list of things to come."""
+    """The world's clock and its schedule of actions."""
 
     @property
     def now(self) -> int:
-        """Simulated time in milliseconds."""
+        """Return simulated time in milliseconds."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
 
 
 class Network:
@@ -46,10 +46,11 @@ class Network:
         keep_back: Callable[[ServerId, AppendNotSent], None],
         open_sockets: Callable[[Way], Sockets] | None = None,
     ) -> None:
-        """`deliver` hands a message over at once; it returns False if its recipient is down.
+        """Create the network.
 
-        `keep_back` tells a sender that its append never left, because a newcomer is not known to be ready for it.
-        With `open_sockets` all messages travel as the wire of a protocol has them.
+        `deliver` delivers a message immediately; it returns False if the recipient is down. `keep_back` informs a
+        sender that its append never left, because a newcomer is not yet ready for it. With `open_sockets`, all messages
+        use the wire of a protocol.
         """
         self._random = random
         self._profile = profile
@@ -66,41 +67,41 @@ class Network:
 
     @property
     def now(self) -> int:
-        """Simulated time in milliseconds."""
+        """Return simulated time in milliseconds."""
         return self._timeline.now
 
     @property
     def lost(self) -> int:
-        """Messages that never arrived."""
+        """Return the number of messages that never arrived."""
         return self._lost + self.connections.lost + (self._sockets.lost if self._sockets else 0)
 
     @property
     def broken(self) -> int:
-        """Connections that ended."""
+        """Return the number of broken connections."""
         return self.connections.broken + (self._sockets.broken if self._sockets else 0)
 
     @property
     def repeated(self) -> int:
-        """Messages that their sender sent again."""
+        """Return the number of repeated messages."""
         return self._sockets.repeated if self._sockets else 0
 
     def stopped(self, server: ServerId) -> None:
-        """A server is down: whatever it held open is broken."""
+        """Break the connections of a stopped server."""
         self.connections.stopped(server)
         if self._sockets is not None:
             self._sockets.stopped(server)
 
     def members_changed(self, server: ServerId, members: frozenset[ServerId]) -> None:
-        """A server knows other members: it closes what it held open to others."""
+        """Close a server's connections to former members."""
         if self._sockets is not None:
             self._sockets.keep_members(server, members)
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
         self._timeline.after(delay_ms, action)
 
     def send(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
-        """A message leaves `sender`; cuts count when it leaves and when it would arrive."""
+        """Send a message; cuts apply when it leaves and when it would arrive."""
         if self._sockets is not None:
             if isinstance(message, Reply):
                 self._sockets.answer(sender, recipient, message)
@@ -117,7 +118,7 @@ class Network:
             self.connections.ask(sender, recipient, message)
 
     def send_alone(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
-        """A message leaves on no connection."""
+        """Send a message without a connection."""
         if not self.reaches(sender, recipient) or self.draw_loss():
             self._lost += 1
             return
@@ -130,21 +131,21 @@ class Network:
             self.after(late_ms + self.draw_delay_ms(), lambda: self._arrive(sender, recipient, message))
 
     def deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
-        """Hand a message over; False if its recipient is down."""
+        """Deliver a message; return False if the recipient is down."""
         if isinstance(message, AppendEntries) and self.now < self._garbled_until_ms.get(sender, 0):
             message = replace(message, commit=-1)
         return self._deliver(sender, recipient, message)
 
     def garble(self, sender: ServerId, duration_ms: int) -> None:
-        """Appends of `sender` are implausible for a while, as those of a server of another make may be."""
+        """Make the appends of `sender` implausible for a while, like appends of another implementation."""
         self._garbled_until_ms[sender] = self.now + duration_ms
 
     def reaches(self, sender: ServerId, recipient: ServerId) -> bool:
-        """Whether the way from `sender` to `recipient` is open."""
+        """Return True if the link from `sender` to `recipient` is open."""
         return (sender, recipient) not in self._cut
 
     def cut_at_random(self, servers: list[ServerId]) -> str:
-        """Replace the cuts by a partition in two, by one-way cuts, or by a server that only hears or only speaks."""
+        """Replace the cuts by a partition in two, by one-way cuts, or by servers that only receive or only send."""
         kind = self._random.choice(("halves", "one-way", "deaf", "mute"))
         chosen = set(self._random.sample(servers, self._random.randint(1, max(1, len(servers) // 2))))
         pairs = [(one, other) for one in servers for other in servers if one != other]
@@ -160,7 +161,7 @@ class Network:
         return f"{kind} {sorted(self._cut)}"
 
     def cut_off(self, server: ServerId, servers: list[ServerId]) -> str:
-        """Cut `server` off from some of the others, in one direction or both; other cuts stay."""
+        """Cut `server` off from some of the others, in one direction or both; other cuts remain."""
         others = [other for other in servers if other != server]
         chosen = self._random.sample(others, self._random.randint(0, len(others)))
         direction = self._random.choice(("from", "to", "both", "both"))
@@ -171,27 +172,27 @@ class Network:
         return f"{server} {direction} {sorted(chosen)}"
 
     def isolate(self, server: ServerId, servers: list[ServerId]) -> str:
-        """Cut `server` off from all others, in both directions; other cuts stay."""
+        """Cut `server` off from all others, in both directions; other cuts remain."""
         others = [other for other in servers if other != server]
         self._cut |= {(server, other) for other in others} | {(other, server) for other in others}
         return f"{server}"
 
     def mend(self) -> None:
-        """Open every way; loss and delay go on."""
+        """Open every link; loss and delay continue."""
         self._cut.clear()
 
     def heal(self) -> None:
-        """From now on everything arrives, soon and once."""
+        """Deliver every message soon and once from now on."""
         self.mend()
         self._garbled_until_ms.clear()
         self._healthy = True
 
     def draw_loss(self) -> bool:
-        """Whether the next message is lost on its way."""
+        """Return True if the next message is lost in transit."""
         return not self._healthy and self._random.random() < self._profile.loss
 
     def draw_delay_ms(self) -> int:
-        """How long the next message takes."""
+        """Return the delay of the next message."""
         if self._healthy:
             return 1 + self._random.randrange(3)
         if self._random.random() < self._profile.long_delay:
@@ -206,7 +207,7 @@ class Network:
         return is_word and share > 0 and not self._healthy and self._random.random() < share
 
     def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:
-        """A link keeps appends back from a newcomer that has not answered its invitation."""
+        """Return True if a link holds back appends to a newcomer that has not answered its invitation."""
         is_newcomer = place_of(recipient) > self._profile.servers and self._profile.wiring is not Wiring.MESSAGES
         return is_newcomer and not self.reaches(sender, recipient)
 

@@ -1,22 +1,22 @@
-"""How bad the world of one history is, drawn from its seed.
+"""The fault rates and parameters of one history, drawn from its seed.
 
-Every history draws its own rates, many of them zero ("swarm testing"): a world in which everything fails at once never
-gets far enough for the rare interplay of two faults, and a world with one fixed mixture shows one kind of history only.
-Limits of the core are drawn small, so that windows fill, tails are trimmed and batches are cut in short histories.
+Every history draws its own rates, and many of them are zero ("swarm testing"). A world in which everything fails
+together never gets far enough for a rare combination of two faults. A world with one fixed mixture shows one kind of
+history only. Limits of the core are drawn small, so that windows fill, tails are trimmed and batches are cut in short
+histories.
 
-    general      anything
-    paused       leaders that pause, cut off, and are asked for reads when others have replaced them
-    storm        leaders fall soon after their election, and hardly an entry gets through
-    figure 8     five servers whose leaders reach two others at most, and are isolated before long: what the paper draws
-                 as its figure 8, entry by entry
+    general      all faults
+    paused       leaders pause while isolated; they receive reads after other servers have replaced them
+    storm        leaders fail soon after their election, and almost no entry is replicated
+    figure 8     five servers; each leader reaches two others at most and is soon isolated: the scenario of figure 8 in
+                 the paper, one entry at a time
     membership   a few servers, changed one by one by leaders that are cut off soon after their election
-    lease        clocks that run apart as far as the bound of the leases allows, messages that come late or twice, and
-                 leaders that are cut off from one server after the other; the only kind that has leases, because
-                 clocks that jump break their assumption
-    slow disks   nothing is wrong but the disks of all followers of a leader: each write takes longer than an election
-                 timeout, at the times of a LAN
-    hung disks   nothing is wrong but the disks of a majority, which hang for longer than a leader may wait
-    far terms    anything, and a forger sends messages of terms far ahead
+    lease        clocks drift apart up to the bound of the leases, messages arrive late or twice, and leaders lose one
+                 server after another; only this kind has leases, because clock jumps break their assumption
+    slow disks   only the disks of a leader's followers are slow: each write takes longer than an election timeout, with
+                 the timeouts of a LAN
+    hung disks   only the disks of a majority fail: they hang for longer than a leader may wait
+    far terms    all faults, and a forger sends messages with far higher terms
 """
 
 from collections.abc import Callable
@@ -34,16 +34,16 @@ _ELECTION_MS = 150
 _LEASE_BOUND_MS = 40
 _LAN = lan()
 _STATIC = 0.25
-"""Share of the histories of KRaft whose voters stay."""
+"""Share of the KRaft histories with static voters."""
 _WHOLE_BATCHES = 8
 _WHOLE_BATCH_BYTES = 4_000
-"""Room for the largest batch of a client."""
+"""Capacity for the largest batch of a client."""
 LOG_TIME_UNITS = 1_000
-"""Log time is counted finer than simulated milliseconds, so that no two clock entries are equal."""
+"""Units of log time per simulated millisecond, so that no two clock entries are equal."""
 
 
 class Kind(Enum):
-    """What kind of world."""
+    """The kind of world."""
 
     GENERAL = "general"
     PAUSED = "paused"
@@ -56,17 +56,17 @@ class Kind(Enum):
     HUNG_DISKS = "hung disks"
 
     def __str__(self) -> str:
-        """As in a command."""
+        """Return the name as written in a command."""
         return self.value
 
 
 _FIXED_SERVERS = (Kind.PAUSED, Kind.FIGURE_8, Kind.SLOW_DISKS, Kind.HUNG_DISKS)
-"""Worlds in which no server comes or goes."""
+"""Worlds without membership changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a history plays: what the protocol permits, and whether its messages are Kafka's on Kafka's connections."""
+    """The strategy of a history: the features of the protocol, and whether its messages use Kafka's wire."""
 
     features: Features
     on_kafkas_wire: bool = False
@@ -78,34 +78,41 @@ STRATEGIES = {
     "zmq": Strategy(ZMQ_RAFT),
     "kraft": Strategy(KRAFT, on_kafkas_wire=True),
 }
-"""What is played: leaders that send appends, followers that fetch, ØMQ Raft with its appends, and a KRaft quorum."""
+"""Strategies by name: leaders that send appends, followers that fetch, ØMQ Raft with appends, and a KRaft quorum."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRates:
-    """What only a history on Kafka's wire has."""
+    """Rates of a history on Kafka's wire."""
 
     static: bool
-    """Whether the voters are told to each server and stay, without directories (kraft.version 0)."""
+    """True if voters are configured in every server and never change, without directories (kraft.version 0)."""
     old_versions: float
-    """Share of servers that have older versions of some requests, such as a Vote without a pre-vote."""
+    """Share of servers with older versions of some requests, such as a Vote without a pre-vote."""
     busy: float
-    """Share of requests that a server refuses because it is busy, after which they come again."""
+    """Share of requests that a server refuses because it is busy; the sender retries them."""
     lost_directories: float
-    """How often a crash of one server is followed by the loss of its whole directory: a server of the same id and
-    address, with another directory, starts in its place."""
+    """Share of crashes of one server that also lose its whole directory.
+
+    A server with the same id and address, but another directory, replaces it.
+    """
     loser: int
-    """The number of that server."""
+    """Number of that server."""
     batch_records: int
-    """A client's batch has so many records at most. Where answers have room for few entries it is 1: in production any
-    batch fits one answer, so that none is split."""
+    """Maximum number of records in a client's batch.
+
+    It is 1 if replies have room for few entries: in production every batch fits one reply, so that none is split.
+    """
     late_answers: float
-    """Share of answers that are made a moment after the core gave its reply, when it may know more."""
+    """Share of replies sent a moment after the core returned them; the core may have changed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Rates are probabilities per message, effect or decision; times are milliseconds of simulated time."""
+    """Parameters of one world.
+
+    Rates are probabilities per message, effect or decision; times are milliseconds of simulated time.
+    """
 
     kind: Kind
     servers: int
@@ -114,39 +121,39 @@ class Profile:
     duplication: float
     long_delay: float
     late_words: float
-    """Share of the words of an election that come late: vote requests, votes, announcements, "I do not lead"."""
+    """Share of an election's late messages: vote requests, votes, announcements, and replies "I do not lead"."""
     max_delay_ms: int
     crash_between_effects: float
     disk_ms: int
     group_bytes: int
-    """How much the executor writes with one sync."""
+    """Maximum size of one synced write of the executor."""
     slow_disk: float
     slow_disk_ms: int
     full_disk: float
     """Share of the nemesis's decisions that fill a disk for a while."""
     rot: float
-    """How often a crash is followed by the loss of a bit of what had been synced."""
+    """Share of crashes that also flip one bit of the synced data."""
     nuisance_ms: int
     """Mean time between decisions of the nemesis: crash, restart, partition, pause, clock jump."""
     leader_trouble: float
-    """How often a new leader is crashed or cut off from some servers soon after its election."""
+    """Share of new leaders that crash or lose contact with some servers soon after their election."""
     clock_rate: float
-    """Clocks run up to so much faster or slower than the world's."""
+    """Maximum drift of a clock against simulated time, faster or slower."""
     jumps: bool
     pre_vote: float
-    """Share of servers that understand pre-vote."""
+    """Share of servers that support pre-vote."""
     transfer: float
-    """Share of servers that understand TimeoutNow."""
+    """Share of servers that support TimeoutNow."""
     transfer_ms: int
-    """Mean time between requests to hand leadership over; 0: never."""
+    """Mean time between requests to transfer leadership; 0: never."""
     strangers: int
-    """Servers with empty logs that belong to no configuration at first."""
+    """Number of servers with empty logs that initially belong to no configuration."""
     change_ms: int
     """Mean time between requests to change the configuration; 0: it never changes."""
     joint: bool
-    """Whether the servers have agreed on joint configurations and learners."""
+    """True if the servers have agreed on joint configurations and learners."""
     snapshot_entries: int
-    """A server takes a snapshot whenever it has applied so many entries since the last; 0: never."""
+    """Number of applied entries between two snapshots of a server; 0: no snapshots."""
     clients: int
     keys: int
     think_ms: int
@@ -154,35 +161,36 @@ class Profile:
     reads: float
     """Share of calls that read."""
     patience_ms: int
-    """After so long a client gives a call up, and its outcome is unknown."""
+    """Timeout of a client's call; the outcome of a cancelled call is unknown."""
     retry_ms: int
     astray: float
-    """How often a client asks a server at random instead of the one that it takes for the leader."""
+    """Share of requests that a client sends to a random server instead of the presumed leader."""
     limits: SessionLimits
     wiring: Wiring
-    """What travels together on one connection."""
+    """The kinds of messages that share one connection."""
     reply_timeout_ms: int
-    """After so long without a reply a connection is taken for dead."""
+    """Timeout of a connection without a reply."""
     trouble_ms: int = 0
-    """The trouble lasts at least so long."""
+    """Minimum duration of the trouble phase."""
     steady_disk_ms: int = 0
-    """How long a sync takes of the disks that the nemesis slows down, in the worlds of slow and hung disks."""
+    """Duration of a sync on the slowed disks, in the worlds of slow and hung disks."""
     package_peers: float = 0
-    """Share of servers that judge what they are sent, and answer it, as those of the npm package (`zmq_judge`)."""
+    """Share of servers that validate and answer messages like the servers of the npm package (`zmq_judge`)."""
     repeat_ms: int = 0
-    """After so long without an answer a ØMQ peer sends a request again."""
+    """Interval between repetitions of a ØMQ peer's unanswered request."""
     forged_ms: int = 0
-    """Mean time between forged messages of terms far ahead (`forger`); 0: never."""
+    """Mean time between forged messages with far higher terms (`forger`); 0: never."""
     kafka: KafkaRates | None = None
-    """Of a history on Kafka's wire."""
+    """Rates of a history on Kafka's wire; None on other wires."""
 
 
 def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
-    """The servers of a history: numbers, or in every second one ids with directories; for ØMQ Raft always strings.
+    """Return the ids of the servers of a history.
 
-    There the servers that join later have the ids of the first ones, in other directories: whatever takes one for the
-    other counts a vote or an acknowledgement twice. On Kafka's wire they are observers with ids of their own, and in
-    turn servers that take the place of one that has lost its directory (`is_successor`).
+    They are numbers, or ids with directories in every second history; ØMQ Raft always uses strings. With directories,
+    the servers that join later have the ids of the first ones, in other directories: code that confuses them counts a
+    vote or an acknowledgement twice. On Kafka's wire, servers that join later alternate between observers with their
+    own ids and successors of a server that has lost its directory (`is_successor`).
     """
     places = range(1, profile.servers + profile.strangers + 1)
     if profile.kafka is not None:
@@ -204,12 +212,12 @@ def _replica(place: int, profile: Profile) -> ReplicaKey:
 
 
 def is_successor(server_id: ServerId) -> bool:
-    """Whether it takes the place of a server that has lost its directory: it has its id and its address."""
+    """Return True if the server replaces another one with a lost directory: it has the same id and address."""
     return isinstance(server_id, ReplicaKey) and bool(server_id.directory) and server_id.id != place_of(server_id)
 
 
 def place_of(server_id: ServerId) -> int:
-    """Its number among all servers of the history, from 1."""
+    """Return the number of the server among all servers of the history, from 1."""
     match server_id:
         case ReplicaKey(number, b""):
             return number
@@ -222,7 +230,7 @@ def place_of(server_id: ServerId) -> int:
 
 
 def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -> Profile:
-    """The world of one history, of a kind that is drawn too unless it is given."""
+    """Draw the world of one history, and its kind unless `kind` is given."""
     drawn = random.choices(list(Kind), (35, 8, 14, 10, 12, 13, 5, 2, 1))[0]
     chosen, general = kind or drawn, _draw_general(random)
     profile = replace(_MAKERS[chosen](general, random), kind=chosen)
@@ -232,15 +240,15 @@ def draw_profile(random: Random, strategy: Strategy, kind: Kind | None = None) -
 
 
 def features_of(strategy: Strategy, profile: Profile) -> Features:
-    """What the protocol permits in this history."""
+    """Return the features of the protocol in this history."""
     return KRAFT_STATIC if profile.kafka is not None and profile.kafka.static else strategy.features
 
 
 def _with_zmq(profile: Profile, random: Random) -> Profile:
-    """Nothing is negotiated, so there is no lease, no pre-vote, no learner.
+    """Adapt a world to ØMQ Raft, which negotiates nothing: leases, pre-votes and learners are off.
 
-    Disks are not slow for long at the times of a LAN: an answer that tells less than was asked cannot be given, so a
-    leader whose followers' disks are slow loses its majority, as it must.
+    Disks are never slow for long with the timeouts of a LAN. A reply for a part of the appended entries cannot be
+    expressed, so a leader whose followers' disks are slow must lose its majority.
     """
     kind = Kind.GENERAL if profile.kind is Kind.SLOW_DISKS else profile.kind
     return replace(
@@ -256,7 +264,10 @@ def _with_zmq(profile: Profile, random: Random) -> Profile:
 
 
 def _with_kafka(profile: Profile, random: Random) -> Profile:
-    """No lease, learner or TimeoutNow. Where voters are told they stay, so none may be lost for ever."""
+    """Adapt a world to Kafka's wire: no lease, learner or TimeoutNow.
+
+    Static voters never change, so none of them may be lost permanently.
+    """
     options = replace(profile.options, lease_clock_bound_ms=None)
     if profile.kind is not Kind.FIGURE_8 and profile.kind is not Kind.STORM:
         room = random.choice((1, _WHOLE_BATCHES, 100)), random.choice((200, _WHOLE_BATCH_BYTES, 100_000))
@@ -287,7 +298,10 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
 
 
 def _make_paused(general: Profile, _random: Random) -> Profile:
-    """Clients ask any server, mostly for one key, so that a leader wakes up with reads that began after its end."""
+    """Build a world with clients that send requests to any server, mostly for one key.
+
+    A leader then resumes with reads that began after its term ended.
+    """
     return replace(
         general,
         servers=3,
@@ -311,7 +325,7 @@ def _make_paused(general: Profile, _random: Random) -> Profile:
 
 
 def _make_storm(general: Profile, random: Random) -> Profile:
-    """Leaders fall soon after their election, entries travel one by one."""
+    """Build a world with leaders that fail soon after their election, and entries sent one by one."""
     options = replace(general.options, max_entries_per_append=1, in_flight=random.choice((1, 2)), heartbeat_ms=70)
     return replace(
         general,
@@ -326,7 +340,7 @@ def _make_storm(general: Profile, random: Random) -> Profile:
         slow_disk=0,
         nuisance_ms=1_000,
         leader_trouble=0.95,
-        # Few calls, so that a history of so many steps sees many elections.
+        # Few calls, so that a history with so many steps has many elections.
         clients=3,
         think_ms=60,
         reads=0.1,
@@ -335,10 +349,10 @@ def _make_storm(general: Profile, random: Random) -> Profile:
 
 
 def _make_figure_8(general: Profile, _random: Random) -> Profile:
-    """Every leader is in trouble at once; the entries of older terms and the no-op of its own travel one by one.
+    """Build a world where leaders fail soon, and send entries of older terms and their no-op one by one.
 
-    The way is long and the disk is fast, so that a leader is often isolated between the answer that counts an entry of
-    an older term for the majority and the arrival of its own first entry.
+    The network is slow and the disk is fast. A leader is then often isolated between two events: the reply that counts
+    an entry of an older term for the majority, and the arrival of its own first entry.
     """
     options = replace(
         general.options,
@@ -377,7 +391,7 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
 
 
 def _make_membership(general: Profile, random: Random) -> Profile:
-    """Leaders that are cut off begin changes that others know nothing of."""
+    """Build a world where isolated leaders begin changes that do not reach other servers."""
     return replace(
         general,
         servers=random.choice((2, 2, 3, 4)),
@@ -399,7 +413,11 @@ def _make_membership(general: Profile, random: Random) -> Profile:
 
 
 def _make_lease(general: Profile, random: Random) -> Profile:
-    """A lease lasts 110 ms by a clock that runs a tenth too slow, others elect 150 ms later by one as much too fast."""
+    """Build a world with leases.
+
+    A lease lasts 110 ms by a clock that runs a tenth too slow. Other servers begin an election after 150 ms by a clock
+    that runs a tenth too fast.
+    """
     options = replace(
         general.options,
         election_timeout_min_ms=_ELECTION_MS,
@@ -441,7 +459,7 @@ def _make_lease(general: Profile, random: Random) -> Profile:
 
 
 def _make_slow_disks(general: Profile, random: Random) -> Profile:
-    """As our own servers are connected: heartbeats wait for no disk."""
+    """Build a world with slow disks and the connections of production servers: heartbeats do not wait for a disk."""
     return replace(
         general,
         servers=random.choice((3, 3, 5)),
@@ -471,7 +489,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
         jumps=False,
         transfer_ms=0,
         change_ms=0,
-        # Else a snapshot now and then adds its own waits to those of the entries that proposals wait for.
+        # Otherwise, an occasional snapshot would add its delays to the delays of the proposed entries.
         snapshot_entries=0,
         clients=3,
         think_ms=300,
@@ -483,7 +501,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
 
 
 def _make_hung_disks(general: Profile, random: Random) -> Profile:
-    """No leader can be of use until some disks go on; the leader must notice."""
+    """Build a world where no leader can commit until some disks recover; the leader must detect this."""
     slow = _make_slow_disks(general, random)
     return replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
 

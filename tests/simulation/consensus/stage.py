@@ -1,4 +1,4 @@
-"""The world, as the machines and clients in it see it."""
+"""The interface of the world for its machines and clients."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -8,19 +8,19 @@ from tests.simulation.consensus.machine import Machine
 
 
 class Stage(Protocol):
-    """Simulated time and the servers in it."""
+    """Simulated time and all servers."""
 
     @property
     def now(self) -> int:
-        """Simulated time in milliseconds."""
+        """Return simulated time in milliseconds."""
 
     @property
     def trouble(self) -> bool:
-        """Whether things go wrong still."""
+        """Return True while faults are injected."""
 
     @property
     def machines(self) -> Mapping[ServerId, Machine]:
-        """All servers."""
+        """Return all servers."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""

@@ -1,9 +1,8 @@
-"""The state machine of a simulated server: a store of numbers behind the table of sessions that is shipped.
+"""The state machine of a simulated server: a store of numbers behind the production session table.
 
-`DedupStateMachine` does not wait for anything here, so it is driven to its end at once, without an event loop.
-
-A checksum is chained over every entry that was taken, and travels in snapshots. By it the judge knows whether a state,
-lived through or restored, is that of the committed log, without carrying the log along.
+`DedupStateMachine` does not wait for anything here, so it runs to its end without an event loop. A checksum is chained
+over every applied entry, and is part of snapshots. The judge compares it with the committed log, for a restored state
+and for one built from entries, without a copy of the log.
 """
 
 import struct
@@ -35,29 +34,29 @@ _RESULT = struct.Struct(">Q")
 
 
 def write_command(key: int, value: int, attempt: int) -> bytes:
-    """Set `key` to `value` and say what it was. The attempt makes the bytes of each proposal its own."""
+    """Return a command that sets `key` to `value` and returns the previous value; `attempt` makes its bytes unique."""
     return _WRITE.pack(b"swap", key, value, attempt)
 
 
 def decode_result(result: bytes) -> int:
-    """The value before."""
+    """Return the previous value."""
     return int(_RESULT.unpack(result)[0])
 
 
 def chained(chain: int, entry: Entry) -> int:
-    """The checksum of a log that goes on with `entry`."""
+    """Return the checksum of a log extended by `entry`."""
     return crc32(entry.data, chain ^ entry.term)
 
 
 @dataclass(slots=True)
 class Store:
-    """What the service keeps: numbers by number. `on_executed` is told of each execution."""
+    """The state of the service: numbers by number. `on_executed` is called for each execution."""
 
     on_executed: Callable[[Index, int], None]
     values: dict[int, int] = field(default_factory=dict)
 
     async def execute(self, index: Index, command: bytes) -> bytes:
-        """Carry out a write; anything else has no effect."""
+        """Execute a write; ignore other commands."""
         if not command.startswith(b"swap"):
             return b""
         _, key, value, _ = _WRITE.unpack(command)
@@ -68,7 +67,7 @@ class Store:
 
 
 class StateMachine:
-    """What one life holds. `on_applied`, `on_executed` and `on_restored` tell the judge."""
+    """The state machine of one run. `on_applied`, `on_executed` and `on_restored` report to the judge."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class StateMachine:
         form: SnapshotForm,
         head_bytes: int,
     ) -> None:
-        """Commands begin with `head_bytes` that are the protocol's."""
+        """Create the state machine; commands begin with `head_bytes` bytes of the protocol."""
         self._form = form
         self._head_bytes = head_bytes
         self._on_applied = on_applied
@@ -90,7 +89,7 @@ class StateMachine:
         )
         self.applied: Index = 0
         self.term: Term = 0
-        """Of the entry that was applied last."""
+        """Term of the last applied entry."""
         self.chain = 0
         self.covered: Index = 0
         self.restoring: SnapshotDescription | None = None
@@ -102,7 +101,7 @@ class StateMachine:
         self._asked = 0
 
     def apply(self, effect: Apply) -> None:
-        """Entries are committed."""
+        """Apply committed entries."""
         if self.restoring is not None:
             self._waiting.append(effect)
             return
@@ -116,31 +115,31 @@ class StateMachine:
         self._answer()
 
     def _command_of(self, entry: Entry) -> Entry:
-        """The entry as the service has it."""
+        """Return the entry as passed to the service."""
         is_headed = self._head_bytes and entry.kind == EntryKind.COMMAND
         return replace(entry, data=entry.data[self._head_bytes :]) if is_headed else entry
 
     def _took(self, effect: Apply) -> None:
-        """For what a protocol keeps beside the store."""
+        """Process applied entries that a protocol keeps in addition to the store."""
 
     def when_applied(self, index: Index, action: Callable[[], None]) -> None:
-        """Do something as soon as the entry at `index` is taken."""
+        """Call `action` when the entry at `index` is applied."""
         self._asked += 1
         heappush(self._askers, (index, self._asked, action))
         self._answer()
 
     def value_of(self, key: int) -> int:
-        """What a reader sees now."""
+        """Return the current value of a key."""
         return self._store.values.get(key, 0)
 
     def begin_restore(self, effect: Restore) -> ReadSnapshot:
-        """Begin anew: what is to be read first."""
+        """Begin to restore a snapshot; return the first read."""
         self.restoring = effect.snapshot
         self._waiting.clear()
         return ReadSnapshot(request_id=OWN_READ, last=effect.snapshot.last, offset=0, limit_bytes=_EVERYTHING)
 
     def restore(self, answer: SnapshotRead) -> None:
-        """What was read; nothing if a newer snapshot took its place."""
+        """Restore the read snapshot, unless a newer snapshot has replaced it."""
         snapshot = self.restoring
         if snapshot is None or answer.last != snapshot.last:
             return
@@ -157,29 +156,29 @@ class StateMachine:
 
     @property
     def captured_index(self) -> Index:
-        """Of which entry a snapshot would be now."""
+        """Return the index of a snapshot taken now."""
         return self.applied
 
     def capture(self) -> Index:
-        """Keep the state of this moment for a snapshot."""
+        """Keep the current state for a snapshot."""
         index = self.captured_index
         self._captured = self._state()
         return index
 
     def _state(self) -> bytes:
-        """What a snapshot holds, as the state machine has it."""
+        """Return the content of a snapshot, as the state machine serializes it."""
         return b"".join(self.machine.snapshot())
 
     def _blocks(self, data: bytes) -> list[bytes]:
-        """How a snapshot is written, bit by bit."""
+        """Split a snapshot into the blocks of its writes."""
         return [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
 
     def _restore_state(self, snapshot: SnapshotDescription, data: bytes) -> None:
-        """Begin anew from what a snapshot holds."""
+        """Replace the state by the content of a snapshot."""
         finish(self.machine.restore(snapshot.last, stream(data)))
 
     def begin_snapshot(self, effect: TakeSnapshot) -> None:
-        """Plan all writes of what was captured."""
+        """Plan all writes of the captured state."""
         writer = self.writer = SnapshotWriter(effect.last, effect.configuration, self._form)
         plans = [writer.plan_begin()]
         plans += [writer.plan(block) for block in self._blocks(self._captured)]
@@ -187,12 +186,12 @@ class StateMachine:
         self.jobs = deque(SnapshotWrite(tuple(plan), writer.file) for plan in plans)
 
     def give_up_snapshot(self) -> None:
-        """There was no space for it."""
+        """Cancel the snapshot because the disk is full."""
         self.writer = None
         self.jobs.clear()
 
     def end_snapshot(self, kept_behind: Index) -> SnapshotTaken:
-        """All is written."""
+        """Complete the snapshot after its last write."""
         assert self.writer is not None
         snapshot, self.writer = self.writer.description, None
         self.covered = snapshot.last.index
@@ -214,12 +213,12 @@ class StateMachine:
 
 
 async def stream(data: bytes) -> AsyncIterator[bytes]:
-    """The bytes of a snapshot, as a state machine gets them."""
+    """Yield the bytes of a snapshot, as passed to a state machine."""
     yield data
 
 
 def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Run to its end what waits for nothing."""
+    """Run a coroutine that never waits to its end."""
     try:
         work.send(None)
     except StopIteration:
@@ -228,7 +227,7 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
 
 
 def finish_in_turns(work: Coroutine[Any, Any, None]) -> None:
-    """Run to its end what gives other tasks a turn now and then."""
+    """Run a coroutine that occasionally yields to other tasks to its end."""
 
     async def run() -> None:
         await work

@@ -1,4 +1,4 @@
-"""Bugs planted in the storage: the simulated disk must bring each to light."""
+"""Planted bugs of the storage; the simulated disk must reveal each of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,7 +59,7 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "rot-taken-for-a-tear",
-        "whatever cannot be read at the end of the log is cut, durable or not",
+        "unreadable data at the end of the log is cut, even if it was durable",
         ((_Scanner, "__init__", _scan_without_proof), (_Scanner, "_proof_behind", _no_proof)),
     ),
 )

@@ -1,6 +1,6 @@
-"""Bugs planted in what travels between servers: how it is carried, and what a leader takes for a word of a follower.
+"""Planted bugs of the messages between servers: their transport, and the replies that a leader counts.
 
-Two of them have no disk or network at fault: a transport, or a follower, that answers what was never taken.
+Two of them do not need a failing disk or network: a transport, or a follower, answers an unprocessed request.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def _never(_self: Leader) -> bool:
 
 
 def _is_stalled_unless_a_follower_gets_further(self: Leader) -> bool:
-    """As the core's, but for a voter that holds the oldest proposal already."""
+    """Return True as the core does, but ignore a voter that already holds the oldest proposal."""
     replica, due = self._replica, self._stall_deadline
     if due is None or replica.now < due:
         return False
@@ -72,36 +72,36 @@ def _answer_before_the_snapshot(replica: Replica, request: AppendEntries) -> App
 TRANSPORT_MUTANTS = (
     Mutant(
         "covered-before-the-snapshot-is-durable",
-        "an old append is acknowledged for the snapshot that covers it, which is still being installed",
+        "an old append is acknowledged while the snapshot that covers it is still being installed",
         ((append_receiver, "without_compacted", _answer_before_the_snapshot),),
     ),
     Mutant(
         "heartbeat-behind-the-disk",
-        "one connection for all, so the answer to a heartbeat waits behind that to an append, which waits for the disk",
+        "all messages share one connection, so the reply to a heartbeat waits for an append, which waits for the disk",
         ((Connections, "passes_by", _one_for_all),),
         kind=Kind.SLOW_DISKS,
     ),
     Mutant(
         "hung-disk-keeps-its-leader",
-        "a leader that cannot commit anything stays for as long as it is answered",
+        "a leader that cannot commit remains leader while it receives replies",
         ((Leader, "_is_stalled", _never),),
         kind=Kind.HUNG_DISKS,
     ),
     Mutant(
         "new-proposals-keep-a-stalled-leader",
-        "a leader that cannot commit anything stays for as long as one voter takes what clients ask of it meanwhile",
+        "a leader that cannot commit remains leader while one voter accepts new proposals",
         ((Leader, "_is_stalled", _is_stalled_unless_a_follower_gets_further),),
         kind=Kind.HUNG_DISKS,
     ),
     Mutant(
         "append-not-sent-counts",
-        "an append that the leader's own link keeps back counts as answered by its peer",
+        "an append held back by the leader's own link counts as answered by its peer",
         ((AppendLeader, "not_sent", _count_what_was_not_sent),),
         kind=Kind.MEMBERSHIP,
     ),
     Mutant(
         "refusal-of-a-stranger-counts",
-        "a server that does not follow a leader refuses its append in its term, as a follower would",
+        "a server that does not follow a leader refuses an append in the leader's term, as a follower would",
         tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_receiver, raft)),
         kind=Kind.LEASE,
     ),

@@ -1,16 +1,18 @@
-"""What is demanded of ØMQ Raft beyond the rules of Raft: what its wire needs, and what servers of the npm package need.
+"""Rules of ØMQ Raft beyond Raft's own: for its wire, and for peers from the npm package.
 
-    one at a time      a leader asks a follower for one thing only; the next waits until it is answered or overdue
-    no idle entry      a new leader appends nothing unless something of an older term is not committed, by what it knows
-    payload            a command has at least a byte behind its head
+    one at a time      a leader has one request per follower; the next waits until it is answered or overdue
+    no idle entry      a new leader appends an entry only if, by its own commit index, an entry of an older term is
+                       uncommitted
+    payload            a command has at least one byte after its head
     joint              every change of the members passes a joint configuration (`checker`)
 
-Of servers that stand for the package, whose peers must spare them:
+Rules for requests to servers that simulate the package:
 
-    below the commit   no append begins below what the server has stored and committed in any of its lives: it ends then
-    nothing is cut     no append ends below what the server has acknowledged in this term: the package cuts its log
-                       behind whatever it is sent, also behind nothing
-    old snapshot       no snapshot comes that ends below what the server has committed
+    below the commit   no append begins below the index that the server has stored and committed in any of its runs: the
+                       server would end
+    nothing is cut     no append ends below the index that the server has acknowledged in this term: the package cuts
+                       its log after the received entries, even after an empty list
+    old snapshot       no snapshot ends below the commit index of the server
 """
 
 from collections.abc import Sequence
@@ -29,7 +31,7 @@ from tests.simulation.consensus.zmq_sockets import Asked
 
 
 class ZmqJudge:
-    """The demands of one history."""
+    """The rules for one history."""
 
     def __init__(self, random: Random, profile: Profile, machines: dict[ServerId, Machine], checker: Checker) -> None:
         self._retry_ms = profile.options.retry_ms
@@ -40,7 +42,7 @@ class ZmqJudge:
         self._held: dict[ServerId, tuple[Term, Index]] = {}
 
     def stepped(self, machine: Machine, _event: Event, effects: Sequence[Effect]) -> None:
-        """A server took a step."""
+        """Check a step of a server."""
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         for persist in persists:
             for entry in persist.entries:
@@ -59,7 +61,7 @@ class ZmqJudge:
                 raise ViolationError(f"no idle entry: {machine.server_id} leads and appends {appended[0].entries}")
 
     def asked(self, asker: ServerId, answerer: ServerId, request: Request, unanswered: Asked | None) -> None:
-        """A request leaves, and takes the place of another, which is answered, overdue or of an older term."""
+        """Check that a request replaces only an answered or overdue request, or one of an older term."""
         if unanswered is None or not isinstance(request, AppendEntries | InstallSnapshot):
             return
         before, waited_ms = unanswered.request, self._machines[asker].clock_ms - unanswered.sent_ms
@@ -70,7 +72,7 @@ class ZmqJudge:
             )
 
     def _remembers(self, asker: ServerId, answerer: ServerId, correlation: int) -> bool:
-        """Whether the leader still knows of the request: not if the follower has left the members and come again."""
+        """Return True if the leader still tracks the request: not if the follower left the members and returned."""
         life = self._machines[asker].life
         leader = None if life is None else life.core._role.as_leader
         progress = None if leader is None else leader.followers.get(answerer)
@@ -80,10 +82,10 @@ class ZmqJudge:
         return sent_chunk or correlation in progress.in_flight or correlation in progress.expired
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
-        """A request is taken up by a server; one of an older term is refused before anything is looked at."""
+        """Check a request that a server processes; a request of an older term is refused first."""
         if answerer not in self._package or request.term < self._machines[answerer].term:
             return
-        # A crash may take entries that it knew to be committed, but had not stored: of those it knows nothing any more.
+        # A crash may lose committed entries that were not yet stored here: the server no longer knows their commit.
         commit = self._commits[answerer] = min(self._commits[answerer], self.end_of(answerer))
         match request:
             case AppendEntriesRpc(term=term, previous_index=previous, entries=entries):
@@ -105,15 +107,15 @@ class ZmqJudge:
                 pass
 
     def follows_package(self, server: ServerId) -> bool:
-        """Whether this server answers as those of the npm package do."""
+        """Return True if this server answers like a server of the npm package."""
         return server in self._package
 
     def end_of(self, server: ServerId) -> Index:
-        """Where its log ends."""
+        """Return the last index of the server's log."""
         return len(self._checker.shadows[server].volatile)
 
     def acknowledged(self, answerer: ServerId, request: AppendEntriesRpc) -> None:
-        """It answers that it holds all that it was sent."""
+        """Record that the server acknowledged a complete append."""
         end = request.previous_index + len(request.entries)
         term, held = self._held.get(answerer, (0, 0))
         self._held[answerer] = request.term, max(held, end) if term == request.term else end

@@ -1,4 +1,4 @@
-"""Bugs planted in what is ØMQ Raft's own: one request at a time, probes, answers, debouncing, CHECKPOINT."""
+"""Planted bugs of ØMQ Raft's own parts: one request at a time, probes, replies, debouncing, CHECKPOINT."""
 
 from dataclasses import replace
 from typing import Any
@@ -69,51 +69,51 @@ def _joint_for_several(
 ZMQ_MUTANTS = (
     Mutant(
         "zmq-heartbeat-beside-a-request",
-        "heartbeats, entries and chunks do not wait for the answer that a follower owes",
+        "heartbeats, entries and chunks do not wait for the pending reply of a follower",
         ((AppendLeader, "_may_ask", _always),),
         "zmq",
     ),
     Mutant(
         "zmq-late-answer-says-where-to-go-on",
-        "a leader goes on from where an answer says, although it has asked something newer since",
+        "a leader continues at the index of a late reply, although it has sent a newer request",
         ((AppendLeader, "_is_late", _never),),
         "zmq",
     ),
     Mutant(
         "zmq-probe-behind-the-match",
-        "a follower that did not answer is asked from where its log last matched",
+        "an unresponsive follower is probed from the index where its log last matched",
         ((AppendLeader, "_place_to_probe", _behind_the_match),),
         "zmq",
     ),
     Mutant(
         "zmq-refusal-without-hint-begins-anew",
-        "a refusal without a hint sends the leader back to where the log last matched, not by one entry",
+        "after a refusal without a hint the leader goes back to the last match, not by one entry",
         ((Progress, "refused", _back_to_the_match),),
         "zmq",
     ),
     Mutant(
         "zmq-append-sent-twice",
-        "the transport repeats an append that may have been taken, although the follower takes it for a new one",
+        "the transport repeats an append that may have arrived, although the follower treats it as a new one",
         ((zmq_sockets, "may_be_repeated", _always),),
         "zmq",
         kind=Kind.GENERAL,
     ),
     Mutant(
         "zmq-success-of-less",
-        "a follower says success, which means everything, for what it holds of an append so far",
+        "a follower reports success, which means all entries, for a part of an append",
         ((mapping, "_append_reply_to_wire", _say_success_of_less),),
         "zmq",
         kind=Kind.GENERAL,
     ),
     Mutant(
         "zmq-reply-of-another-request",
-        "the debouncing takes every request on a connection for the one before, sent again",
+        "the debouncing treats every request on a connection as a repetition",
         ((zmq_sockets, "is_repetition", _same_connection),),
         "zmq",
     ),
     Mutant(
         "zmq-no-checkpoint",
-        "a new leader commits the entries of older terms by counting, without a CHECKPOINT of its own",
+        "a new leader commits entries of older terms by counting, without its own CHECKPOINT",
         ((Leader, "needs_no_entry_yet", _always), (ProgressTracker, "_may_commit", _any_index_commits)),
         "zmq",
         kind=Kind.FIGURE_8,
@@ -126,13 +126,13 @@ ZMQ_MUTANTS = (
     ),
     Mutant(
         "zmq-read-without-checkpoint",
-        "a read is answered by a leader that has no entry of its own term",
+        "a leader without an entry of its own term answers reads",
         ((Leader, "_knows_commit_index", _always), (Leader, "_append_no_op_if_needed", _nothing)),
         "zmq",
     ),
     Mutant(
         "zmq-one-voter-without-joint-consensus",
-        "one voter more or less is a change in one step",
+        "a change by one voter skips the joint configuration",
         ((membership, "first_step", _joint_for_several),),
         "zmq",
         kind=Kind.MEMBERSHIP,

@@ -1,26 +1,26 @@
-"""ØMQ Raft's peers on their sockets, with the real frames between them.
+"""ØMQ Raft's peers on their sockets, with real frames between them.
 
     core ─▶ mapping ─▶ codec ─▶ frames ──DEALER to ROUTER──▶ codec ─▶ debouncing ─▶ mapping ─▶ core
     core ◀─ mapping ◀─ codec ◀─ frames ◀─────────────────── codec ◀─────────────── mapping ◀─ core
 
-What the wire cannot say is lost here as it is there: an answer that covers less than was asked is not sent, terms below
-the asked one are not told, a failure may come without a hint, a snapshot comes without its configuration.
+Anything that the wire cannot express is lost here too. A reply for only some of the entries is not sent, terms below
+the term of the request are not sent, a failure may lack a hint, and a snapshot lacks the configuration.
 
-*The asker* has one DEALER for each other server. Only the newest request is sent again until it is answered; the last
-few are remembered, each for one answer, because a follower whose disk is slow answers late and truthfully. Requests are
-sent on a connection only; what is under way when it breaks is lost. A connection breaks when the way is cut or an end
-stops; order is kept on it, and the next one is another identity for the ROUTER.
+*The asker* has one DEALER for each other server. It repeats only the newest request until it is answered. It keeps the
+last few requests, each for one reply, because a follower with a slow disk replies late but correctly. A request needs a
+connection; requests in transit when the connection breaks are lost. A connection breaks when the link is cut or an end
+stops. It preserves order, and the next connection has another identity for the ROUTER.
 
-*The answerer* takes appends and chunks once: one with the id and the identity of the newest is answered by the same
-reply again. While that is not known the core is only told that the leader lives. An answer that cannot be given makes
-it forget the request, so that the same one may be taken anew.
+*The answerer* processes appends and chunks once. A request with the id and identity of the newest one gets the same
+reply again; until that reply exists, the core receives only a heartbeat. If the reply cannot be expressed, the answerer
+drops the request, so that the same request can be processed again.
 
-*A server of the package* reads nothing while it works on an append or a chunk, so it answers in the order in which it
-is asked. Ours answers a heartbeat before an append that waits for the disk.
+*A server of the package* does not read while it processes an append or a chunk, so it replies in order. Our servers
+answer a heartbeat before an append that waits for the disk.
 
-*A snapshot's members.* Who gets the first chunk of a snapshot asks its sender which members there are, as a client
-would: while they change the answer is old and new ones in one list. If the sender does not answer, its own newest
-configuration stands in; a server that knows none forgets the chunk.
+*A snapshot's members.* The receiver of the first chunk requests the members from the sender, as a client would; during
+a change the reply is one list of old and new members. If the sender does not reply, the receiver uses its own newest
+configuration; without one it drops the chunk.
 """
 
 from collections import deque
@@ -54,57 +54,57 @@ _RECONNECT_MS = 30
 _UNSENT_MS = 20
 _RETRANSMISSION_MS = 150
 _RESETS = 0.3
-"""Of the packets that get lost so many end the connection; the others come late."""
+"""Share of lost packets that end the connection; the others arrive late."""
 _NEAR_THE_LAST_ID = MAX_MESSAGE_ID - 40
 
 
 class Host(Protocol):
-    """A server, as its sockets know it."""
+    """A server as its sockets see it."""
 
     @property
     def clock_ms(self) -> int:
-        """Its own monotonic clock."""
+        """Return the time of the server's monotonic clock."""
 
     @property
     def configuration(self) -> Configuration | None:
-        """The newest in its log; None while it is down."""
+        """Return the newest configuration in its log; None while it is down."""
 
     @property
     def snapshot_bytes(self) -> int:
-        """The size of its stored snapshot."""
+        """Return the size of its stored snapshot."""
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """Do `action` now or at the end of a pause, if this life lasts so long."""
+        """Run `action` now or after a pause, if this run has not ended by then."""
 
 
 class Judge(Protocol):
-    """What is demanded of the messages between peers."""
+    """Rules for the messages between peers."""
 
     def asked(self, asker: ServerId, answerer: ServerId, request: Request, unanswered: "Asked | None") -> None:
-        """A request leaves, and takes the place of another."""
+        """Check a request that replaces another one."""
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
-        """A request is taken up; a repetition that is debounced is none."""
+        """Check a processed request, not a debounced repetition."""
 
     def follows_package(self, server: ServerId) -> bool:
-        """Whether this server answers as those of the npm package do."""
+        """Return True if this server answers like a server of the npm package."""
 
     def end_of(self, server: ServerId) -> Index:
-        """Where its log ends."""
+        """Return the last index of the server's log."""
 
     def acknowledged(self, answerer: ServerId, request: AppendEntriesRpc) -> None:
-        """It answers that it holds all that it was sent."""
+        """Record that the server acknowledged a complete append."""
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that may still be answered."""
+    """A request that may still get a reply."""
 
     request: Request
     rpc: PeerRequest
     frames: list[bytes]
     sent_ms: int
-    """By the asker's clock."""
+    """Time of the asker's clock."""
     times_sent: int = 0
 
 
@@ -138,7 +138,7 @@ class _Taken:
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """A snapshot that a leader sends to a server, and the members that it came with, once they are told."""
+    """A snapshot that a leader sends to a server, and its members after the sender has sent them."""
 
     term: Term
     last: LogId
@@ -169,16 +169,16 @@ class ZmqSockets:
         self._transfers: dict[tuple[ServerId, ServerId], _Transfer] = {}
         self._pending: dict[tuple[ServerId, int], _Taken] = {}
         self._working: dict[ServerId, _Taken] = {}
-        """What servers of the package work on."""
+        """The request that each server of the package is processing."""
         self._unread: dict[ServerId, deque[tuple[_Connection, list[bytes]]]] = {}
-        # A forger's messages have the correlation 1.
+        # A forger's messages have correlation 1.
         self._correlation = 1
         self.lost = 0
         self.broken = 0
         self.repeated = 0
 
     def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
-        """A core has a request sent; it takes the place of the one that waits for its answer."""
+        """Send a request of a core; it replaces the pending one."""
         dealer = self._dealer(asker, answerer)
         self._judge.asked(asker, answerer, request, dealer.unanswered)
         if dealer.unanswered is not None:
@@ -194,7 +194,7 @@ class ZmqSockets:
         self._transmit(asker, answerer, asked)
 
     def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
-        """A core answers what its sockets have handed to it."""
+        """Send the reply of a core to a request."""
         taken = self._pending.pop((answerer, reply.correlation), None)
         if taken is None or taken.connection.asker != asker:
             self.lost += 1
@@ -211,7 +211,7 @@ class ZmqSockets:
         self._send_reply(taken.connection, said)
 
     def stopped(self, server: ServerId) -> None:
-        """It is down: its sockets are gone, and what they knew."""
+        """Close the sockets of a stopped server, and drop their state."""
         for connection in [dealer.connection for dealer in self._dealers.values() if dealer.connection is not None]:
             if server in (connection.asker, connection.answerer):
                 self._break(connection)
@@ -223,7 +223,7 @@ class ZmqSockets:
         self._pending = {key: taken for key, taken in self._pending.items() if key[0] != server}
 
     def keep_members(self, server: ServerId, members: frozenset[ServerId]) -> None:
-        """The server closes its sockets to all others."""
+        """Close the server's sockets to all non-members."""
         for asker, answerer in list(self._dealers):
             if asker == server and answerer not in members:
                 dealer = self._dealers[asker, answerer]
@@ -240,7 +240,7 @@ class ZmqSockets:
         return dealer
 
     def _transmit(self, asker: ServerId, answerer: ServerId, asked: Asked) -> None:
-        """Send the newest request, now and again until it is answered."""
+        """Send the newest request, and repeat it until it is answered."""
         dealer = self._dealers.get((asker, answerer))
         if dealer is None or dealer.unanswered is not asked:
             return
@@ -297,7 +297,7 @@ class ZmqSockets:
             self._hand_over(taken, _NO_MEMBERS)
 
     def _read_on(self, answerer: ServerId, taken: _Taken) -> None:
-        """It has answered, or never will, and reads what came meanwhile."""
+        """Continue to read after a request is answered or dropped."""
         if self._working.get(answerer) is taken:
             del self._working[answerer]
         unread = self._unread.get(answerer, ())
@@ -305,7 +305,7 @@ class ZmqSockets:
             self._take(*unread.popleft())
 
     def _debounce(self, before: _Taken, rpc: PeerRequest) -> None:
-        """A request has come again."""
+        """Handle a repeated request."""
         if before.reply is not None:
             self._marks.see("repetition answered by the same reply")
             self._send_reply(before.connection, replace(before.reply, message_id=rpc.message_id))
@@ -323,7 +323,7 @@ class ZmqSockets:
         self._way.deliver(asker, answerer, sign_of_life)
 
     def _take_chunk(self, taken: _Taken, rpc: InstallSnapshotRpc) -> None:
-        """Hand in a chunk once the members are known."""
+        """Pass a chunk to the core when the members are known."""
         asker, answerer = taken.connection.asker, taken.connection.answerer
         transfer, last = self._transfers.get((answerer, asker)), LogId(rpc.last_index, rpc.last_term)
         if transfer is None or (transfer.term, transfer.last) != (rpc.term, last):
@@ -358,7 +358,7 @@ class ZmqSockets:
             self._hand_over(waiting, configuration)
 
     def _forget(self, taken: _Taken) -> None:
-        """It is answered by nothing, and may be taken again."""
+        """Drop a request without a reply; it may be processed again."""
         key = taken.connection.answerer, taken.connection.asker
         if self._taken.get(key) is taken:
             del self._taken[key]
@@ -399,7 +399,10 @@ class ZmqSockets:
         self._way.deliver(answerer, asker, reply)
 
     def _as_package(self, server: ServerId, reply: PeerReply | None, asked: PeerRequest) -> PeerReply | None:
-        """The package names a place only if its log is too short; where terms differ the leader steps back by one."""
+        """Return the reply of the package: a refusal has a hint only if the log is too short.
+
+        Without a hint the leader steps back by one entry.
+        """
         is_refusal = isinstance(reply, AppendEntriesResponse) and not reply.success and reply.term == asked.term
         if not is_refusal or not isinstance(asked, AppendEntriesRpc) or not self._judge.follows_package(server):
             return reply
@@ -411,7 +414,7 @@ class ZmqSockets:
         return AppendEntriesResponse(message_id=asked.message_id, term=asked.term, success=False, conflict_index=hint)
 
     def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
-        """Whether something arrives; a connection ends that cannot bring it."""
+        """Return True if a message arrives; break a connection that cannot deliver it."""
         if connection.is_broken:
             self.lost += 1
             return False
@@ -422,7 +425,10 @@ class ZmqSockets:
         return True
 
     def _arrival_ms(self, connection: _Connection, not_before_ms: int) -> int:
-        """When what leaves now arrives: a lost packet is sent again, and all behind it wait; or the connection ends."""
+        """Return the arrival time of a message sent now.
+
+        A lost packet is sent again and delays all later ones, or the connection ends.
+        """
         delay_ms = self._way.draw_delay_ms()
         if self._way.draw_loss():
             delay_ms += self._random.randrange(_RETRANSMISSION_MS)
@@ -446,21 +452,22 @@ class ZmqSockets:
 
 
 def may_be_repeated(request: Request) -> bool:
-    """Whether the same message may be sent once more although it may have arrived.
+    """Return True if a message that may have arrived may be sent again.
 
-    Over a new connection the follower takes it for a new one, and by the first it may have committed entries behind
-    `previous` already: a server of the package ends then. The core asks anew, from its end on.
+    Over a new connection the follower treats it as a new request. It may already have committed entries after
+    `previous` because of the first one: a server of the package would end then. The core builds a new request, based on
+    its own log.
     """
     return not isinstance(request, AppendEntries) or request.commit <= request.previous.index
 
 
 def is_repetition(before: _Connection, taken: PeerRequest, now: _Connection, request: PeerRequest) -> bool:
-    """Whether a request is the one that was taken before, sent again."""
+    """Return True if a request is a repetition of the one processed before."""
     return before is now and request.message_id == taken.message_id
 
 
 def told_members(configuration: Configuration) -> Configuration:
-    """What RequestConfig says: while members change, old and new ones in one list."""
+    """Return the members in a RequestConfig reply: one list of old and new ones during a change."""
     new = {server.server_id for server in configuration.voters}
     return Configuration(
         (*configuration.voters, *(old for old in configuration.old_voters if old.server_id not in new))
