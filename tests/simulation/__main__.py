@@ -1,6 +1,6 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
-NAME is consensus (which may be left out), consensus-mutants, gossip-fuzz,
+NAME is consensus (the default), consensus-mutants, gossip-fuzz,
 gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
 zmq-raft-fuzz, kraft-fuzz, log-time or garlic-farm-joins.
 """

@@ -1,11 +1,11 @@
-"""`python -m tests.simulation entry-fuzz`: entries of members with every field at its extremes, applied by a farm.
+"""`python -m tests.simulation entry-fuzz`: members' entries with extreme fields, applied by a farm.
 
-    an entry of some kind ──▶ one field, or two, replaced by an extreme ──▶ signed by a member ──▶ EntryReader ──▶ Farm
+    an entry of some kind ──▶ one or two fields replaced by extremes ──▶ signed by a member ──▶ EntryReader ──▶ Farm
                                                                                                      │
-                              picture as JSON ◀── publications planned ◀── snapshot and back ◀───────┘ now and then
+                              picture as JSON ◀── publications planned ◀── snapshot and back ◀───────┘ periodically
 
-Whatever a member signs is in the log for ever and is applied by every server at each start. So nothing of it may raise,
-and what follows from the state must still be computed: what is published, what a snapshot holds, what operators see.
+An entry signed by a member stays in the log permanently, and every server applies it at each start. So no entry may
+raise an error, and everything derived from the state must still be computable: publications, snapshots, views.
 """
 
 import json
@@ -79,7 +79,7 @@ EXTREMES: tuple[Any, ...] = (
 )
 OUTCOMES = frozenset({"with effect", "without effect", "foreign", "published", "restored"})
 LATER = 64
-"""After so many entries the state is looked at as a whole."""
+"""Number of entries between two checks of the complete state."""
 
 
 _LEAF = LeafStatus(LEAF, True, hash_of(MASTER), 1, 2, 3, 4, 5, 6, 7)  # noqa: FBT003 - by place in the record
@@ -106,7 +106,7 @@ REPORT = Report(
 
 
 def samples() -> tuple[dict[str, Any], ...]:
-    """One entry of each kind, with every field that it can have."""
+    """Return one entry of each kind, with all its fields."""
     records = (
         replace(REPORT, request="client-0-1"),
         Clock(BASE_MS, 1, 30_000),
@@ -127,7 +127,7 @@ SAMPLES = samples()
 
 
 def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in a JSON document, inner places after those around them."""
+    """Yield the paths of all values in a JSON document, outer ones first."""
     if path:
         yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -136,7 +136,7 @@ def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
-    """The document with something else in one place."""
+    """Return the document with one value replaced."""
     if not path:
         return new
     items = enumerate(value) if isinstance(value, list) else value.items()
@@ -145,7 +145,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
 
 
 def make(random: Random) -> bytes:
-    """An entry of a member; some are as they should be, with the time going on."""
+    """Return an entry of a member; some are valid and advance the time."""
     entry = random.choice(SAMPLES)
     if random.random() < 0.3:
         clock = Clock(LATE_MS + random.choice((-20_000, 0, 40_000)), 1, 30_000)
@@ -154,11 +154,11 @@ def make(random: Random) -> bytes:
     try:
         return signed(data, random.randint(1, 3))
     except ValueError:
-        return data  # no farm would read it, so it is not signed
+        return data  # no farm accepts it, so it is not signed
 
 
 def unsigned(entry: dict[str, Any], random: Random) -> bytes:
-    """The entry with one field, or two, at an extreme."""
+    """Return the entry with one or two fields at extremes."""
     changed: Any = entry
     for _ in range(random.choice((1, 1, 1, 2))):
         changed = replaced(changed, random.choice(list(places(changed))), random.choice(EXTREMES))
@@ -168,7 +168,7 @@ def unsigned(entry: dict[str, Any], random: Random) -> bytes:
 
 
 class Applied:
-    """The farm that takes them, one after the other."""
+    """A farm that applies the entries one after another."""
 
     def __init__(self) -> None:
         self.farm = self._fresh()
@@ -176,7 +176,7 @@ class Applied:
         self.index = 0
 
     def check(self, data: bytes, random: Random) -> Sequence[str]:
-        """Apply one entry; raises whatever should not be raised."""
+        """Apply one entry; raises any unexpected error."""
         self.index += 1
         entry = self.reader.read(data)
         changes = self.farm.apply(self.index, 1, entry)
@@ -192,25 +192,25 @@ class Applied:
         state = self.farm.state
         image = b"".join(encode_farm(FarmSnapshot(state, self.farm.tuning.period_ms, self.farm.sessions.dump())))
         snapshot = decode_farm_at_once([image])
-        again = self._fresh()
-        again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
-        if again.state != state:
-            raise AssertionError("a snapshot gave another state back")
+        restored = self._fresh()
+        restored.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions)
+        if restored.state != state:
+            raise AssertionError("a snapshot restores another state")
         yield "restored"
-        yield from self._go_on(again)
+        yield from self._continue(restored)
         if random.random() < 0.2:
             self.farm, self.index = self._fresh(), 0
         else:
-            self.farm = again
+            self.farm = restored
 
-    def _go_on(self, farm: Farm) -> Iterator[str]:
-        """Honest members go on: servers 2 and 3 report for some periods, and each is asked what it would publish."""
+    def _continue(self, farm: Farm) -> Iterator[str]:
+        """Apply correct reports of servers 2 and 3 for six periods, and plan the publications of each."""
         index = self.index
         for _ in range(6):
-            farm.apply(index := index + 1, 2, self._honest(Clock(farm.state.log_time_ms + PERIOD_MS, 2, PERIOD_MS)))
+            farm.apply(index := index + 1, 2, self._correct(Clock(farm.state.log_time_ms + PERIOD_MS, 2, PERIOD_MS)))
             for server_id in (2, 3):
                 report = replace(REPORT, server_id=server_id, date_ms=farm.state.log_time_ms)
-                farm.apply(index := index + 1, 2, self._honest(report))
+                farm.apply(index := index + 1, 2, self._correct(report))
         state = farm.state
         plans = [
             plan_publication(state, master, server_id, Pace(), state.log_time_ms, handed_over=None)
@@ -220,7 +220,7 @@ class Applied:
         if any(plans):
             yield "published"
 
-    def _honest(self, record: Clock | Report) -> ProvenRecord:
+    def _correct(self, record: Clock | Report) -> ProvenRecord:
         return self.reader.read(signed(record))
 
     def _fresh(self) -> Farm:
@@ -228,11 +228,11 @@ class Applied:
 
 
 def subject() -> Subject:
-    """What is fuzzed, with a farm of its own."""
+    """Return the subject, with its own farm."""
     return Subject(make, Applied().check, OUTCOMES)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     options = options_of("entry-fuzz", __doc__).parse_args(arguments)
     return 0 if run(subject(), options.seed, options.count) else 1

@@ -1,11 +1,11 @@
-"""What the fuzzers of decoders share: inputs are made, judged, timed and counted, and memory is looked at.
+"""Shared parts of the decoder fuzzers: inputs are made, checked, timed and counted, and memory is measured.
 
     Subject.make ─▶ an input ─▶ Subject.check ─▶ its outcomes ─▶ Tally
                                      └─▶ an exception ─▶ FuzzError with the seed and the input
 
-A subject says what must hold for one input. For all of them: no input takes long, the process stays within its memory
-(a tenth of the inputs settles it, the others may add little), and every outcome that is expected occurs, for a fuzz
-that never gets past the first field says nothing.
+A subject defines the checks of one input. Three checks apply to all subjects: no input takes long; the process remains
+within its memory, which may grow only a little after the first tenth of the inputs; and every expected outcome occurs,
+because a fuzzer that never passes the first field proves nothing.
 """
 
 import argparse
@@ -21,36 +21,36 @@ from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 FREE_BYTES: Final = 256 * 1024
-"""That a decoder may use whatever it reads."""
+"""Memory that a decoder may use for an input of any size."""
 MEASURED_SHARE: Final = 0.02
 SLOWEST_LIMIT_S = 1.0
-"""A thousand times what an input takes: only a decoder whose work explodes reaches it."""
+"""Limit for one input: a thousand times the usual time, so only an exploding decoder reaches it."""
 
 
 class FuzzError(AssertionError):
-    """Something that must hold did not."""
+    """A check failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is fuzzed."""
+    """One fuzzed decoder."""
 
     make: Callable[[Random], bytes]
-    """One input. Some are as they should be, so that what must be accepted is seen to be."""
+    """Returns one input; some inputs are valid, to test that they are accepted."""
     check: Callable[[bytes, Random], Sequence[str]]
-    """The outcomes of one input; raises `FuzzError`, or whatever should not have been raised."""
+    """Returns the outcomes of one input; raises `FuzzError`, or any unexpected error of the decoder."""
     expected: frozenset[str]
-    """Outcomes that must occur in a run worth its name."""
+    """Outcomes that must occur in every useful run."""
     memory_growth_limit_mib: float = 32
     shown_bytes: int = 1024 * 1024
-    """How much of a failing input is told."""
+    """Maximum number of bytes of a failing input in the error text."""
     name: str = ""
-    """Where one command has several of them."""
+    """Name of the subject, if a command has several."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the inputs."""
+    """Statistics of the inputs."""
 
     inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Tally:
     """Processor time of the slowest input."""
 
     def lines(self) -> list[str]:
-        """For the report."""
+        """Return the lines of the report."""
         outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
         return [
             f"{self.inputs:,} inputs: {outcomes}",
@@ -67,7 +67,7 @@ class Tally:
 
 
 def play(subject: Subject, seed: int, count: int, tally: Tally) -> None:
-    """`count` inputs; a failure names the seed and the input."""
+    """Check `count` inputs; a failure contains the seed and the input."""
     random = Random(seed)
     for _ in range(count):
         data = subject.make(random)
@@ -84,7 +84,7 @@ def play(subject: Subject, seed: int, count: int, tally: Tally) -> None:
 
 
 def run(subject: Subject, seed: int, count: int) -> bool:
-    """Fuzz and tell; whether everything held."""
+    """Fuzz and print the report; return True if every check passed."""
     tally, began = Tally(), time.monotonic()
     try:
         play(subject, seed, count // 10, tally)
@@ -99,13 +99,13 @@ def run(subject: Subject, seed: int, count: int) -> bool:
     say([f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
     say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {subject.memory_growth_limit_mib})"])
     if missing := sorted(subject.expected - tally.outcomes.keys()):
-        say([f"never seen: {', '.join(missing)}: these inputs say too little"])
+        say([f"outcomes that never occurred: {', '.join(missing)}; use other or more inputs"])
         return False
     return grown_mib <= subject.memory_growth_limit_mib and tally.slowest_s <= SLOWEST_LIMIT_S
 
 
 def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random, factor: int) -> Result:
-    """What `decode` gives; every fiftieth time with a look at the memory that it needs for so many bytes."""
+    """Return the result of `decode`; for every fiftieth input, check its memory use against `read_bytes`."""
     if random.random() >= MEASURED_SHARE:
         return decode()
     tracemalloc.start()
@@ -115,24 +115,24 @@ def within_memory(decode: Callable[[], Result], read_bytes: int, random: Random,
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         if peak > (most := FREE_BYTES + factor * read_bytes):
-            raise FuzzError(f"a decoder used {peak} bytes; at most {most} were to be expected")
+            raise FuzzError(f"a decoder used {peak} bytes; at most {most} were expected")
 
 
 def options_of(command: str, description: str | None) -> argparse.ArgumentParser:
-    """The options that every fuzz of a decoder has."""
+    """Return the common options of all decoder fuzzers."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.simulation {command}", description=description)
-    parser.add_argument("--count", type=int, default=100_000, help="how many inputs (default 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
+    parser.add_argument("--count", type=int, default=100_000, help="number of inputs (default 100000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
     return parser
 
 
 def resident_mib() -> float:
-    """The most memory that this process had so far."""
+    """Return the maximum memory of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
 def say(lines: Sequence[str]) -> None:
-    """At once: a run may take hours."""
+    """Print lines immediately: a run may take hours."""
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""Fuzzing of what a server of the farm reads: `python -m tests.simulation garlic-farm-fuzz --what W --count N`.
+"""Fuzzing of the input of a farm's server: `python -m tests.simulation garlic-farm-fuzz --what W --count N`.
 
-    W (upgrade, requests, replies, json; all if left out) ─▶ an input ─▶ the target's check ─▶ an outcome
+    W (upgrade, requests, replies, json; default: all) ─▶ an input ─▶ the target's check ─▶ an outcome
 
-What must hold for each input is its target's (`garlic_farm_targets`): the one error and nothing else. For all of them
-it is what `fuzzing` asks for, gzip bombs among them.
+The target defines the checks of each input (`garlic_farm_targets`): only its own error is raised. `fuzzing` checks all
+inputs, including gzip bombs.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from tests.simulation.fuzzing import Subject, options_of, run
 from tests.simulation.garlic_farm_targets import TARGETS, Target
 
 MEMORY_GROWTH_LIMIT_MIB = 48
-"""Room for a bomb that is inflated up to its limit, and what the allocator keeps of it."""
+"""Memory for a bomb inflated up to its limit, and for the part that the allocator keeps."""
 SHOWN_BYTES = 4_096
 
 
 def subject(target: Target) -> Subject:
-    """One of the targets."""
+    """Return the subject of a target."""
     return Subject(
         make=target.make,
         check=lambda data, random: [target.check(data, random)],
@@ -29,7 +29,7 @@ def subject(target: Target) -> Subject:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     parser = options_of("garlic-farm-fuzz", __doc__)
     parser.add_argument(
         "--what",

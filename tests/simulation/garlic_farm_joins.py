@@ -1,12 +1,13 @@
-"""`python -m tests.simulation garlic-farm-joins`: servers join a cluster in use, and its clients notice nothing.
+"""`python -m tests.simulation garlic-farm-joins`: servers join a cluster in use without an effect on its clients.
 
-    20,000 entries ─▶ a fourth server asks to be added: log packs ─▶ all write snapshots, the log before is gone
-                   ─▶ a fifth asks: the snapshot ─▶ both ask to be removed ─▶ the clients stop, the history is judged
+    20,000 entries ─▶ a fourth server requests to join: log packs ─▶ all write snapshots, the older log is deleted
+                   ─▶ a fifth requests to join: the snapshot ─▶ both request their removal
+                   ─▶ the clients stop, the history is judged
 
-Real servers over TLS on loopback with their journals on disk, in one process; the clients write and read all the while.
-Every write says which value it replaced, every read goes through a read index and is then answered by any server, also
-by one that has just joined: so a newcomer that was given less than the whole log, or a client that was told too much,
-makes a history that no single store could have shown (`linearizability`).
+Real servers run in one process, over TLS on loopback, with journals on disk; the clients write and read throughout.
+Every write returns the value that it replaced. Every read obtains a read index; then any server answers it, also a
+new one. So if a newcomer lacks part of the log, or a client gets a premature answer, no single store
+could have produced the history (`linearizability`).
 """
 
 import argparse
@@ -38,7 +39,7 @@ TUNING = replace(lan(), snapshot_chunk_bytes=64 * 1024)
 
 
 class Store(Service):
-    """Numbers under keys; it remembers of each value which one it replaced."""
+    """Numbers by key; it also stores which value each value replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,26 +47,26 @@ class Store(Service):
         self.replaced: dict[int, int] = {}
 
     async def execute(self, _index: Index, command: bytes) -> bytes:
-        """Write one value; no value is written twice."""
+        """Write one value; all values differ."""
         key, value, _ = json.loads(command)
         self.replaced[value] = self.values.get(key, NOTHING)
         self.values[key] = value
         return b""
 
     def snapshot(self) -> Iterator[bytes]:
-        """All of it, of this moment."""
+        """Return the current state in chunks."""
         data = json.dumps([list(self.values.items()), list(self.replaced.items())]).encode()
         return (data[at : at + 65_536] for at in range(0, len(data), 65_536))
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Take it back."""
+        """Restore the state."""
         values, replaced = json.loads(b"".join([chunk async for chunk in state]))
         self.values, self.replaced = dict(values), dict(replaced)
 
 
 @dataclass
 class Figures:
-    """What happened, for people."""
+    """Figures of the run, to print."""
 
     entries_before: int = 0
     joined_by_packs_s: float = 0.0
@@ -79,10 +80,10 @@ class Figures:
     unanswered: int = 0
     elections: int = 0
     verdict: Verdict = Verdict.CONTRADICTORY
-    """Until it is judged, nothing is claimed for the history."""
+    """The worst verdict until the history is judged."""
 
     def lines(self) -> tuple[str, ...]:
-        """As text."""
+        """Return the figures as text."""
         return (
             f"entries before a server joined   {self.entries_before}",
             f"fourth, by log packs            {self.joined_by_packs_s:.2f} s, {self.packs} packs",
@@ -98,7 +99,7 @@ class Figures:
 
 @dataclass
 class Story:
-    """One run. `run` it once."""
+    """One run; call `run` once."""
 
     directory: Path
     entries: int
@@ -111,7 +112,7 @@ class Story:
     _stopping: bool = False
 
     async def run(self) -> Figures:
-        """From the founding to the verdict."""
+        """Run from the creation of the group to the verdict."""
         async with trio.open_nursery() as nursery:
             servers = LoopbackGroup(self.directory, nursery, make_service=Store, options=TUNING)
             for server_id in servers.ids:
@@ -141,7 +142,7 @@ class Story:
         figures.packs = fourth.members.joining.packs
         assert figures.packs > 0, "the fourth got no log packs"
         assert fourth.server.describe().restores == 0, "the fourth got a snapshot"
-        for life in servers.lives.values():  # the leader when the fifth asks has no log from the beginning
+        for life in servers.lives.values():  # no server may have its log from the beginning when the fifth joins
             taken = await life.server.take_snapshot()
             assert taken is not None
             figures.snapshot_bytes = taken.size_bytes
@@ -149,7 +150,7 @@ class Story:
         fifth = await self._join(servers, plain, FIFTH)
         figures.joined_by_snapshot_s = trio.current_time() - began
         assert fifth.server.describe().restores > 0, "the fifth got no snapshot"
-        # The newcomers answer reads for a while.
+        # Let the newcomers answer reads for a while.
         enough = figures.reads + 200
         await until(lambda: figures.reads >= enough)
         began = trio.current_time()
@@ -177,7 +178,8 @@ class Story:
             nursery.cancel_scope.cancel()
         await servers.kill(server_id)
 
-    # -- the clients ---------------------------------------------------------------------------------------------------
+    # -- the clients
+    # --------------------------------------------------------------------------------------------------------
 
     async def _work(self, servers: LoopbackGroup, plain: GarlicFarmClient, client: ExactlyOnceClient) -> None:
         while not self._stopping:
@@ -211,12 +213,12 @@ class Story:
             return
         members = [each for each, life in servers.lives.items() if each in servers.ids or _is_member(each, life)]
         life = servers.lives[self.random.choice(members)]
-        with trio.move_on_after(10) as patience:
+        with trio.move_on_after(10) as scope:
             await life.server.wait_applied(barrier.position.index)
         store = life.service
         assert isinstance(store, Store)
-        if patience.cancelled_caught or life.ended.is_set():
-            self.figures.unanswered += 1  # it was removed while it was asked
+        if scope.cancelled_caught or life.ended.is_set():
+            self.figures.unanswered += 1  # the server was removed during the read
             return
         self.history.append(Operation(key, None, store.values.get(key, NOTHING), called, self._tick()))
         self.figures.reads += 1
@@ -226,7 +228,7 @@ class Story:
         return self._moment
 
     async def _check_stores(self, servers: LoopbackGroup) -> None:
-        """Who stays has the same."""
+        """Check that all remaining servers have the same state."""
         lives = [servers.lives[server_id] for server_id in servers.ids]
         last = max(life.server.commit_index for life in lives)
         stores = []
@@ -242,7 +244,7 @@ def _is_member(server_id: int, life: Life) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation garlic-farm-joins", description=__doc__)
     parser.add_argument("--entries", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=32)

@@ -1,12 +1,12 @@
-"""What the Garlic Farm fuzz aims at: for each target a way to make an input and what must hold for it.
+"""Targets of the Garlic Farm fuzz: each makes inputs and checks them.
 
-    upgrade    the server's side of the handshake, the client's, a proxy's CONNECT, what servers say of each other
-    requests   whole requests, the reader that finds them in a stream, log packs (changed inside; bombs)
-    replies    whole replies and their reader
+    upgrade    the server's side of the handshake, the client's, a proxy's CONNECT, introductions of servers
+    requests   complete requests, their reader on a stream, log packs (mutated inside; bombs)
+    replies    complete replies and their reader
     json       application entries
 
-A target's `check` returns the outcome's name, and raises `FuzzError` (or whatever a decoder lets out) for what must not
-be. An input is bytes; who finds a bad one prints it as hexadecimal.
+`check` returns the name of the outcome, and raises `FuzzError` or an unexpected error of a decoder. An input is bytes;
+the caller prints a failing input as hexadecimal.
 """
 
 import base64
@@ -91,20 +91,20 @@ NUMBERS: Final = (
 
 
 class Target(Protocol):
-    """One decoder under fire. `expected`: outcomes that must occur in a run worth its name."""
+    """One fuzzed decoder. `expected`: outcomes that must occur in every useful run."""
 
     name: str
     expected: frozenset[str]
 
     def make(self, random: Random) -> bytes:
-        """One input; some are as they should be."""
+        """Return one input; some are valid."""
 
     def check(self, data: bytes, random: Random) -> str:
-        """The outcome of one input."""
+        """Return the outcome of one input."""
 
 
 def changed(data: bytes, others: Sequence[bytes], pieces: Sequence[bytes], random: Random, most: int = 5) -> bytes:
-    """Up to `most` mutations: bits, pieces, cuts, copies, splices."""
+    """Apply up to `most` mutations: bits, pieces, cuts, copies, splices."""
     mutated = bytearray(data)
     for _ in range(random.randint(0, most)):
         at = random.randint(0, len(mutated))
@@ -129,7 +129,7 @@ def changed(data: bytes, others: Sequence[bytes], pieces: Sequence[bytes], rando
 
 
 class UpgradeTarget:
-    """Both sides of the handshake, and of the proxy's."""
+    """Both sides of the handshake, and the proxy's."""
 
     name = "upgrade"
     expected = frozenset(
@@ -142,15 +142,15 @@ class UpgradeTarget:
         self._now_ms = 1_000
         nonces = NonceBook(b"secret", self._random.randbytes, capacity=64)
         passwords = {CREDENTIALS.user: CREDENTIALS.password}
-        self._word = _introduction()
-        ours = Identity("cluster-a", 2, 1_000, (self._word,))
+        self._introduction = _make_introduction()
+        ours = Identity("cluster-a", 2, 1_000, (self._introduction,))
         self._authenticator = Authenticator(
             "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
         )
-        theirs = Identity("cluster-a", 1, None, (self._word, self._word))
+        theirs = Identity("cluster-a", 1, None, (self._introduction, self._introduction))
         self._caller = Initiator("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
         self._without_directory = replace(self._caller, peers=None)
-        """Checks no proof, since a recorded one never holds for a client's next handshake."""
+        """An initiator that checks no proof: a recorded proof is never valid for a client's next handshake."""
         self._session = Session()
         self._accepted: set[str] = set()
         self._challenge = self._server_answer(self._client(Session()).request())
@@ -165,24 +165,24 @@ class UpgradeTarget:
                          b"HTTP/1.1 503 S\r\n\r\n", b"HTTP/1.1 409 C\r\nX-Garlic-Cluster: b\r\n\r\n"]  # fmt: skip
 
     def make(self, random: Random) -> bytes:
-        """The first byte says which side it goes to."""
+        """Return one input; its first byte is the side that receives it."""
         side = random.choice(b"sscpi")
         if side == ord("s"):
             whole = self._genuine(random)
             return bytes([side]) + changed(whole, [whole, *self._answers], TEXT_PIECES, random)
         if side == ord("i"):
-            word = self._word.encode()
+            word = self._introduction.encode()
             return bytes([side]) + changed(word, [word], (b"A", b"-", b"_", b"=", b"//", b"gk"), random)
         answer = random.choice(self._answers)
         return bytes([side]) + changed(answer, self._answers, TEXT_PIECES, random)
 
     def check(self, data: bytes, random: Random) -> str:
-        """Nothing gets in that did not prove the password, and nothing twice."""
+        """Check that only a client with a proof of the password is admitted, and each proof only once."""
         side, data = data[0], data[1:]
         if side == ord("s"):
             return f"server {self._check_server(data, random)}"
         if side == ord("i"):
-            introductions_in(Identity(introductions=(data.decode("latin-1"), self._word)))
+            introductions_in(Identity(introductions=(data.decode("latin-1"), self._introduction)))
             return "introductions"
         caller = self._caller if random.random() < 0.5 else self._without_directory
         client: UpgradeClient | ConnectClient = self._client(self._session, caller, proxied=random.random() < 0.3)
@@ -190,18 +190,18 @@ class UpgradeTarget:
             authentication = ProxyAuthentication(CREDENTIALS, random.randbytes)
             client = ConnectClient("name.b32.i2p:7669", authentication)
         client.request()
-        said = "client" if side == ord("c") else "proxy"
+        side_name = "client" if side == ord("c") else "proxy"
         try:
             for piece in arrivals(data, random):
                 outcome = client.receive(piece)
                 if outcome is not None:
-                    return f"{said} {type(outcome).__name__}"
+                    return f"{side_name} {type(outcome).__name__}"
         except GarlicFarmError:
-            return f"{said} refused"
+            return f"{side_name} refused"
         finally:
             if self._session.challenge is None or self._session.challenge.nonce not in self._challenge.decode():
                 self._client_of_challenge()
-        return f"{said} none"
+        return f"{side_name} none"
 
     def _check_server(self, data: bytes, random: Random) -> str:
         server = UpgradeServer(self._authenticator, CHANNEL)
@@ -215,11 +215,11 @@ class UpgradeTarget:
         return "none"
 
     def _admitted(self, data: bytes, verdict: Upgraded) -> str:
-        # A quoted pair and capital digits are other spellings of the same proof.
+        # Quoted pairs and capital digits are other spellings of the same proof.
         text = data.decode("latin-1").replace("\\", "").lower()
         proof = next((each for each in self._accepted if each in text), None)
         if proof is None:
-            raise FuzzError("a client was let in that did not prove the password, or twice with the same proof")
+            raise FuzzError("a client was admitted without a proof of the password, or twice with the same proof")
         self._accepted.discard(proof)
         shown = None if verdict.proven is None else verdict.proven.server_id
         if verdict.peer.server_id != shown:
@@ -244,7 +244,7 @@ class UpgradeTarget:
         return UpgradeClient(caller or self._caller, session, "h:7669", 0, via=via, channel=CHANNEL)
 
     def _client_of_challenge(self) -> None:
-        """Have a session that begins with request 2, to a nonce of the server's."""
+        """Start a session that begins with request 2, with a nonce from the server."""
         self._challenge = self._server_answer(self._client(Session()).request())
         self._session = Session()
         client = self._client(self._session)
@@ -300,7 +300,7 @@ class RequestTarget:
         self._bomb = squeezer.compress(bytes(BOMB_BYTES)) + squeezer.flush()
 
     def make(self, random: Random) -> bytes:
-        """Mostly changed requests; some with a log pack that is changed inside, a few with a bomb."""
+        """Return mostly mutated requests, some with a log pack mutated inside, and a few with a bomb."""
         share = random.random()
         if share < BOMB_SHARE:
             return self._with_pack(self._bomb)
@@ -328,7 +328,7 @@ class RequestTarget:
         return head[:41] + len(log).to_bytes(4, "big") + log[: sizes - 45] + packed
 
     def check(self, data: bytes, random: Random) -> str:
-        """What is decoded has one meaning, alone and in a stream."""
+        """Check that a decoded request has one meaning, alone and in a stream."""
         kind = " bomb" if self._bomb[:64] in data else " pack" if data[45 + 8 : 45 + 9] == b"\x03" else ""
         try:
             request = decode_request(data)
@@ -360,7 +360,7 @@ class RequestTarget:
         except GarlicFarmError:
             found = None
             if request is not None:
-                raise FuzzError("what is a request alone is none in a stream") from None
+                raise FuzzError("a request is rejected in a stream, but accepted alone") from None
         if request is not None and found != request:
             raise FuzzError("in a stream it is another request")
 
@@ -380,13 +380,13 @@ class ReplyTarget:
         ]
 
     def make(self, random: Random) -> bytes:
-        """A changed reply; some keep their length, which is all that their reader goes by."""
+        """Return a mutated reply; some keep their length, the only property that their reader checks."""
         data = changed(random.choice(self._known), self._known, NUMBERS, random, most=3)
         size = len(self._known[0])
         return (data + bytes(size))[:size] if random.random() < 0.5 else data
 
     def check(self, data: bytes, random: Random) -> str:
-        """What is decoded is encoded to the same bytes, and read alike out of a stream."""
+        """Check that a decoded reply is encoded to the same bytes, and that its reader returns the same reply."""
         reader, found = ReplyReader(), []
         refused = False
         try:
@@ -431,11 +431,11 @@ class JsonTarget:
         self._known = [encode(each) for each in records]
 
     def make(self, random: Random) -> bytes:
-        """A changed entry."""
+        """Return a mutated entry."""
         return changed(random.choice(self._known), self._known, JSON_PIECES, random, most=4)
 
     def check(self, data: bytes, random: Random) -> str:
-        """Decoding is a function of the bytes, and what is decoded can be said again."""
+        """Check that decoding depends only on the bytes, and that a decoded record can be encoded."""
         del random
         record = decode(data)
         if decode(data) != record:
@@ -443,29 +443,29 @@ class JsonTarget:
         if isinstance(record, Foreign):
             return "Foreign"
         if len(data) > ENTRY_LIMIT_BYTES:
-            raise FuzzError("more bytes than an entry may have were taken")
-        if not _says_the_same(record):
+            raise FuzzError("an entry above the size limit was accepted")
+        if not _round_trips(record):
             raise FuzzError("encoded and decoded again, it means something else")
         return type(record).__name__
 
 
-def _says_the_same(record: Record) -> bool:
+def _round_trips(record: Record) -> bool:
     return isinstance(record, Foreign) or decode(encode(record)) == record
 
 
 def pieces_of(data: bytes, random: Random) -> list[bytes]:
-    """The bytes as one to three arrivals, none of them empty."""
+    """Return the bytes as one to three arrivals, none of them empty."""
     cuts = sorted(random.randint(0, len(data)) for _ in range(random.randrange(3)))
     bounds = [0, *cuts, len(data)]
     return [data[left:right] for left, right in itertools.pairwise(bounds) if left < right]
 
 
 def arrivals(data: bytes, random: Random) -> list[bytes]:
-    """The pieces of a connection; half of all connections end behind them, the other half stay open."""
+    """Return the pieces of a connection; half of the connections end after them, the others remain open."""
     return [*pieces_of(data, random), *([b""] if random.random() < 0.5 else [])]
 
 
-def _introduction() -> str:
+def _make_introduction() -> str:
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     node_id = node_id_of(key.public_key().public_bytes_raw())
     info = NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(3, 1), 30, b"metadata" * 40)

@@ -1,12 +1,12 @@
-"""Fuzzing of gossip nodes with their whole wire floor: `python -m tests.simulation gossip-fuzz --count N`.
+"""Fuzzing of gossip nodes with their complete wire layer: `python -m tests.simulation gossip-fuzz --count N`.
 
-    a group settles ─▶ strangers and liars send ROUND datagrams while it goes on ─▶ a burst of lies: no two agree
-                    ─▶ silence ─▶ all agree, and hear one another's words, within 20 periods
+    a group settles ─▶ attackers with and without the key send ROUND datagrams ─▶ a burst of lies: no two nodes agree
+                    ─▶ no attacks ─▶ all agree, and receive one another's events, within 20 periods
 
-What must hold: a datagram raises nothing but the wire's one error, which `offer` turns into a reason; without the key
-every one is refused, so nothing changes; with it the invariants of a core hold after every step; every table stays
-within its bound, and the process within its memory. The burst at the end is what gives the demand to agree its meaning:
-a group without such a burst agrees at once. Each round has a seed of its own that shows it again.
+The checks: a datagram raises only the wire's one error, which `offer` returns as a reason. Datagrams without the key
+are all refused, so nothing changes. With the key, the invariants of a core hold after every step. Every table remains
+within its limit, and the process within its memory. Without the final burst the group would agree immediately, and the
+required agreement would prove nothing. Each round has its own seed, which repeats it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SETTLING_MS = 3_000
 PERIODS_TO_AGREE = 20
 WORDS_EVERY_PERIODS = 4
 LEAST_TORN = 0.9
-"""The share of groups that the lies must set at odds: else agreement afterwards would prove nothing."""
+"""Minimum share of groups that disagree after the burst; otherwise a later agreement proves nothing."""
 DIRECTORY_LIMIT = 24
 OPTIONS = replace(SwimOptions.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
 MEMORY_GROWTH_LIMIT_MIB = 64
@@ -38,17 +38,17 @@ MEMORY_GROWTH_LIMIT_MIB = 64
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the datagrams."""
+    """Statistics of the datagrams."""
 
     sent: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     periods: list[float] = field(default_factory=list)
     halted: int = 0
     torn: int = 0
-    """Groups that did not agree when the lies ended."""
+    """Number of groups that disagreed when the lies ended."""
 
     def lines(self) -> list[str]:
-        """For the report."""
+        """Return the lines of the report."""
         outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
         longest = max(self.periods, default=0.0)
         median = sorted(self.periods)[len(self.periods) // 2] if self.periods else 0.0
@@ -60,12 +60,12 @@ class Tally:
 
 
 def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
-    """One group, `count` datagrams."""
+    """Send `count` datagrams to one group."""
     random = Random(random_seed)
     group = WireGroup(NODES, random_seed, OPTIONS)
     group.run(SETTLING_MS)
     if not group.agreed():
-        raise FuzzError("the group did not even form")
+        raise FuzzError("the group did not form")
     group.forget_seeds()
     stranger, liar = Stranger(group, random), Liar(group, random)
     incarnations = {node.node_id: node.core.describe().self_info.incarnation for node in group.nodes}
@@ -78,7 +78,7 @@ def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
         tally.outcomes[f"{'liar' if with_key else 'stranger'}: {refusal.value if refusal else 'taken'}"] += 1
         if refusal is None:
             if not with_key:
-                raise FuzzError("a datagram of a stranger was taken")
+                raise FuzzError("a datagram without the key was accepted")
             _check(node, incarnations)
     for node, source, datagram in liar.burst():
         refusal = group.offer(node, datagram, source)
@@ -94,23 +94,23 @@ def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
 def _periods_until_agreed(group: WireGroup) -> float:
     began = group.now
     words: list[set[bytes]] = []
-    while not (group.agreed() and any(all(said <= node.words for node in group.running) for said in words)):
+    while not (group.agreed() and any(all(sent <= node.words for node in group.running) for sent in words)):
         if group.now - began > PERIODS_TO_AGREE * OPTIONS.probe_period_ms:
-            agreed = "agreed, but words are not heard" if group.agreed() else "no agreement"
+            agreed = "agreed, but events are not received" if group.agreed() else "no agreement"
             raise FuzzError(f"{agreed} {PERIODS_TO_AGREE} periods after the last lie: {_views(group)}")
         if len(words) * WORDS_EVERY_PERIODS * OPTIONS.probe_period_ms <= group.now - began:
-            words.append(_all_speak(group, len(words)))
+            words.append(_send_events(group, len(words)))
         group.run(OPTIONS.probe_period_ms // 5)
     return (group.now - began) / OPTIONS.probe_period_ms
 
 
-def _all_speak(group: WireGroup, turn: int) -> set[bytes]:
-    """Each node sends an event of its own; what is sent, with the sender's own counted as received."""
-    said = {node.node_id: b"%d " % turn + node.node_id for node in group.running}
+def _send_events(group: WireGroup, turn: int) -> set[bytes]:
+    """Send one event from each node; return the payloads, each already recorded at its sender."""
+    payloads = {node.node_id: b"%d " % turn + node.node_id for node in group.running}
     for node in group.running:
-        node.words.add(said[node.node_id])
-        group.say(node, said[node.node_id])
-    return set(said.values())
+        node.words.add(payloads[node.node_id])
+        group.say(node, payloads[node.node_id])
+    return set(payloads.values())
 
 
 def _views(group: WireGroup) -> str:
@@ -127,7 +127,7 @@ def _views(group: WireGroup) -> str:
 
 
 def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
-    """The invariants of one node."""
+    """Check the invariants of one node."""
     core = node.core
     description = core.describe()
     own = description.self_info
@@ -163,32 +163,32 @@ def _check(node: WireNode, incarnations: dict[NodeId, Incarnation]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run rounds; 0 if everything held, 1 with the line that shows the failure again."""
+    """Run rounds; return 0 if every check passed, else 1 after printing the command that repeats the failure."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation gossip-fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=100_000, help="how many datagrams (default 100000)")
-    parser.add_argument("--first", type=int, default=0, help="the first round's seed (default 0)")
+    parser.add_argument("--count", type=int, default=100_000, help="number of datagrams (default 100000)")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first round (default 0)")
     options = parser.parse_args(arguments)
     tally = Tally()
-    began = said = time.monotonic()
+    began = reported_at = time.monotonic()
     settled_mib = 0.0
     seed = options.first
     while tally.sent < options.count:
         try:
             fuzz_round(seed, min(ROUND, options.count - tally.sent), tally)
-        except Exception as error:  # noqa: BLE001 - whatever breaks a round is its result
+        except Exception as error:  # noqa: BLE001 - any error is the result of the round
             say([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
             say([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
             return 1
         seed += 1
         if not settled_mib and tally.sent >= options.count // 10:
             settled_mib = resident_mib()
-        if time.monotonic() - said > 30:
-            said = time.monotonic()
-            say([f"{tally.sent:,} of {options.count:,}, {said - began:.0f} s, {resident_mib():.0f} MiB"])
+        if time.monotonic() - reported_at > 30:
+            reported_at = time.monotonic()
+            say([f"{tally.sent:,} of {options.count:,}, {reported_at - began:.0f} s, {resident_mib():.0f} MiB"])
     grown_mib = resident_mib() - settled_mib
     say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
     say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
     if tally.torn < LEAST_TORN * len(tally.periods):
-        say([f"fewer than {LEAST_TORN:.0%} of the groups were at odds: that they agree says too little"])
+        say([f"fewer than {LEAST_TORN:.0%} of the groups disagreed after the burst: agreement proves nothing"])
         return 1
     return 0 if grown_mib <= MEMORY_GROWTH_LIMIT_MIB else 1

@@ -1,14 +1,14 @@
-"""Datagrams that no honest node would send: by strangers without a key, and by a holder of the farm's key that lies.
+"""Hostile datagrams: from attackers without the farm's key, and from liars that hold it.
 
-A stranger sends random bytes, damages what it recorded, glues pieces of it together, repeats it, or seals under a key
-of its own. A liar opens what it recorded, damages or rewrites what is inside, and seals it again under salts of its
-own; it speaks of members that do not exist, in the name of those that do, and in its own. It knows how far each node's
-incarnation is, so that its claims are the ones that hurt: just above, far above, at the end of the scale. Clocks of
-keys and user messages are put as far ahead as a node may believe, too, and beyond.
+An attacker without the key sends random bytes, damages recorded datagrams, joins pieces of them, repeats them, or seals
+under another key. A liar opens recorded datagrams, damages or rewrites their content, and seals them under its own
+salts. It reports members that do not exist, and reports in the name of existing members and in its own. It knows each
+node's incarnation, so its claims are the harmful ones: just above, far above, and at the limit. It also sets clocks of
+keys and user messages to the highest accepted value, and above.
 
-`burst` is its best at one moment: verdicts that win against every member, told to every other, links denied in the
-peers' names, more changes of the keys than are taken, with clocks at their bound. Right after it no node agrees with
-any other.
+`burst` is the strongest attack at one moment: valid verdicts against every member, sent to every other, links denied in
+the peers' names, and more key changes than a node accepts, with clocks at their limit. Directly after it, no node
+agrees with any other.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,15 +49,15 @@ from tests.simulation.gossip_wire_group import RING, WireGroup, WireNode, key_of
 FIRST_LIAR = 100
 LIARS = 40
 KEY_STORM = 40
-"""More changes of the keys at once than a member takes, so that some are refused here and taken there."""
+"""Number of simultaneous key changes: more than a member accepts, so that members accept different ones."""
 STORM_KEYS = tuple(bytes([number]) * 32 for number in range(4))
 _CODES = bytes(sorted(Code))
 _BOUND = frozenset({Code.JOIN_ACK, Code.JOIN_REDIRECT, Code.JOIN_NAK, Code.PING_REQUEST, Code.LEAVE, Code.QUERY_REPLY})
-"""Datagrams that no other node than their receiver may take."""
+"""Datagrams that only their receiver may accept."""
 
 
 class Stranger:
-    """Has every datagram that was sent, and no key."""
+    """An attacker that has recorded every datagram, and has no key."""
 
     def __init__(self, group: WireGroup, random: Random) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class Stranger:
         )
 
     def datagram(self) -> tuple[WireNode, Address, bytes]:
-        """One more: for whom, from where (addresses are forged at will), and what."""
+        """Return a receiver, a source (addresses are forged at will) and a datagram."""
         random = self._random
         sender, receiver, recorded = random.choice(self._group.recorded)
         damages: tuple[Callable[[bytes], bytes], ...] = (
@@ -86,14 +86,17 @@ class Stranger:
         return receiver, source, damage(recorded)
 
     def _glued(self, datagram: bytes) -> bytes:
-        """With the end of another. At the same place, or that could be a genuine datagram for another node."""
+        """Return the datagram with the end of another one.
+
+        The cut differs in both: with the same cut it could be a genuine datagram for another node.
+        """
         other = self._random.choice(self._group.recorded)[2]
         cut = self._random.randrange(HEADER_BYTES + 1, HEADER_BYTES + 20)
         return datagram[:cut] + other[cut:]
 
 
 class Liar:
-    """Holds the farm's key and some identities of its own."""
+    """A holder of the farm's key with its own identities."""
 
     def __init__(self, group: WireGroup, random: Random) -> None:
         self._group = group
@@ -102,12 +105,12 @@ class Liar:
         self._envelope = Sealed(RING, random.randbytes(SALT_BYTES), ANY_NODE)
         self._signers = [Signer(key_of(FIRST_LIAR + number)) for number in range(LIARS)]
         self._ids = [node.node_id for node in group.nodes] + [signer.node_id for signer in self._signers]
-        self._own_words = {node.node_id: node.core for node in group.nodes}
+        self._cores = {node.node_id: node.core for node in group.nodes}
         self._addresses = [node.address for node in group.nodes]
         self._addresses += [Address(f"10.7.0.{number}", 7_946) for number in range(4)]
 
     def datagram(self) -> tuple[WireNode, Address, bytes]:
-        """One more: for whom, from where, and what."""
+        """Return a receiver, a source and a datagram."""
         random = self._random
         sender, receiver, recorded = random.choice(self._group.recorded)
         self._follow(receiver.ring)
@@ -123,24 +126,24 @@ class Liar:
         return receiver, random.choice((sender.address, *self._addresses)), self._envelope.seal(plain, receiver.node_id)
 
     def burst(self) -> Iterator[tuple[WireNode, Address, bytes]]:
-        """Everything at one moment that may set the group at odds."""
+        """Yield all datagrams that may make the group disagree, at one moment."""
         for receiver in self._group.nodes:
             others = [node for node in self._group.nodes if node is not receiver]
             verdicts = tuple(self._verdict(node, Status.DEAD) for node in others)
             user_messages = tuple(self._user_message() for _ in range(3))
             ping = self._ping(others[0], receiver, Payload(verdicts, 8, 1, (), user_messages))
             yield self._sealed(receiver, others[0].address, ping)
-            life = receiver.core.describe().self_info.incarnation.generation
+            generation = receiver.core.describe().self_info.incarnation.generation
             for other in others:
-                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", life))
+                yield self._sealed(receiver, other.address, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", generation))
         clock_bound = ClockBound(0).at(self._group.now)
-        told_known = self._random.random() < 1 / 2
+        uses_known_keys = self._random.random() < 1 / 2
         for step in range(KEY_STORM):
             victim = self._random.choice(self._group.nodes)
             chain = victim.chain
             clock = clock_bound - KEY_STORM + 1 + step
             fresh = [key for key in STORM_KEYS if key != chain.primary]
-            spare = self._random.choice((told_known and chain.others) or fresh)
+            spare = self._random.choice((uses_known_keys and chain.others) or fresh)
             primary, opens = (spare, chain.primary) if self._random.random() < 1 / 8 else (chain.primary, spare)
             far = Keyring.of(primary, (opens,), (), clock)
             yield self._sealed(
@@ -154,9 +157,11 @@ class Liar:
         return VerdictUpdate(node.node_id, known.incarnation, status, node.node_id)
 
     def _ping(self, source: WireNode, receiver: WireNode, payload: Payload) -> PingRequest:
-        said = source.core.describe().self_info.incarnation
-        heard = receiver.core.describe().self_info.incarnation
-        return PingRequest(source.node_id, said, receiver.node_id, heard, 1, 0, None, payload)
+        source_incarnation = source.core.describe().self_info.incarnation
+        receiver_incarnation = receiver.core.describe().self_info.incarnation
+        return PingRequest(
+            source.node_id, source_incarnation, receiver.node_id, receiver_incarnation, 1, 0, None, payload
+        )
 
     def _sealed(self, receiver: WireNode, source: Address, message: Message) -> tuple[WireNode, Address, bytes]:
         self._follow(receiver.ring)
@@ -176,7 +181,7 @@ class Liar:
 
     def _incarnation(self, node_id: NodeId) -> Incarnation:
         random = self._random
-        known = self._own_words.get(node_id)
+        known = self._cores.get(node_id)
         base = known._local.incarnation if known is not None else Incarnation(1, random.randrange(4))
         number = base.number + random.choice((-1, 0, 0, 1, 2, random.randrange(100)))
         match random.randrange(12):
@@ -215,7 +220,7 @@ class Liar:
         return VerdictUpdate(node_id, self._incarnation(node_id), status, accuser)
 
     def _departure(self) -> VerdictUpdate:
-        """A liar's own, or another's with a proof that is none."""
+        """Return a liar's own departure, or another member's with an invalid proof."""
         random = self._random
         signer, node_id = random.choice(self._signers), random.choice(self._ids)
         incarnation = self._incarnation(node_id)
@@ -243,7 +248,7 @@ class Liar:
         return Query(message_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
 
     def _far_clocks(self) -> tuple[int, ...]:
-        """The farthest that is believed, one that will be in a moment, and one that never is."""
+        """Return the highest accepted clock, one that will be accepted in a moment, and one that never is."""
         clock_bound = ClockBound(0).at(self._group.now)
         return clock_bound, clock_bound + 1, CLOCK_LIMIT
 
@@ -253,7 +258,7 @@ class Liar:
         return QueryReply(message_id, random.choice(self._ids), b"")
 
     def _key_news(self, receiver: WireNode) -> KeyringUpdate:
-        """What an operator could do, and clocks that no operator makes."""
+        """Return key changes that an operator could make, and some with impossible clocks."""
         random = self._random
         chain = receiver.chain
         key = random.choice((chain.primary, *chain.others, *chain.retired))
@@ -269,7 +274,7 @@ class Liar:
                 case 3:
                     return KeyringUpdate(Keyring(chain.keys, chain.primary, clock))
                 case _:
-                    # Not by Keyring.of, which refuses a clock beyond the scale: a liar does not.
+                    # `Keyring.of` refuses a clock above the limit, so it is not used here.
                     primary = random.randbytes(32)
                     keys = sorted((DatedKey(clock, primary), DatedKey(clock, chain.primary)))
                     return KeyringUpdate(Keyring(tuple(keys), primary, clock))
@@ -280,21 +285,21 @@ class Liar:
         random = self._random
         address = random.choice(self._addresses)
         source, target = random.choice(self._ids), random.choice(self._ids)
-        life = receiver.core.describe().self_info.incarnation.generation
+        generation = receiver.core.describe().self_info.incarnation.generation
         if random.random() < 0.02:
             return sign_keys(self._key_news(receiver), random.choice(self._signers).key)
         match random.randrange(10):
             case 0:
                 return JoinReq(self._info(), random.randbytes(32), random.randbytes(32), random.randrange(9))
             case 1:
-                return JoinNak(DOMAIN, 7_115 + random.randrange(8), random.randbytes(random.randrange(40)), life)
+                return JoinNak(DOMAIN, 7_115 + random.randrange(8), random.randbytes(random.randrange(40)), generation)
             case 2:
-                return JoinRedirect((address,), DOMAIN, 7_115 + random.randrange(8), b"", life)
+                return JoinRedirect((address,), DOMAIN, 7_115 + random.randrange(8), b"", generation)
             case 3:
-                return JoinAck(self._info(), (self._info(),), 0, life)
+                return JoinAck(self._info(), (self._info(),), 0, generation)
             case 4:
-                told = self._departure()
-                return Leave(NodeInfo(told.node_id, address, told.incarnation, 1, b"", told.proof))
+                departure = self._departure()
+                return Leave(NodeInfo(departure.node_id, address, departure.incarnation, 1, b"", departure.proof))
             case 5:
                 return random.choice((Broadcast(self._info()), self._reply()))
             case 6 | 7 | 8:
@@ -321,7 +326,7 @@ class Liar:
 
 
 def mutated(datagram: bytes, random: Random) -> bytes:
-    """With one to four bytes changed, taken out or put in."""
+    """Return the datagram with one to four bytes changed, removed or inserted."""
     changed = bytearray(datagram)
     for _ in range(random.randint(1, 4)):
         position = random.randrange(len(changed)) if changed else 0

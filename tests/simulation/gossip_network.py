@@ -1,4 +1,4 @@
-"""The simulated network of gossip nodes, which the installed package ships for `garlicfarm simulate gossip`."""
+"""The simulated network of gossip nodes, part of the installed package for `garlicfarm simulate gossip`."""
 
 from gossip.simulation.network import GossipNetwork, Node, address_of, node_id, token_for
 

@@ -1,9 +1,9 @@
-"""Gossip nodes with their whole wire floor under virtual time: production codecs and cores, datagrams as bytes.
+"""Gossip nodes with their complete wire layer in virtual time: production codecs and cores, datagrams as bytes.
 
     datagram ──▶ codec ──▶ core ──▶ effects ──▶ codec ──▶ datagram
 
-What the cores' own network leaves out is what strangers can reach: seals, CBOR, signatures, tokens. `offer` gives a
-node any bytes at all and tells what became of them.
+The simulated network of the cores lacks the parts that attackers can reach: seals, CBOR, signatures, tokens. `offer`
+gives any bytes to a node and returns the result.
 """
 
 import heapq
@@ -28,18 +28,18 @@ from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 RING = Keyring.of(b"the key of the farm that is hit.")
 CAPACITY = 8
-WORD = "said by a member"
+WORD = "event of a member"
 RECORDED = 256
 
 
 def key_of(number: int) -> Ed25519PrivateKey:
-    """The identity key of the node of that number."""
+    """Return the identity key of a node by its number."""
     return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
 
 
 @dataclass(slots=True)
 class WireNode:
-    """One node: its name, its codec and its core."""
+    """One node: its identity, its codec and its core."""
 
     address: Address
     node_id: NodeId
@@ -48,19 +48,19 @@ class WireNode:
     ring: Keyring
     key_repairs: SourceLimit
     words: set[bytes] = field(default_factory=set)
-    """What it heard under the name of `say`."""
+    """Bodies of the received events from `say`."""
     wakes_at: int | None = None
 
     @property
     def chain(self) -> Keyring:
-        """The keys it knows, with the dates that a ring does not have."""
+        """Return its keys, with the dates that a ring lacks."""
         chain = self.core.keyring
         assert chain is not None
         return chain
 
 
 class WireGroup:
-    """The nodes, the clock, and the last datagrams between them."""
+    """The nodes, the clock, and their last datagrams."""
 
     def __init__(self, size: int, random_seed: int, options: SwimOptions) -> None:
         self.random = Random(random_seed)
@@ -84,7 +84,7 @@ class WireGroup:
         )
 
     def offer(self, node: WireNode, datagram: bytes, source: Address) -> SealFault | None:
-        """Any bytes from anywhere; why the wire refused them, or None if the core was told."""
+        """Give any bytes to a node; return the reason if the wire refused them, or None."""
         try:
             incoming = node.codec.incoming(datagram, source, self.now)
         except RefusedError as error:
@@ -100,7 +100,7 @@ class WireGroup:
         return node.key_repairs.allows(source.host, self.now)
 
     def run(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Advance the time."""
         end = self.now + duration_ms
         while self._queue and self._queue[0][0] <= end:
             self.now, _, node, sender, datagram = heapq.heappop(self._queue)
@@ -113,21 +113,21 @@ class WireGroup:
         self.now = end
 
     def forget_seeds(self) -> None:
-        """From now on the nodes find each other by themselves or not at all."""
+        """Remove the seeds: from now on the nodes can find each other only by gossip."""
         for node in self.nodes:
             node.core._joiner._seeds.clear()
 
     def say(self, node: WireNode, body: bytes) -> None:
-        """One node's application says a word to all."""
+        """Send an event from one node's application to all."""
         self._step(node, UserEventRequested(WORD, body))
 
     @property
     def running(self) -> list[WireNode]:
-        """Those that were not halted."""
+        """Return the nodes that have not halted."""
         return [node for node in self.nodes if not node.core.describe().halted]
 
     def agreed(self) -> bool:
-        """Whether every node that was not halted sees all others of them alive, and they have the same keys."""
+        """Return True if all running nodes see each other alive and have the same keys."""
         running = self.running
         return len({node.core.keyring for node in running}) == 1 and all(
             self._sees(node, [other for other in running if other is not node]) for node in running
@@ -162,10 +162,10 @@ class WireGroup:
             case UserEventReceived(word) if word.name == WORD:
                 node.words.add(word.body)
             case _:
-                pass  # told to the application, or kept for a restart
+                pass  # passed to the application, or stored for a restart
 
     def _record(self, sender: WireNode, receiver: WireNode, datagram: bytes) -> None:
-        """Only once it was taken: what is still under way, or came before its key did, is the genuine thing."""
+        """Record an accepted datagram; one still in transit, or received before its key, would be genuine."""
         self.recorded.append((sender, receiver, datagram))
         if len(self.recorded) > RECORDED:
             del self.recorded[: RECORDED // 2]

@@ -1,12 +1,12 @@
-"""Fuzzing of I2CP, a node's half and the tests' half: `python -m tests.simulation i2cp-fuzz --count N`.
+"""Fuzzing of I2CP, for the node's side and the tests' side: `python -m tests.simulation i2cp-fuzz --count N`.
 
     a stream of one to four known messages ─▶ up to six mutations (bits, sizes, cuts, copies, splices)
                                            ─▶ fed in pieces to FrameReader ─▶ decode ─▶ encode
 
-What must hold for each input: nothing is raised but `I2cpError`; the reader never keeps more than one frame and a
-piece; what was decoded is encoded to the bytes that were read, or, of a router's messages, to their beginning, for
-later routers append fields; a session's signature holds only over bytes that were signed. And for all of them what
-`fuzzing` asks for: every kind of message as well as both refusals occur.
+The checks of each input: only `I2cpError` is raised; the reader never keeps more than one frame and a piece. A decoded
+message is encoded to the same bytes; for a router's message, to their beginning, because later routers append fields. A
+session's signature is valid only for signed bytes. `fuzzing` checks all inputs: every kind of message and both refusals
+must occur.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ OUTCOMES = frozenset(
 
 
 def corpus() -> list[bytes]:
-    """A frame of every shape."""
+    """Return a frame of every shape."""
     leases = tuple(MetaLease(bytes([number]) * 32, number, NOW_S + 900 + number) for number in range(16))
     messages: list[Message] = [
         GetDate("0.9.64"),
@@ -84,7 +84,7 @@ def corpus() -> list[bytes]:
 
 
 def mutated(known: Sequence[bytes], random: Random) -> bytes:
-    """One input. Some stay as they are, so that what must be accepted is seen to be."""
+    """Return one input; some inputs are not mutated, to test that valid ones are accepted."""
     data = bytearray(b"".join(random.choice(known) for _ in range(random.randint(1, STREAM_MESSAGES_MAX))))
     for _ in range(random.randint(0, MUTATIONS_MAX)):
         _mutate(data, known, random)
@@ -111,7 +111,7 @@ def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
         case 6:
             data[at:] = random.choice(known)
         case _ if len(data) >= HEADER_BYTES:
-            # Another type or another length of the same body.
+            # The same body with another type or length.
             data[4] = random.choice((1, 3, 20, 30, 32, 33, 37, 38, 39, 41, random.randrange(256)))
             if random.random() < 0.5:
                 data[:4] = (len(data) - HEADER_BYTES).to_bytes(4, "big")
@@ -120,7 +120,7 @@ def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
 
 
 def check(data: bytes, known: frozenset[bytes], random: Random) -> list[str]:
-    """The outcomes of one input; raises `FuzzError`, or whatever the reader should not have raised."""
+    """Return the outcomes of one input; raises `FuzzError`, or any unexpected error of the reader."""
     reader, outcomes, position = FrameReader(), [], 0
     while position < len(data):
         piece = data[position : position + random.randint(1, PIECE_MAX_BYTES)]
@@ -153,12 +153,12 @@ def _check_frame(frame: Frame, known: frozenset[bytes], random: Random) -> str:
     if isinstance(message, CreateSession) and random.random() < SIGNATURES_CHECKED_SHARE:
         holds = session_is_signed(message.config)
         if holds is not (encode(message) in known):
-            raise FuzzError("a session's signature is judged wrongly")
+            raise FuzzError("the check of a session's signature is wrong")
     return type(message).__name__
 
 
 def subject() -> Subject:
-    """The reader, with a corpus of its own."""
+    """Return the reader as subject, with its own corpus."""
     known = corpus()
     known_set = frozenset(known)
     return Subject(
@@ -169,6 +169,6 @@ def subject() -> Subject:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     options = options_of("i2cp-fuzz", __doc__).parse_args(arguments)
     return 0 if run(subject(), options.seed, options.count) else 1

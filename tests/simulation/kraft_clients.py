@@ -1,10 +1,10 @@
-"""Clients of a listener in the fuzz of KRaft: what they ask, rightly or not, and a stream whose other end they are.
+"""Clients of a listener in the fuzz of KRaft: valid and invalid requests, and an in-memory stream.
 
-    asked(random)  ─▶ a request of an API and version that the listener has
-    hostile(random) ─▶ bytes of one step: requests, changed ones, many at once, half of one, or none at all
+    request(random)         ─▶ a valid request of an API and version of the listener
+    hostile(random, known)  ─▶ the bytes of one step: requests, mutated ones, many together, half of one, or garbage
 
-A `Wire` is the client's end of a connection in memory. What the server sends stays in it, and with `takes` false the
-server waits as for a client that does not read.
+A `Wire` is the client's end of a connection in memory. It collects everything that the server sends. If `takes` is
+false, the server waits as for a client that does not read.
 """
 
 import struct
@@ -52,19 +52,19 @@ HOSTS: Final = (
     "[::1]",
     "1.2.3",
 )
-"""Where a new voter says that it is."""
+"""Hosts of new voters."""
 _PEER: Final = KnownReplicas(ReplicaKey(2), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
 _FLOOD: Final = 40
 _LARGEST_PIECE: Final = 150_000
 
 
 def framed(frame: bytes) -> bytes:
-    """With its length."""
+    """Return the frame after its length."""
     return struct.pack(">i", len(frame)) + frame
 
 
 def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 - one case per kind of hostility
-    """What a client sends at once. `known` are requests of all APIs."""
+    """Return the bytes of one step. `known` are requests of all APIs."""
     match random.randrange(12):
         case 0:
             return framed(mutated(random.choice(known), random, known))
@@ -94,7 +94,7 @@ def hostile(random: Random, known: Sequence[bytes]) -> bytes:  # noqa: PLR0911 -
 
 
 def _flood(random: Random) -> bytes:
-    """Produce without acknowledgement, and something that is answered behind it."""
+    """Return Produce requests without acknowledgement, then a request that gets a response."""
     flood = [_framed_as(random, ApiKey.PRODUCE, _produce(random, acks=0)) for _ in range(_FLOOD)]
     return b"".join((*flood, _framed_as(random, ApiKey.METADATA, clients.MetadataRequest(topics=()))))
 
@@ -104,14 +104,14 @@ def _framed_as(random: Random, key: ApiKey, message: Any) -> bytes:
 
 
 def request(random: Random) -> bytes:
-    """A request that makes sense, in any version that has a form for it."""
+    """Return a meaningful request, in any version of its API."""
     key, message = random.choice(_MAKERS)(random)
     version = random.randint(*VERSIONS[key])
     return encode_request(key, version, random.randrange(2**31), random.choice(("", "client")), message)
 
 
 def _everything(random: Random) -> bytes:
-    """A fetch of the whole log, whose answer is large."""
+    """Return a fetch of the complete log, which has a large response."""
     partition = clients.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=2**31 - 1)
     topic = clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,))
     asked = clients.FetchRequest(max_wait_ms=0, min_bytes=1, topics=(topic,))
@@ -140,7 +140,7 @@ def _fetch(random: Random) -> tuple[ApiKey, Any]:
 
 
 def _replica(random: Random) -> tuple[ApiKey, Any]:
-    """What a replica asks, told by the core's own mapping."""
+    """Return a replica's request, built by the core's own mapping."""
     term, place = random.choice((0, 3, 2**31 - 1)), LogId(random.choice((0, 5, 2**40)), random.choice((0, 3)))
     peer, cluster = ReplicaKey(random.choice((2, 2, 9))), random.choice((None, "cluster", "another"))
     kind, asked = random.choice(
@@ -324,8 +324,8 @@ def _login(random: Random) -> tuple[ApiKey, Any]:
     if random.random() < 0.4:
         mechanism = random.choice(("SCRAM-SHA-256", "SCRAM-SHA-256", "PLAIN", ""))
         return ApiKey.SASL_HANDSHAKE, clients.SaslHandshakeRequest(mechanism=mechanism)
-    said = random.choice((b"", b"n,,n=alice,r=x", b"c=biws,r=x,p=", b"\xff"))
-    return ApiKey.SASL_AUTHENTICATE, clients.SaslAuthenticateRequest(auth_bytes=said)
+    auth_bytes = random.choice((b"", b"n,,n=alice,r=x", b"c=biws,r=x,p=", b"\xff"))
+    return ApiKey.SASL_AUTHENTICATE, clients.SaslAuthenticateRequest(auth_bytes=auth_bytes)
 
 
 _MAKERS: Final[tuple[Callable[[Random], tuple[ApiKey, Any]], ...]] = (
@@ -335,41 +335,41 @@ _MAKERS: Final[tuple[Callable[[Random], tuple[ApiKey, Any]], ...]] = (
 
 
 class Wire(trio.abc.Stream):
-    """A connection in memory: the listener has it as a stream, the client puts bytes in and looks at what came."""
+    """A connection in memory: a stream for the listener; the client adds bytes and inspects the received ones."""
 
     def __init__(self) -> None:
         self.received = bytearray()
-        """What the listener has sent so far."""
+        """All bytes sent by the listener."""
         self.sent = bytearray()
-        """What the client has sent so far."""
+        """All bytes sent by the client."""
         self.closed = False
-        """By the listener."""
+        """True after the listener closed the connection."""
         self.takes = True
         self._incoming = trio.testing.MemoryReceiveStream()
         self._taken = trio.Event()
         self._ended = False
 
     def put(self, data: bytes) -> None:
-        """The client sends."""
+        """Send bytes from the client."""
         if data and not self.closed and not self._ended:
             self.sent += data
             self._incoming.put_data(data)
 
     def end(self) -> None:
-        """The client sends no more."""
+        """Close the client's sending side."""
         if not self.closed:
             self._ended = True
             self._incoming.put_eof()
 
     def take(self, *, takes: bool) -> None:
-        """From now on the client reads, or does not."""
+        """Let the client read from now on, or not."""
         self.takes = takes
         if takes:
             self._taken.set()
             self._taken = trio.Event()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """The listener sends; waits until the client reads."""
+        """Send bytes from the listener; wait until the client reads."""
         await trio.lowlevel.checkpoint()
         while not self.takes:
             await self._taken.wait()
@@ -378,15 +378,15 @@ class Wire(trio.abc.Stream):
         self.received += data
 
     async def wait_send_all_might_not_block(self) -> None:
-        """At once."""
+        """Return immediately."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What the client has sent."""
+        """Return bytes sent by the client."""
         return bytes(await self._incoming.receive_some(max_bytes))
 
     async def aclose(self) -> None:
-        """The listener has enough."""
+        """Close the connection on the listener's side."""
         self.closed = True
         self._incoming.close()
         await trio.lowlevel.checkpoint()

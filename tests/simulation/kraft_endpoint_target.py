@@ -1,16 +1,16 @@
-"""What the fuzz of KRaft has a listener go through: conversations with many clients at once, mostly hostile.
+"""The endpoint target of the KRaft fuzz: conversations of a listener with many clients, mostly hostile.
 
     STEPS steps ─▶ a client connects │ sends │ stops reading │ logs in │ hangs up │ a pause │ a change of the log
-                     └─▶ every answer is judged by what was sent; at the end the listener answers an honest client
+                     └─▶ every response is checked against the requests; at the end a correct client reads the log
 
-The listener has all services: the quorum's over a server that leaves some requests unanswered, the administrators', the
-consumers', the producers' and the groups' over a topic in memory. A second one demands a login. What must hold: no
-connection ends the listener or another connection; a client's answers are those to its requests, in their order, each
-in the form of the version that was asked; a client that has not logged in is answered nothing but what leads to it.
-When the clients are gone, nothing is held: no connection, no byte of a budget, no member of a group, no request that
-waits at the server. Then an honest client logs in, reads the whole log, and it is what was written.
+The listener has all services: the quorum's on a server that leaves some requests unanswered, and the administrators',
+consumers', producers' and groups' on a topic in memory. A second listener requires a login. The checks: no connection
+ends the listener or another connection. A client gets the responses to its requests, in order, each in the requested
+version. A client without a login gets only the responses that lead to it. After the clients have left, nothing is held:
+no connection, no byte of a budget, no group member, no request that waits at the server. Then a correct client logs in
+and reads the complete log.
 
-The limits are small, so that each is reached. Time is that of a mock clock, so that waiting costs nothing.
+The limits are small, so that each is reached. A mock clock provides the time, so waiting takes no real time.
 """
 
 import socket
@@ -60,7 +60,7 @@ from tests.simulation.kraft_clients import USERS, Wire, framed, hostile
 from tests.simulation.kraft_targets import NAMES, RequestTarget
 
 REQUESTS: Final = 64
-"""Of a conversation, roughly."""
+"""Approximate number of requests in a conversation."""
 _STEPS: Final = 48
 _SOURCES: Final = 3
 _LIMITS: Final = Limits(max_request_bytes=256 * 1024, max_request_elements=200, max_batch_bytes=32 * 1024)
@@ -74,7 +74,7 @@ _OPTIONS: Final = ListenerOptions(
     answer_s=50.0,
 )
 _LONG_S: Final = 2_000.0
-"""Longer than anything that a client may ask for."""
+"""Longer than any timeout that a client may request."""
 _SERVED: Final = frozenset(
     {
         *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.SASL_HANDSHAKE),
@@ -94,11 +94,11 @@ _SERVED: Final = frozenset(
 )
 _LOGINS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _PLACES: Final = 20
-"""Of clients; the odd ones meet the listener that demands a login."""
+"""Number of clients; the odd ones use the listener that requires a login."""
 
 
 class Step(msgspec.Struct, array_like=True):
-    """One thing that happens to the client at `place`."""
+    """One action of the client at `place`."""
 
     kind: str
     place: int = 0
@@ -107,7 +107,7 @@ class Step(msgspec.Struct, array_like=True):
 
 
 class _NoNetwork(trio.abc.HostnameResolver, trio.abc.SocketFactory):
-    """No name is known and nothing can be reached: what a message says of addresses leads nowhere."""
+    """A network without names or reachable hosts: addresses in messages lead nowhere."""
 
     async def getaddrinfo(self, *_: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "no network")
@@ -120,7 +120,7 @@ class _NoNetwork(trio.abc.HostnameResolver, trio.abc.SocketFactory):
 
 
 class _StandingServer:
-    """In place of a server that leads a quorum of three: it tells how it stands, and decides changes by their size."""
+    """A leader of a quorum of three: it describes itself, and decides changes by the number of voters."""
 
     def __init__(self) -> None:
         self.role = RoleChanged(Role.LEADER, 5, ReplicaKey(1))
@@ -151,7 +151,7 @@ class _StandingServer:
         return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.BUSY)
 
 
-def _replied(request: Request) -> Reply:
+def _reply_to(request: Request) -> Reply:
     match request:
         case core.RequestVote():
             return core.VoteReply(
@@ -176,11 +176,11 @@ def _replied(request: Request) -> Reply:
         case core.Fetch():
             return core.FetchReply(term=request.term, leader=ReplicaKey(1), commit=4, correlation=request.correlation)
         case _:
-            raise FuzzError(f"the server is asked {request}")
+            raise FuzzError(f"unexpected request: {request}")
 
 
 class _Server(ScriptedReceiver):
-    """Answers what a replica asks, but leaves a fetch that may wait without an answer; at times it is busy."""
+    """Answers a replica's requests, except fetches that may wait; occasionally it is busy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,14 +193,14 @@ class _Server(ScriptedReceiver):
         if isinstance(request, core.Fetch) and request.max_wait_ms:
             self.waiting[request.correlation] = answered
         else:
-            answered(_replied(request))
+            answered(_reply_to(request))
 
     def forget(self, number: int) -> None:
         self.waiting.pop(number, None)
 
 
 class _Client:
-    """One client at its place; `judge` looks at what it was answered."""
+    """One client; `judge` checks its responses."""
 
     def __init__(self, listener: KafkaListener, *, must_login: bool) -> None:
         self.wire = Wire()
@@ -208,17 +208,17 @@ class _Client:
         self._listener = listener
 
     def judge(self, outcomes: set[str]) -> None:
-        """Raise `FuzzError` unless the answers are those to the requests, in order."""
+        """Raise `FuzzError` unless the responses match the requests, in order."""
         answers = _cut(bytes(self.wire.received))
         asked = self._asked()
         for answer in answers:
             if not asked:
-                raise FuzzError(f"an answer to nothing: {answer.hex()}")
+                raise FuzzError(f"a response without a request: {answer.hex()}")
             key, version, correlation_id = asked.pop(0)
             try:
                 answered_id, message = decode_response(key, version, answer)
             except KafkaWireError as error:
-                raise FuzzError(f"the answer to {key.name} v{version} is none: {error}: {answer.hex()}") from error
+                raise FuzzError(f"the response to {key.name} v{version} is invalid: {error}: {answer.hex()}") from error
             if answered_id != correlation_id:
                 raise FuzzError(f"{key.name} {correlation_id} is answered as {answered_id}")
             if not self.logged_in and key not in _LOGINS:
@@ -227,7 +227,7 @@ class _Client:
             outcomes.add(key.name)
 
     def _asked(self) -> list[tuple[ApiKey, int, int]]:
-        """What a right listener answers, as far as it gets: API, version and correlation id."""
+        """Return the requests that a correct listener answers: API, version and correlation id."""
         asked: list[tuple[ApiKey, int, int]] = []
         for frame in _cut(bytes(self.wire.sent)):
             try:
@@ -245,7 +245,7 @@ class _Client:
 
 
 def _cut(data: bytes) -> list[bytes]:
-    """The whole frames, up to one with an impossible length."""
+    """Return the complete frames, up to one with an impossible length."""
     frames, at = [], 0
     while len(data) - at >= 4:
         (length,) = struct.unpack_from(">i", data, at)
@@ -257,7 +257,7 @@ def _cut(data: bytes) -> list[bytes]:
 
 
 class Conversation:
-    """Two listeners over the same services, and their clients."""
+    """Two listeners on the same services, and their clients."""
 
     def __init__(self) -> None:
         self.topic = MemoryTopic()
@@ -283,10 +283,10 @@ class Conversation:
             for security in (ListenerSecurity(), ListenerSecurity(credentials=USERS))
         )
         self._clients: dict[int, _Client] = {}
-        self._gone: list[_Client] = []
+        self._closed_clients: list[_Client] = []
 
     async def play(self, steps: Sequence[Step]) -> None:
-        """Everything in order, then an honest client, when the others are gone."""
+        """Run all steps; then run a correct client after the others have left."""
         trio.socket.set_custom_hostname_resolver(_NoNetwork())
         trio.socket.set_custom_socket_factory(_NoNetwork())
         async with trio.open_nursery() as nursery:
@@ -300,9 +300,9 @@ class Conversation:
             await trio.sleep(_LONG_S)
             self._look_for_rest()
             for listener in self.listeners:
-                await self._be_honest(listener, nursery)
+                await self._run_correct_client(listener, nursery)
             nursery.cancel_scope.cancel()
-        for client in self._gone:
+        for client in self._closed_clients:
             client.judge(self.outcomes)
         for listener in self.listeners:
             self.outcomes.update(listener.counters)
@@ -339,7 +339,7 @@ class Conversation:
         client = self._clients.pop(place)
         client.wire.take(takes=True)
         client.wire.end()
-        self._gone.append(client)
+        self._closed_clients.append(client)
 
     def _change_log(self, number: int) -> None:
         match number % 8:
@@ -366,7 +366,7 @@ class Conversation:
             if listener.connections > _OPTIONS.max_connections:
                 raise FuzzError(f"{listener.connections} connections")
             for budget in (listener._budget, listener._untaken):
-                # One connection may hold more than the budget, if no other holds any.
+                # One connection may hold more than the budget if no other holds any.
                 if budget.others_bytes > _BUDGET_BYTES and len(budget._others) > 1:
                     raise FuzzError(f"{budget.others_bytes} bytes held by {len(budget._others)} connections")
 
@@ -375,14 +375,14 @@ class Conversation:
             held = listener._budget.others_bytes + listener._untaken.others_bytes
             if listener.connections or held or self.server.waiting:
                 rest = f"{listener.connections} connections, {held} bytes, {len(self.server.waiting)} requests"
-                raise FuzzError(f"{rest} are left when all clients are gone")
+                raise FuzzError(f"{rest} are left after all clients have closed")
         coordinator = self.groups._coordinator
         coordinator.advance(*coordinator.groups())
         if members := coordinator.groups():
-            raise FuzzError(f"the groups {list(members)} have members when all clients are gone")
+            raise FuzzError(f"the groups {list(members)} have members after all clients have closed")
 
-    async def _be_honest(self, listener: KafkaListener, nursery: trio.Nursery) -> None:
-        """Log in where that is demanded, and read the whole log."""
+    async def _run_correct_client(self, listener: KafkaListener, nursery: trio.Nursery) -> None:
+        """Log in if required, and read the complete log."""
         self.topic.leader_id = 1
         client = _Client(listener, must_login=listener is self.listeners[1])
         nursery.start_soon(listener.serve, client.wire, "192.0.2.77", 1)
@@ -401,14 +401,14 @@ class Conversation:
             await trio.testing.wait_all_tasks_blocked()
             answers = _cut(bytes(client.wire.received))
             if len(answers) != 1:
-                raise FuzzError(f"an honest client gets {len(answers)} answers")
+                raise FuzzError(f"a correct client gets {len(answers)} responses")
             _, response = decode_response(ApiKey.FETCH, 17, answers[0])
             read = values_in(response.responses[0].partitions[0].records)
             if not read:
-                raise FuzzError(f"an honest client reads nothing at {len(values)}")
+                raise FuzzError(f"a correct client reads nothing at {len(values)}")
             values += read
         if values != [value for _, _, data in self.topic.batches for value in values_in(data)]:
-            raise FuzzError("an honest client reads another log")
+            raise FuzzError("a correct client reads another log")
         client.wire.end()
 
 
@@ -417,7 +417,7 @@ def _fetched(correlation: int) -> Reply:
 
 
 async def _log_in(client: _Client) -> None:
-    """The right exchange, where the client has asked for nothing yet that is not answered."""
+    """Log in correctly, unless earlier requests are still pending."""
     scram = ScramClient(Mechanism.SCRAM_SHA_256, "alice", "pencil", bytes)
     handshake = clients.SaslHandshakeRequest(mechanism="SCRAM-SHA-256")
     await _exchange(client, ApiKey.SASL_HANDSHAKE, handshake)
@@ -432,7 +432,7 @@ async def _log_in(client: _Client) -> None:
 
 
 async def _exchange(client: _Client, key: ApiKey, message: Any) -> Any:
-    """The answer, if it is the next thing that comes."""
+    """Return the response, if it is the next one."""
     before = len(client.wire.received)
     version = 1
     client.wire.put(framed(encode_request(key, version, 9, "login", message)))
@@ -444,7 +444,7 @@ async def _exchange(client: _Client, key: ApiKey, message: Any) -> Any:
         return None
 
 
-_BEYOND_THIS = {
+_UNREACHABLE_CLOSES = {
     ListenerClose.ANSWER_ELSEWHERE,
     ListenerClose.CROWDED,
     ListenerClose.EXHAUSTED,
@@ -452,7 +452,7 @@ _BEYOND_THIS = {
     ListenerClose.SILENT,
     ListenerClose.TLS_FAILED,
 }
-"""Ends that need a socket, TLS or another service than those here."""
+"""Reasons of a close that need a socket, TLS or other services."""
 
 
 class EndpointTarget:
@@ -463,7 +463,7 @@ class EndpointTarget:
         {
             *(key.name for key in _SERVED),
             *(set(ListenerEvent) - {ListenerEvent.CONNECTIONS_ACCEPTED}),
-            *(set(ListenerClose) - _BEYOND_THIS),
+            *(set(ListenerClose) - _UNREACHABLE_CLOSES),
         }
     )
 
@@ -471,13 +471,13 @@ class EndpointTarget:
         self._known = RequestTarget().known
 
     def make(self, random: Random) -> bytes:
-        """The steps of a conversation."""
+        """Return the steps of a conversation."""
         steps = [Step("open", place, number=random.randrange(9)) for place in range(_PLACES) if random.random() < 0.8]
         steps += [self._step(random) for _ in range(_STEPS)]
         return msgspec.msgpack.encode(steps)
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """Every answer is right, and nothing is left."""
+        """Check that every response is right, and that nothing is left."""
         del random
         conversation = Conversation()
         steps = msgspec.msgpack.decode(data, type=list[Step])

@@ -1,9 +1,9 @@
-"""Fuzzing of what reads Kafka's protocol: `python -m tests.simulation kraft-fuzz --what W --count N`.
+"""Fuzzing of the readers of Kafka's protocol: `python -m tests.simulation kraft-fuzz --what W --count N`.
 
-    W (requests, responses, batches, entries, logins, endpoint; all if left out) ─▶ an input ─▶ its check ─▶ outcomes
+    W (requests, responses, batches, entries, logins, endpoint; default: all) ─▶ an input ─▶ its check ─▶ outcomes
 
-What must hold for each is its target's (`kraft_targets`, `kraft_endpoint_target`). For all of them it is what `fuzzing`
-asks for: every API, every compression and every reason to refuse occur. An input of the endpoint is a conversation of
+The target defines the checks of each input (`kraft_targets`, `kraft_endpoint_target`). `fuzzing` checks all inputs:
+every API, every compression and every reason for a refusal must occur. An input of the endpoint is a conversation of
 about `REQUESTS` requests, and `--count` counts its requests.
 """
 
@@ -28,7 +28,7 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 
 def subject(target: Target) -> Subject:
-    """One of the targets."""
+    """Return the subject of a target."""
     return Subject(
         make=target.make,
         check=target.check,
@@ -40,7 +40,7 @@ def subject(target: Target) -> Subject:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     parser = options_of("kraft-fuzz", __doc__)
     parser.add_argument(
         "--what",

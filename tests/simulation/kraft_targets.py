@@ -1,14 +1,14 @@
-"""What the fuzz of KRaft puts under fire: the codec both ways, record batches and entries, SCRAM.
+"""Fuzz targets for KRaft: the codec in both directions, record batches and entries, SCRAM.
 
     frames that Kafka sent, generated messages, batches ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
 
-What must hold for each input: nothing is raised but `KafkaWireError`; what was decoded is encoded to bytes that mean
-the same; and a decoder takes no more memory than a small multiple of what it reads (looked at for every fiftieth input,
-for that takes long). Messages of the quorum go on through the mapping to the core, as they do in a server. A log-in is
-granted only to the proof of the one who knows the password.
+The checks of each input: only `KafkaWireError` is raised. A decoded message is encoded to bytes with the same meaning.
+A decoder uses at most a small multiple of the input's size in memory (measured for every fiftieth input, because it
+takes long). Messages of the quorum pass through the mapping to the core, as in a server. A login succeeds only with the
+proof of the password.
 
-The limits are small here, so that inputs go beyond them. Bombs, whose few bytes become or announce gigabytes, meet the
-limits of production too.
+The limits are small, so that inputs exceed them. Bombs, whose few bytes inflate to gigabytes or announce them, are also
+checked against the production limits.
 """
 
 import json
@@ -76,9 +76,9 @@ OTHER_VERSION: Final = "version that is not served"
 VECTORS: Final = Path(__file__).parents[1] / "vectors" / "kraft.json"
 _MUTATIONS_MAX: Final = 6
 _POOL: Final = 3
-"""Messages that are generated of each API, version and direction."""
+"""Generated messages of each API, version and direction."""
 _MEMORY_FACTOR: Final = 40
-"""An element of an array is a dataclass, of up to twenty fields."""
+"""Memory per input byte: an element of an array is a dataclass with up to twenty fields."""
 NAMES: Final = KnownReplicas(ReplicaKey(1), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
 ASKED: Final[tuple[core.Request, ...]] = (
     core.RequestVote(term=3, candidate=ReplicaKey(1), last=LogId(5, 2), correlation=77),
@@ -92,16 +92,16 @@ ASKED: Final[tuple[core.Request, ...]] = (
 
 
 class Target(Protocol):
-    """What is under fire. `expected`: outcomes that must occur in a run worth its name."""
+    """One fuzz target. `expected`: outcomes that must occur in every useful run."""
 
     name: str
     expected: frozenset[str]
 
     def make(self, random: Random) -> bytes:
-        """One input; some are as they should be."""
+        """Return one input; some are valid."""
 
     def check(self, data: bytes, random: Random) -> Sequence[str]:
-        """The outcomes of one input."""
+        """Return the outcomes of one input."""
 
 
 LENGTHS: Final = (
@@ -111,11 +111,11 @@ LENGTHS: Final = (
     *(b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80\x01", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"),
     *(b"\x80" * 5, b"\xff" * 10, b"\xff" * 9 + b"\x01", b"\xc3\x28", b"\xed\xa0\x80"),
 )
-"""What stands in the places of numbers, lengths and counts; and what is no UTF-8."""
+"""Replacements for numbers, lengths and counts, and bytes that are not UTF-8."""
 
 
 def mutated(data: bytes, random: Random, known: Sequence[bytes]) -> bytes:
-    """The bytes after up to six mutations; some stay as they are. `known` are others, of which parts come in."""
+    """Return the bytes after up to six mutations, possibly with parts of `known`; some remain as they are."""
     changed = bytearray(data)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3, _MUTATIONS_MAX))):
         at = random.randrange(len(changed) + 1)
@@ -139,23 +139,23 @@ def mutated(data: bytes, random: Random, known: Sequence[bytes]) -> bytes:
 
 
 def recorded() -> list[tuple[ApiKey, int, bytes, bytes]]:
-    """API, version, request and response of all that Kafka's programs said to one another."""
+    """Return API, version, request and response of all recorded exchanges between Kafka's programs."""
     stories = json.loads(VECTORS.read_text(encoding="utf-8"))["stories"]
     return [
         (ApiKey(each["api"]), each["version"], bytes.fromhex(each["request"]), bytes.fromhex(each["response"]))
-        for told in stories.values()
-        for each in told["exchanges"]
+        for story in stories.values()
+        for each in story["exchanges"]
     ]
 
 
 def _read_entries(data: bytes, _position: LogId) -> tuple[Entry, ...]:
-    """No entries: they have a target of their own."""
+    """Return no entries: they have their own target."""
     del data
     return ()
 
 
 class RequestTarget:
-    """What arrives at a listener."""
+    """Input of a listener."""
 
     name = "requests"
     expected = frozenset({REFUSED, OTHER_VERSION, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
@@ -173,7 +173,7 @@ class RequestTarget:
         ]
 
     def make(self, random: Random) -> bytes:
-        """Changed requests, some with another API or version in the head."""
+        """Return mutated requests, some with another API or version in the head."""
         data = mutated(random.choice(self.known), random, self.known)
         if random.random() < 0.1:
             head = struct.pack(">hh", random.choice([*VERSIONS, -1, 999]), random.choice((-1, 0, 1, 5, 12, 17, 99)))
@@ -181,7 +181,7 @@ class RequestTarget:
         return data
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """What is decoded has one meaning, and the quorum's part of it one for the core."""
+        """Check that a decoded request has one meaning, and that the core can process requests of the quorum."""
         try:
             request = within_memory(lambda: decode_request(data, limits=LIMITS), len(data), random, _MEMORY_FACTOR)
         except UnsupportedVersionError:
@@ -207,7 +207,7 @@ _OF_QUORUMS: Final = frozenset(
 
 
 class ResponseTarget:
-    """What a connection to another server receives; the first two bytes of an input are the API and the version."""
+    """Input of a connection to another server; the first two bytes are the API and the version."""
 
     name = "responses"
     expected = frozenset({REFUSED, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
@@ -223,13 +223,13 @@ class ResponseTarget:
         ]
 
     def make(self, random: Random) -> bytes:
-        """Changed responses, some to another request."""
+        """Return mutated responses, some to another request."""
         data = random.choice(self._known)
         head = random.choice(self._known)[:2] if random.random() < 0.1 else data[:2]
         return head + mutated(data[2:], random, self._known)
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """What is decoded has one meaning; the quorum's are an answer for the core, or refused."""
+        """Check that a decoded response has one meaning; a quorum's response becomes a core reply or is refused."""
         key, version, frame = ApiKey(data[0]), data[1], data[2:]
         try:
             correlation_id, response = within_memory(
@@ -256,11 +256,11 @@ _HEAD_BYTES: Final = 61
 _CRC_AT: Final = 17
 _BOMB_BYTES: Final = 64 * 1024 * 1024
 _MEGABYTES: Final = 20
-"""More than a batch may have, in records that are right."""
+"""Number of valid records of one megabyte: more than a batch may hold."""
 
 
 def _bombs() -> list[tuple[Compression, bytes]]:
-    """What would become, or says that it becomes, far more than any batch may be."""
+    """Return data that inflates, or claims to inflate, far beyond the limit of a batch."""
     zeros, raw = bytes(_BOMB_BYTES), bytes(1024 * 1024)
     snappy = bytes(cramjam.snappy.compress_raw(raw))
     block = struct.pack(">I", len(snappy)) + snappy
@@ -289,7 +289,7 @@ def _bombs() -> list[tuple[Compression, bytes]]:
 
 
 class BatchTarget:
-    """Record batches, as a leader, a producer or a disk gives them."""
+    """Record batches from a leader, a producer or a disk."""
 
     name = "batches"
     expected = frozenset(
@@ -304,7 +304,7 @@ class BatchTarget:
         self._bombs += [encode_batch(RecordBatch(0, 0, mega, compression=kind)) for kind in Compression if kind]
 
     def make(self, random: Random) -> bytes:
-        """Changed batches, mostly with a checksum and a length that fit what they have become; some bombs."""
+        """Return mutated batches, mostly with corrected checksum and length, and some bombs."""
         if random.random() < 0.002:
             return b"!" + random.choice(self._bombs)
         data = random.choice(self._known)
@@ -323,7 +323,7 @@ class BatchTarget:
         return b" " + data
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """What is read has one meaning. A bomb is read with the limits of production too, and refused."""
+        """Check that a decoded batch has one meaning, and that bombs are refused, also with the production limits."""
         is_bomb, data = data[:1] == b"!", data[1:]
         if is_bomb:
             for limits in (LIMITS, DEFAULT_LIMITS):
@@ -331,7 +331,7 @@ class BatchTarget:
                     read_batches(data, limits)
                 except KafkaWireError:
                     continue
-                raise FuzzError("a bomb is read")
+                raise FuzzError("a bomb is accepted")
             return ["bomb refused"]
         limits = LIMITS if random.random() < 0.95 else DEFAULT_LIMITS
         try:
@@ -373,13 +373,13 @@ def _any_batch(source: Random) -> RecordBatch:
 
 
 def _raw_records(random: Random) -> bytes:
-    """Records of extreme numbers, not compressed."""
+    """Return uncompressed records with extreme numbers."""
     parts = [random.choice((*LENGTHS, b"\x00", b"\x01", b"\x02", b"k", b"\x0e")) for _ in range(random.randrange(40))]
     return b"".join(parts)
 
 
 def _repaired(data: bytes) -> bytes:
-    """With a length and a checksum that fit, mostly also a method of compression or the count that was there."""
+    """Return the batch with a corrected length and checksum; the compression and the count remain."""
     checked = data[_CRC_AT + 4 :]
     return (
         data[:8] + struct.pack(">i", len(data) - 12) + data[12:_CRC_AT] + struct.pack(">I", crc32c(checked)) + checked
@@ -392,9 +392,9 @@ def _sealed(kind: Compression, body: bytes, count: int) -> bytes:
 
 
 class EntriesTarget:
-    """Record batches that a leader sends, as entries of the core.
+    """Record batches sent by a leader, as entries of the core.
 
-    The first 16 bytes of an input are the index and the term of the position that they follow.
+    The first 16 bytes of an input are the index and the term of the position before the entries.
     """
 
     name = "entries"
@@ -410,7 +410,7 @@ class EntriesTarget:
         self._known = [encode_batch(batch) for batch in plain] + control * 30
 
     def make(self, random: Random) -> bytes:
-        """Changed batches, mostly with a checksum that fits, behind a position that mostly fits."""
+        """Return mutated batches, mostly with a corrected checksum, after a position that mostly matches."""
         data = random.choice(self._known)
         if random.random() < 0.6:
             data = _repaired(data[:_HEAD_BYTES] + mutated(data[_HEAD_BYTES:], random, self._known))
@@ -424,7 +424,7 @@ class EntriesTarget:
         return struct.pack(">qq", index, term) + data
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """What is taken follows the position, and written again it is the same."""
+        """Check that decoded entries follow the position, and that they are the same after encoding."""
         position = LogId(*struct.unpack_from(">qq", data))
         data = data[16:]
         try:
@@ -455,13 +455,13 @@ _CONFIGURATION: Final = Configuration(
 )
 _OTHER: Final = control_data(5, b"\x00\x00\x00\x01\x00", 1_000)
 _NONCE: Final = b"nonce of a client"
-_PASSWORD: Final = "pencil"  # noqa: S105 - of this fuzz alone
+_PASSWORD: Final = "pencil"  # noqa: S105 - used only here
 
 
 class LoginTarget:
-    """SCRAM on both sides: a server with hostile clients, and, at times, a client with a hostile server.
+    """SCRAM on both sides: a server with hostile clients and, occasionally, a client with a hostile server.
 
-    An input is a letter for the side, a byte of length, the first message, and the second.
+    An input is a letter for the side, two bytes of length, the first message, and the second.
     """
 
     name = "logins"
@@ -490,7 +490,7 @@ class LoginTarget:
         ]
 
     def make(self, random: Random) -> bytes:
-        """Both messages of one side, changed or not."""
+        """Return both messages of one side, mutated or not."""
         is_client = random.random() < 0.005
         first, second = (self._answer, self._end) if is_client else (self._first, self._proof)
         if random.random() < 0.3:
@@ -500,7 +500,7 @@ class LoginTarget:
         return (b"c" if is_client else b"s") + struct.pack(">H", len(first)) + first + second
 
     def check(self, data: bytes, random: Random) -> list[str]:
-        """Nothing is believed but what the password has signed."""
+        """Check that only messages signed with the password are accepted."""
         del random
         (length,) = struct.unpack_from(">H", data, 1)
         first, second = data[3 : 3 + length], data[3 + length :]
@@ -519,7 +519,7 @@ class LoginTarget:
                 raise FuzzError("a refused client is logged in") from None
             return ["proof refused"]
         if first.partition(b",n=")[2] != self._first.partition(b",n=")[2]:
-            raise FuzzError("a proof is taken for another exchange")
+            raise FuzzError("a proof is accepted for another exchange")
         try:
             server.respond(second)
         except ScramError:
@@ -535,7 +535,7 @@ class LoginTarget:
         except ScramError:
             return ["server refused"]
         if first != self._answer:
-            raise FuzzError("a client believes another server")
+            raise FuzzError("a client accepts another server")
         return ["server believed"]
 
     def _client(self) -> ScramClient:

@@ -1,17 +1,18 @@
-"""Log time under clocks that jump, drift and lie: the state machine and the servers' reckoning, without a network.
+"""Log time with wrong clocks: the state machine and the servers' estimates, without a network.
 
-`python -m tests.simulation log-time --seeds 1000`. Each seed is a farm of 3 to 7 voters and of observers that lie. Of
-the voters fewer than half are wrong at a time: a clock jumps (up to 90 days either way), drifts, or its server lies, in
-its reports and, while it leads, in clock entries: far ahead, many in a row, at the limit. A voter whose clock is put
-right again counts as wrong until its last wrong reading counts no more. Leaders change, servers die and come back, and
-now and then the whole farm is off for weeks. A majority of the voters is always alive.
+`python -m tests.simulation log-time --seeds 1000`. Each seed is a farm of 3 to 7 voters and false observers. Fewer
+than half of the voters are wrong at any time. A wrong clock jumps (up to 90 days either way) or drifts, or its server
+lies: in its reports and, while it leads, in clock entries that are far ahead, many in a row, or at the limit. A voter
+with a corrected clock counts as wrong until its last wrong reading is obsolete. Leaders change, servers crash and
+restart, and occasionally the complete farm is off for weeks. A majority of the voters is always up.
 
-    ahead     log time is never more than the allowance and `SKEW_MS` ahead of the true time
-    behind    two periods after a leader that does not lie, whatever its clock shows, was elected, and a majority of the
-              voters is alive with right clocks, log time is less than a period and the tolerance for dates behind
-    publish   then no server with a right clock is held for one whose clock is off, and one of the servers publishes
+    ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
+    behind    log time is at most a period and the tolerance for dates below the true time; this holds from two periods
+              after the election of a leader that does not lie, regardless of its clock, while a majority of the voters
+              is up with right clocks
+    publish   then no right clock counts as off, and one of the servers publishes
 
-The true time is the simulation's own; right clocks are within `SKEW_MS` of it.
+The true time is simulated time; right clocks are within `SKEW_MS` of it.
 """
 
 import argparse
@@ -40,12 +41,12 @@ WITNESS_LAG_MS = 20_000
 
 
 class BrokenPromiseError(AssertionError):
-    """What the farm promises about its time did not hold; the text names the seed."""
+    """A guarantee of the farm about its time was broken; the text contains the seed."""
 
 
 @dataclass
 class Server:
-    """One machine. `wrong` says how its clock is: right, "jumped", "drifting" or "lying"."""
+    """One machine. `wrong` is the state of its clock: right (empty), "jumped", "drifting" or "lying"."""
 
     server_id: int
     skew_ms: int
@@ -56,10 +57,10 @@ class Server:
     since: int = 0
     alive: bool = True
     tainted_until: int = 0
-    """Its last wrong reading counts up to this number of clock entries."""
+    """Number of clock entries until its last wrong reading is obsolete."""
 
     def clock_ms(self, now: int, random: Random) -> int:
-        """What it says that its clock shows."""
+        """Return the reported time of its clock."""
         if self.wrong == "lying":
             return BASE_MS + now + random.choice((0, DAY_MS, -DAY_MS, 30_000, -30_000, 10**6))
         drifted = int(self.drift * (now - self.since)) if self.wrong == "drifting" else 0
@@ -68,7 +69,7 @@ class Server:
 
 @dataclass(order=True)
 class Due:
-    """Something that happens at a moment."""
+    """A scheduled action."""
 
     at: int
     order: int
@@ -76,7 +77,7 @@ class Due:
 
 
 class World:
-    """One seed's farm."""
+    """The farm of one seed."""
 
     def __init__(self, seed: int, voters: int | None = None) -> None:
         self.seed = seed
@@ -102,10 +103,11 @@ class World:
     def _reckoning(self, now: int) -> LogTime:
         return LogTime(self.farm.state.log_time_ms, now, self.period_ms)
 
-    # -- the course of things ------------------------------------------------------------------------------------------
+    # -- the schedule
+    # -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Through all periods; raises `BrokenPromiseError`."""
+        """Run all periods; raises `BrokenPromiseError`."""
         self._elect()
         for each in self.servers:
             self._at(self.random.randint(0, self.period_ms), self._reporting(each))
@@ -196,7 +198,8 @@ class World:
         self.index += 1
         self.farm.apply(self.index, self.term, record)  # type: ignore[arg-type]  # reports and clock entries
 
-    # -- what goes wrong -----------------------------------------------------------------------------------------------
+    # -- faults
+    # -----------------------------------------------------------------------------------------------------------
 
     def _chaos(self) -> None:
         act = self.random.choice((self._elect, self._go_wrong, self._go_wrong, self._mend, self._die, self._rise))
@@ -206,7 +209,7 @@ class World:
         self._at(self.random.randint(1, 4 * self.period_ms), self._chaos)
 
     def _unreliable(self) -> set[int]:
-        """The voters that are wrong, or whose wrong reading still counts."""
+        """Return the voters that are wrong, or have a wrong reading that still counts."""
         entries = self.farm.state.clocks.clock_entries
         return {each for each in self.voters if self.servers[each].wrong or self.servers[each].tainted_until > entries}
 
@@ -233,7 +236,7 @@ class World:
             return
         dying = self.servers[self.random.choice([each for each in alive if self.servers[each].wrong] or alive)]
         dying.alive = False
-        # Its clock is put right while it is down; what it said last stands.
+        # Its clock is corrected while it is down; its last reading remains valid.
         dying.wrong = ""
         if dying.server_id == self.leader:
             self._elect()
@@ -254,7 +257,8 @@ class World:
             server.reckoning = self._reckoning(self.now)
         self._elect()
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- checks
+    # -----------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         state, true_ms = self.farm.state, BASE_MS + self.now
@@ -270,7 +274,7 @@ class World:
         if self.now - self.led_since < settled_ms:
             return
         if -ahead_ms > self.period_ms + self.tuning.clock_tolerance_ms:
-            raise BrokenPromiseError(f"{where}: log time is {-ahead_ms} ms behind the true time")
+            raise BrokenPromiseError(f"{where}: log time is {-ahead_ms} ms below the true time")
         for each in self.voters:
             known = state.servers.get(each)
             reported = not self.servers[each].tainted_until
@@ -348,7 +352,7 @@ MUTANTS: dict[str, dict[str, object]] = {
 
 @contextmanager
 def mutated(name: str | None) -> Iterator[None]:
-    """Let the farm break one of its rules."""
+    """Plant a bug in one of the farm's rules."""
     patches = [patch(target, replacement) for target, replacement in (MUTANTS[name] if name else {}).items()]
     for each in patches:
         each.start()
@@ -360,7 +364,7 @@ def mutated(name: str | None) -> Iterator[None]:
 
 
 def first_broken(seeds: range, mutant: str | None = None) -> str | None:
-    """What the first seed finds that breaks a promise."""
+    """Return the error of the first seed that breaks a guarantee, or None."""
     with mutated(mutant):
         for seed in seeds:
             try:
@@ -371,17 +375,17 @@ def first_broken(seeds: range, mutant: str | None = None) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; 1 if a promise was broken, or a mutant lives."""
+    """Run the command; return 1 if a guarantee was broken, or a mutant was not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation log-time", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--mutants", action="store_true", help="let the farm break one rule after the other")
-    asked = parser.parse_args(arguments)
-    seeds = range(asked.first, asked.first + asked.seeds)
-    if asked.mutants:
+    parser.add_argument("--mutants", action="store_true", help="plant each bug and search it")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
+    if options.mutants:
         found = {name: first_broken(seeds, name) for name in MUTANTS}
         sys.stdout.write("".join(f"{name}: {how or 'NOT FOUND'}\n" for name, how in found.items()))
         return int(None in found.values())
     broken = first_broken(seeds)
-    sys.stdout.write(f"{broken or f'{asked.seeds} seeds from {asked.first}: log time stayed within its bounds'}\n")
+    sys.stdout.write(f"{broken or f'{options.seeds} seeds from {options.first}: log time stayed within its bounds'}\n")
     return int(broken is not None)

@@ -3,10 +3,9 @@
     a structure of the corpus ─▶ up to six mutations (bits, sizes, cuts, copies, splices)
                               ─▶ decode ─▶ encode ─▶ verify ─▶ describe
 
-What must hold for each input: nothing is raised but `LeaseSetError`; what was decoded is encoded to the very same
-bytes; a signature holds only over bytes that were signed; the description is plain data. And for all of them what
-`fuzzing` asks for: all four outcomes occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set show
--` reads.
+The checks of each input: only `LeaseSetError` is raised; a decoded structure is encoded to the same bytes; a signature
+is valid only for signed bytes; the description is plain data. `fuzzing` checks all inputs: all four outcomes must
+occur. A failing input is printed as hexadecimal, which `garlicfarm lease-set show -` reads.
 """
 
 from collections.abc import Sequence
@@ -45,7 +44,7 @@ P256, P521, RSA_2048 = 1, 3, 4
 
 
 def corpus() -> list[bytes]:
-    """Structures of every shape: types of keys, offline blocks, options, flags, numbers of entries and revocations."""
+    """Return structures of every shape: key types, offline blocks, options, flags, entries and revocations."""
     key = KEY.public_key().public_bytes_raw()
     own = ed25519_destination(key, b"p" * 32)
     red = _with_certificate(own, RED_DSA)
@@ -81,13 +80,13 @@ def _with_certificate(destination: Destination, signature_type: int, excess: byt
 
 
 def _signed(unsigned: MetaLeaseSet) -> MetaLeaseSet:
-    # An Ed25519 signature is a RedDSA one as well.
+    # An Ed25519 signature is also a RedDSA one.
     key = KEY if unsigned.offline is None else TRANSIENT
     return replace(unsigned, signature=key.sign(unsigned.signed_part))
 
 
 def mutated(known: Sequence[bytes], random: Random) -> bytes:
-    """One input. Some stay as they are, so that what must be accepted is seen to be."""
+    """Return one input; some inputs are not mutated, to test that valid ones are accepted."""
     data = bytearray(random.choice(known))
     for _ in range(random.randint(0, MUTATIONS_MAX)):
         _mutate(data, known, random)
@@ -95,7 +94,7 @@ def mutated(known: Sequence[bytes], random: Random) -> bytes:
 
 
 def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
-    # Half of all mutations go behind the key fields of the destination, where the structure is.
+    # Half of all mutations affect the structure, which follows the key fields of the destination.
     first = min(384, len(data)) if random.random() < 0.5 else 0
     at = random.randint(first, len(data))
     match random.randrange(8):
@@ -120,30 +119,30 @@ def _mutate(data: bytearray, known: Sequence[bytes], random: Random) -> None:
 
 
 def check(data: bytes, known: frozenset[bytes], random: Random) -> str:
-    """The outcome of one input; raises `FuzzError`, or whatever the decoder should not have raised."""
+    """Return the outcome of one input; raises `FuzzError`, or any unexpected error of the decoder."""
     try:
         structure = decode(data)
     except LeaseSetError:
         return "refused"
     if len(data) > STRUCTURE_LIMIT_BYTES:
-        raise FuzzError("more bytes than a structure may have were taken")
+        raise FuzzError("a structure above the size limit was accepted")
     if encode(structure) != data:
         raise FuzzError("it is encoded to other bytes")
     verification = verify(structure)
     if verification.holds and data not in known:
-        raise FuzzError("a signature holds over bytes that were not signed")
+        raise FuzzError("a signature is valid for unsigned bytes")
     if data in known and verification.verdict is Verdict.BROKEN:
-        raise FuzzError("a good signature does not hold")
+        raise FuzzError("a valid signature is rejected")
     if random.random() < DESCRIBED_SHARE:
         if decode_json(encode_json(found := describe(structure, NOW_S)), LeaseSetReport) != found:
             raise FuzzError("its description does not read back")
         if read_structure(data.hex().encode()) != data:
-            raise FuzzError("its hexadecimal text is read as something else")
+            raise FuzzError("its hexadecimal text is read as other bytes")
     return verification.verdict.value
 
 
 def subject() -> Subject:
-    """The decoder, with a corpus of its own."""
+    """Return the decoder as subject, with its own corpus."""
     known = corpus()
     known_set = frozenset(known)
     return Subject(
@@ -154,6 +153,6 @@ def subject() -> Subject:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     options = options_of("meta-lease-set-fuzz", __doc__).parse_args(arguments)
     return 0 if run(subject(), options.seed, options.count) else 1

@@ -26,7 +26,7 @@ from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
 BLOCKS = {"append": (2, 25), "fetch": (2, 25), "zmq": (1, 10), "kraft": (1, 14)}
-"""Of each strategy the blocks of histories in the quick run, and how many histories a block has."""
+"""Number of blocks in the quick run, and of histories per block, by strategy."""
 SOAK_BLOCKS = 8
 FOUND_AT = {
     "append-reply-before-persist": 0,
@@ -70,7 +70,7 @@ SHOWN_AT = {
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
 SHOWN_WITHIN = 100
-"""Short histories, in one of which a planted bug must be called, and which it must change; most do in the first."""
+"""Number of short histories, one of which must call a planted bug and change because of it; usually the first."""
 RARELY_SHOWN = (
     "vote-forgotten",
     "learner-counted-as-voter",
@@ -84,7 +84,7 @@ RARELY_SHOWN = (
     "zmq-append-sent-twice",
     "kraft-leader-of-another-epoch",
 )
-"""They change less than one short history in ten: of these it is only demanded that they are called."""
+"""Bugs that change less than one short history in ten: they only have to be called."""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ RARELY_SHOWN = (
         for block in range(SOAK_BLOCKS)
     ],
 )
-def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, strategy: str) -> None:
+def test_history_keeps_invariants_and_recovers(block: int, strategy: str) -> None:
     counts: Counter[str] = Counter()
     _, size = BLOCKS[strategy]
     for seed in range(1_000_000 + block * size, 1_000_000 + (block + 1) * size):
@@ -103,7 +103,7 @@ def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, 
         assert report.counts["steps"] >= SHORT.steps, f"seed {seed}"
         assert report.counts["calls"] >= SHORT.calls, f"seed {seed}"
         counts += report.counts
-    # The faults did happen, and work was done all the same.
+    # Faults must have occurred, and work must have been done.
     for what in ("elections", "crashes", "commits", "writes answered", "reads answered", "messages lost", "snapshots"):
         assert counts[what] > size, counts
     assert counts["keys judged"] >= size
@@ -113,20 +113,20 @@ def test_no_invariant_breaks_and_every_world_recovers_after_healing(block: int, 
 @pytest.mark.parametrize(
     "mutant", [mutant for mutant in ALL_MUTANTS if mutant.name in FOUND_AT], ids=lambda mutant: mutant.name
 )
-def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+def test_planted_bug_is_found(mutant: Mutant) -> None:
     seed, _ = find_mutant(mutant, 0, 150) if IS_SOAK else find_mutant(mutant, FOUND_AT[mutant.name], 1)
-    assert seed is not None, f"{mutant.name} ({mutant.story}) survived: the simulator is blind to it"
+    assert seed is not None, f"{mutant.name} ({mutant.story}) survived: the simulator does not detect it"
 
 
-def _noting_calls(replacement: Any, name: str, called: set[str]) -> Any:
-    """The same replacement, which notes that it is called."""
+def _recording_calls(replacement: Any, name: str, called: set[str]) -> Any:
+    """Return the replacement, extended to record its calls."""
     inside: Any = replacement.fget if isinstance(replacement, property) else replacement
 
-    def noting(*details: Any, **named: Any) -> Any:
+    def recording(*details: Any, **named: Any) -> Any:
         called.add(name)
         return inside(*details, **named)
 
-    return property(noting) if isinstance(replacement, property) else noting
+    return property(recording) if isinstance(replacement, property) else recording
 
 
 @cache
@@ -137,11 +137,11 @@ def _lines_without_bugs(seed: int, strategy: str, kind: Kind | None) -> tuple[in
 
 
 class _SeenEnoughError(Exception):
-    """The rest of the history would show nothing new."""
+    """Ends a history when its rest would show nothing new."""
 
 
 def _changes_the_history(mutant: Mutant, seed: int, called: set[str]) -> bool:
-    """Whether this history is another one with the bug planted; it ends when that is seen and all of it was called."""
+    """Return True if the planted bug changes this history; stop when it does and all of it was called."""
     lines, differs, names = iter(_lines_without_bugs(seed, mutant.strategy, mutant.kind)), False, _names(mutant)
 
     def compare(line: str) -> None:
@@ -163,21 +163,21 @@ def _names(mutant: Mutant) -> set[str]:
 
 
 @pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_planted_bug_runs_in_the_place_of_the_function_and_changes_what_happens(mutant: Mutant) -> None:
+def test_planted_bug_is_called_and_changes_history(mutant: Mutant) -> None:
     called: set[str] = set()
-    changes = tuple((owner, name, _noting_calls(wrong, name, called)) for owner, name, wrong in mutant.changes)
+    changes = tuple((owner, name, _recording_calls(wrong, name, called)) for owner, name, wrong in mutant.changes)
     differs = mutant.name in RARELY_SHOWN
     for seed in range(SHOWN_AT.get(mutant.name, 0), SHOWN_WITHIN):
         differs = _changes_the_history(replace(mutant, changes=changes), seed, called) or differs
         if differs and called == _names(mutant):
             return
-    assert called == _names(mutant), f"{mutant.name} is planted where no history comes by"
-    assert differs, f"{mutant.name} is called, and changes nothing"
+    assert called == _names(mutant), f"{mutant.name} replaces a function that no history calls"
+    assert differs, f"{mutant.name} is called, but does not change a history"
 
 
 @pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_planted_bug_replaces_the_only_definition_of_its_function(mutant: Mutant) -> None:
-    """A module that imports the function by name would go on with the right one."""
+def test_planted_bug_replaces_only_definition(mutant: Mutant) -> None:
+    """A module that imports the function by name would continue to use the correct one."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "consensus"]
     planted_in = [owner for owner, _, _ in mutant.changes]
     for owner, name, _ in mutant.changes:
@@ -190,7 +190,7 @@ def test_every_planted_bug_replaces_the_only_definition_of_its_function(mutant: 
         assert not elsewhere, f"{mutant.name} leaves {name} as it is in {elsewhere}"
 
 
-def test_every_planted_bug_has_a_name_of_its_own() -> None:
+def test_planted_bug_names_are_unique() -> None:
     names = [mutant.name for mutant in ALL_MUTANTS]
     assert len(names) == len(set(names))
     assert {*FOUND_AT, *SHOWN_AT} <= set(names)
@@ -205,17 +205,17 @@ def _trace_in_another_process(strategy: str, hash_seed: str) -> bytes:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_same_seed_gives_the_same_trace_byte_for_byte_in_every_process(strategy: str) -> None:
+def test_history_trace_is_equal_in_every_process(strategy: str) -> None:
     one, other = (_trace_in_another_process(strategy, hash_seed) for hash_seed in ("1", "2"))
     assert len(one) > 100_000
     assert sha256(one).hexdigest() == sha256(other).hexdigest()
 
 
-def test_another_seed_gives_another_trace() -> None:
+def test_history_trace_differs_by_seed() -> None:
     assert run_history(1, SHORT).trace_digest != run_history(2, SHORT).trace_digest
 
 
-def test_a_violation_names_the_line_that_shows_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_violation_prints_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["consensus", "--seeds", "50", "--mutant", "append-reply-before-persist"]) == 1
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("again: python -m tests.simulation consensus --strategy append --seed ")
@@ -223,16 +223,16 @@ def test_a_violation_names_the_line_that_shows_it_again(capsys: pytest.CaptureFi
     assert main(arguments) == 1
 
 
-def test_a_long_run_prints_its_counts_and_the_paths_that_ran(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_run_prints_counts_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--short"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("append: 2 histories in ")
-    assert "fetch: 2 histories in " in told
-    assert "elections" in told
-    assert "paths that ran:" in told
+    output = capsys.readouterr().out
+    assert output.startswith("append: 2 histories in ")
+    assert "fetch: 2 histories in " in output
+    assert "elections" in output
+    assert "paths that ran:" in output
 
 
-def test_an_unknown_planted_bug_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_planted_bug_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main_mutants(["no-such-bug"])
     assert "vote-twice" in capsys.readouterr().err
@@ -254,6 +254,6 @@ def _never_campaigning(
     )
 
 
-def test_the_demand_for_progress_is_no_formality() -> None:
+def test_history_without_leader_fails_liveness() -> None:
     with pytest.raises(ViolationError, match="liveness"):
         run_history(1, SHORT, make_core=_never_campaigning)

@@ -1,15 +1,15 @@
-"""The feedback loop closed: reports, weighing, factors in the log, published costs, and clients that cache them.
+"""The closed feedback loop: reports, weighing, factors in the log, published costs, and clients that cache them.
 
-What is simulated: four servers with one leaf each, the production state machine and the production weighing, a report a
-server and a clock entry each 30 s, factors submitted as the weighing proposes them, a structure that clients get at
-most every 65 s. 1,000 clients keep what they got for 5 to 15 minutes, each for its own time; then they take the newest
-and choose a leaf at random, a leaf of half the cost (counted from 20 below nothing, as the factors are) twice as
-often. Load is the share of clients by the capacity of a router; above 60 % of it the job queue lags. What is not: the
-network, Spark, and clients that all take the cheapest leaf, who herd whatever the costs are.
+Simulated: four servers with one leaf each, the production state machine and weighing, a report per server and a clock
+entry every 30 s, the proposed factors, and a structure for clients at most every 65 s. 1,000 clients keep their
+structure for 5 to 15 minutes, each for its own time. Then they take the newest one and choose a leaf at random; a leaf
+of half the cost is twice as likely (counted from 20 below zero, like the factors). Load is the share of clients divided
+by the capacity of a router; above 60 % of it the job queue lags. Not simulated: the network, Spark, and clients that
+all take the cheapest leaf, which oscillate for any costs.
 
-A step: one router loses half of its capacity, and an hour and a half later gets it back. No oscillation means: once the
-clients have had time to learn of a step, the factor stays where it is, but for its fading between two entries, and the
-clients move no more than without the pipeline.
+A step: one router loses half of its capacity, and an hour and a half later regains it. No oscillation means: after the
+clients have had time to follow a step, the factor remains constant, except that it fades between two entries, and the
+clients change no more than without the pipeline.
 """
 
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ NAMES = {server: f"leaf{server:02}" for server in SERVERS}
 
 @dataclass
 class Loop:
-    """The whole loop, played second by second in steps of a reporting period."""
+    """The complete loop, in steps of a reporting period."""
 
     seed: int
     with_pipeline: bool
@@ -52,11 +52,11 @@ class Loop:
     index: int = 0
     entries: int = 0
     share: list[float] = field(default_factory=list)
-    """Of the clients that use the slowed router's leaf, one figure a period."""
+    """Share of the clients on the slowed router's leaf, one figure per period."""
     factor: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Clients that begin anywhere, in a farm that has agreed on what its log may hold."""
+        """Start the clients at random times, in a farm at the supported feature level."""
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
         self.random = Random(self.seed)
         self.chosen = [self.random.choice(SERVERS) for _ in range(CLIENTS)]
@@ -65,7 +65,7 @@ class Loop:
         self.published_s = -CHANGE_S
 
     def play(self) -> "Loop":
-        """From the beginning to the end."""
+        """Run from beginning to end."""
         for now_s in range(0, END_S, PERIOD_S):
             self._report(now_s)
             self._publish(now_s)
@@ -112,7 +112,7 @@ class Loop:
 
 
 def settled(series: list[float], after_s: int, until_s: int) -> list[float]:
-    """The figures of a phase, without the time that clients need to learn of its step."""
+    """Return the figures of a phase, without the time that clients need to follow its step."""
     return series[(after_s + SETTLING_S) // PERIOD_S : until_s // PERIOD_S]
 
 
@@ -120,41 +120,39 @@ PHASES = ((0, STEP_S), (STEP_S, BACK_S), (BACK_S, END_S))
 
 
 def restlessness(series: list[float]) -> list[float]:
-    """How much a figure moves in each phase, once it has settled."""
+    """Return the deviation of a figure in each phase after it has settled."""
     return [pstdev(settled(series, after_s, until_s)) for after_s, until_s in PHASES]
 
 
-def test_after_a_step_in_load_the_loop_settles_and_does_not_swing() -> None:
+def test_feedback_loop_after_load_step_does_not_oscillate() -> None:
     more_restless = []
     for seed in SEEDS:
-        # given the same farm with the pipeline and without it
+        # given the same farm with and without the pipeline
         loop, alone = Loop(seed, with_pipeline=True).play(), Loop(seed, with_pipeline=False).play()
         slow, slow_alone = (settled(each.share, STEP_S, BACK_S) for each in (loop, alone))
-        # then the pipeline has spoken, and the slowed router has fewer clients than it would have without it
+        # then the pipeline has submitted factors, and the slowed router has fewer clients than without it
         assert loop.entries > 0, f"seed {seed}"
         assert mean(settled(loop.factor, STEP_S, BACK_S)) > 1.1, f"seed {seed}"
         assert mean(slow) < mean(slow_alone), f"seed {seed}"
-        # and once it has settled, the factor moves no more than fading and being said again make of it
-        well, slowed, well_again = restlessness(loop.factor)
+        # and after settling, the factor changes only by fading and renewal
+        healthy, slowed, healthy_again = restlessness(loop.factor)
         assert slowed < FACTOR_CALM, f"seed {seed}: {slowed:.3f}"
-        # and while all are well there is none
-        assert (well, well_again) == (0, 0), f"seed {seed}"
+        # and there is no factor while all routers are healthy
+        assert (healthy, healthy_again) == (0, 0), f"seed {seed}"
         assert loop.factor[-1] == 1, f"seed {seed}"
         pairs = zip(restlessness(loop.share), restlessness(alone.share), strict=True)
         more_restless.append([moved - moved_alone for moved, moved_alone in pairs])
-    # and the share of clients moves no more than without it. In a single story it may: what publishes holds a cost
-    # until it is off by the margin, with the pipeline or without, and that happens to one of the two.
+    # and the share of clients changes no more than without the pipeline. A single story may exceed this: publishing
+    # keeps a cost until it is off by the margin, with or without the pipeline, and this happens in one of the two.
     assert all(mean(phase) <= SHARE_CALM for phase in zip(*more_restless, strict=True)), more_restless
 
 
 @pytest.mark.parametrize("damped", [True, False])
-def test_with_ten_times_the_gain_the_same_measure_sees_it_swing(
-    monkeypatch: pytest.MonkeyPatch, *, damped: bool
-) -> None:
+def test_feedback_loop_with_tenfold_gain_oscillates(monkeypatch: pytest.MonkeyPatch, *, damped: bool) -> None:
     loop = Loop(0, with_pipeline=True, weighing=Weighing(Setting(gain=10 * PRESENT.gain)))
     if not damped:
         monkeypatch.setattr(weighing, "DAMPING", 1.0)
         monkeypatch.setattr(weights, "DAMPING_PERCENT", 100)
-    well, slowed, well_again = restlessness(loop.play().factor)
+    healthy, slowed, healthy_again = restlessness(loop.play().factor)
     assert slowed > FACTOR_CALM
-    assert min(well, well_again) > 0
+    assert min(healthy, healthy_again) > 0

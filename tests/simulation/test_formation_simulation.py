@@ -1,16 +1,17 @@
-"""Farms form while messages are lost, repeated and reordered, and nodes restart and appear late.
+"""Farms form while messages are lost, repeated and reordered, and nodes restart and start late.
 
-Each run draws a farm (one to nine nodes, `expect` above half of them) and works on the production core. In the first
-half messages between nodes are lost, repeated and overtake each other, persists complete late or die with the process,
-storages are lost (with their identities), and reachability is random. A stranger with the farm key tells of foundings
-that it invented, with the promises that it heard inside. Then the network heals. Safety is asserted after every
-founding: one cluster id per run, and never an invented one. Liveness is asserted at the end: the farm founded, and
-all of them know it: some by their key file, the others because the operator confirmed the cluster of the founders.
-Where promises collided (possible only with more nodes than `expect`) or the storage of a founder is gone, a scripted
-operator does what the alarms say and nothing else; how often that was needed is bounded.
+Each run draws a farm (one to nine nodes, `expect` above half of them) and runs the production core. In the first half,
+messages between nodes are lost, repeated and overtake each other. Writes complete late or are lost with the process,
+disks are lost (with their identities), and reachability is random. An attacker with the farm key sends invented
+foundings that contain received promises. Then the network heals.
 
-A thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a
-failure names the seed of its run.
+Safety is asserted after every founding: one cluster id per run, and never an invented one. Liveness is asserted at the
+end: the farm is created and all nodes know it, by their key file or because the operator confirmed the founders'
+cluster. If promises collided (possible only with more nodes than `expect`) or a founder lost its disk, a scripted
+operator follows the alarms and does nothing else; the number of such runs is bounded.
+
+A thousand farms run by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change number and start;
+a failure names the seed of its run.
 """
 
 import os
@@ -44,14 +45,14 @@ from tests.members import farm_member
 RUNS = int(os.environ.get("FORMATION_RUNS", "1000"))
 SOAK_RUNS = 10_000
 FIRST_SEED = int(os.environ.get("FORMATION_SEED", "1"))
-PATIENCE_MS = 5_000
+TIMEOUT_MS = 5_000
 EPOCH_MS = 1_700_000_000_000
-STRANGER = b"stranger"
+ATTACKER = b"stranger"
 
 
 @dataclass
 class Node:
-    """A node: its durable state survives `crash`; what it heard of others, and a Persist under way, do not."""
+    """A node: its durable state survives `crash`; the received notices and a pending write do not."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)
@@ -59,13 +60,13 @@ class Node:
     generation: int = 0
     version: tuple[int, int] = (0, 0)
     notice: FormationNotice = field(default_factory=FormationNotice)
-    heard: dict[bytes, tuple[tuple[int, int], FormationNotice]] = field(default_factory=dict)
+    received: dict[bytes, tuple[tuple[int, int], FormationNotice]] = field(default_factory=dict)
     writing: Persist | None = None
     founded: Founding | None = None
 
 
 class Farm:
-    """The world around the cores: a network that loses, repeats and reorders, disks, and an operator."""
+    """The environment of the cores: a network that loses, repeats and reorders, disks, and an operator."""
 
     def __init__(self, seed: int, *, disks_lie: bool = False) -> None:
         self.disks_lie = disks_lie
@@ -73,7 +74,7 @@ class Farm:
         self.expect = self.random.choice((1, 2, 3, 3, 3, 4, 5))
         size = self.random.randint(self.expect, max(self.expect, 2 * self.expect - 1))
         self.nodes = [Node(bytes([0] * 7 + [number])) for number in self.random.sample(range(256), size)]
-        self.tuning = FormationTuning(settle_ms=self.random.choice((1, 50, 300)), patience_ms=PATIENCE_MS)
+        self.tuning = FormationTuning(settle_ms=self.random.choice((1, 50, 300)), patience_ms=TIMEOUT_MS)
         self.lost: set[bytes] = set()
         self.now = 0
         self.foundings: set[Founding] = set()
@@ -82,7 +83,7 @@ class Farm:
         self.withdrawals = 0
 
     def start(self, node: Node) -> None:
-        """Begin a life with what is durable."""
+        """Begin a run with the durable state."""
         node.generation += 1
         node.version = (node.generation, 0)
         node.core = Formation(
@@ -90,15 +91,15 @@ class Farm:
             self.expect,
             node.durable,
             Random(self.random.random()),
-            # A later node has the key file that was exported in the farm.
+            # A later node has a key file exported from the farm.
             cluster_id=self.key_file_of(node),
             tuning=self.tuning,
         )
-        node.heard, node.writing, node.founded = {}, None, None
+        node.received, node.writing, node.founded = {}, None, None
         self.step(node, Started())
 
     def crash(self, node: Node) -> None:
-        """End a life; a write under way may or may not have become durable."""
+        """End a run; a pending write may or may not have become durable."""
         if node.writing is not None and self.random.random() < 0.5:
             node.durable = node.writing.state
         if self.disks_lie:
@@ -106,60 +107,60 @@ class Farm:
         node.core = node.writing = None
 
     def lose_storage(self, node: Node) -> None:
-        """The box comes back as another node; its old self stays in the directories of those who heard of it."""
+        """Restart the machine as another node; its former identity remains in the directories of other nodes."""
         self.lost.add(node.node_id)
         taken = self.lost | {each.node_id for each in self.nodes}
         fresh = self.random.choice([number for number in range(256) if bytes([0] * 7 + [number]) not in taken])
         self.nodes[self.nodes.index(node)] = Node(bytes([0] * 7 + [fresh]))
 
     def key_file_of(self, node: Node) -> bytes | None:
-        """Some have the key file of the day before the founding, others one that was exported since."""
+        """Return the cluster id of an exported key file, or None for a key file from before the founding."""
         exported = len(self.foundings) == 1 and self.random.random() < 0.3
         if not exported or (node.durable.known or node.durable.founding) is not None:
             return None
         return next(iter(self.foundings)).cluster_id
 
-    def lie(self, node: Node) -> None:
-        """A stranger tells a node of a farm that it invented, with that node's own promise inside if it has one."""
+    def attack(self, node: Node) -> None:
+        """Send an invented founding from an attacker, with the node's own promise inside if it has one."""
         promised = node.durable.promise
-        founders = promised.founders if promised is not None else (node.node_id, STRANGER)
+        founders = promised.founders if promised is not None else (node.node_id, ATTACKER)
         promises = {each: Promise(founders, EPOCH_MS, b"?" * 16) for each in founders}
         if promised is not None and self.expect > 1:
             promises[node.node_id] = promised
         forged = founding_of(promises)
         self.invented.add(forged)
-        node.heard[STRANGER] = ((0, len(self.invented)), FormationNotice(founding=forged))
+        node.received[ATTACKER] = ((0, len(self.invented)), FormationNotice(founding=forged))
         self.look(node)
-        del node.heard[STRANGER]
+        del node.received[ATTACKER]
 
     def confirm(self, node: Node) -> None:
-        """The operator compares what the alarm names with the founders, and confirms it."""
+        """Compare the cluster in an alarm with the founders, and confirm it as an operator."""
         core = node.core
         if core is None or node.writing is not None or not any(CONFIRM_COMMAND in each for each in core.alarms):
             return
-        told = {each.cluster_id for each in core.ignored.values()}
-        named = [each.cluster_id for each in self.foundings if each.cluster_id in told]
+        reported = {each.cluster_id for each in core.ignored.values()}
+        named = [each.cluster_id for each in self.foundings if each.cluster_id in reported]
         if named:
             self.step(node, ConfirmRequested(named[0]))
             self.write(node)
 
     def step(self, node: Node, event: Event) -> None:
-        """Give the core an event and carry out what it wants."""
+        """Pass an event to the core and perform its effects."""
         assert node.core is not None
         clock_ms = EPOCH_MS + self.now + node.node_id[7]
         for effect in node.core.step(event, self.now, clock_ms):
             self.carry_out(node, effect)
 
     def carry_out(self, node: Node, effect: Effect) -> None:
-        """Be the shell of a node, and check what must never happen."""
+        """Perform an effect of a node, and check its safety."""
         match effect:
             case Persist(_, state):
-                assert {state.founding, state.known}.isdisjoint(self.invented), "an invented founding was believed"
+                assert {state.founding, state.known}.isdisjoint(self.invented), "an invented founding was accepted"
                 node.writing = effect
             case Advertise(notice):
                 node.version = (node.version[0], node.version[1] + 1)
                 node.notice = notice
-                assert notice.promise in (None, node.durable.promise), "a promise was shown before it was durable"
+                assert notice.promise in (None, node.durable.promise), "a promise was advertised before it was durable"
             case Founded(founding, raft_id):
                 assert node.durable.founding == founding, "Raft was started before the founding was durable"
                 assert founding.founders[raft_id - 1] == node.node_id
@@ -167,40 +168,40 @@ class Farm:
                 node.founded = founding
                 self.foundings.add(founding)
                 if self.withdrawals:
-                    # The operator declared a lost node gone, and with it what it alone had founded.
+                    # The operator declared a node permanently lost, and with it the cluster that it alone had created.
                     self.foundings = {each.durable.founding for each in self.nodes if each.durable.founding is not None}
                 assert len(self.foundings) == 1, "two clusters were created"
             case KnowsCluster() | Alarm() | FormationRefused():
                 pass
 
-    def hear(self, node: Node, source: Node, version: tuple[int, int], notice: FormationNotice) -> None:
+    def deliver(self, node: Node, source: Node, version: tuple[int, int], notice: FormationNotice) -> None:
         """Deliver a notice; gossip keeps the latest incarnation."""
-        known = node.heard.get(source.node_id)
+        known = node.received.get(source.node_id)
         if known is None or version > known[0]:
-            node.heard[source.node_id] = (version, notice)
+            node.received[source.node_id] = (version, notice)
         self.look(node, {source.node_id})
 
     def look(self, node: Node, surely_up: set[bytes] | None = None) -> None:
-        """Show the core its members, some of them unreachable as it seems."""
+        """Pass the members to the core, some of them apparently unreachable."""
         members = tuple(
             farm_member(
                 node_id,
                 reachable=surely_up is None or node_id in surely_up or self.random.random() < 0.8,
                 notice=notice,
             )
-            for node_id, (_, notice) in node.heard.items()
+            for node_id, (_, notice) in node.received.items()
         )
         self.step(node, MembersChanged(members))
 
     def write(self, node: Node) -> None:
-        """Complete the Persist under way."""
+        """Complete the pending write."""
         if node.writing is not None:
             written, node.writing = node.writing, None
             node.durable = written.state
             self.step(node, Persisted(written.number))
 
     def trouble(self) -> None:
-        """One thing goes on or goes wrong."""
+        """Perform one random action or fault."""
         self.now += self.random.randint(1, 120)
         node = self.random.choice(self.nodes)
         if node.core is None:
@@ -217,11 +218,11 @@ class Farm:
         elif action < 0.3:
             self.tick(node)
         elif action < 0.31:
-            self.lie(node)
+            self.attack(node)
         elif action < 0.32:
             self.confirm(node)
         elif action < 0.4 and self.stale:
-            self.hear(node, *self.random.choice(self.stale))
+            self.deliver(node, *self.random.choice(self.stale))
         else:
             self.gossip(node, self.random.choice(self.nodes))
 
@@ -233,41 +234,41 @@ class Farm:
         if self.random.random() < 0.3:
             self.stale.append(message)
         if self.random.random() < 0.75:
-            self.hear(node, *message)
+            self.deliver(node, *message)
 
     def tick(self, node: Node) -> None:
-        """Reach the core's deadline, if it is due."""
+        """Pass the core its deadline, if it is due."""
         if node.core is not None and node.core.deadline is not None and node.core.deadline <= self.now:
             self.step(node, DeadlineReached())
 
     def heal(self) -> bool:
-        """Rounds in which everything arrives; whether the whole farm agreed within them."""
+        """Deliver everything for some rounds; return True if all nodes agreed on the founding."""
         for node in self.nodes:
             if node.core is None:
                 self.start(node)
         for _ in range(14):
             self.now += self.tuning.settle_ms
             for node in self.nodes:
-                self.hear_everything(node)
+                self.deliver_everything(node)
                 self.look_again(node)
             if all(node.core is not None and node.core.founding is not None for node in self.nodes):
                 return True
         return False
 
-    def hear_everything(self, node: Node) -> None:
-        """Gossip after healing: the living speak for themselves, the directories of all speak for the lost."""
+    def deliver_everything(self, node: Node) -> None:
+        """Deliver all notices after healing: from running nodes, and about lost nodes from the other directories."""
         for source in self.nodes:
             if source is not node:
-                node.heard[source.node_id] = (source.version, source.notice)
-            for node_id, heard in source.heard.items():
-                if node_id in self.lost and (node_id not in node.heard or heard[0] > node.heard[node_id][0]):
-                    node.heard[node_id] = heard
+                node.received[source.node_id] = (source.version, source.notice)
+            for node_id, received in source.received.items():
+                if node_id in self.lost and (node_id not in node.received or received[0] > node.received[node_id][0]):
+                    node.received[node_id] = received
 
     def look_again(self, node: Node) -> None:
-        """Everything arrives: members, persists, deadlines."""
+        """Pass everything to the core: members, writes, deadlines."""
         members = tuple(
             farm_member(node_id, reachable=node_id not in self.lost, notice=notice)
-            for node_id, (_, notice) in node.heard.items()
+            for node_id, (_, notice) in node.received.items()
         )
         self.step(node, MembersChanged(members))
         self.write(node)
@@ -275,16 +276,18 @@ class Farm:
         self.confirm(node)
 
     def follow_the_alarms(self) -> None:
-        """The operator waits until the alarms come, and withdraws where they say so, one node at a time."""
-        self.now += PATIENCE_MS
+        """Wait for the alarms as an operator, and withdraw one node at a time if an alarm names it."""
+        self.now += TIMEOUT_MS
         self.heal()
         texts = [text for node in self.nodes if node.core is not None for text in node.core.alarms]
         for node in sorted(self.nodes, key=lambda node: (node.durable.promise is None, node.node_id)):
             assert node.core is not None
             named = any(f"on {node.node_id.hex()}" in text for text in texts)
-            bereft = any(f"{gone.hex()} cannot be reached" in text for text in node.core.alarms for gone in self.lost)
+            lost_founder = any(
+                f"{lost.hex()} cannot be reached" in text for text in node.core.alarms for lost in self.lost
+            )
             holds = node.core.phase is FormationPhase.PROMISED or node.durable.endorsed is not None
-            if holds and (named or bereft):
+            if holds and (named or lost_founder):
                 self.withdrawals += 1
                 self.step(node, WithdrawRequested())
                 self.write(node)
@@ -293,17 +296,18 @@ class Farm:
         for node in self.nodes:
             assert node.core is not None
             trusted = node.core._trusted
-            told = any("waits for cluster" in each or "ignores cluster" in each for each in node.core.alarms)
-            if told and trusted not in {each.cluster_id for each in alive}:
-                # The cluster that it was given went with its only founder: it gets a key file without or with another.
+            has_alarm = any("waits for cluster" in each or "ignores cluster" in each for each in node.core.alarms)
+            if has_alarm and trusted not in {each.cluster_id for each in alive}:
+                # Its confirmed cluster was lost with the only founder: the node gets a key file without a cluster, or
+                # with another one.
                 self.withdrawals += 1
                 node.durable = replace(node.durable, confirmed=None)
                 self.foundings = alive
-                heard = node.heard
+                received = node.received
                 self.start(node)
-                node.heard = heard
+                node.received = received
                 return
-        raise AssertionError("the farm is stuck and no alarm names a node to act on")
+        raise AssertionError("the farm is stuck, and no alarm names a node")
 
 
 def run(seed: int, *, disks_lie: bool = False) -> Farm:
@@ -312,7 +316,7 @@ def run(seed: int, *, disks_lie: bool = False) -> Farm:
         farm.trouble()
     while not farm.heal():
         farm.follow_the_alarms()
-        assert farm.withdrawals <= 2 * len(farm.nodes), "the alarms lead nowhere"
+        assert farm.withdrawals <= 2 * len(farm.nodes), "the alarms do not resolve the situation"
     (founding,) = farm.foundings
     for node in farm.nodes:
         assert node.core is not None
@@ -322,7 +326,7 @@ def run(seed: int, *, disks_lie: bool = False) -> Farm:
 
 
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(SOAK_RUNS, marks=pytest.mark.soak)])
-def test_never_two_clusters_and_always_one(runs: int) -> None:
+def test_formation_creates_exactly_one_cluster(runs: int) -> None:
     collisions = with_spare_nodes = helped_after_a_collision = helped_after_a_loss = 0
     for seed in range(FIRST_SEED, FIRST_SEED + runs):
         try:
@@ -337,12 +341,12 @@ def test_never_two_clusters_and_always_one(runs: int) -> None:
         untouched = not spare and not farm.lost
         assert not (untouched and farm.withdrawals), f"seed {seed}: exactly the expected nodes needed an operator"
     figures = f"{runs} farms, {with_spare_nodes} with spare nodes, {collisions} collisions of promises"
-    assert runs < 1_000 or collisions > 0, f"{figures}: the simulation is too kind to mean anything"
+    assert runs < 1_000 or collisions > 0, f"{figures}: the simulation has too few faults"
     assert helped_after_a_collision <= 0.005 * runs + 1, f"{figures}: {helped_after_a_collision} needed an operator"
     assert helped_after_a_loss <= 0.05 * runs + 1, f"{figures}: {helped_after_a_loss} after a loss of storage"
 
 
-def test_the_simulation_catches_a_disk_that_forgets_a_promise() -> None:
+def test_simulation_detects_disk_that_loses_promise() -> None:
     def two_clusters(seed: int) -> bool:
         try:
             run(seed, disks_lie=True)
@@ -356,7 +360,7 @@ def test_the_simulation_catches_a_disk_that_forgets_a_promise() -> None:
 def test_simulation_detects_founding_by_a_majority(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The obvious shortcut: not to wait for the last founder, since Raft needs only a majority of them."""
+    """Plant a shortcut: do not wait for the last founder, because Raft needs only a majority of them."""
     monkeypatch.setattr(Formation, "unendorsed_by", property(lambda _core: ()))
     whole = Formation._promises_for
 

@@ -1,19 +1,19 @@
-"""Strangers with the farm key take part in the founding, and honest nodes still never create two clusters.
+"""Attackers with the farm key take part in the formation, and correct nodes still never create two clusters.
 
-The strangers invent identities, and show each honest node what they like, as often as they like and in any order:
-proposals, promises of different sets in one incarnation, promises with different nonces, endorsements that repeat what
-the node itself endorsed, and foundings. They see all that honest nodes announce. Messages between honest nodes
-come late, repeatedly and out of order; nodes restart, and a write under way may be lost.
+The attackers invent identities. They show each correct node any notices, any number of times and in any order:
+proposals, promises of different sets in one incarnation, promises with different nonces, copies of the node's own
+endorsement, and foundings. They see all notices of correct nodes. Messages between correct nodes arrive late,
+repeatedly and out of order. Nodes restart, and an unfinished write may be lost.
 
-What holds, and is asserted after every founding:
+Each founding is checked against three statements:
 
-- founders that are in one set never create different clusters, whatever reaches whom;
-- honest nodes that reach each other during the founding never create different clusters;
-- with a list of founders there are never two clusters at all, though nodes do not reach each other.
+- founders in the same set never create different clusters, for any delivery of messages;
+- correct nodes that reach each other during the formation never create different clusters;
+- with a list of founders there are never two clusters, even if nodes do not reach each other.
 
-Without a list, nodes that do not reach each other can create two clusters, each together with strangers: the
-simulation finds that case too, so the three statements are as strong as they can be. Two planted mutants must be
-caught: a founding without endorsements, and one that only its founders endorse.
+Without a list, nodes that do not reach each other can create two clusters, each with attackers. The simulation finds
+that case too, so the three statements cannot be stronger. It must also detect two planted bugs: a founding without
+endorsements, and a founding endorsed only by its founders.
 """
 
 import os
@@ -45,12 +45,12 @@ TUNING = FormationTuning(settle_ms=50, patience_ms=5_000)
 
 
 class TwoClustersError(Exception):
-    """Honest nodes founded different clusters; the text tells which rule that breaks."""
+    """Correct nodes created different clusters; the text names the broken rule."""
 
 
 @dataclass
 class Node:
-    """An honest node: `durable` survives a restart, `shown` is what its gossip holds of others."""
+    """A correct node: `durable` survives a restart, `shown` holds the notices of others in its gossip."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)
@@ -62,7 +62,7 @@ class Node:
 
 
 class World:
-    """Honest nodes, strangers that see everything, and the network between them."""
+    """Correct nodes, attackers that see everything, and the network between them."""
 
     def __init__(self, seed: int, *, all_reached: bool, listed: bool) -> None:
         self.random = Random(seed)
@@ -70,16 +70,16 @@ class World:
         self.expect = self.random.choice((2, 3, 3, 4))
         size = self.random.randint(self.expect, 2 * self.expect - 1)
         numbers = self.random.sample(range(256), size + 2 * self.expect)
-        self.honest = [Node(bytes([0] * 7 + [number])) for number in numbers[:size]]
-        self.strangers = [bytes([0] * 7 + [number]) for number in numbers[size:]]
-        self.founders = frozenset(each.node_id for each in self.honest) if listed else None
-        self.lies_until = self.random.choice((0.5, 0.55, 0.75))
+        self.correct_nodes = [Node(bytes([0] * 7 + [number])) for number in numbers[:size]]
+        self.attackers = [bytes([0] * 7 + [number]) for number in numbers[size:]]
+        self.founders = frozenset(each.node_id for each in self.correct_nodes) if listed else None
+        self.attacks_until = self.random.choice((0.5, 0.55, 0.75))
         self.now = 0
-        for node in self.honest:
+        for node in self.correct_nodes:
             self.start(node)
 
     def start(self, node: Node) -> None:
-        """Begin a run; with `all_reached`, gossip finds the other nodes before anything else, their news later."""
+        """Begin a run; with `all_reached`, gossip finds the other nodes first and their updates later."""
         node.writing = None
         node.core = Formation(
             node.node_id,
@@ -89,18 +89,18 @@ class World:
             founders=self.founders,
             tuning=TUNING,
         )
-        others = [each for each in self.honest if each is not node] if self.all_reached else []
+        others = [each for each in self.correct_nodes if each is not node] if self.all_reached else []
         node.shown = {each.node_id: self.random.choice(each.history) for each in others}
         self.step(node, Started())
 
     def step(self, node: Node, event: Event) -> None:
-        """Give the core an event and carry out its effects."""
+        """Pass an event to the core and perform its effects."""
         assert node.core is not None
         for effect in node.core.step(event, self.now, EPOCH_MS + node.node_id[7]):
             self.carry_out(node, effect)
 
     def carry_out(self, node: Node, effect: Effect) -> None:
-        """Be the shell of a node."""
+        """Perform an effect of a node."""
         match effect:
             case Persist():
                 node.writing = effect
@@ -114,22 +114,22 @@ class World:
 
     def check(self) -> None:
         """Compare the clusters of all founders."""
-        made = {each.durable.founding for each in self.honest if each.durable.founding is not None}
+        made = {each.durable.founding for each in self.correct_nodes if each.durable.founding is not None}
         if len({each.founders for each in made}) < len(made):
             raise TwoClustersError("one set, two clusters")
         if len(made) > 1:
             raise TwoClustersError("two sets, two clusters")
 
     def run(self) -> set[Founding]:
-        """Let everything happen; the foundings of honest nodes."""
+        """Run all turns; return the foundings of correct nodes."""
         for _ in range(STEPS):
             self.turn()
-        return {each.durable.founding for each in self.honest if each.durable.founding is not None}
+        return {each.durable.founding for each in self.correct_nodes if each.durable.founding is not None}
 
     def turn(self) -> None:
-        """Let one thing happen."""
+        """Perform one random action."""
         self.now += self.random.randint(1, 40)
-        node = self.random.choice(self.honest)
+        node = self.random.choice(self.correct_nodes)
         action = self.random.random()
         if action < 0.02:
             if node.writing is not None and self.random.random() < 0.5:
@@ -139,59 +139,59 @@ class World:
             self.write(node)
         elif action < 0.5:
             self.look(node)
-        elif action < self.lies_until:
-            self.lie(node)
+        elif action < self.attacks_until:
+            self.attack(node)
         else:
-            other = self.random.choice(self.honest)
+            other = self.random.choice(self.correct_nodes)
             if other is not node:
                 stale = self.random.random() < 0.3
                 node.shown[other.node_id] = self.random.choice(other.history) if stale else other.notice
                 self.look(node)
 
     def write(self, node: Node) -> None:
-        """Complete the write under way."""
+        """Complete the pending write."""
         if node.writing is not None:
             written, node.writing = node.writing, None
             node.durable = written.state
             self.step(node, Persisted(written.number))
 
     def look(self, node: Node) -> None:
-        """Show the core its members, and reach its deadline."""
+        """Pass the members to the core, and its deadline if it is due."""
         members = tuple(farm_member(node_id, notice=notice) for node_id, notice in node.shown.items())
         self.step(node, MembersChanged(members))
         assert node.core is not None
         if node.core.deadline is not None and node.core.deadline <= self.now:
             self.step(node, DeadlineReached())
 
-    def lie(self, node: Node) -> None:
-        """All strangers that this node is to see say what suits it best, or what suits another node best."""
-        suited = self.random.choice([node, node, *(each for each in self.honest if each.durable.promise)])
-        wanted = self.wanted_set(suited)
-        for stranger in self.strangers:
-            node.shown.pop(stranger, None)
-        few = [each for each in self.strangers if each in wanted]
-        for stranger in [*few, *self.random.sample(self.strangers, self.random.choice((0, 0, 1)))]:
-            node.shown[stranger] = self.false_notice(suited, wanted)
+    def attack(self, node: Node) -> None:
+        """Show the node notices of attackers that fit it best, or fit another node best."""
+        suited = self.random.choice([node, node, *(each for each in self.correct_nodes if each.durable.promise)])
+        founders = self.preferred_set(suited)
+        for attacker in self.attackers:
+            node.shown.pop(attacker, None)
+        few = [each for each in self.attackers if each in founders]
+        for attacker in [*few, *self.random.sample(self.attackers, self.random.choice((0, 0, 1)))]:
+            node.shown[attacker] = self.false_notice(suited, founders)
         self.look(node)
 
-    def wanted_set(self, node: Node) -> Founders:
-        """The set that the strangers want this node to create: its own one, if it has promised any."""
+    def preferred_set(self, node: Node) -> Founders:
+        """Return the set that the attackers want this node to create: its promised one, if any."""
         if node.durable.promise is not None:
             return node.durable.promise.founders
-        others = [each.node_id for each in self.honest if each is not node]
+        others = [each.node_id for each in self.correct_nodes if each is not node]
         with_it = self.random.sample(others, self.random.choice((0, 0, 0, 1)) if self.expect > 2 else 0)
-        strangers = self.random.sample(self.strangers, self.expect - 1 - len(with_it))
-        return tuple(sorted([node.node_id, *with_it, *strangers]))
+        attackers = self.random.sample(self.attackers, self.expect - 1 - len(with_it))
+        return tuple(sorted([node.node_id, *with_it, *attackers]))
 
-    def false_notice(self, node: Node, wanted: Founders) -> FormationNotice:
-        """What one stranger says: that it backs the set, with one of two nonces, and endorses what the node does."""
+    def false_notice(self, node: Node, founders: Founders) -> FormationNotice:
+        """Return an attacker's notice: it promises the set with one of two nonces, and copies an endorsement."""
         nonce = self.random.choice((b"x", b"x", b"x", b"y")) * 16
-        promise = Promise(wanted, EPOCH_MS, nonce)
+        promise = Promise(founders, EPOCH_MS, nonce)
         endorsed = node.durable.endorsed
         if self.random.random() < 0.3:
-            return FormationNotice(proposal=wanted)
+            return FormationNotice(proposal=founders)
         if node.durable.promise is not None and self.random.random() < 0.05:
-            invented = {each: Promise(wanted, EPOCH_MS, b"?" * 16) for each in wanted}
+            invented = {each: Promise(founders, EPOCH_MS, b"?" * 16) for each in founders}
             return FormationNotice(founding=founding_of({**invented, node.node_id: node.durable.promise}))
         return FormationNotice(promise=promise, endorsement=b"" if endorsed is None else endorsed.cluster_id)
 
@@ -208,8 +208,8 @@ def broken_rule(seed: int, *, all_reached: bool = True) -> str | None:
     return None
 
 
-def test_nodes_that_reach_each_other_never_create_two_clusters() -> None:
-    foundings = with_strangers = 0
+def test_formation_reachable_nodes_create_one_cluster() -> None:
+    foundings = with_attackers = 0
     for seed in range(FIRST_SEED, FIRST_SEED + RUNS):
         world = World(seed, all_reached=True, listed=False)
         try:
@@ -217,19 +217,19 @@ def test_nodes_that_reach_each_other_never_create_two_clusters() -> None:
         except TwoClustersError as problem:
             raise AssertionError(f"FORMATION_RUNS=1 FORMATION_SEED={seed} reproduces: {problem}") from problem
         foundings += len(made)
-        with_strangers += any(set(each.founders) & set(world.strangers) for each in made)
-    figures = f"{RUNS} farms, {foundings} founded, {with_strangers} with strangers"
-    assert RUNS < 100 or (foundings > RUNS // 10 and with_strangers), f"{figures}: the simulation means nothing"
+        with_attackers += any(set(each.founders) & set(world.attackers) for each in made)
+    figures = f"{RUNS} farms, {foundings} founded, {with_attackers} with attackers"
+    assert RUNS < 100 or (foundings > RUNS // 10 and with_attackers), f"{figures}: the simulation proves nothing"
 
 
-def test_founders_of_one_set_never_create_two_clusters() -> None:
+def test_formation_founders_of_one_set_create_one_cluster() -> None:
     rules = {broken_rule(seed, all_reached=False) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)}
     assert "one set, two clusters" not in rules
-    # The statement cannot be stronger: apart from each other, and without a list, nodes are misled.
+    # The statement cannot be stronger: separate nodes without a list can be misled.
     assert "two sets, two clusters" in rules
 
 
-def test_a_list_of_founders_rules_out_two_clusters() -> None:
+def test_formation_with_founder_list_creates_one_cluster() -> None:
     foundings = 0
     for seed in range(FIRST_SEED, FIRST_SEED + RUNS):
         try:
@@ -240,7 +240,7 @@ def test_a_list_of_founders_rules_out_two_clusters() -> None:
 
 
 @pytest.mark.parametrize("endorsed_by_founders", [False, True], ids=["without endorsements", "by founders only"])
-def test_the_simulation_catches_a_founding_that_too_few_endorse(
+def test_simulation_detects_missing_endorsements(
     monkeypatch: pytest.MonkeyPatch, *, endorsed_by_founders: bool
 ) -> None:
     whole = vars(Formation)["unendorsed_by"].fget
@@ -255,7 +255,7 @@ def test_the_simulation_catches_a_founding_that_too_few_endorse(
     assert any(broken_rule(seed) for seed in range(1, 1_000))
 
 
-def test_the_simulation_catches_a_founding_that_is_adopted_from_any_founder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former rule: a founding that contains the own promise, sent by a founder of it."""
+def test_simulation_detects_founding_adopted_from_any_founder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant the former rule: accept a founding with the node's own promise from any of its founders."""
     monkeypatch.setattr(Formation, "_may_adopt", Formation._has_promised)
     assert any(broken_rule(seed) for seed in range(1, 1_000))

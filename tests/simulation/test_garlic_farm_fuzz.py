@@ -1,6 +1,6 @@
-"""Mutated handshakes, requests, replies and entries: a short run of what takes minutes.
+"""Mutated handshakes, requests, replies and entries: a short version of a run of minutes.
 
-The long one is `python -m tests.simulation garlic-farm-fuzz --count 500000`.
+The long run is `python -m tests.simulation garlic-farm-fuzz --count 500000`.
 """
 
 from random import Random, randrange
@@ -17,27 +17,27 @@ SHORT = {"upgrade": 1_500, "requests": 3_000, "replies": 5_000, "json": 5_000}
 
 
 @pytest.mark.parametrize("what", targets.TARGETS)
-def test_mutated_inputs_raise_the_one_error_and_nothing_else(what: str) -> None:
+def test_fuzz_mutated_inputs_raise_only_their_error(what: str) -> None:
     tally = Tally()
     play(subject(targets.TARGETS[what]()), randrange(2**32), SHORT[what], tally)
     assert tally.inputs == SHORT[what]
     assert len(tally.outcomes) > 1
 
 
-def test_a_gzip_bomb_is_refused_when_it_reaches_the_limit() -> None:
+def test_fuzz_gzip_bomb_is_refused() -> None:
     target = targets.RequestTarget()
     bomb = target._with_pack(target._bomb)
     assert len(bomb) < 100_000
     assert target.check(bomb, Random(0)) == "refused bomb"
 
 
-def test_the_fuzz_catches_a_server_that_does_not_look_at_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_unchecked_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Authenticator, "knows", lambda *_: True)
-    with pytest.raises(FuzzError, match="did not prove the password"):
+    with pytest.raises(FuzzError, match="without a proof of the password"):
         play(subject(targets.UpgradeTarget()), 1, 20_000, Tally())
 
 
-def test_the_fuzz_catches_a_server_that_takes_a_handshake_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_handshake_accepted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Authenticator, "spend", lambda *_: True)
     target = targets.UpgradeTarget()
     genuine = b"s" + target._genuine(Random(3))
@@ -46,7 +46,7 @@ def test_the_fuzz_catches_a_server_that_takes_a_handshake_twice(monkeypatch: pyt
         target.check(genuine, Random(0))
 
 
-def test_the_fuzz_catches_a_codec_that_forgets_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_missing_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "encode_reply", lambda reply: encode_reply(reply)[:-1])
     target = targets.ReplyTarget()
     with pytest.raises(FuzzError):

@@ -1,6 +1,6 @@
-"""A stranger with the group's key sends verdicts without end, and no node's view changes by them.
+"""An attacker with the group's key sends verdicts continuously, and no node's view changes.
 
-The stranger knows the incarnation of each member and sends verdicts that win by SWIM's rule: suspect and dead, at the
+The attacker knows the incarnation of each member and sends verdicts that win by SWIM's rule: suspect and dead, at the
 member's number and just above it, in the names of members. Each test runs under several random seeds.
 """
 
@@ -17,7 +17,7 @@ from tests.simulation.gossip_network import GossipNetwork, Node, node_id
 
 SEEDS = [1, 2, 3]
 OPTIONS = replace(SwimOptions.lan(), first_hand_verdicts=True)
-STRANGER = Address("10.9.9.9", 7_669)
+ATTACKER = Address("10.9.9.9", 7_669)
 
 
 def formed(
@@ -32,7 +32,7 @@ def formed(
 
 
 def accuse(network: GossipNetwork, receiver: Node, victim: Node, number: int) -> None:
-    """Send one forged verdict, which wins by the rule of precedence."""
+    """Send one forged verdict that wins by the rule of precedence."""
     held = victim.core.info.incarnation
     claimed = Incarnation(held.generation, held.number + number % 2)
     status = Status.DEAD if number % 3 else Status.SUSPECT
@@ -40,11 +40,11 @@ def accuse(network: GossipNetwork, receiver: Node, victim: Node, number: int) ->
     ping = PingRequest(
         node_id(99), Incarnation(1, 0), receiver.node_id, held, number, 0, payload=Payload((verdict,), 30, 2)
     )
-    network.step(receiver, Received(STRANGER, ping))
+    network.step(receiver, Received(ATTACKER, ping))
 
 
 def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int) -> None:
-    """Tell all nodes, the victim too, again and again that it is dead."""
+    """Report the victim dead to all nodes, including itself, at a fixed interval."""
     for number in range(duration_ms // every_ms):
         network.run(every_ms)
         for receiver in network.up:
@@ -53,27 +53,27 @@ def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("every_ms", [20, 170, 1_000])
-def test_forged_verdicts_never_make_a_living_member_dead(seed: int, every_ms: int) -> None:
+def test_forged_verdicts_do_not_change_status(seed: int, every_ms: int) -> None:
     network, nodes = formed(seed, 5)
     flood(network, nodes[2], every_ms, 60_000)
     assert network.ever(Status.DEAD) == network.ever(Status.SUSPECT) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_forged_verdicts_and_lost_datagrams_make_no_member_dead(seed: int) -> None:
+def test_forged_verdicts_under_loss_do_not_declare_death(seed: int) -> None:
     network, nodes = formed(seed, 5, loss=0.05)
     flood(network, nodes[2], 170, 60_000)
     assert network.ever(Status.DEAD, nodes[2]) == []
 
 
-def test_without_first_hand_verdicts_the_same_flood_makes_it_dead() -> None:
+def test_forged_verdicts_without_first_hand_rule_declare_death() -> None:
     network, nodes = formed(1, 5, SwimOptions.lan())
     flood(network, nodes[2], 170, 60_000)
     assert network.ever(Status.DEAD, nodes[2])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_forged_verdicts_raise_an_alarm_that_ends_afterwards(seed: int) -> None:
+def test_forged_verdicts_alarm_ends_after_attack(seed: int) -> None:
     network, nodes = formed(seed, 3)
     flood(network, nodes[2], 250, 60_000)
     for node in nodes:
@@ -86,7 +86,7 @@ def test_forged_verdicts_raise_an_alarm_that_ends_afterwards(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_group_that_loses_datagrams_raises_no_alarm_of_forged_verdicts(seed: int) -> None:
+def test_lost_datagrams_do_not_raise_forged_verdicts_alarm(seed: int) -> None:
     network, nodes = formed(seed, 8, loss=0.1)
     network.run(600_000)
     assert not [each for node in nodes for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS]
@@ -94,7 +94,7 @@ def test_a_group_that_loses_datagrams_raises_no_alarm_of_forged_verdicts(seed: i
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [3, 10, 30])
-def test_a_crash_is_found_by_all_nearly_as_fast_as_by_verdicts(seed: int, size: int) -> None:
+def test_first_hand_detection_takes_at_most_twice_as_long(seed: int, size: int) -> None:
     def seconds(options: SwimOptions) -> float:
         network, nodes = formed(seed, size, options)
         began = network.now

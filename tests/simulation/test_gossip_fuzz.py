@@ -1,6 +1,6 @@
-"""Any sequence of messages, times and requests: a core never raises, and its invariants hold after every step.
+"""A core never raises, and its invariants hold after every step, for any sequence of messages, times and requests.
 
-Whatever arrives here has passed the seal, so it was said by a holder of the farm's key; that does not make it true.
+All messages here have passed the seal, so a holder of the farm's key sent them; their content may be false.
 """
 
 from random import Random
@@ -55,7 +55,7 @@ from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 CAPACITY = 3
 DIRECTORY = 10
 
-# A small world, so that messages are about the same few members: 0 is the node under test.
+# Few members, so that messages concern the same ones: 0 is the node under test.
 ids = st.integers(0, 15).map(node_id)
 addresses = st.integers(0, 15).map(address_of)
 numbers = st.one_of(st.integers(0, 4), st.sampled_from([INCARNATION_LIMIT - 1, INCARNATION_LIMIT, (1 << 63) - 1]))
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 def tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
-    """Short tuples."""
+    """Return short tuples."""
     return st.lists(of, max_size=3).map(tuple)
 
 
@@ -122,12 +122,12 @@ pauses = st.one_of(st.just(0), st.integers(1, 500), st.integers(-100, 60_000))
 
 
 def check_invariants(swim: Swim, now: int) -> None:
-    """What holds after every step, whatever was said."""
+    """Check the conditions that hold after every step."""
     description = swim.describe()
     own = description.self_info
     by_id = {member.node_id: member for member in description.members}
     peers = [member for member in description.members if member.is_peer]
-    assert own.node_id not in by_id, "a node is no member of its own directory"
+    assert own.node_id not in by_id, "a node is not a member of its own directory"
     assert own.incarnation.number < INCARNATION_LIMIT
     assert own.incarnation.generation < INCARNATION_LIMIT
     assert description.peer_count == len(peers) <= CAPACITY
@@ -163,8 +163,8 @@ def check_invariants(swim: Swim, now: int) -> None:
     random_seed=st.integers(0, 9),
 )
 @settings(max_examples=200, deadline=None)
-@patch.object(probe, "_SEQ_BITS", 4)  # so that made-up answers sometimes hit a ping
-def test_no_sequence_of_messages_breaks_a_core(
+@patch.object(probe, "_SEQ_BITS", 4)  # so that made-up replies sometimes match a ping
+def test_core_random_messages_keep_invariants(
     story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
 ) -> None:
     options = SwimOptions(
@@ -190,14 +190,14 @@ def test_no_sequence_of_messages_breaks_a_core(
                 assert effect.info.node_id != us.node_id, "never sent for this node itself"
             if isinstance(effect, Send) and isinstance(effect.message, JoinReq):
                 assert effect.target != us.address, "never joins itself"
-        assert swim.describe().self_info.incarnation >= incarnation, "our own claim only rises"
+        assert swim.describe().self_info.incarnation >= incarnation, "the node's own incarnation only rises"
         incarnation = swim.describe().self_info.incarnation
 
 
 @given(noise=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 300), messages), max_size=80))
 @settings(max_examples=25, deadline=None)
-def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tuple[int, int, Message]]) -> None:
-    """Liars inside the farm may declare any member dead; once they are silent, all see every living node alive."""
+def test_group_after_false_messages_agrees(noise: list[tuple[int, int, Message]]) -> None:
+    """Liars may declare any member dead; after their last message, all nodes see every running node alive."""
     network = GossipNetwork(1, SwimOptions.loopback())
     nodes = network.start(5)
     network.run(2_000)
@@ -214,5 +214,5 @@ def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tupl
 
 
 def _is_unanswerable(message: Message) -> bool:
-    """Claims of the last generation of the scale: no later life is left in which to refute them."""
+    """Return True for claims of the highest generation: no later generation exists to refute them."""
     return f"generation={INCARNATION_LIMIT - 1}" in repr(message)

@@ -1,6 +1,6 @@
-"""Datagrams of strangers and of liars against a group with its whole wire floor: a short run of what takes minutes.
+"""Hostile datagrams, with and without the key, against a group with its complete wire layer: a short version.
 
-The long one is `python -m tests.simulation gossip-fuzz --count 1000000`.
+The long run is `python -m tests.simulation gossip-fuzz --count 1000000`.
 """
 
 import random
@@ -13,7 +13,7 @@ from tests.simulation.gossip_fuzz import OPTIONS, PERIODS_TO_AGREE, Tally, fuzz_
 from tests.simulation.gossip_wire_group import WireGroup
 
 
-def test_hostile_datagrams_raise_nothing_break_nothing_and_leave_a_group_that_agrees() -> None:
+def test_hostile_datagrams_leave_group_in_agreement() -> None:
     seed = random.randrange(2**32)
     tally = Tally()
     for each in (seed, seed + 1):
@@ -33,7 +33,7 @@ def _rounds(count: int) -> Tally:
     return tally
 
 
-def test_every_group_is_at_odds_when_the_lies_end_and_agrees_after_the_silence() -> None:
+def test_group_disagrees_after_burst_then_agrees() -> None:
     tally = _rounds(3)
     assert (tally.torn, len(tally.periods)) == (3, 3)
     assert 0 < min(tally.periods) <= max(tally.periods) <= PERIODS_TO_AGREE
@@ -45,30 +45,30 @@ def _never_again(prober: Prober) -> None:
 
 
 MUTANTS = {
-    "no node refutes": ("gossip.core.member.LocalNode.raise_above", lambda *_: None),
-    "the lost are never asked": ("gossip.core.probe.Prober.reconnect", _never_again),
-    "keyrings are told once and never compared": (
+    "without refutation": ("gossip.core.member.LocalNode.raise_above", lambda *_: None),
+    "without reconnection to lost members": ("gossip.core.probe.Prober.reconnect", _never_again),
+    "keyrings are sent once and never compared": (
         "gossip.core.keyring_exchange.KeyringExchange.compare",
         lambda *_: None,
     ),
-    "a step of the clock is believed, not its bound": ("gossip.core.keyring.ClockBound.at", lambda *_: 1 << 19),
+    "clock bound is a step, not the time": ("gossip.core.keyring.ClockBound.at", lambda *_: 1 << 19),
 }
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_fuzzer_finds_a_group_that_does_not_heal(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzer_detects_group_that_does_not_heal(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[mutant])
     with pytest.raises(FuzzError, match=f"{PERIODS_TO_AGREE} periods after the last lie"):
         _rounds(12)
 
 
-def test_the_fuzzer_finds_a_wire_that_takes_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzer_detects_accepted_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossip.wire.seal._Window.fresh", lambda *_: True)
-    with pytest.raises(FuzzError, match="stranger was taken"):
+    with pytest.raises(FuzzError, match="datagram without the key was accepted"):
         fuzz_round(1, 800, Tally())
 
 
-def test_a_group_with_its_wire_floor_forms_by_itself() -> None:
+def test_wire_group_forms_automatically() -> None:
     group = WireGroup(3, 1, OPTIONS)
     group.run(3_000)
     assert group.agreed()

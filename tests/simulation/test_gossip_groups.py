@@ -1,6 +1,6 @@
-"""Whole groups of gossip nodes under virtual time: what a user of the protocol may count on.
+"""Complete groups of gossip nodes in virtual time: the guarantees for users of the protocol.
 
-Each test runs under several random seeds; the seed stands in the test's name and in the message of a failure.
+Each test runs under several random seeds; the test's id and the message of a failure contain the seed.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SEEDS = [1, 2, 3]
 
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> int:
-    """Run until it holds; how long that took. The failure names the random seed."""
+    """Run until the condition holds; return the duration. The failure names the random seed."""
     started = network.now
     held = network.run_until(holds, limit_ms=within_ms)
     assert held, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
@@ -25,7 +25,7 @@ def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, w
 
 
 def formed(random_seed: int, size: int, **network_options: float) -> tuple[GossipNetwork, list[Node]]:
-    """A full mesh of `size` nodes."""
+    """Return a full mesh of `size` nodes."""
     network = GossipNetwork(random_seed, **network_options)  # type: ignore[arg-type]  # loss and duplication only
     nodes = network.start(size)
     must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh")
@@ -33,12 +33,12 @@ def formed(random_seed: int, size: int, **network_options: float) -> tuple[Gossi
 
 
 def known_everywhere(network: GossipNetwork, member: Node, status: Status) -> Callable[[], bool]:
-    """Whether every other running node sees `member` so."""
+    """Return a condition: every other running node sees `member` with this status."""
     return lambda: all(network.status(member, node) is status for node in network.up if node is not member)
 
 
 def parts(network: GossipNetwork) -> int:
-    """Into how many parts the links of the running nodes fall."""
+    """Return the number of parts that the links of the running nodes form."""
     left = {node.number for node in network.up}
     count = 0
     while left:
@@ -49,28 +49,28 @@ def parts(network: GossipNetwork) -> int:
 
 @pytest.mark.parametrize("random_seed", SEEDS)
 @pytest.mark.parametrize("size", [3, 5, 12])
-def test_a_small_group_becomes_a_full_mesh_and_no_member_is_suspected(size: int, random_seed: int) -> None:
+def test_small_group_forms_mesh_without_suspicion(size: int, random_seed: int) -> None:
     network, _ = formed(random_seed, size)
     network.run(60_000)
     assert network.is_full_mesh()
     assert network.ever(Status.SUSPECT) == [], f"random seed {random_seed}"
 
 
-def test_a_group_of_50_becomes_a_full_mesh() -> None:
+def test_group_of_50_forms_full_mesh() -> None:
     network = GossipNetwork(1)
     network.start(50)
     must(network, network.is_full_mesh, within_ms=10_000, what="a full mesh of 50")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_three_nodes_on_loopback_are_a_mesh_within_a_second(random_seed: int) -> None:
+def test_loopback_group_of_3_forms_mesh_within_a_second(random_seed: int) -> None:
     network = GossipNetwork(random_seed, SwimOptions.loopback())
     network.start(3)
     must(network, network.is_full_mesh, within_ms=1_000, what="a full mesh of 3")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_nodes_that_know_no_seed_find_each_other_by_broadcast(random_seed: int) -> None:
+def test_nodes_without_seeds_find_each_other_by_broadcast(random_seed: int) -> None:
     network = GossipNetwork(random_seed, broadcast=True)
     for number in range(5):
         network.add(number)
@@ -78,7 +78,7 @@ def test_nodes_that_know_no_seed_find_each_other_by_broadcast(random_seed: int) 
     must(network, network.is_full_mesh, within_ms=20_000, what="a full mesh by broadcast")
 
 
-def test_nodes_wait_for_a_seed_that_starts_much_later() -> None:
+def test_nodes_join_seed_that_starts_late() -> None:
     network = GossipNetwork(1)
     for number in (1, 2, 3):
         network.add(number, seeds=(0,))
@@ -90,7 +90,7 @@ def test_nodes_wait_for_a_seed_that_starts_much_later() -> None:
 
 @pytest.mark.parametrize("random_seed", SEEDS)
 @pytest.mark.parametrize("size", [3, 12])
-def test_a_crash_is_detected_and_known_to_everyone(size: int, random_seed: int) -> None:
+def test_crash_is_known_to_every_member(size: int, random_seed: int) -> None:
     network, nodes = formed(random_seed, size)
     network.run(5_000)
     network.kill(nodes[1])
@@ -98,31 +98,31 @@ def test_a_crash_is_detected_and_known_to_everyone(size: int, random_seed: int) 
     assert {line.split(" saw ")[1] for line in network.ever(Status.DEAD)} == {"1 DEAD"}
 
 
-def test_a_crash_is_known_to_everyone_in_a_group_of_50() -> None:
+def test_crash_in_group_of_50_is_known_to_every_member() -> None:
     network, nodes = formed(1, 50)
     network.kill(nodes[7])
     must(network, known_everywhere(network, nodes[7], Status.DEAD), within_ms=30_000, what="the death known to all")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_under_20_percent_loss_suspects_refute_and_no_member_is_declared_dead(random_seed: int) -> None:
+def test_suspects_at_20_percent_loss_refute(random_seed: int) -> None:
     network, _ = formed(random_seed, 8, loss=0.2, duplication=0.05)
     network.run(180_000)
-    assert network.ever(Status.SUSPECT), "the run was no test: no member was suspected"
+    assert network.ever(Status.SUSPECT), "the run proves nothing: no member was suspected"
     assert network.ever(Status.DEAD) == [], f"random seed {random_seed}"
     network.loss = 0.0
     must(network, network.is_full_mesh, within_ms=20_000, what="all alive again")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_crash_is_detected_under_loss(random_seed: int) -> None:
+def test_crash_under_loss_is_known_to_every_member(random_seed: int) -> None:
     network, nodes = formed(random_seed, 8, loss=0.2)
     network.kill(nodes[3])
     must(network, known_everywhere(network, nodes[3], Status.DEAD), within_ms=60_000, what="the death known to all")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_node_that_only_some_can_reach_is_kept_alive_by_helpers(random_seed: int) -> None:
+def test_node_reachable_through_helpers_is_not_suspected(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     cut = {nodes[1].address, nodes[2].address}
     deliver = network.deliver
@@ -137,7 +137,7 @@ def test_a_node_that_only_some_can_reach_is_kept_alive_by_helpers(random_seed: i
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_nodes_that_get_no_processor_for_a_second_are_suspected_and_neither_die_nor_bury_others(
+def test_frozen_node_causes_suspicion_but_no_death(
     random_seed: int,
 ) -> None:
     network = GossipNetwork(random_seed, SwimOptions.loopback())
@@ -152,7 +152,7 @@ def test_nodes_that_get_no_processor_for_a_second_are_suspected_and_neither_die_
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_partition_into_halves_heals_without_help(random_seed: int) -> None:
+def test_partition_into_halves_heals_automatically(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
     network.partition(nodes[:6], nodes[6:])
     network.run(60_000)
@@ -165,7 +165,7 @@ def test_a_partition_into_halves_heals_without_help(random_seed: int) -> None:
     assert len(network.ever(Status.DEAD)) == deaths, f"random seed {random_seed}: healing itself declared deaths"
 
 
-def test_a_node_cut_off_for_an_hour_finds_back() -> None:
+def test_node_isolated_for_an_hour_rejoins() -> None:
     network, nodes = formed(1, 3)
     network.partition(nodes[:2], nodes[2:])
     network.run(3_600_000)
@@ -174,7 +174,7 @@ def test_a_node_cut_off_for_an_hour_finds_back() -> None:
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_restart_in_a_later_life_comes_back_at_once_and_without_a_seed_that_lives(random_seed: int) -> None:
+def test_restarted_node_rejoins_with_or_without_seeds(random_seed: int) -> None:
     network, nodes = formed(random_seed, 5)
     network.kill(nodes[2])
     network.run(300)
@@ -187,11 +187,11 @@ def test_a_restart_in_a_later_life_comes_back_at_once_and_without_a_seed_that_li
     must(network, network.is_full_mesh, within_ms=60_000, what="found by the others after a restart without seeds")
 
 
-def test_a_node_that_lost_its_record_of_restarts_adopts_a_later_life() -> None:
+def test_node_with_lost_generation_adopts_later_one() -> None:
     network, nodes = formed(1, 4)
     network.restart(nodes[1], seeds=(0,))
     network.restart(nodes[1], seeds=(0,))
-    must(network, network.is_full_mesh, within_ms=10_000, what="full mesh in the third life")
+    must(network, network.is_full_mesh, within_ms=10_000, what="full mesh in the third generation")
     network.kill(nodes[1])
     network.add(1, seeds=(0,), generation=1)
     must(network, network.is_full_mesh, within_ms=60_000, what="full mesh after adoption")
@@ -199,7 +199,7 @@ def test_a_node_that_lost_its_record_of_restarts_adopts_a_later_life() -> None:
     assert nodes[1].alarms == []
 
 
-def test_of_two_live_nodes_with_one_identity_one_stops_with_an_alarm() -> None:
+def test_duplicate_identity_stops_one_node_with_alarm() -> None:
     network, nodes = formed(1, 4)
     network.restart(nodes[1], seeds=(0,))
     second = network.add(9, seeds=(0,), identity=1, generation=2)
@@ -213,7 +213,7 @@ def test_of_two_live_nodes_with_one_identity_one_stops_with_an_alarm() -> None:
 
 @pytest.mark.parametrize("random_seed", SEEDS)
 @pytest.mark.parametrize("loss", [0.0, 0.2])
-def test_one_that_leaves_is_left_everywhere_and_dead_nowhere(random_seed: int, loss: float) -> None:
+def test_departed_node_is_left_and_never_dead(random_seed: int, loss: float) -> None:
     network, nodes = formed(random_seed, 8, loss=loss)
     network.leave(nodes[4])
     network.run(2_000)
@@ -224,18 +224,18 @@ def test_one_that_leaves_is_left_everywhere_and_dead_nowhere(random_seed: int, l
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_metadata_change_reaches_everyone(random_seed: int) -> None:
+def test_metadata_change_reaches_every_member(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
     network.say(nodes[3], b"role=publisher")
 
-    def heard() -> bool:
+    def is_known() -> bool:
         return all(
             any(m.metadata == b"role=publisher" for m in node.core.describe().members)
             for node in nodes
             if node is not nodes[3]
         )
 
-    took = must(network, heard, within_ms=10_000, what="the new metadata known to all")
+    took = must(network, is_known, within_ms=10_000, what="the new metadata known to all")
     assert took <= 2_000
 
 
@@ -243,7 +243,7 @@ def test_a_metadata_change_reaches_everyone(random_seed: int) -> None:
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_at_capacity_all_joiners_are_placed_in_one_connected_overlay(random_seed: int) -> None:
+def test_full_group_forms_one_connected_overlay(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(40, capacity=5)
 
@@ -258,21 +258,21 @@ def test_at_capacity_all_joiners_are_placed_in_one_connected_overlay(random_seed
     before = sum(node.core.describe().sent.get("JoinReq", 0) for node in nodes)
     network.run(30_000)
     after = sum(node.core.describe().sent.get("JoinReq", 0) for node in nodes)
-    assert after - before <= len(nodes), f"random seed {random_seed}: the overlay does not come to rest"
+    assert after - before <= len(nodes), f"random seed {random_seed}: the overlay does not settle"
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_late_joiner_of_a_full_overlay_is_placed(random_seed: int) -> None:
+def test_full_overlay_places_late_joiner(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     network.start(20, capacity=3)
     network.run(30_000)
     late = network.add(99, seeds=(4,), capacity=3)
-    must(network, lambda: len(network.peers(late)) >= 2, within_ms=20_000, what="the late one placed")
+    must(network, lambda: len(network.peers(late)) >= 2, within_ms=20_000, what="the late joiner placed")
     must(network, lambda: parts(network) == 1 and network.is_symmetrical(), within_ms=10_000, what="one overlay")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_an_overlay_that_loses_a_third_of_its_nodes_stays_connected(random_seed: int) -> None:
+def test_overlay_after_loss_of_a_third_is_connected(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(30, capacity=4)
     network.run(20_000)
@@ -284,25 +284,25 @@ def test_an_overlay_that_loses_a_third_of_its_nodes_stays_connected(random_seed:
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_full_overlay_is_sewn_together_after_a_partition(random_seed: int) -> None:
+def test_full_overlay_reconnects_after_partition(random_seed: int) -> None:
     network = GossipNetwork(random_seed)
     nodes = network.start(24, capacity=4)
     network.run(20_000)
     network.partition(nodes[:12], nodes[12:])
     network.run(60_000)
-    assert parts(network) >= 2, "of few links each, a half may fall apart as well"
+    assert parts(network) >= 2, "a half may split, because each node has few links"
     network.heal()
     network.run(30_000)
     assert parts(network) == 1, f"random seed {random_seed}"
     crossing = sum((peer < 12) != (node.number < 12) for node in nodes for peer in network.peers(node)) // 2
-    assert crossing >= 4, f"random seed {random_seed}: the halves hang by {crossing} links"
+    assert crossing >= 4, f"random seed {random_seed}: only {crossing} links connect the halves"
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
-def test_a_quiet_group_sends_about_two_messages_per_member_and_period(size: int) -> None:
+def test_idle_group_sends_about_two_messages_per_member(size: int) -> None:
     network, _ = formed(1, size)
     network.run(30_000)
     before = network.messages_sent
@@ -311,7 +311,7 @@ def test_a_quiet_group_sends_about_two_messages_per_member_and_period(size: int)
     assert 1.9 <= per_member_and_period <= 2.2
 
 
-def test_payloads_keep_to_the_budget_of_a_datagram() -> None:
+def test_payloads_fit_datagram_budget() -> None:
     network = GossipNetwork(1)
     largest = 0
 
@@ -320,7 +320,8 @@ def test_payloads_keep_to_the_budget_of_a_datagram() -> None:
         if isinstance(effect, Send) and isinstance(effect.message, PingRequest | PingResponse):
             payload = effect.message.payload
             infos = [u.info for u in payload.updates if hasattr(u, "info")] + list(payload.sample)
-            # A signed description: its metadata, its credential of 96 bytes, 45 bytes of fields; a verdict: 40 bytes.
+            # A signed description has metadata, a credential of 96 bytes, and 45 bytes of fields; a verdict has 40
+            # bytes.
             size = sum(len(info.metadata) + 141 for info in infos)
             size += 40 * sum(not hasattr(u, "info") for u in payload.updates)
             largest = max(largest, size)
@@ -335,7 +336,7 @@ def test_payloads_keep_to_the_budget_of_a_datagram() -> None:
     assert 600 < largest <= network.options.payload_budget_bytes
 
 
-def test_the_same_random_seed_repeats_the_same_run() -> None:
+def test_random_seed_determines_run() -> None:
     def story(random_seed: int) -> tuple[int, list[str]]:
         network, nodes = formed(random_seed, 6, loss=0.3)
         network.kill(nodes[1])

@@ -1,6 +1,6 @@
-"""Healing without an operator, and identities: the old and the new under one address or one name.
+"""Automatic healing, and identities: an old and a new node with one address or one id.
 
-Each test runs under several random seeds; the seed stands in the test's name and in the message of a failure.
+Each test runs under several random seeds; the test's id and the message of a failure contain the seed.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ SEEDS = [1, 2, 3]
 
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> None:
-    """Run until it holds; the failure names the random seed."""
+    """Run until the condition holds; the failure names the random seed."""
     held = network.run_until(holds, limit_ms=within_ms)
     assert held, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
 
 
 def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwork, list[Node]]:
-    """A group at rest."""
+    """Return an idle group."""
     network = GossipNetwork(random_seed)
     nodes = network.start(size, capacity=capacity)
     network.run(10_000)
@@ -29,12 +29,12 @@ def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwo
 
 
 def seen(name: NodeId, seen_by: Node) -> Member | None:
-    """How a node sees the member of that name."""
+    """Return a node's view of the member with this id."""
     return next((m for m in seen_by.core.describe().members if m.node_id == name), None)
 
 
 def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], bool]:
-    """Whether all these nodes see the member of that name so."""
+    """Return a condition: all these nodes see the member with this status."""
 
     def holds() -> bool:
         views = [seen(name, node) for node in nodes]
@@ -44,7 +44,7 @@ def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], boo
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_halves_that_declared_each_other_dead_find_each_other_again_though_no_seed_is_in_the_other_half(
+def test_halves_without_common_seeds_merge_after_partition(
     random_seed: int,
 ) -> None:
     network = GossipNetwork(random_seed)
@@ -62,7 +62,7 @@ def test_halves_that_declared_each_other_dead_find_each_other_again_though_no_se
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_member_declared_dead_that_lives_comes_back_by_its_own_higher_incarnation(random_seed: int) -> None:
+def test_member_declared_dead_returns_by_higher_incarnation(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     lost, others = nodes[2], nodes[:2] + nodes[3:]
     network.partition([lost], others)
@@ -70,13 +70,13 @@ def test_a_member_declared_dead_that_lives_comes_back_by_its_own_higher_incarnat
     network.heal()
     must(network, all_see(others, lost.node_id, Status.ALIVE), within_ms=60_000, what="alive to all")
     own = lost.core.describe().self_info.incarnation
-    assert own > Incarnation(1, 0), "the word of the others was not enough"
-    assert own.generation == 1, "it never died, so it is the same life"
+    assert own > Incarnation(1, 0), "the updates of others were not enough"
+    assert own.generation == 1, "it never stopped, so the generation is the same"
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-@pytest.mark.parametrize("after_ms", [0, 60_000], ids=["at-once", "after-its-death-was-known"])
-def test_a_new_node_under_the_address_of_an_old_one_is_told_apart_from_it(random_seed: int, after_ms: int) -> None:
+@pytest.mark.parametrize("after_ms", [0, 60_000], ids=["immediately", "after-declared-death"])
+def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: int) -> None:
     network, nodes = formed(random_seed, 6)
     old, new, others = nodes[2].node_id, node_id(77), nodes[:2] + nodes[3:]
     network.kill(nodes[2])
@@ -96,19 +96,19 @@ def test_a_new_node_under_the_address_of_an_old_one_is_told_apart_from_it(random
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_new_life_under_an_old_name_is_told_apart_by_its_generation_wherever_it_lives_now(random_seed: int) -> None:
+def test_new_generation_at_another_address_is_distinguished(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     name, others = nodes[2].node_id, nodes[:2] + nodes[3:]
     network.say(nodes[2], b"first life")
     network.run(5_000)
     network.kill(nodes[2])
-    moved = network.add(40, seeds=(0,), identity=2, generation=2, metadata=b"second life")
+    moved = network.add(40, seeds=(0,), identity=2, generation=2, metadata=b"second generation")
 
     def found() -> bool:
         views = [seen(name, node) for node in others]
-        return all(view is not None and view.metadata == b"second life" for view in views)
+        return all(view is not None and view.metadata == b"second generation" for view in views)
 
-    must(network, found, within_ms=30_000, what="the second life known to all")
+    must(network, found, within_ms=30_000, what="the second generation known to all")
     network.run(60_000)
     for node in others:
         view = seen(name, node)
@@ -118,7 +118,7 @@ def test_a_new_life_under_an_old_name_is_told_apart_by_its_generation_wherever_i
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_what_the_first_life_said_late_changes_nothing_about_the_second(random_seed: int) -> None:
+def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     network.say(nodes[2], b"first life")
     first = nodes[2].core.describe().self_info
@@ -132,33 +132,33 @@ def test_what_the_first_life_said_late_changes_nothing_about_the_second(random_s
         assert (view.incarnation.generation, view.metadata) == (2, b"")
 
 
-# -- in the group when at least one other lists it ------------------------------------------------------------------
+# -- a node listed by at least one other is in the group ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_node_that_one_other_lists_is_in_the_group_known_to_all_and_missed_by_all(random_seed: int) -> None:
+def test_node_with_one_peer_is_in_the_group(random_seed: int) -> None:
     network, nodes = formed(random_seed, 8)
     narrow = network.add(30, seeds=(3,), capacity=1)
     must(network, all_see(nodes, narrow.node_id, Status.ALIVE), within_ms=30_000, what="known to all")
     network.run(20_000)
     assert sum(narrow.number in network.peers(node) for node in nodes) == 1
     assert len(network.peers(narrow)) == 1
-    assert network.ever(Status.SUSPECT) == [], "probed now and then by those who do not list it, and found well"
+    assert network.ever(Status.SUSPECT) == [], "nodes that do not list it probe it occasionally, and it replies"
     network.kill(narrow)
     must(network, all_see(nodes, narrow.node_id, Status.DEAD), within_ms=40_000, what="its death known to all")
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_a_node_that_no_member_lists_any_more_finds_out_and_joins_again(random_seed: int) -> None:
+def test_unlisted_node_joins_again(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
-    forgotten = nodes[4]
+    unlisted = nodes[4]
     for node in nodes:
-        node.core._members.unlink(forgotten.node_id)
+        node.core._members.unlink(unlisted.node_id)
     for node in nodes[:4] + nodes[5:]:
-        assert forgotten.number not in network.peers(node)
+        assert unlisted.number not in network.peers(node)
 
     def listed() -> bool:
-        return network.is_symmetrical() and any(forgotten.number in network.peers(node) for node in network.up)
+        return network.is_symmetrical() and any(unlisted.number in network.peers(node) for node in network.up)
 
     must(network, listed, within_ms=20_000, what="listed again")
     must(network, network.is_full_mesh, within_ms=60_000, what="a full mesh again")

@@ -1,7 +1,7 @@
-"""Groups in which no node has room for all: a partition heals, and a member that leaves is told from one that fails.
+"""Groups larger than a node's capacity: a partition heals, and a departure differs from a failure.
 
-Both presets that such a group may run: with a directory of all members and few peers (`lan`), and the overlay, where
-members know hardly more than their peers. Each test runs under several random seeds; the seed is in every message.
+Both presets for such a group are tested: a directory of all members with few peers (`lan`), and the overlay, in which
+members list hardly more than their peers. Each test runs under several random seeds; every message contains the seed.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ several_seeds = pytest.mark.parametrize("random_seed", SEEDS)
 
 
 def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
-    """A group at rest, in which no node has more peers than it may."""
+    """Return an idle group in which no node exceeds its capacity."""
     network = GossipNetwork(random_seed, PRESETS[preset])
     nodes = network.start(MEMBERS, capacity=CAPACITY)
     must(network, lambda: is_one(network, nodes), within_periods=120, what="one connected overlay")
@@ -33,24 +33,24 @@ def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
 
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_periods: int, what: str) -> None:
-    """Run until it holds; the failure names the random seed."""
+    """Run until the condition holds; the failure names the random seed."""
     held = network.run_until(holds, limit_ms=within_periods * PERIOD_MS)
     assert held, f"random seed {network.random_seed}: not within {within_periods} periods: {what}"
 
 
 def is_one(network: GossipNetwork, nodes: list[Node]) -> bool:
-    """Whether links lead from the first to all of them."""
+    """Return True if links connect the first node with all others."""
     return {node.number for node in nodes} <= network.reached_from(nodes[0])
 
 
 def holders(network: GossipNetwork, of: Node, *statuses: Status) -> list[int]:
-    """Who sees a member in one of these states."""
+    """Return the numbers of the nodes that see a member in one of these states."""
     return [node.number for node in network.up if node is not of and network.status(of, node) in statuses]
 
 
 @both_presets
 @several_seeds
-def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_seed: int, preset: str) -> None:
+def test_overlay_partition_heals_automatically(random_seed: int, preset: str) -> None:
     network, nodes = formed(random_seed, preset)
     for node in nodes:
         node.core._joiner._seeds.clear()
@@ -59,16 +59,16 @@ def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_s
     network.run(60 * PERIOD_MS)
     across = [(near, far) for near, far in ((left, right), (right, left))]
     for near, far in across:
-        assert is_one(network, near), f"random seed {random_seed}: each half holds together"
+        assert is_one(network, near), f"random seed {random_seed}: each half is connected"
         listed = [n.number for each in far for n in near if network.status(each, n) in {Status.ALIVE, Status.SUSPECT}]
         assert listed == [], f"random seed {random_seed}: members do not list the other half after 60 periods"
     network.heal()
     must(network, lambda: is_one(network, nodes), within_periods=60, what="one overlay again")
 
-    def no_living_member_is_dead() -> bool:
+    def no_running_member_is_dead() -> bool:
         return not any(holders(network, node, Status.DEAD, Status.LEFT) for node in nodes)
 
-    must(network, no_living_member_is_dead, within_periods=90, what="no living member is held for dead")
+    must(network, no_running_member_is_dead, within_periods=90, what="no running member is marked dead")
     network.run(30 * PERIOD_MS)
     assert is_one(network, nodes)
     assert network.is_symmetrical()
@@ -77,23 +77,23 @@ def test_the_halves_of_a_partition_become_one_group_again_by_themselves(random_s
 
 @both_presets
 @several_seeds
-def test_peers_know_at_once_that_a_member_left_and_never_take_it_for_failed(random_seed: int, preset: str) -> None:
+def test_overlay_departure_reaches_peers_within_500_ms(random_seed: int, preset: str) -> None:
     network, nodes = formed(random_seed, preset)
-    gone = nodes[7]
-    peers = network.peers(gone)
+    departed = nodes[7]
+    peers = network.peers(departed)
     assert len(peers) >= 2
-    network.leave(gone)
+    network.leave(departed)
     network.run(500)
-    assert peers <= set(holders(network, gone, Status.LEFT)), f"random seed {random_seed}: its peers know at once"
-    network.kill(gone)
+    assert peers <= set(holders(network, departed, Status.LEFT)), f"random seed {random_seed}: its peers mark it left"
+    network.kill(departed)
 
     def no_member_lists_it() -> bool:
-        return not holders(network, gone, Status.ALIVE, Status.SUSPECT)
+        return not holders(network, departed, Status.ALIVE, Status.SUSPECT)
 
-    must(network, no_member_lists_it, within_periods=30, what="no member lists the one that left")
+    must(network, no_member_lists_it, within_periods=30, what="no member lists the departed member")
     network.run(30 * PERIOD_MS)
-    assert no_member_lists_it(), f"random seed {random_seed}: and no member hears of it anew"
-    assert network.ever(Status.DEAD, gone) == []
-    rest = [node for node in nodes if node is not gone]
+    assert no_member_lists_it(), f"random seed {random_seed}: and no member lists it again"
+    assert network.ever(Status.DEAD, departed) == []
+    rest = [node for node in nodes if node is not departed]
     assert is_one(network, rest)
-    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}: nor does any other member suffer from it"
+    assert network.ever(Status.DEAD) == [], f"random seed {random_seed}: no other member is marked dead"

@@ -1,6 +1,7 @@
-"""A group far larger than a member's directory, played as `garlicfarm simulate gossip` plays it.
+"""A group far larger than a member's directory, run as by `garlicfarm simulate gossip`.
 
-The same story with ten thousand members is a command line (docs/reference/simulation.md), not a test: it takes minutes.
+The same scenario with ten thousand members is a command line (docs/reference/simulation.md), not a test: it takes
+minutes.
 """
 
 from functools import cache
@@ -34,14 +35,14 @@ def played(members: int) -> Play:
     return play
 
 
-def test_after_a_fifth_of_the_members_was_replaced_the_overlay_is_one() -> None:
+def test_large_overlay_after_churn_is_connected() -> None:
     play = played(240)
     assert len(play.network.up) == 240
     assert play.parts == parts(play.network) == 1, f"random seed {RANDOM_SEED}"
     assert play.network.is_symmetrical()
 
 
-def test_within_30_periods_no_peer_and_no_directory_lists_a_crashed_member_as_living() -> None:
+def test_crashed_member_unlisted_within_30_periods() -> None:
     crashes = played(240).crashes
     assert len(crashes) == 48
     assert [(crash.victim, crash.unaware) for crash in crashes if crash.unaware] == [], f"random seed {RANDOM_SEED}"
@@ -49,26 +50,26 @@ def test_within_30_periods_no_peer_and_no_directory_lists_a_crashed_member_as_li
     times = [time for crash in crashes for time in (*crash.declared_by_peers, *crash.declared_by_directories)]
     assert max(times) <= 30
     peers = sum(len(crash.peers) for crash in crashes)
-    assert sum(len(crash.declared_by_peers) for crash in crashes) > 0.8 * peers, "others crashed or gave up the link"
+    assert sum(len(crash.declared_by_peers) for crash in crashes) > 0.8 * peers, "others crashed or dropped the link"
 
 
-def test_no_running_member_is_accused() -> None:
+def test_running_members_are_not_accused() -> None:
     assert (played(240).false_suspicions, played(240).false_deaths) == (0, 0), f"random seed {RANDOM_SEED}"
 
 
-def test_what_a_member_costs_does_not_grow_with_the_group() -> None:
+def test_member_load_is_independent_of_group_size() -> None:
     messages, octets = load_ratio(played(240), played(120), played(120).scenario.settled_by)
     assert messages <= 1.05, f"{messages:.3f}, random seed {RANDOM_SEED}"
     assert octets <= 1.05, f"{octets:.3f}, random seed {RANDOM_SEED}"
 
 
-def test_a_directory_stays_bounded() -> None:
+def test_directory_is_within_limit() -> None:
     assert (
         max(len(node.core.membership) for node in played(240).network.up) <= SwimOptions.for_overlay().directory_limit
     )
 
 
-def test_the_picture_is_a_drawing_with_four_charts() -> None:
+def test_picture_has_four_charts() -> None:
     drawn = ET.fromstring(picture(played(120)))  # noqa: S314 - our own output
     assert len(drawn.findall("{http://www.w3.org/2000/svg}g")) == 4
     lines = drawn.findall(".//{http://www.w3.org/2000/svg}polyline")
@@ -83,7 +84,7 @@ def test_quantiles_and_shares() -> None:
     assert shares([4.0, 2.0]) == [(0.0, 0.0), (2.0, 50.0), (4.0, 100.0)]
 
 
-def test_the_command_prints_the_figures_and_draws(tmp_path: Path) -> None:
+def test_command_prints_figures_and_writes_picture(tmp_path: Path) -> None:
     target = tmp_path / "gossip.svg"
     arguments = ["simulate", "gossip", "--members", "12", "--periods", "20", "--churn", "0.2", "--slow", "0.2"]
     more = ["--loss", "0.1", "--partition", "0.5", "--plot", str(target), "--compare", "8"]
@@ -100,7 +101,7 @@ def test_the_command_prints_the_figures_and_draws(tmp_path: Path) -> None:
     assert target.read_text().startswith("<svg")
 
 
-def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
+def test_command_rejects_invalid_options(tmp_path: Path) -> None:
     refused = CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "no" / "a.svg")])
     assert refused.exit_code == 1
     assert "for the chart does not exist" in refused.output
@@ -112,17 +113,15 @@ def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
     "arguments",
     [["--members", "2"], ["--members", "3", "--churn", "0.99"], ["--members", "12", "--compare", "2"]],
 )
-def test_the_smallest_groups_are_played_to_the_end(arguments: list[str]) -> None:
+def test_command_runs_smallest_groups(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, ["simulate", "gossip", "--periods", "40", *arguments])
     assert result.exit_code == 0, result.output
     assert "load at rest" in result.output
 
 
-def test_a_picture_that_cannot_be_written_is_refused_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_picture_is_rejected_before_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> None:
-        raise AssertionError("played all the same")
+        raise AssertionError("the run was started")
 
     monkeypatch.setattr(Play, "run", run)
     (tmp_path / "link.svg").symlink_to(tmp_path / "no" / "such.svg")

@@ -1,6 +1,6 @@
-"""Mutated I2CP streams: a short run of what takes minutes.
+"""Mutated I2CP streams: a short version of a run of minutes.
 
-The long one is `python -m tests.simulation i2cp-fuzz --count 500000`.
+The long run is `python -m tests.simulation i2cp-fuzz --count 500000`.
 """
 
 from random import randrange
@@ -14,13 +14,13 @@ from tests.simulation.fuzzing import FuzzError, Tally, play
 from tests.wire.i2cp_router_half import encode
 
 
-def test_mutated_streams_raise_the_one_error_or_are_encoded_alike_and_no_session_is_forged() -> None:
+def test_fuzz_mutated_streams_have_all_outcomes() -> None:
     tally = Tally()
     play(i2cp_fuzz.subject(), randrange(2**32), 4_000, tally)
     assert tally.outcomes.keys() == i2cp_fuzz.OUTCOMES
 
 
-def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
+def test_reader_oversized_length_is_refused_before_body() -> None:
     reader = FrameReader()
     reader.feed(b"\xff\xff\xff\xff\x21")
     with pytest.raises(I2cpError):
@@ -28,7 +28,7 @@ def test_an_announced_flood_is_refused_before_it_is_kept() -> None:
     assert len(reader._held) == 5
 
 
-def test_the_fuzz_catches_a_codec_that_forgets_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_missing_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(i2cp_fuzz, "encode", lambda message: encode(message)[:-1])
     with pytest.raises(FuzzError, match="encoded to other bytes"):
         play(i2cp_fuzz.subject(), 1, 1_000, Tally())

@@ -1,6 +1,6 @@
-"""Hostile bytes and clients of Kafka's protocol: a short run of what takes minutes, and what it must catch.
+"""Hostile bytes and clients of Kafka's protocol: a short version of a run of minutes, and planted bugs.
 
-The long one is `python -m tests.simulation kraft-fuzz --count 500000`.
+The long run is `python -m tests.simulation kraft-fuzz --count 500000`.
 """
 
 from random import randrange
@@ -20,28 +20,28 @@ from tests.simulation.kraft_endpoint_target import EndpointTarget
 
 
 @pytest.mark.parametrize("what", ["batches", "entries", "requests", "responses"])
-def test_hostile_bytes_raise_the_one_error_and_nothing_else(what: str) -> None:
+def test_fuzz_hostile_bytes_raise_only_their_error(what: str) -> None:
     target, tally = fuzz.TARGETS[what](), Tally()
     play(fuzz.subject(target), randrange(2**32), 8_000, tally)
     assert tally.outcomes.keys() <= target.expected
     assert len(tally.outcomes) > 0.8 * len(target.expected)
 
 
-def test_only_who_knows_the_password_is_logged_in() -> None:
+def test_fuzz_login_requires_password() -> None:
     target, tally = fuzz.TARGETS["logins"](), Tally()
     play(fuzz.subject(target), randrange(2**32), 4_000, tally)
     assert tally.outcomes.keys() <= target.expected
     assert {"logged in", "proof refused", "server refused"} <= tally.outcomes.keys()
 
 
-def test_hostile_clients_get_their_own_answers_and_leave_nothing_behind() -> None:
+def test_fuzz_hostile_clients_leave_no_state() -> None:
     target, tally = EndpointTarget(), Tally()
     play(fuzz.subject(target), randrange(2**32), 150, tally)
     assert tally.outcomes.keys() <= target.expected
     assert {"FETCH", "PRODUCE", "VOTE", ListenerClose.MALFORMED} <= tally.outcomes.keys()
 
 
-def test_the_fuzz_catches_a_decoder_that_lets_out_another_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_other_error_of_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serialization.Cursor, "take", _unchecked)
     with pytest.raises(FuzzError, match=r"IndexError|error"):
         play(fuzz.subject(targets.RequestTarget()), 1, 1_000, Tally())
@@ -53,7 +53,7 @@ def _unchecked(cursor: serialization.Cursor, size: int) -> int:
     return start
 
 
-def test_the_fuzz_catches_a_decoder_that_takes_room_for_what_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_allocation_by_announced_size(monkeypatch: pytest.MonkeyPatch) -> None:
     rooms: list[list[None]] = []
 
     def spend(_: serialization.Cursor, elements: int) -> None:
@@ -64,14 +64,14 @@ def test_the_fuzz_catches_a_decoder_that_takes_room_for_what_is_announced(monkey
         play(fuzz.subject(targets.RequestTarget()), 1, 20_000, Tally())
 
 
-def test_the_fuzz_catches_batches_that_are_unpacked_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_unbounded_decompression(monkeypatch: pytest.MonkeyPatch) -> None:
     right = compression.decompress
     monkeypatch.setattr(record_batches, "decompress", lambda data, kind, _: right(data, kind, 2**26))
     with pytest.raises(FuzzError, match="batches, seed 1"):
         play(fuzz.subject(targets.BatchTarget()), 1, 20_000, Tally())
 
 
-def test_the_fuzz_catches_a_server_that_believes_any_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_unchecked_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ScramServer.respond
 
     def respond(server: ScramServer, message: bytes) -> bytes:
@@ -83,7 +83,7 @@ def test_the_fuzz_catches_a_server_that_believes_any_proof(monkeypatch: pytest.M
         play(fuzz.subject(targets.LoginTarget()), 1, 100, Tally())
 
 
-def test_the_fuzz_catches_a_listener_that_answers_before_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_response_before_login(monkeypatch: pytest.MonkeyPatch) -> None:
     right = KafkaListener._ask
 
     async def ask(listener: KafkaListener, session: Any, request: Any) -> Any:
@@ -95,7 +95,7 @@ def test_the_fuzz_catches_a_listener_that_answers_before_the_login(monkeypatch: 
         play(fuzz.subject(EndpointTarget()), 1, 100, Tally())
 
 
-def test_the_fuzz_catches_a_listener_that_forgets_no_request_of_a_client_that_left(
+def test_fuzz_detects_kept_request_of_closed_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right = QuorumService._ask
@@ -105,5 +105,5 @@ def test_the_fuzz_catches_a_listener_that_forgets_no_request_of_a_client_that_le
         return await right(service, asked)
 
     monkeypatch.setattr(QuorumService, "_ask", ask)
-    with pytest.raises(FuzzError, match="are left when all clients are gone"):
+    with pytest.raises(FuzzError, match="are left after all clients have closed"):
         play(fuzz.subject(EndpointTarget()), 1, 300, Tally())

@@ -1,4 +1,4 @@
-"""The judge of client histories, on histories whose verdict is known."""
+"""The judge of client histories, on histories with a known verdict."""
 
 import itertools
 from random import Random
@@ -17,44 +17,44 @@ def _read(found: int, called: int, answered: int, key: int = 1) -> Operation:
 
 
 GOOD = {
-    "nothing happens": [],
-    "one after the other": [_write(7, NOTHING, 1, 2), _read(7, 3, 4), _write(8, 7, 5, 6), _read(8, 7, 8)],
-    "a read beside a write may see either": [_write(7, NOTHING, 1, 6), _read(NOTHING, 2, 3), _read(7, 4, 5)],
-    "a write without an answer took effect late": [_write(7, None, 1, None), _read(NOTHING, 2, 3), _read(7, 4, 5)],
-    "a write without an answer never took effect": [_write(7, None, 1, None), _read(NOTHING, 2, 3)],
-    "two writes at once, in the order that the later read tells": [
+    "empty history": [],
+    "sequential calls": [_write(7, NOTHING, 1, 2), _read(7, 3, 4), _write(8, 7, 5, 6), _read(8, 7, 8)],
+    "read during write returns old or new value": [_write(7, NOTHING, 1, 6), _read(NOTHING, 2, 3), _read(7, 4, 5)],
+    "unanswered write takes effect late": [_write(7, None, 1, None), _read(NOTHING, 2, 3), _read(7, 4, 5)],
+    "unanswered write never takes effect": [_write(7, None, 1, None), _read(NOTHING, 2, 3)],
+    "concurrent writes in the order of a later read": [
         _write(7, 8, 1, 4),
         _write(8, NOTHING, 2, 3),
         _read(7, 5, 6),
     ],
-    "keys do not know each other": [_write(7, NOTHING, 1, 2, key=1), _read(NOTHING, 3, 4, key=2)],
+    "independent keys": [_write(7, NOTHING, 1, 2, key=1), _read(NOTHING, 3, 4, key=2)],
 }
 BAD = {
-    "a stale read": [_write(7, NOTHING, 1, 2), _read(NOTHING, 3, 4)],
-    "a lost write": [_write(7, NOTHING, 1, 2), _write(8, NOTHING, 3, 4)],
-    "a value that was never written": [_write(7, NOTHING, 1, 2), _read(9, 3, 4)],
-    "a write applied twice": [_write(7, NOTHING, 1, 2), _write(8, 7, 3, 4), _read(7, 5, 6)],
-    "reads that go back": [_write(7, NOTHING, 1, 8), _read(7, 2, 3), _read(NOTHING, 4, 5)],
-    "two writes that both found the same": [_write(7, NOTHING, 1, 4), _write(8, NOTHING, 2, 3)],
-    "a write seen before it was called": [_read(7, 1, 2), _write(7, NOTHING, 3, 4)],
+    "stale read": [_write(7, NOTHING, 1, 2), _read(NOTHING, 3, 4)],
+    "lost write": [_write(7, NOTHING, 1, 2), _write(8, NOTHING, 3, 4)],
+    "read of an unwritten value": [_write(7, NOTHING, 1, 2), _read(9, 3, 4)],
+    "write applied twice": [_write(7, NOTHING, 1, 2), _write(8, 7, 3, 4), _read(7, 5, 6)],
+    "later read returns older value": [_write(7, NOTHING, 1, 8), _read(7, 2, 3), _read(NOTHING, 4, 5)],
+    "two writes found the same value": [_write(7, NOTHING, 1, 4), _write(8, NOTHING, 2, 3)],
+    "read before the write's call": [_read(7, 1, 2), _write(7, NOTHING, 3, 4)],
 }
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_history_that_one_store_can_have_shown_is_linearizable(name: str) -> None:
+def test_judge_possible_history_is_linearizable(name: str) -> None:
     assert judge(GOOD[name]).verdict is Verdict.LINEARIZABLE
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_history_that_no_single_store_can_have_shown_is_contradictory(name: str) -> None:
+def test_judge_impossible_history_is_contradictory(name: str) -> None:
     judgment = judge(BAD[name])
     assert judgment.verdict is Verdict.CONTRADICTORY
     assert judgment.key == 1
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_a_long_history_of_many_clients_at_once_is_decided_too(bad: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """Twenty clients whose calls all overlap: a search for an order gave such histories up."""
+def test_judge_long_concurrent_history_is_decided(bad: bool) -> None:  # noqa: FBT001 - a parameter of pytest
+    """Judge twenty overlapping clients: a search for an order was too slow for such histories."""
     count, width = 4_000, 40
     history = [_write(value, value - 1, 10 * value, 10 * (value + width) + 1) for value in range(1, count)]
     history += [_read(value, 10 * value + 2, 10 * (value + width) + 3) for value in range(1, count)]
@@ -64,13 +64,13 @@ def test_a_long_history_of_many_clients_at_once_is_decided_too(bad: bool) -> Non
     assert judge(history).verdict is (Verdict.CONTRADICTORY if bad else Verdict.LINEARIZABLE)
 
 
-def test_a_value_that_is_written_twice_is_no_history_that_can_be_judged() -> None:
+def test_judge_value_written_twice_raises() -> None:
     with pytest.raises(ValueError, match="written twice"):
         judge([_write(7, NOTHING, 1, 2), _write(7, 7, 3, 4)])
 
 
 def _drawn(random: Random) -> list[Operation]:
-    """A few operations that overlap anyhow, and found anything."""
+    """Draw a few operations with random overlaps and random results."""
     count = random.randint(1, 5)
     moments = random.sample(range(1, 2 * count + 1), 2 * count)
     operations = []
@@ -86,7 +86,7 @@ def _drawn(random: Random) -> list[Operation]:
     return operations
 
 
-def _explained(operations: list[Operation]) -> bool:
+def _has_explanation(operations: list[Operation]) -> bool:
     """Try every order of every choice of the unanswered writes."""
     certain = [operation for operation in operations if operation.answered is not None]
     open_ones = [operation for operation in operations if operation.answered is None]
@@ -112,13 +112,13 @@ def _is_run(order: tuple[Operation, ...]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_judge_agrees_with_trying_every_order(seed: int) -> None:
+def test_judge_agrees_with_exhaustive_search(seed: int) -> None:
     random = Random(seed)
     verdicts = set()
     for _ in range(400):
         history = _drawn(random)
-        explained = _explained(history)
-        verdicts.add(explained)
-        wanted = Verdict.LINEARIZABLE if explained else Verdict.CONTRADICTORY
-        assert judge_key(history) is wanted, f"seed {seed}: {history}"
+        has_order = _has_explanation(history)
+        verdicts.add(has_order)
+        expected = Verdict.LINEARIZABLE if has_order else Verdict.CONTRADICTORY
+        assert judge_key(history) is expected, f"seed {seed}: {history}"
     assert verdicts == {True, False}

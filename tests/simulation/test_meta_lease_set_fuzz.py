@@ -1,6 +1,6 @@
-"""Mutated Meta LeaseSet2 structures: a short run of what takes minutes.
+"""Mutated Meta LeaseSet2 structures: a short version of a run of minutes.
 
-The long one is `python -m tests.simulation meta-lease-set-fuzz --count 500000`.
+The long run is `python -m tests.simulation meta-lease-set-fuzz --count 500000`.
 """
 
 from random import Random, randrange
@@ -12,27 +12,27 @@ from tests.simulation import meta_lease_set_fuzz as decoder
 from tests.simulation.fuzzing import FuzzError, Tally, play
 
 
-def test_mutated_structures_raise_the_one_error_or_are_encoded_alike_and_none_is_forged() -> None:
+def test_fuzz_mutated_structures_have_all_outcomes() -> None:
     tally = Tally()
     play(decoder.subject(), randrange(2**32), 4_000, tally)
     assert tally.outcomes.keys() == decoder.OUTCOMES
 
 
-def test_the_corpus_verifies_where_it_can_be_verified() -> None:
+def test_corpus_verifies_if_type_is_supported() -> None:
     verdicts = [verify(decode(data)).verdict for data in decoder.corpus()]
     assert verdicts == [Verdict.HOLDS] * 6 + [Verdict.CANNOT_VERIFY] * 5
 
 
-def test_every_truncation_of_every_shape_is_the_one_error_or_of_a_type_without_a_length() -> None:
+def test_truncated_structures_are_refused_by_known_types() -> None:
     known = frozenset(decoder.corpus())
     random = Random(0)
     for data in known:
         taken = [length for length in range(len(data)) if decoder.check(data[:length], known, random) != "refused"]
-        # Only where the length of a signature cannot be known, any rest is one.
+        # Only for a type with an unknown signature length, a truncated signature is accepted.
         assert not taken or decode(data).signature_type == 99
 
 
-def test_the_fuzz_catches_a_decoder_that_forgets_a_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_detects_missing_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "encode", lambda structure: encode(structure)[:-1])
     with pytest.raises(FuzzError, match="encoded to other bytes"):
         play(decoder.subject(), 1, 1_000, Tally())

@@ -1,7 +1,7 @@
-"""A farm's log as three servers write it: reports and clock entries at any phase, with jitter; and a publisher dies.
+"""A farm's log written by three servers: reports and clock entries at any phase, with jitter, and a failing publisher.
 
-No network and no Raft: what matters here is how the moments of reports, clock entries and a death lie to one another,
-because log time stands still between clock entries. Time is simulated; a failure names its seed.
+There is no network and no Raft: only the relative times of reports, clock entries and a failure matter, because log
+time is constant between clock entries. Time is simulated; a failure names its seed.
 """
 
 from random import Random
@@ -34,7 +34,7 @@ class Writers:
         self.moves: list[tuple[int, PublisherChanged]] = []
 
     def run_until(self, end: int) -> None:
-        """Write what is due, in order."""
+        """Write due entries in order."""
         while min(self.due.values()) < end:
             writer = min(self.due, key=lambda each: (self.due[each], each))
             now = self.due[writer]
@@ -60,12 +60,12 @@ class Writers:
 
     @property
     def publisher(self) -> int | None:
-        """Who publishes now."""
+        """Return the current publisher."""
         return self.farm.state.masters[MASTER].choice.server_id
 
 
 @pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_a_living_publisher_stays_at_any_phase_of_reports_and_clock_entries(first_seed: int) -> None:
+def test_publisher_running_is_not_replaced(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 20):
         writers = Writers(seed)
         writers.skew_ms = dict.fromkeys(SERVERS, 0)
@@ -74,7 +74,7 @@ def test_a_living_publisher_stays_at_any_phase_of_reports_and_clock_entries(firs
 
 
 @pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_a_dead_publisher_is_replaced_within_three_periods_of_its_death(first_seed: int) -> None:
+def test_publisher_dead_is_replaced_within_three_periods(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 20):
         writers = Writers(seed)
         writers.skew_ms = dict.fromkeys(SERVERS, 0)
@@ -88,8 +88,8 @@ def test_a_dead_publisher_is_replaced_within_three_periods_of_its_death(first_se
 
 
 @pytest.mark.parametrize("first_seed", range(0, 60, 20))
-def test_clocks_that_differ_by_a_whole_period_leave_the_farm_with_one_publisher(first_seed: int) -> None:
-    """A wrong clock within tolerance may cost a server its turn, but never makes the publisher swing to and fro."""
+def test_publisher_with_skewed_clocks_does_not_alternate(first_seed: int) -> None:
+    """A wrong clock within tolerance may cost a server its turn, but the publisher never alternates."""
     for seed in range(first_seed, first_seed + 20):
         writers = Writers(seed)
         writers.run_until(PERIODS * TUNING.period_ms)

@@ -1,8 +1,8 @@
-"""Every rule of publishing at once, second by second, over hours of a farm in which things happen.
+"""All rules of publishing together, second by second, over hours of a farm with faults and changes.
 
-Three servers with eight leaves each report and die, leaves fall ill, loads wander, operators switch publishing off;
-each server plans and signs as `BackgroundTasks` does. Each accepted publication is signed and judged as a Java router
-judges it, beside the one before. Time is simulated; a failure names its seed.
+Three servers with eight leaves each report and crash, leaves become unhealthy, loads change, operators turn publishing
+off. Each server plans and signs like `BackgroundTasks`. Each accepted publication is signed and then checked like in a
+Java router, together with the previous one. Time is simulated; a failure names its seed.
 """
 
 from dataclasses import dataclass, field
@@ -41,17 +41,17 @@ MASTER = new_master_key()
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one router was given, and when."""
+    """One structure that a router received, with its time."""
 
     at_s: int
     plan: PlannedPublication
     structure: MetaLeaseSet
     is_first: bool
-    """Of its process, which cannot know what an earlier one gave to the router."""
+    """True for the first structure of a process, which does not know those of earlier processes."""
 
     @property
     def first_end_s(self) -> int:
-        """When its first entry ends."""
+        """Return the end of its first entry."""
         return min(lease.ends_s for lease in self.structure.leases)
 
 
@@ -69,14 +69,14 @@ class Story:
     index: int = 0
 
     def __post_init__(self) -> None:
-        """A farm that was created this second."""
+        """Create the farm in this second."""
         self.random = Random(self.seed)
         self.farm = AuthoredFarm(NOW_S * 1000, FarmTuning(period_ms=PERIOD_S * 1000))
         self.log_time = LogTime(NOW_S * 1000, 0, PERIOD_S * 1000)
         self.keys = {server_id: MASTER.sign_transient(NOW_S) for server_id in SERVERS}
 
     def run(self, seconds: int) -> None:
-        """Second by second: what is due is written, and every living server looks whether to publish."""
+        """Write due entries second by second, and let every running server plan a publication."""
         for second in range(seconds):
             if second % PERIOD_S == 0:
                 self._write(Clock((NOW_S + second) * 1000, 1))
@@ -122,7 +122,7 @@ class Story:
             self.handed_over[server_id] = plan.publication
 
     def _write(self, record: Record) -> bool:
-        """Whether a publication was accepted."""
+        """Return True if a publication was accepted."""
         self.index += 1
         changes = self.farm.apply(self.index, 1, record)
         return any(isinstance(change, PublicationAccepted) for change in changes)
@@ -135,7 +135,7 @@ def story(request: pytest.FixtureRequest) -> Story:
     return made
 
 
-def test_a_java_router_takes_every_structure_in_place_of_the_one_before(story: Story) -> None:
+def test_java_router_accepts_each_successor(story: Story) -> None:
     before: MetaLeaseSet | None = None
     for handed in story.published:
         reasons = check_acceptable_to_java_router(handed.structure, NOW_S + handed.at_s, before)
@@ -143,15 +143,15 @@ def test_a_java_router_takes_every_structure_in_place_of_the_one_before(story: S
         before = handed.structure
 
 
-def test_published_seconds_and_the_first_end_only_rise(story: Story) -> None:
-    """A floodfill passes a structure on only if its first entry ends later than that of the one before."""
+def test_published_seconds_and_first_end_rise(story: Story) -> None:
+    """A floodfill forwards a structure only if its first entry ends later than that of the previous structure."""
     seconds = [handed.structure.published_s for handed in story.published]
     ends = [handed.first_end_s for handed in story.published]
     assert all(earlier < later for earlier, later in pairwise(seconds)), f"seed {story.seed}"
     assert all(earlier < later for earlier, later in pairwise(ends)), f"seed {story.seed}"
 
 
-def test_one_to_sixteen_entries_and_no_destination_twice(story: Story) -> None:
+def test_structure_has_1_to_16_distinct_destinations(story: Story) -> None:
     sizes = {len(handed.structure.leases) for handed in story.published}
     assert sizes <= set(range(1, LEAVES_MAX + 1))
     assert LEAVES_MAX in sizes
@@ -159,8 +159,8 @@ def test_one_to_sixteen_entries_and_no_destination_twice(story: Story) -> None:
         assert len({lease.destination_hash for lease in handed.structure.leases}) == len(handed.structure.leases)
 
 
-def test_what_is_out_there_always_has_fifteen_minutes_left(story: Story) -> None:
-    """Until the next publication; only the time in which a dead publisher is not replaced yet may come off it."""
+def test_published_structure_has_15_minutes_left(story: Story) -> None:
+    """Fifteen minutes remain until the next publication, minus the time to replace a failed publisher."""
     for earlier, later in pairwise(story.published):
         left_s = earlier.first_end_s - (NOW_S + later.at_s)
         same = earlier.plan.publication.server_id == later.plan.publication.server_id
@@ -168,27 +168,27 @@ def test_what_is_out_there_always_has_fifteen_minutes_left(story: Story) -> None
         assert left_s >= least_s, f"seed {story.seed}, second {later.at_s}: {left_s} s"
 
 
-def test_a_publisher_that_stays_publishes_no_sooner_and_no_later_than_it_may(story: Story) -> None:
+def test_publisher_interval_is_within_limits(story: Story) -> None:
     refreshes = changes = 0
     for earlier, later in pairwise(story.published):
         one, other = earlier.plan.publication, later.plan.publication
         if one.server_id != other.server_id:
             continue
         waited_s = later.at_s - earlier.at_s
-        says = f"seed {story.seed}, second {later.at_s}: after {waited_s} s"
-        assert waited_s <= LONGEST_REFRESH_S + 1, says
+        context = f"seed {story.seed}, second {later.at_s}: after {waited_s} s"
+        assert waited_s <= LONGEST_REFRESH_S + 1, context
         if later.is_first:
             continue
         if one.content_hash == other.content_hash:
             refreshes += 1
-            assert waited_s >= PACE.refresh_ms * (100 - JITTER_PERCENT) // 100_000, says
+            assert waited_s >= PACE.refresh_ms * (100 - JITTER_PERCENT) // 100_000, context
         else:
             changes += 1
-            assert waited_s >= PACE.change_ms // 1000, says
+            assert waited_s >= PACE.change_ms // 1000, context
     assert min(changes, refreshes) > 0
 
 
-def test_what_was_accepted_is_what_was_signed(story: Story) -> None:
+def test_accepted_publication_equals_signed_structure(story: Story) -> None:
     for handed in story.published:
         entries, publication = handed.plan.entries, handed.plan.publication
         assert content_hash(tuple(Leaf(each.destination, each.cost) for each in entries)) == publication.content_hash

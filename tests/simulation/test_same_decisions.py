@@ -1,10 +1,10 @@
-"""Any two servers that applied the same prefix of the log have decided the same, however they came to it.
+"""Servers that applied the same prefix of the log have the same state, regardless of how they reached it.
 
-The log is what a hostile world may put into it, as bytes: reports of servers with one master and with several, clock
-entries, publications by each node that thinks it is the publisher, every command in and out of its bounds, repetitions
-under one request id, and garbage. One server applies it in order; another one sees entries twice; a third starts anew
-at random places from its own snapshot, through bytes, and gets what it missed in one go. Time is simulated; a failure
-names its seed.
+The log holds everything that a hostile environment may write to it, as bytes: reports of servers with one or several
+masters, clock entries, publications by each node that considers itself the publisher, every command within and outside
+its limits, repetitions under one request id, and garbage. One server applies it in order. Another one receives entries
+twice. A third restarts at random places from its own snapshot, as bytes, and receives the missing entries together.
+Time is simulated; a failure names its seed.
 """
 
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ PACE = Pace()
 
 
 class World:
-    """Writes the log; it knows the farm's state, so that what it writes is sometimes right."""
+    """Writes the log; it tracks the farm's state, so that some entries are valid."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -70,7 +70,7 @@ class World:
         self.log: list[bytes] = []
 
     def write(self) -> None:
-        """One more entry."""
+        """Append one more entry."""
         self.now_ms += self.random.randint(0, PERIOD_MS // 3)
         raised = FIRST_LEVEL + 1 + len(self.log) - LEVEL_RAISED_AT
         made = Level(raised, VERSION_OF[raised]) if FIRST_LEVEL < raised <= SUPPORTED_LEVEL else self._entry()
@@ -81,7 +81,7 @@ class World:
         apply(self.farm, self.log, len(self.log) - 1)
 
     def _proven(self, made: Report | Clock | Publication | OperatorCommand | KafkaRecord | Level) -> bytes:
-        """Mostly signed as it should be; sometimes by another server, by a stranger, or not at all."""
+        """Return the signed entry; occasionally signed by another server or by an unknown node, or unsigned."""
         entry = encode(made)
         own = made.server_id if isinstance(made, Report | Clock | Publication) else self.random.randint(1, 5)
         match self.random.choices(range(4), (90, 4, 3, 3))[0] if not isinstance(made, Level) else 0:
@@ -135,7 +135,7 @@ class World:
         producer_id = self.random.choice((*producers, 1))
         following = producers[producer_id].sequence if producer_id in producers else 0
         produced = Produced(producer_id, 0, max(0, following + self.random.choice((0, 0, -1, 1))))
-        return self.random.choice((None, own, "no request of ours", request_text(reqid), str(produced), str(produced)))
+        return self.random.choice((None, own, "another request id", request_text(reqid), str(produced), str(produced)))
 
     def _report(self) -> Report:
         server_id = self.random.randint(1, 5)
@@ -171,7 +171,7 @@ class World:
 
 
 def apply(farm: Farm, log: list[bytes], place: int) -> None:
-    """Entry `place` (from 0) as every server takes it."""
+    """Apply entry `place` (from 0) as every server does."""
     farm.apply(place + 1, 1, READER.read(log[place]))
 
 
@@ -180,7 +180,7 @@ def fresh() -> Farm:
 
 
 async def restarted(farm: Farm) -> Farm:
-    """The server after a restart from its snapshot, which comes in chunks of any size."""
+    """Return the server after a restart from its snapshot, read in chunks."""
     content = b"".join(
         encode_farm(FarmSnapshot(farm.state, farm.tuning.period_ms, farm.sessions.dump(), reqids=farm.reqids.dump()))
     )
@@ -190,13 +190,13 @@ async def restarted(farm: Farm) -> Farm:
             yield content[start : start + 4_099]
 
     snapshot = await decode_farm(chunks())
-    again = fresh()
-    again.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
-    return again
+    restored = fresh()
+    restored.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
+    return restored
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to_it(seed: int) -> None:
+async def test_state_depends_only_on_log_prefix(seed: int) -> None:
     world = World(seed)
     random = Random(-1 - seed)
     stuttering, restarting = fresh(), fresh()
@@ -208,7 +208,7 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
             apply(stuttering, world.log, random.randrange(len(world.log)))
         if random.random() < 0.05:
             restarting = await restarted(restarting)
-            # Behind the snapshot it gets the rest of the log in one go.
+            # After the snapshot, it receives the rest of the log together.
             for place in range(restarting.state.applied_index, len(world.log)):
                 apply(restarting, world.log, place)
             assert restarting.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
@@ -223,8 +223,8 @@ async def test_servers_with_the_same_prefix_decide_the_same_however_they_came_to
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decides_the_same(seed: int) -> None:
-    """An older version takes what it does not know for a client's own JSON objects, and stops at the level."""
+def test_older_version_has_same_state_below_new_level(seed: int) -> None:
+    """An older version treats unknown kinds as a client's own JSON objects, and stops at the new level."""
     world, older, unknown = World(seed), fresh(), 0
     for _ in range(LEVEL_RAISED_AT):
         world.write()
@@ -241,36 +241,36 @@ def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decide
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_operators_allow_is_obeyed_after_every_entry(seed: int) -> None:
-    """No node publishes that may not; one to sixteen leaves or none, none of them excluded or of another master."""
+def test_state_obeys_operator_limits_after_every_entry(seed: int) -> None:
+    """Only permitted nodes publish. They publish at most sixteen leaves, none excluded or of another master."""
     world = World(seed)
     published = listed = 0
     for _ in range(ENTRIES):
         world.write()
-        state, says = world.farm.state, f"seed {seed}, entry {len(world.log)}: {world.log[-1][:80]!r}"
+        state, context = world.farm.state, f"seed {seed}, entry {len(world.log)}: {world.log[-1][:80]!r}"
         for name, master in state.masters.items():
             chosen = None if master.choice.server_id is None else state.servers[master.choice.server_id]
             if chosen is not None:
                 published += 1
                 part = chosen.report.part_in(name)
-                assert part is not None, says
-                assert part.publish_config is not PublishConfig.OFF, says
-                assert chosen.report.server_id not in state.removed, says
-            assert len(master.leaves) <= LEAVES_MAX, says
+                assert part is not None, context
+                assert part.publish_config is not PublishConfig.OFF, context
+                assert chosen.report.server_id not in state.removed, context
+            assert len(master.leaves) <= LEAVES_MAX, context
             listed += bool(master.leaves)
             for leaf in master.leaves:
-                assert hash_of(leaf.destination) not in state.weights.excluded, says
-                assert 0 <= leaf.cost <= 200, says
+                assert hash_of(leaf.destination) not in state.weights.excluded, context
+                assert 0 <= leaf.cost <= 200, context
             known = {leaf.destination for _, leaf in state.leaves_of(name)}
-            assert {leaf.destination for leaf in master.leaves} <= known, says
-            assert bool(master.leaves) == bool(known), f"{says}: what is known is listed, and nothing is never listed"
+            assert {leaf.destination for leaf in master.leaves} <= known, context
+            assert bool(master.leaves) == bool(known), f"{context}: known leaves are listed"
         for factor in state.weights.factors.values():
-            assert 500 <= factor.thousandths <= 2_000, says
+            assert 500 <= factor.thousandths <= 2_000, context
     assert published > 0
     assert listed > 0
 
 
-def test_the_logs_of_this_file_have_every_kind_of_entry_in_them() -> None:
+def test_random_logs_contain_every_kind_of_entry() -> None:
     kinds: set[str] = set()
     changes: set[str] = set()
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""The connections of the simulator: what they keep in order, what they lose, and what passes by."""
+"""The simulator's connections: order, losses, and heartbeats on a second connection."""
 
 import heapq
 from collections.abc import Callable
@@ -13,7 +13,7 @@ REPLY_TIMEOUT_MS = 300
 
 
 class Wire:
-    """A network that takes 5 ms for every message, and remembers what has arrived."""
+    """A network that delivers every message after 5 ms, and records deliveries."""
 
     def __init__(self, wiring: Wiring) -> None:
         self.now = 0
@@ -23,28 +23,28 @@ class Wire:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
         heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue), action))
 
     def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
-        """Whether the way is open."""
+        """Return True if the link is open."""
         return not self.is_cut
 
     def draw_delay_ms(self) -> int:
-        """Every message takes as long."""
+        """Return the same delay for every message."""
         return 5
 
     def draw_loss(self) -> bool:
-        """No message is lost."""
+        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, recipient: ServerId, message: Message) -> bool:
-        """A message has arrived."""
+        """Record a delivery."""
         self.arrived.append((self.now, recipient, message.correlation))
         return True
 
     def run(self, until_ms: int) -> list[tuple[int, ServerId, int]]:
-        """Let time pass; returns what arrived meanwhile: when, at whom, with which correlation."""
+        """Advance the time; return the deliveries as time, recipient and correlation."""
         self.arrived.clear()
         while self._queue and self._queue[0][0] <= until_ms:
             self.now, _, action = heapq.heappop(self._queue)
@@ -53,7 +53,7 @@ class Wire:
         return list(self.arrived)
 
     def ask(self, correlation: int, *entries: Entry) -> None:
-        """Server 1 sends an append, or a heartbeat if it has no entries."""
+        """Send an append from server 1, or a heartbeat if it has no entries."""
         self.connections.ask(
             ONE,
             TWO,
@@ -61,37 +61,37 @@ class Wire:
         )
 
     def answer(self, correlation: int) -> None:
-        """Server 2 answers it."""
+        """Send the reply of server 2."""
         self.connections.answer(TWO, ONE, AppendReply(term=1, success=True, next_index=1, correlation=correlation))
 
 
 ENTRY = Entry(1, EntryKind.COMMAND, b"x")
 
 
-def test_a_reply_that_is_known_waits_for_the_replies_to_earlier_requests() -> None:
-    # Given an append, and a heartbeat behind it
+def test_connection_replies_leave_in_request_order() -> None:
+    # Given an append, followed by a heartbeat
     wire = Wire(Wiring.ONE)
     wire.ask(1, ENTRY)
     wire.ask(2)
     assert wire.run(10) == [(5, TWO, 1), (5, TWO, 2)]
-    # When the answer to the heartbeat is known first, nothing is told
+    # When the reply to the heartbeat is known first, nothing is delivered
     wire.answer(2)
     assert wire.run(100) == []
-    # Then both replies arrive when the append is answered, in order
+    # Then both replies arrive in order after the append is answered
     wire.answer(1)
     assert wire.run(200) == [(105, ONE, 1), (105, ONE, 2)]
 
 
-def test_a_heartbeat_passes_by_a_connection_that_owes_a_reply_for_long_and_keeps_it_alive() -> None:
+def test_heartbeats_apart_keep_waiting_connection_alive() -> None:
     wire = Wire(Wiring.HEARTBEATS_APART)
     wire.ask(1, ENTRY)
-    # Given a disk that takes longer than a reply may take, and heartbeats that are answered at once
+    # Given a disk that takes longer than the reply timeout, and heartbeats that are answered immediately
     for correlation in range(2, 10):
         wire.run(wire.now + 100)
         wire.ask(correlation)
         wire.run(wire.now + 5)
         wire.answer(correlation)
-        # Then the reply to each arrives
+        # Then the reply to each heartbeat arrives
         assert wire.run(wire.now + 5) == [(wire.now, ONE, correlation)]
     # And the append may still be answered
     assert wire.now > 2 * REPLY_TIMEOUT_MS
@@ -99,13 +99,13 @@ def test_a_heartbeat_passes_by_a_connection_that_owes_a_reply_for_long_and_keeps
     assert wire.run(wire.now + 5) == [(wire.now, ONE, 1)]
 
 
-def test_a_connection_that_owes_a_reply_for_too_long_is_lost_with_all_that_is_on_it() -> None:
+def test_connection_overdue_reply_breaks_connection() -> None:
     wire = Wire(Wiring.ONE)
     wire.ask(1, ENTRY)
     wire.run(REPLY_TIMEOUT_MS - 100)
     wire.ask(2)
     wire.run(REPLY_TIMEOUT_MS + 50)
-    # When both are answered after that, no caller hears of it
+    # When both are answered later, no reply is delivered
     wire.answer(1)
     wire.answer(2)
     assert wire.run(1_000) == []
@@ -114,7 +114,7 @@ def test_a_connection_that_owes_a_reply_for_too_long_is_lost_with_all_that_is_on
     assert wire.run(2_000) == [(1_005, TWO, 3)]
 
 
-def test_what_is_under_way_is_lost_when_the_way_is_cut_or_an_end_stops() -> None:
+def test_connection_cut_or_stopped_loses_messages() -> None:
     for stops in (False, True):
         wire = Wire(Wiring.ONE)
         wire.ask(1)

@@ -1,4 +1,4 @@
-"""The simulator's connections of a KRaft quorum: what they carry, hold up, refuse and try again."""
+"""The simulator's connections of a KRaft quorum: transmission, delays, refusals and retries."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ RATES = KafkaRates(static=False, old_versions=0, busy=0, lost_directories=0, los
 
 @dataclass
 class SimulatedHost:
-    """A server behind its connections."""
+    """A server with simulated connections."""
 
     key: ReplicaKey
     answering: Answering = field(default_factory=lambda: Answering(None))
@@ -59,28 +59,28 @@ class SimulatedHost:
     extensions: list[PeerExtensions] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """It is up."""
+        """Create the parts of a running server."""
         names = QuorumNames(self.key, (Endpoint("CONTROLLER", "10.0.0.1", 9093),), VOTERS)
         replies = QuorumReplies(names, batches_for_replicas, lambda: self.answering)
         self.node = KafkaNode(names, replies, KraftTransport(names, entries_of, random=Random(1)))
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """It never sleeps."""
+        """Run `action` immediately: the server never pauses."""
         action()
 
     def step(self, event: Event) -> None:
-        """Its core learns something."""
+        """Record the extensions passed to its core."""
         assert isinstance(event, PeerExtensions)
         self.extensions.append(event)
 
 
 class Wire:
-    """A network that takes 5 ms for every message, with two servers."""
+    """A network of two servers that delivers every message after 5 ms."""
 
     def __init__(self, second: ReplicaKey = TWO, rates: KafkaRates = RATES) -> None:
         self.now = 0
         self.is_cut = False
-        self.told: list[QuorumResponse] = []
+        self.responses: list[QuorumResponse] = []
         self.hosts = {ONE: SimulatedHost(ONE), second: SimulatedHost(second)}
         profile = replace(draw_profile(Random(1), STRATEGIES["kraft"]), reply_timeout_ms=300)
         hosts: dict[ServerId, SimulatedHost] = {host.key: host for host in self.hosts.values()}
@@ -89,38 +89,38 @@ class Wire:
         self._delivered: list[Message] = []
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
 
-    # What the connections ask of a judge.
+    # The judge's interface.
 
-    def answered(self, _answerer: ServerId, _asked: Request, response: QuorumResponse) -> None:
-        """A response leaves."""
-        self.told.append(response)
+    def answered(self, _answerer: ServerId, _request: Request, response: QuorumResponse) -> None:
+        """Record a response."""
+        self.responses.append(response)
 
-    def heard(self, *_details: object) -> None:
-        """A response has arrived."""
+    def response_received(self, *_details: object) -> None:
+        """Ignore a received response."""
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
         heapq.heappush(self._queue, (self.now + delay_ms, len(self._queue) + self.now * 1_000, action))
 
     def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
-        """Whether the way is open."""
+        """Return True if the link is open."""
         return not self.is_cut
 
     def draw_delay_ms(self) -> int:
-        """Every message takes as long."""
+        """Return the same delay for every message."""
         return WAY_MS
 
     def draw_loss(self) -> bool:
-        """No message is lost."""
+        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        """A message has arrived."""
+        """Record a delivery."""
         self._delivered.append(message)
         return True
 
     def run(self, for_ms: int) -> list[Message]:
-        """Let time pass; returns what arrived meanwhile."""
+        """Advance the time; return the deliveries."""
         until_ms = self.now + for_ms
         self._delivered.clear()
         while self._queue and self._queue[0][0] <= until_ms:
@@ -130,13 +130,13 @@ class Wire:
         return list(self._delivered)
 
     def taken(self, request: Request) -> Message:
-        """Server 1 asks; returns what server 2 gets, over a connection that opens first."""
+        """Send a request from server 1 over a new connection; return the request that server 2 receives."""
         self.links.ask(ONE, TWO, request)
         (taken,) = self.run(3 * WAY_MS)
         return taken
 
 
-def test_a_fetch_and_its_entries_come_through_the_bytes_as_they_were() -> None:
+def test_links_fetch_and_entries_survive_encoding() -> None:
     wire = Wire()
     taken = wire.taken(FETCH)
     assert isinstance(taken, Fetch)
@@ -149,7 +149,7 @@ def test_a_fetch_and_its_entries_come_through_the_bytes_as_they_were() -> None:
     assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=3, correlation=701, entries=entries)]
 
 
-def test_a_parked_fetch_holds_up_the_next_fetch_and_no_vote() -> None:
+def test_links_parked_fetch_delays_fetches_only() -> None:
     wire = Wire()
     parked = wire.taken(FETCH)
     wire.links.ask(ONE, TWO, replace(FETCH, correlation=702))
@@ -157,14 +157,14 @@ def test_a_parked_fetch_holds_up_the_next_fetch_and_no_vote() -> None:
     wire.links.ask(ONE, TWO, VOTE)
     (vote,) = wire.run(50)
     assert isinstance(vote, RequestVote)
-    # Then the answer to the first lets the second through
+    # Then the response to the first releases the second
     assert isinstance(parked, Fetch)
     wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=parked.correlation))
     assert [type(message) for message in wire.run(WAY_MS)] == [Fetch, FetchReply]
 
 
-def test_a_server_in_the_place_of_one_without_its_directory_answers_for_itself_only() -> None:
-    """It has the address and the id of the voter that is asked for; the core of neither side hears of it."""
+def test_links_successor_refuses_request_for_lost_directory() -> None:
+    """The successor has the address and the id of the requested voter; neither core receives anything."""
     wire = Wire(ANOTHER_TWO)
     wire.links.ask(ONE, TWO, VOTE)
     assert wire.run(100) == []
@@ -172,14 +172,14 @@ def test_a_server_in_the_place_of_one_without_its_directory_answers_for_itself_o
     assert wire.marks.counts["answer that says nothing about the quorum"] == 1
 
 
-def test_a_busy_server_is_asked_in_vain() -> None:
+def test_links_busy_server_delivers_nothing() -> None:
     wire = Wire(rates=replace(RATES, busy=1))
     wire.links.ask(ONE, TWO, VOTE)
     assert wire.run(100) == []
     assert wire.marks.counts["answer that says nothing about the quorum"] == 1
 
 
-def test_a_pre_vote_is_kept_back_from_a_peer_that_has_no_form_for_it() -> None:
+def test_links_pre_vote_not_sent_to_older_version() -> None:
     wire = Wire()
     wire.hosts[TWO].versions = {**VERSIONS, ApiKey.VOTE: (0, 1)}
     wire.links.ask(ONE, TWO, replace(VOTE, pre_vote=True))
@@ -188,17 +188,17 @@ def test_a_pre_vote_is_kept_back_from_a_peer_that_has_no_form_for_it() -> None:
     assert wire.marks.counts["pre-vote that the peer has no form for"] == 1
 
 
-def test_a_high_watermark_is_not_told_before_its_leader_has_committed_in_its_epoch() -> None:
-    for began, told in ((3, 3), (4, 0)):
+def test_links_high_watermark_requires_commit_in_epoch() -> None:
+    for began, sent in ((3, 3), (4, 0)):
         wire = Wire()
         wire.hosts[TWO].answering = Answering(TWO, term=4, began=LogId(began, 4))
         taken = wire.taken(FETCH)
         assert isinstance(taken, Fetch)
         wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation))
-        assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=told, correlation=701)]
+        assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=sent, correlation=701)]
 
 
-def test_a_request_that_cannot_be_sent_is_tried_again_until_it_is_too_old() -> None:
+def test_links_unsent_request_retried_until_expired() -> None:
     for cut_ms, comes in ((100, True), (400, False)):
         wire = Wire()
         wire.is_cut = True
@@ -208,7 +208,7 @@ def test_a_request_that_cannot_be_sent_is_tried_again_until_it_is_too_old() -> N
         assert bool(wire.run(2_000)) is comes
 
 
-def test_an_answer_is_lost_with_its_connection() -> None:
+def test_links_reply_is_lost_with_connection() -> None:
     wire = Wire()
     taken = wire.taken(VOTE)
     wire.links.stopped(ONE)
@@ -216,7 +216,7 @@ def test_an_answer_is_lost_with_its_connection() -> None:
     assert wire.run(100) == []
 
 
-def test_an_announcement_comes_from_the_voter_with_the_id_that_it_names() -> None:
+def test_links_announcement_has_sender_of_its_id() -> None:
     wire = Wire()
     taken = wire.taken(BeginQuorumEpoch(term=4, leader=ONE, correlation=703, cluster_id=CLUSTER))
     assert taken == BeginQuorumEpoch(term=4, leader=ONE, correlation=taken.correlation, cluster_id=CLUSTER)
@@ -224,7 +224,7 @@ def test_an_announcement_comes_from_the_voter_with_the_id_that_it_names() -> Non
     assert wire.run(WAY_MS) == [BeginQuorumEpochReply(term=4, leader=ONE, correlation=703)]
 
 
-def test_servers_of_a_history_have_directories_unless_their_voters_are_told() -> None:
+def test_history_server_directories_match_static_voters() -> None:
     seen: set[tuple[bool, bool]] = set()
     for seed in range(60):
         profile = draw_profile(Random(seed), STRATEGIES["kraft"])
@@ -236,7 +236,7 @@ def test_servers_of_a_history_have_directories_unless_their_voters_are_told() ->
     assert seen == {(True, False), (False, True), (False, False)}
 
 
-def test_what_clients_write_are_batches_of_producers_whose_sequences_come_round() -> None:
+def test_client_batch_sequences_wrap_around() -> None:
     firsts: list[Index] = []
     for seed in range(20):
         commands = KafkaCommands(Random(seed), 5)
@@ -245,7 +245,7 @@ def test_what_clients_write_are_batches_of_producers_whose_sequences_come_round(
     assert set(firsts) == {4, 2**31 - 1}
 
 
-def test_a_history_has_leader_changes_voters_and_batches_in_it() -> None:
+def test_history_contains_leader_changes_and_voters() -> None:
     lines: list[str] = []
     run_history(3, SHORT, STRATEGIES["kraft"], lines.append)
     assert any("EntryKind.CONTROL" in line for line in lines)

@@ -1,4 +1,4 @@
-"""The simulator's ØMQ sockets: what the wire loses, what is repeated, and what servers of the package are spared."""
+"""The simulator's ØMQ sockets: losses on the wire, repetitions, and servers of the package."""
 
 import heapq
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Server, Ser
 from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.marks import Marks
 from tests.simulation.consensus.profile import STRATEGIES, draw_profile
-from tests.simulation.consensus.zmq_sockets import ZmqSockets, told_members
+from tests.simulation.consensus.zmq_sockets import ZmqSockets, members_in_reply
 
 ONE, TWO, THREE = (Server(f"peer {number}", f"tcp://10.0.0.{number}:7669") for number in (1, 2, 3))
 LEADER, FOLLOWER = ONE.server_id, TWO.server_id
@@ -20,7 +20,7 @@ REPEAT_MS = 50
 
 @dataclass
 class SimulatedHost:
-    """A server behind its sockets."""
+    """A server with simulated sockets."""
 
     wire: "Wire"
     configuration: Configuration | None = Configuration((ONE, TWO))  # noqa: RUF009 - it cannot change
@@ -28,16 +28,16 @@ class SimulatedHost:
 
     @property
     def clock_ms(self) -> int:
-        """It has the time of the world."""
+        """Return the simulated time."""
         return self.wire.now
 
     def when_awake(self, action: Callable[[], None]) -> None:
-        """It never sleeps."""
+        """Run `action` immediately: the server never pauses."""
         action()
 
 
 class Wire:
-    """A network that takes 5 ms for every message, with two servers; `package`: the follower is of the package."""
+    """A network of two servers that delivers every message after 5 ms; `package`: the follower is of the package."""
 
     def __init__(self, *, package: bool = False) -> None:
         self.now = 0
@@ -50,49 +50,49 @@ class Wire:
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
 
-    # What the sockets ask of a judge.
+    # The judge's interface.
 
-    def asked(self, *_details: object) -> None:
-        """A request leaves."""
+    def check_request(self, *_details: object) -> None:
+        """Ignore a request."""
 
     def arrived(self, *_details: object) -> None:
-        """A request is taken up."""
+        """Ignore a processed request."""
 
     def acknowledged(self, *_details: object) -> None:
-        """A success leaves."""
+        """Ignore an acknowledgement."""
 
     def follows_package(self, _server: ServerId) -> bool:
-        """Whether the follower is of the package."""
+        """Return True if the follower is one of the package."""
         return self.package
 
     def end_of(self, _server: ServerId) -> Index:
-        """Where the follower's log ends."""
+        """Return the last index of the follower's log."""
         return self.end
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_ms`."""
+        """Run `action` in `delay_ms`."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + delay_ms, self._sequence, action))
 
     def reaches(self, _sender: ServerId, _recipient: ServerId) -> bool:
-        """Every way is open."""
+        """Return True: every link is open."""
         return True
 
     def draw_delay_ms(self) -> int:
-        """Every message takes as long."""
+        """Return the same delay for every message."""
         return 5
 
     def draw_loss(self) -> bool:
-        """No message is lost."""
+        """Lose no message."""
         return False
 
     def deliver(self, _sender: ServerId, _recipient: ServerId, message: Message) -> bool:
-        """A message has arrived."""
+        """Record a delivery."""
         self.delivered.append(message)
         return True
 
     def run(self, for_ms: int) -> list[Message]:
-        """Let time pass; returns what arrived meanwhile."""
+        """Advance the time; return the deliveries."""
         until_ms = self.now + for_ms
         self.delivered.clear()
         while self._queue and self._queue[0][0] <= until_ms:
@@ -102,7 +102,7 @@ class Wire:
         return list(self.delivered)
 
     def taken(self, previous: Index, *entries: Entry, commit: Index = 0) -> AppendEntries:
-        """The leader sends an append; returns what the follower gets."""
+        """Send an append from the leader; return the request that the follower receives."""
         self.sockets.ask(
             LEADER,
             FOLLOWER,
@@ -115,7 +115,7 @@ class Wire:
         return request
 
     def answered(self, request: AppendEntries, next_index: Index, *, success: bool = True) -> list[Message]:
-        """The follower answers; returns what the leader gets."""
+        """Send the follower's reply; return the messages that the leader receives."""
         self.sockets.answer(
             FOLLOWER,
             LEADER,
@@ -124,19 +124,19 @@ class Wire:
         return self.run(10)
 
 
-def test_an_append_and_its_answer_come_through_the_frames_as_they_were() -> None:
+def test_sockets_append_and_reply_survive_encoding() -> None:
     wire = Wire()
     request = wire.taken(3, ENTRY, commit=2)
     assert (request.previous, request.entries, request.commit) == (LogId(3, 1), (ENTRY,), 2)
     assert wire.answered(request, 5) == [AppendReply(term=1, success=True, next_index=5, correlation=700)]
 
 
-def test_a_success_that_covers_less_than_was_sent_is_not_told() -> None:
+def test_sockets_partial_success_is_not_sent() -> None:
     wire = Wire()
     assert wire.answered(wire.taken(3, ENTRY), 4) == []
 
 
-def test_a_server_of_the_package_names_no_place_where_terms_differ() -> None:
+def test_package_refusal_has_hint_only_for_short_log() -> None:
     wire = Wire(package=True)
     wire.end = 9
     (reply,) = wire.answered(wire.taken(9), 2, success=False)
@@ -148,7 +148,7 @@ def test_a_server_of_the_package_names_no_place_where_terms_differ() -> None:
     assert reply.next_index == 5
 
 
-def test_a_repetition_gets_the_same_reply_and_reaches_no_core() -> None:
+def test_sockets_repetition_reaches_no_core() -> None:
     wire = Wire()
     request = wire.taken(3, ENTRY)
     wire.run(REPEAT_MS)
@@ -156,7 +156,7 @@ def test_a_repetition_gets_the_same_reply_and_reaches_no_core() -> None:
     assert wire.run(3 * REPEAT_MS) == []
 
 
-def test_a_request_is_repeated_over_a_new_connection_unless_the_follower_may_have_committed_what_it_brings() -> None:
+def test_sockets_committing_append_not_repeated_on_reconnect() -> None:
     for commit, times in ((3, 1), (4, 0)):
         wire = Wire()
         wire.taken(3, ENTRY, commit=commit)
@@ -164,7 +164,7 @@ def test_a_request_is_repeated_over_a_new_connection_unless_the_follower_may_hav
         assert len(wire.run(2 * REPEAT_MS - 10)) == times
 
 
-def test_a_snapshot_waits_for_its_members_and_comes_with_those_of_now() -> None:
+def test_sockets_snapshot_has_current_members() -> None:
     wire = Wire()
     wire.hosts[LEADER].configuration = Configuration((ONE, THREE), (ONE, TWO))
     chunk = InstallSnapshot(
@@ -187,11 +187,11 @@ def test_a_snapshot_waits_for_its_members_and_comes_with_those_of_now() -> None:
     assert wire.run(10) == [replace(installed, correlation=700)]
 
 
-def test_members_that_do_not_change_are_told_as_they_are() -> None:
-    assert told_members(Configuration((ONE, TWO))) == Configuration((ONE, TWO))
+def test_requested_members_without_change_equal_voters() -> None:
+    assert members_in_reply(Configuration((ONE, TWO))) == Configuration((ONE, TWO))
 
 
-def test_servers_of_a_history_have_ids_that_are_strings() -> None:
+def test_history_server_ids_are_strings() -> None:
     lines: list[str] = []
     run_history(3, SHORT, STRATEGIES["zmq"], lines.append)
     assert any("server_id='peer 1'" in line for line in lines)

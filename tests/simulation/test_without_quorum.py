@@ -1,10 +1,10 @@
-"""Farms that fall into parts without a quorum, by chance: each part goes on publishing, and the log takes over again.
+"""Farms that split randomly into parts without a quorum: each part keeps publishing until the log continues.
 
-Each story is a seed. Servers of a farm have committed a while; then the farm falls into parts that see only themselves,
-and changes its parts a few times, while servers' health changes; then the log moves again. What must hold, whatever the
-parts and however their clocks are off: exactly one server of each part publishes, if one is able; what each server
-hands over has entries and rises in its seconds; no part's structure is older than a refresh; and what is committed
-afterwards is later than everything before.
+Each story is a seed. Servers of a farm have committed for a while. Then the farm splits into parts that see only
+themselves; the parts and the servers' health change a few times. Then the log continues. The checks apply to any parts
+and any clock errors. Exactly one server of each part publishes, if one is able. Every published structure has entries,
+and its seconds rise per server. No part's structure is older than a refresh. The first committed publication afterwards
+is later than all before.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ LONGEST_WAIT_MS = PACE.refresh_ms * (100 + JITTER_PERCENT) // 100
 
 @dataclass
 class Story:
-    """One farm, and who sees whom."""
+    """One farm and its current parts."""
 
     random: Random
     log: Log = field(default_factory=Log)
@@ -35,12 +35,12 @@ class Story:
     node_ids: dict[int, bytes] = field(default_factory=dict)
     parts: list[frozenset[int]] = field(default_factory=list)
     ahead_ms: dict[int, int] = field(default_factory=dict)
-    """How far each server's reckoning of log time is off."""
+    """Error of each server's estimate of log time."""
     joined_ms: dict[int, int] = field(default_factory=dict)
-    """Since when each server is in its part."""
+    """Time when each server joined its part."""
 
     def begin(self) -> None:
-        """The farm has a publisher, and the log stops."""
+        """Choose a publisher; then the log stops."""
         servers = range(1, self.random.randint(2, 7) + 1)
         self.node_ids = {each: self.random.randbytes(8) for each in servers}
         self.ahead_ms = {each: self.random.randint(-10_000, 10_000) for each in servers}
@@ -50,7 +50,7 @@ class Story:
         self.publish_with_quorum()
 
     def report(self, server_id: int) -> Report:
-        """How the server is now; one in five holds no key, one in five has an ill leaf."""
+        """Return the server's current report; one in five has no key, one in five has an unhealthy leaf."""
         key_less = self.node_ids[server_id][0] < 51
         last = self.handed_over.get(server_id)
         return report(
@@ -62,12 +62,12 @@ class Story:
         )
 
     def commit_time(self, ahead_ms: int) -> None:
-        """The log moves on."""
+        """Advance the log."""
         self.now_ms += ahead_ms
         self.log.append(Clock(self.now_ms, 1, PERIOD_MS))
 
     def publish_with_quorum(self) -> Publication | None:
-        """What the chosen publisher commits now, if anything."""
+        """Commit the next publication of the chosen publisher; return it, or None."""
         server_id = self.log.publisher
         if server_id is None:
             return None
@@ -81,12 +81,12 @@ class Story:
 
     @property
     def state(self) -> FarmState:
-        """The last one that all know of."""
+        """Return the last state known to all servers."""
         admitted = {each: Admitted(node_id) for each, node_id in self.node_ids.items()}
         return replace(self.log.farm.state, admitted=admitted)
 
     def fall_apart(self) -> None:
-        """New parts; some servers are in none, being dead."""
+        """Split the farm into new parts; servers in no part are down."""
         alive = [each for each in self.node_ids if self.random.random() < 0.8]
         sides = self.random.randint(1, 3)
         placed = {each: self.random.randrange(sides) for each in alive}
@@ -98,7 +98,7 @@ class Story:
                     self.joined_ms[each] = self.now_ms
 
     def step(self) -> None:
-        """A few seconds of outage."""
+        """Run a few seconds of the outage."""
         self.now_ms += STEP_MS
         for part in self.parts:
             views = {each: LocalObservations(self.report(each), part - {each}) for each in sorted(part)}
@@ -115,7 +115,7 @@ class Story:
                 assert age_ms <= LONGEST_WAIT_MS + STEP_MS + abs(self.ahead_ms[publisher])
 
     def let_publish(self, server_id: int, around: LocalObservations) -> None:
-        """What this server hands over, if it is the one."""
+        """Publish from this server if it is the acting publisher."""
         held = self.handed_over.get(server_id)
         own_ms = self.now_ms + self.ahead_ms[server_id]
         planned = plan_without_quorum(self.state, MASTER, TUNING, PACE, around, own_ms, handed_over=held)
@@ -127,12 +127,12 @@ class Story:
         self.handed_over[server_id] = planned.publication
 
     def committed_seconds(self) -> list[int]:
-        """What the log knows."""
+        """Return the seconds of the committed publication, if any."""
         known = self.state.masters.get(MASTER)
         return [] if known is None or known.publication is None else [known.publication.published_s]
 
     def end(self) -> None:
-        """All are there again: they report, and a publisher goes on."""
+        """End the outage: all servers report, and a publisher continues."""
         latest_s = max((each.published_s for each in self.handed_over.values()), default=0)
         self.commit_time(1_000)
         self.log.append(*(self.report(each) for each in self.node_ids))
@@ -148,7 +148,7 @@ class Story:
 
 
 @over_seeds(40)
-def test_every_part_of_a_farm_goes_on_publishing_and_the_log_takes_over_later(seed: int) -> None:
+def test_split_farm_parts_publish_until_log_continues(seed: int) -> None:
     story = Story(Random(seed))
     story.begin()
     for _ in range(story.random.randint(1, 4)):

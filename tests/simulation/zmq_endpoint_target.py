@@ -1,15 +1,15 @@
-"""What the fuzz of ØMQ Raft has an endpoint for clients go through: conversations with four clients, mostly hostile.
+"""The endpoint target of the ØMQ Raft fuzz: conversations with four clients, mostly hostile.
 
-    64 steps ─▶ a message, changed or not │ the confirmation that is due │ a change of the log │ a pause
-                  └─▶ every reply is judged by the log; at the end nothing may be left
+    64 steps ─▶ a message, mutated or not │ the confirmation that is due │ a change of the log │ a pause
+                  └─▶ every reply is checked against the log; at the end nothing may be left
 
-What must hold: `receive` raises nothing; a reply goes to a client that asked under this request id, and says what the
-log says: entries and chunks of a snapshot are those that stand there, they follow what the client asked for or what it
-was sent before, and an update has the index that the log gave it. No more is under way, and no more bytes are
-unconfirmed, than the options permit. When the last stream has expired and the log has answered, there is no state.
+The checks: `receive` raises nothing. A reply goes to a client that sent a request with this id, and matches the log:
+entries and chunks of a snapshot equal the stored ones and follow the requested or last sent place, and an update has
+its index in the log. Pending requests and unconfirmed bytes remain within the options. After the last stream has
+expired and the log has answered, no state is left.
 
-The options are small, so that each limit is reached. `--count` counts conversations. What tasks do in the same moment,
-trio does in any order, so a conversation that fails once may hold the next time.
+The options are small, so that each limit is reached. `--count` counts conversations. trio runs tasks of the same moment
+in any order, so a conversation that fails once may pass the next time.
 """
 
 from collections import defaultdict
@@ -53,7 +53,7 @@ MOST_UNDER_WAY: Final = STREAMS.high_watermark + 2 * OPTIONS.unanswered
 
 
 class Step(msgspec.Struct, array_like=True):
-    """One thing that happens: frames from a client, its due confirmation, a change of the log, or a pause."""
+    """One action: frames from a client, its due confirmation, a change of the log, or a pause."""
 
     kind: str
     identity: bytes = b""
@@ -66,12 +66,12 @@ class DecidingLog(FakeLog):
     """A log that decides by the last byte of a request id."""
 
     indexes: dict[bytes, int] = field(default_factory=dict)
-    """Of the updates that were accepted."""
+    """Indexes of accepted updates."""
     finals: list[Callable[[], None]] = field(default_factory=list)
-    """The final answers that are due."""
+    """Pending final answers."""
 
     def update(self, request: wire.UpdateRequest, user: str | None, answer: Callable[[wire.UpdateReply], None]) -> None:
-        """Accept a quarter; ignore a quarter."""
+        """Accept a quarter of the updates, and ignore a quarter."""
         del user
         request_id = request.request_id
         if request_id[-1] % 4 == 0:
@@ -84,7 +84,7 @@ class DecidingLog(FakeLog):
             answer(wire.UpdateRedirect(request_id, None))
 
     def change(self, request: wire.ChangeRequest, answer: Callable[[wire.ChangeReply], None]) -> None:
-        """Accept a half of what a leader may."""
+        """Accept half of the changes if the log is the leader's."""
         request_id = request.request_id
         if not self.is_leader:
             answer(wire.ChangeRedirect(request_id, self.leader))
@@ -98,7 +98,7 @@ class DecidingLog(FakeLog):
 
 
 class Conversation:
-    """An endpoint, its log and what four clients were sent."""
+    """An endpoint, its log and the messages sent to four clients."""
 
     def __init__(self) -> None:
         self.log = DecidingLog([update_entry(number, 1 + number * 97 % 1_500) for number in range(1, 60)])
@@ -106,14 +106,14 @@ class Conversation:
         self.outcomes: set[str] = set()
         self._entries = list(self.log.entries)
         self._snapshots = dict[LogId, bytes]()
-        self._asked: dict[tuple[bytes, bytes], set[type[wire.ClientRequest]]] = defaultdict(set)
+        self._requested: dict[tuple[bytes, bytes], set[type[wire.ClientRequest]]] = defaultdict(set)
         self._places: dict[tuple[bytes, bytes], set[int]] = defaultdict(set)
         self._offsets: dict[tuple[bytes, bytes], set[int]] = defaultdict(set)
         self._due: dict[bytes, list[wire.EntriesRequest]] = defaultdict(list)
         self.endpoint = ClientEndpoint(self.log, IDENT, self._reply, options=OPTIONS, custom=self._custom)
 
     async def play(self, steps: Sequence[Step]) -> None:
-        """Everything in order, then until nothing is left."""
+        """Run all steps, then wait until nothing is left."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.endpoint.run)
             for step in steps:
@@ -156,7 +156,7 @@ class Conversation:
         else:
             if not isinstance(request, wire.RequestVoteRpc | wire.AppendEntriesRpc | wire.InstallSnapshotRpc):
                 key = identity, request.request_id
-                self._asked[key].add(type(request))
+                self._requested[key].add(type(request))
                 if isinstance(request, wire.EntriesRequest):
                     self._places[key] |= {request.previous_index}
                     self._offsets[key] |= {0, request.snapshot_offset or 0}
@@ -190,7 +190,7 @@ class Conversation:
         if not self.has_room:
             return False
         key = identity, frames[0]
-        for asked in self._asked[key]:
+        for asked in self._requested[key]:
             try:
                 reply = decode_reply(asked, frames)
             except ZmqRaftError:
@@ -198,7 +198,7 @@ class Conversation:
             if self._is_right(key, reply):
                 self.outcomes.add(type(reply).__name__)
                 return True
-        raise FuzzError(f"{identity!r} is answered {frames!r}, having asked {self._asked[key]}")
+        raise FuzzError(f"{identity!r} got the reply {frames!r} to the requests {self._requested[key]}")
 
     def _is_right(  # noqa: PLR0911 - one case per reply
         self, key: tuple[bytes, bytes], reply: wire.ClientReply
@@ -249,7 +249,7 @@ class Conversation:
 
 
 class EndpointTarget:
-    """An endpoint for clients, with four of them."""
+    """An endpoint for clients, with four clients."""
 
     name = "endpoint"
     expected = frozenset(
@@ -272,11 +272,11 @@ class EndpointTarget:
     )
 
     def make(self, random: Random) -> list[bytes]:
-        """The steps of a conversation, one frame each."""
+        """Return the steps of a conversation, one frame each."""
         return [msgspec.msgpack.encode(self._step(random)) for _ in range(STEPS)]
 
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
-        """Every reply is right, and nothing is left."""
+        """Check that every reply is right, and that nothing is left."""
         del random
         conversation = Conversation()
         steps = [msgspec.msgpack.decode(frame, type=Step) for frame in frames]

@@ -1,10 +1,10 @@
-"""Fuzzing of what reads ØMQ Raft: `python -m tests.simulation zmq-raft-fuzz --what W --count N`.
+"""Fuzzing of the readers of ØMQ Raft: `python -m tests.simulation zmq-raft-fuzz --what W --count N`.
 
-    W (requests, replies, broadcasts, endpoint; all if left out) ─▶ an input ─▶ the target's check ─▶ its outcomes
+    W (requests, replies, broadcasts, endpoint; default: all) ─▶ an input ─▶ the target's check ─▶ its outcomes
 
-An input is an array of frames in MessagePack. What must hold for each is its target's (`zmq_raft_targets`,
-`zmq_endpoint_target`). For all of them it is what `fuzzing` asks for: every kind of message as well as refusals occur.
-An input of the endpoint is a conversation of 64 messages, and `--count` counts conversations.
+An input is an array of frames in MessagePack. The target defines its checks (`zmq_raft_targets`,
+`zmq_endpoint_target`). `fuzzing` checks all inputs: every kind of message and refusals must occur. An input of the
+endpoint is a conversation of 64 messages, and `--count` counts conversations.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ TARGETS: Final[dict[str, Callable[[], Target]]] = {
 
 
 def subject(target: Target) -> Subject:
-    """One of the targets."""
+    """Return the subject of a target."""
     return Subject(
         make=lambda random: msgspec.msgpack.encode(target.make(random)),
         check=lambda data, random: target.check(msgspec.msgpack.decode(data, type=list[bytes]), random),
@@ -33,7 +33,7 @@ def subject(target: Target) -> Subject:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fuzz; 0 if everything held."""
+    """Fuzz; return 0 if every check passed."""
     parser = options_of("zmq-raft-fuzz", __doc__)
     parser.add_argument(
         "--what",

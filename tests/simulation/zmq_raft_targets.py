@@ -1,11 +1,11 @@
-"""What the fuzz of ØMQ Raft puts under fire: decoders of requests, replies and broadcasts.
+"""Fuzz targets for ØMQ Raft: decoders of requests, replies and broadcasts.
 
-    a message, or frames of every type at their extremes ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
+    a message, or frames of every type with extremes ─▶ up to six mutations ─▶ decode ─▶ encode ─▶ decode
 
-An input is a multipart message; of a reply the first frame names the request. What must hold for each: nothing is
-raised but `ZmqRaftError`; what was decoded is encoded to a message that means the same, or, if a list of peers is
-malformed, not at all; and a decoder uses no more memory than a small multiple of what it reads (looked at for every
-fiftieth input, for that takes long). The limits are small here, so that inputs go beyond them.
+An input is a multipart message; for a reply, the first frame is the type of the request. The checks of each input: only
+`ZmqRaftError` is raised. A decoded message is encoded to one with the same meaning, or refused if a list of peers is
+malformed. A decoder uses at most a small multiple of the input's size in memory (measured for every fiftieth input,
+because it takes long). The limits are small, so that inputs exceed them.
 """
 
 import struct
@@ -145,25 +145,25 @@ BROADCASTS: Final = (
 
 
 class Target(Protocol):
-    """What is under fire. `expected`: outcomes that must occur in a run worth its name."""
+    """One fuzz target. `expected`: outcomes that must occur in every useful run."""
 
     name: str
     expected: frozenset[str]
 
     def make(self, random: Random) -> list[bytes]:
-        """The frames of one input; some are as they should be."""
+        """Return the frames of one input; some are valid."""
 
     def check(self, frames: Sequence[bytes], random: Random) -> Sequence[str]:
-        """The outcomes of one input."""
+        """Return the outcomes of one input."""
 
 
 def uint(number: int) -> bytes:
-    """The shortest form of a number, whatever its size."""
+    """Return the shortest encoding of a number of any size."""
     return number.to_bytes((number.bit_length() + 7) // 8 or 1, "little")
 
 
 def packed(*values: object) -> list[bytes]:
-    """Each in MessagePack."""
+    """Return each value in MessagePack."""
     return [msgspec.msgpack.encode(value) for value in values]
 
 
@@ -220,7 +220,7 @@ PIECES: Final = (
 
 
 def anything(random: Random) -> bytes:
-    """A frame of any type, mostly at an extreme."""
+    """Return a frame of any type, mostly with an extreme."""
     match random.randrange(8):
         case 0 | 1:
             return random.choice(NUMBERS)
@@ -237,7 +237,7 @@ def anything(random: Random) -> bytes:
 
 
 def mutated(frames: Sequence[bytes], random: Random) -> list[bytes]:
-    """The frames after up to six mutations; some stay as they are."""
+    """Return the frames after up to six mutations; some remain as they are."""
     changed = list(frames)
     for _ in range(random.choice((0, 1, 1, 1, 2, 3, MUTATIONS_MAX))):
         at = random.randrange(len(changed) + 1)
@@ -258,7 +258,7 @@ def mutated(frames: Sequence[bytes], random: Random) -> list[bytes]:
 
 
 def cut(frame: bytes, random: Random) -> bytes:
-    """The frame with a bit turned, a byte put in or its end taken off."""
+    """Return the frame with a flipped bit, an inserted byte, or a missing end."""
     at = random.randrange(len(frame) + 1)
     if at == len(frame) or random.random() < 0.3:
         return frame[:at] + random.choice((b"", b"\0", b"\xff", b"\xc0")) + frame[at:]
@@ -268,7 +268,7 @@ def cut(frame: bytes, random: Random) -> bytes:
 
 
 class RequestTarget:
-    """What arrives at a ROUTER socket."""
+    """Input of a ROUTER socket."""
 
     name = "requests"
     expected = frozenset({REFUSED, "MalformedPeers", *(type(each).__name__ for each in REQUESTS)})
@@ -277,14 +277,14 @@ class RequestTarget:
         self._known = [encode_request(each) for each in REQUESTS]
 
     def make(self, random: Random) -> list[bytes]:
-        """Changed requests, and some of nothing but extremes."""
+        """Return mutated requests, and some that consist of extremes."""
         if random.random() < 0.2:
             head = [random.choice((b"\x01", REQUEST_ID, b"")), random.choice(TYPES), IDENT]
             return [*head, *(anything(random) for _ in range(random.randrange(8)))]
         return mutated(random.choice(self._known), random)
 
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
-        """What is decoded has one meaning."""
+        """Check that a decoded request has one meaning."""
         try:
             request = within_memory(
                 lambda: decode_request(frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
@@ -303,39 +303,39 @@ class RequestTarget:
 
 
 class ReplyTarget:
-    """What arrives at a DEALER socket; the first frame is the name of the request's type."""
+    """Input of a DEALER socket; the first frame is the name of the request's type."""
 
     name = "replies"
     expected = frozenset({REFUSED, *(type(reply).__name__ for _, reply in REPLIES)})
 
     def __init__(self) -> None:
-        self._known = [(asked.__name__.encode(), encode_reply(reply)) for asked, reply in REPLIES]
+        self._known = [(request_type.__name__.encode(), encode_reply(reply)) for request_type, reply in REPLIES]
 
     def make(self, random: Random) -> list[bytes]:
-        """Changed replies, some to another request."""
-        asked, frames = random.choice(self._known)
+        """Return mutated replies, some to another request."""
+        request_type, frames = random.choice(self._known)
         if random.random() < 0.1:
-            asked, _ = random.choice(self._known)
+            request_type, _ = random.choice(self._known)
         if random.random() < 0.1:
             frames = [frames[0], *(anything(random) for _ in range(random.randrange(10)))]
-        return [asked, *mutated(frames, random)]
+        return [request_type, *mutated(frames, random)]
 
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
-        """What is decoded has one meaning."""
-        asked, frames = REQUEST_TYPES[frames[0].decode()], frames[1:]
+        """Check that a decoded reply has one meaning."""
+        request_type, frames = REQUEST_TYPES[frames[0].decode()], frames[1:]
         try:
             reply = within_memory(
-                lambda: decode_reply(asked, frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
+                lambda: decode_reply(request_type, frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR
             )
         except ZmqRaftError:
             return [REFUSED]
-        if decode_reply(asked, encode_reply(reply), LIMITS) != reply:
+        if decode_reply(request_type, encode_reply(reply), LIMITS) != reply:
             raise FuzzError("encoded and decoded again, it means something else")
         return [type(reply).__name__]
 
 
 class BroadcastTarget:
-    """What arrives at a SUB socket."""
+    """Input of a SUB socket."""
 
     name = "broadcasts"
     expected = frozenset({REFUSED, "StateBroadcast"})
@@ -344,11 +344,11 @@ class BroadcastTarget:
         self._known = [encode_broadcast(each) for each in BROADCASTS]
 
     def make(self, random: Random) -> list[bytes]:
-        """Changed broadcasts."""
+        """Return mutated broadcasts."""
         return mutated(random.choice(self._known), random)
 
     def check(self, frames: Sequence[bytes], random: Random) -> list[str]:
-        """What is decoded has one meaning."""
+        """Check that a decoded broadcast has one meaning."""
         try:
             broadcast = within_memory(
                 lambda: decode_broadcast(frames, LIMITS), sum(map(len, frames)), random, MEMORY_FACTOR

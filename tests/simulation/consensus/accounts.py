@@ -39,7 +39,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._owed: dict[tuple[ServerId, ServerId, type[Message]], Counter[int]] = {}
-        self._asked: dict[tuple[type[Answer], int], ServerId] = {}
+        self._pending: dict[tuple[type[Answer], int], ServerId] = {}
 
     def received(self, server: ServerId, sender: ServerId, message: Message, effects: list[Effect]) -> None:
         """Record a received message and check its immediate answers; raises `AccountError`."""
@@ -55,15 +55,15 @@ class Accounts:
                 for effect in effects
             )
             if answers != 1:
-                raise AccountError(f"{message} was answered {answers} times")
+                raise AccountError(f"{message} has {answers} answers")
 
-    def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
+    def request_sent(self, server: ServerId, answer: type[Answer], number: int) -> None:
         """Record a request of a client or an operator."""
-        self._asked[answer, number] = server
+        self._pending[answer, number] = server
 
     def answered(self, server: ServerId, answer: type[Answer], number: int) -> None:
         """Check an answer to a client or an operator; raises `AccountError`."""
-        if self._asked.pop((answer, number), None) != server:
+        if self._pending.pop((answer, number), None) != server:
             raise AccountError(f"server {server} gives an answer that no call waits for: {answer.__name__} {number}")
 
     def stepped(self, server: ServerId, effects: list[Effect], *, leads: bool) -> None:
@@ -78,13 +78,15 @@ class Accounts:
                     del owed[effect.message.correlation]
         debts = {pair: sum(owed.values()) for pair, owed in self._owed.items() if pair[0] == server and owed}
         if sum(debt for (_, _, kind), debt in debts.items() if kind is SnapshotReply) > 1:
-            raise AccountError(f"server {server} owes answers for two chunks of snapshots")
+            raise AccountError(f"server {server} has two unanswered chunks of snapshots")
         for (_, creditor, kind), debt in debts.items():
             limit = {SnapshotReply: 1, FetchReply: int(leads), FetchSnapshotReply: _MAX_READS * leads}[kind]
             if debt > limit:
-                raise AccountError(f"server {server} owes server {creditor} {debt} times a {kind.__name__}")
+                raise AccountError(
+                    f"server {server} has {debt} unanswered requests of server {creditor} for a {kind.__name__}"
+                )
 
     def crashed(self, server: ServerId) -> None:
         """Drop the pending requests of a crashed server."""
         self._owed = {pair: owed for pair, owed in self._owed.items() if pair[0] != server}
-        self._asked = {question: asked for question, asked in self._asked.items() if asked != server}
+        self._pending = {number: owner for number, owner in self._pending.items() if owner != server}

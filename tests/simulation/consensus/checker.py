@@ -80,7 +80,7 @@ class Shadow:
     applied: Index = 0
     term: Term = 0
     leads: Term | None = None
-    told_commit: Index = 0
+    sent_commit: Index = 0
     known: Index = 0
     """End of the log before the current step: the commitments of that step depend only on entries up to it."""
 
@@ -130,11 +130,11 @@ class Checker:
         """Record commands submitted by a client; every command is unique."""
         self._proposals[proposal_id] = commands
 
-    def asked(self, server: ServerId, answer: type[Answer], number: int) -> None:
+    def request_sent(self, server: ServerId, answer: type[Answer], number: int) -> None:
         """Record a request of a client or an operator, and the type of its answer."""
         if answer is ReadReady:
             self._reads[number] = self._highest_acknowledged
-        self._accounts.asked(server, answer, number)
+        self._accounts.request_sent(server, answer, number)
 
     def answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
         """Check the answer to a request."""
@@ -194,7 +194,7 @@ class Checker:
             case RequestVote(pre_vote=False, term=term):
                 self._voted(server, term, server)
             case AppendEntries(commit=commit) | FetchReply(commit=commit, error=None):
-                self._told_commit(server, commit)
+                self._check_sent_commit(server, commit)
             case Fetch(position=position, term=term):
                 self._acknowledged(server, term, position.index)
             case _:
@@ -245,7 +245,7 @@ class Checker:
         if commands is None or accepted.proposal_id in self._accepted:
             raise ViolationError(f"server {server} accepts proposal {accepted.proposal_id} too late, or twice")
         if tuple(entry.data for entry in log[-len(commands) :]) != commands or log[-1].term != position.term:
-            raise ViolationError(f"server {server} says {accepted}, but its log has something else there")
+            raise ViolationError(f"server {server} reports {accepted}, but its log has another entry there")
         self._accepted[accepted.proposal_id] = position
 
     def resolved(self, server: ServerId, resolve: ProposalResolved) -> None:
@@ -255,7 +255,7 @@ class Checker:
             raise ViolationError(f"server {server} answers proposal {resolve.proposal_id} twice")
         accepted = self._accepted.pop(resolve.proposal_id, None)
         if accepted is not None and resolve.outcome is not Outcome.UNKNOWN and resolve.position != accepted:
-            raise ViolationError(f"server {server} says {resolve} of a proposal that was accepted at {accepted}")
+            raise ViolationError(f"server {server} reports {resolve} for a proposal accepted at {accepted}")
         match resolve.outcome:
             case Outcome.COMMITTED:
                 self._check_acknowledged(server, resolve, commands)
@@ -278,12 +278,12 @@ class Checker:
         for _, target in self._requested.values():
             yield target
 
-    def took_the_election(self, gone: Collection[ServerId]) -> bool:
+    def explains_missing_election(self, lost: Collection[ServerId]) -> bool:
         """Return True if the other servers cannot elect a leader from their disks, but could with the lost servers.
 
         Otherwise the logs themselves prevent an election, and the lost servers are not the cause.
         """
-        left = self.shadows.keys() - gone
+        left = self.shadows.keys() - lost
         return not self._may_elect(left) and self._may_elect(self.shadows)
 
     def _may_elect(self, present: Collection[ServerId]) -> bool:
@@ -304,19 +304,19 @@ class Checker:
 
     def change_resolved(self, server: ServerId, resolved: ConfigurationResolved) -> None:
         """Check the outcome of a configuration change."""
-        asked, target = self._requested.pop(resolved.change_id, (None, None))
-        if asked != server or target is None:
+        owner, target = self._requested.pop(resolved.change_id, (None, None))
+        if owner != server or target is None:
             raise ViolationError(f"server {server} answers change {resolved.change_id} twice")
         position = resolved.position
         if resolved.outcome is ChangeOutcome.COMMITTED and position is not None:
             self._committed_by(server, position.index)
             if self._configuration_at(position.index) != target:
-                raise ViolationError(f"server {server} says {resolved}, but the log has something else there")
+                raise ViolationError(f"server {server} reports {resolved}, but the log has another entry there")
 
     def crashed(self, server: ServerId) -> None:
         """Discard the volatile view; recovery shows how much of the unfinished writes survived."""
         shadow = self.shadows[server]
-        shadow.applied = shadow.told_commit = 0
+        shadow.applied = shadow.sent_commit = 0
         shadow.leads = None
         self._accounts.crashed(server)
         self._requested = {number: known for number, known in self._requested.items() if known[0] != server}
@@ -377,7 +377,7 @@ class Checker:
         if isinstance(persist.snapshot, Install) and (
             shadow.leads is not None or persist.snapshot.snapshot.last.index <= shadow.applied
         ):
-            raise ViolationError(f"server {server} discards its log for a snapshot that it has no need of")
+            raise ViolationError(f"server {server} discards its log for a snapshot that it does not need")
         if persist.truncate_from is not None:
             if shadow.leads is not None:
                 raise ViolationError(f"leader append-only: {server} truncates from {persist.truncate_from}")
@@ -432,15 +432,15 @@ class Checker:
         """Record everything up to `index` as committed by the server, which may be the first to report it."""
         log = self.shadows[server].volatile
         if index > len(log):
-            raise ViolationError(f"server {server} takes {index} for committed, which is not in its log")
+            raise ViolationError(f"server {server} treats {index} as committed, which is not in its log")
         for place in range(len(self.committed) + 1, index + 1):
             self._commit(server, place, log[place - 1])
 
-    def _told_commit(self, server: ServerId, commit: Index) -> None:
+    def _check_sent_commit(self, server: ServerId, commit: Index) -> None:
         shadow = self.shadows[server]
-        if commit < shadow.told_commit:
-            raise ViolationError(f"server {server} tells the commit index {commit} after {shadow.told_commit}")
-        shadow.told_commit = commit
+        if commit < shadow.sent_commit:
+            raise ViolationError(f"server {server} sends the commit index {commit} after {shadow.sent_commit}")
+        shadow.sent_commit = commit
         if commit > len(self.committed):
             self._committed_by(server, commit)
 
@@ -515,7 +515,7 @@ class Checker:
         first = position.index - len(commands)
         held = tuple(entry.data for entry in self.committed[first : position.index])
         if held != commands or (self.committed[position.index - 1].term != position.term):
-            raise ViolationError(f"server {server} acknowledges {resolve}, but the log has something else there")
+            raise ViolationError(f"server {server} acknowledges {resolve}, but the log has another entry there")
         self.acknowledged[resolve.proposal_id] = position.index
         self._highest_acknowledged = max(self._highest_acknowledged, position.index)
 

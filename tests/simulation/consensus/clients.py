@@ -106,7 +106,7 @@ class Clients:
             index = resolve.position.index
             state.when_applied(index, lambda: self._executed(client, call, state, index))
         else:
-            self._back(lambda: self._refused(client, call, resolve.leader))
+            self._deliver_answer(lambda: self._refused(client, call, resolve.leader))
 
     def read_ready(self, state: StateMachine, ready: ReadReady) -> None:
         """Answer a read when the server's state machine has applied the index."""
@@ -114,14 +114,14 @@ class Clients:
 
         def answer() -> None:
             value = state.value_of(call.key)
-            self._back(lambda: self._answered(client, call, value, ready.index))
+            self._deliver_answer(lambda: self._answered(client, call, value, ready.index))
 
         state.when_applied(ready.index, answer)
 
     def read_refused(self, refused: ReadRefused) -> None:
         """Handle a refused read."""
         client, call = self._waiting.pop(refused.read_id)
-        self._back(lambda: self._refused(client, call, refused.leader))
+        self._deliver_answer(lambda: self._refused(client, call, refused.leader))
 
     def check(self) -> None:
         """Judge the finished history."""
@@ -132,11 +132,13 @@ class Clients:
         ]
         judgment = judge(history)
         if judgment.verdict is Verdict.CONTRADICTORY:
-            told = sorted(
+            operations = sorted(
                 (operation for operation in history if operation.key == judgment.key),
                 key=lambda operation: operation.called,
             )
-            raise ViolationError(f"linearizability: no order explains what clients saw of key {judgment.key}: {told}")
+            raise ViolationError(
+                f"linearizability: no order explains what clients saw of key {judgment.key}: {operations}"
+            )
         self.keys_judged = len({operation.key for operation in history})
 
     def _call(self, client: Client) -> None:
@@ -147,13 +149,13 @@ class Clients:
             value = self.next_number()
             client.sequence += 1
             request = RequestId(f"client {client.number}", client.session_start, client.sequence)
-        patience_ms = profile.patience_ms if self._stage.trouble else 10_000
+        timeout_ms = profile.timeout_ms if self._stage.trouble else 10_000
         client.call = call = Call(
-            random.randrange(profile.keys), value, request, self._next_moment(), self._stage.now + patience_ms
+            random.randrange(profile.keys), value, request, self._next_moment(), self._stage.now + timeout_ms
         )
-        self._ask(client, call)
+        self._attempt(client, call)
 
-    def _ask(self, client: Client, call: Call) -> None:
+    def _attempt(self, client: Client, call: Call) -> None:
         """Send the call again, unless it has ended."""
         if client.call is not call:
             return
@@ -173,19 +175,19 @@ class Clients:
     def _retry(self, client: Client, call: Call, attempt: int) -> None:
         if client.call is call and call.attempts == attempt:
             client.leader = None
-            self._ask(client, call)
+            self._attempt(client, call)
 
     def _arrive(self, client: Client, call: Call, server: ServerId) -> None:
         if client.call is not call:
             return
         machine = self._stage.machines[server]
         if machine.life is None:
-            self._back(lambda: self._refused(client, call, None))
+            self._deliver_answer(lambda: self._refused(client, call, None))
             return
         number = self.next_number()
         self._waiting[number] = client, call
         if call.request is None or call.value is None:
-            self._checker.asked(server, ReadReady, number)
+            self._checker.request_sent(server, ReadReady, number)
             machine.step(ReadRequested(number))
             return
         fillers = tuple(b"filler %d.%d" % (number, part) for part in range(self._random.choice((0, 0, 0, 0, 1, 4))))
@@ -212,12 +214,12 @@ class Clients:
         result = state.machine.result_of(request)
         if result is None:
             self._checker.marks.see("session expired")
-            self._back(lambda: self._expired(client, call, index))
+            self._deliver_answer(lambda: self._expired(client, call, index))
             return
         if self._checker.executed_at.get(call.value) != index:
             self._checker.marks.see("write repeated and executed once")
         before = decode_result(result)
-        self._back(lambda: self._answered(client, call, before, index))
+        self._deliver_answer(lambda: self._answered(client, call, before, index))
 
     def _answered(self, client: Client, call: Call, found: int, index: Index) -> None:
         client.seen = max(client.seen, index)
@@ -236,11 +238,11 @@ class Clients:
             # On Kafka's wire a server may know only the number of the leader.
             client.leader = leader if leader in self._stage.machines else None
             attempt = call.attempts
-            self._stage.after(5 + self._random.randrange(20), lambda: self._again(client, call, attempt))
+            self._stage.after(5 + self._random.randrange(20), lambda: self._attempt_again(client, call, attempt))
 
-    def _again(self, client: Client, call: Call, attempt: int) -> None:
+    def _attempt_again(self, client: Client, call: Call, attempt: int) -> None:
         if client.call is call and call.attempts == attempt:
-            self._ask(client, call)
+            self._attempt(client, call)
 
     def _end(self, client: Client, call: Call, found: int | None, *, answered: bool) -> None:
         moment = self._next_moment() if answered else None
@@ -253,7 +255,7 @@ class Clients:
         think_ms = self._profile.think_ms if self._stage.trouble else 1
         self._stage.after(1 + int(self._random.expovariate(1 / think_ms)), lambda: self._call(client))
 
-    def _back(self, arrive: Callable[[], None]) -> None:
+    def _deliver_answer(self, arrive: Callable[[], None]) -> None:
         """Deliver an answer to its client after a delay, unless it gets lost."""
         if not self._is_lost():
             self._stage.after(1 + self._random.randrange(_WAY_MS), arrive)

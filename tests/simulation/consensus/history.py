@@ -124,11 +124,11 @@ class World:
         self.checker = Checker(ids, configuration, features)
         self.machines: dict[ServerId, Machine] = {}
         self._judge: ZmqJudge | KafkaJudge | None = None
-        self.network = Network(self._random, profile, self, self._deliver, self._tell, self._sockets(features))
+        self.network = Network(self._random, profile, self, self._deliver, self._step_server, self._sockets(features))
         self.machines |= {
             server: Machine(
                 server,
-                self._told(server, configuration),
+                self._initial_configuration(server, configuration),
                 profile,
                 features,
                 self._random,
@@ -151,7 +151,7 @@ class World:
             machine.desk = self.clients
         self._trace(f"{profile}")
 
-    def _told(self, server: ServerId, configuration: Configuration) -> Configuration:
+    def _initial_configuration(self, server: ServerId, configuration: Configuration) -> Configuration:
         """Return the initial configuration of a server, which is empty for a server that joins later.
 
         On Kafka's wire an operator formats the directory of a successor in the same way as the lost one.
@@ -244,7 +244,7 @@ class World:
                 "reads answered": clients.reads_answered,
                 "transfers": checker.marks.counts["transfer done"],
                 "full disks": sum(machine.full_disks for machine in machines),
-                "servers lost to rot": sum(machine.gone for machine in machines),
+                "servers lost to rot": sum(machine.has_stopped for machine in machines),
                 "messages lost": self.network.lost,
                 "messages duplicated": self.network.duplicated,
                 "messages repeated": self.network.repeated,
@@ -269,7 +269,7 @@ class World:
         machine.step(Received(sender, message))
         return is_up
 
-    def _tell(self, server: ServerId, event: Event) -> None:
+    def _step_server(self, server: ServerId, event: Event) -> None:
         self.machines[server].step(event)
 
     def _heal(self) -> None:
@@ -289,9 +289,9 @@ class World:
         deadline = self.now + _SETTLING_MS + self._profile.steady_disk_ms
         while not self._settled():
             if self.now > deadline:
-                gone = [server for server, machine in self.machines.items() if machine.gone]
+                lost = [server for server, machine in self.machines.items() if machine.has_stopped]
                 leads = any(machine.leads for machine in self.machines.values())
-                if gone and not leads and self.checker.took_the_election(gone):
+                if lost and not leads and self.checker.explains_missing_election(lost):
                     self.checker.marks.see(NO_ELECTION_LEFT)
                     return False
                 raise StandstillError(f"liveness: no progress within {_SETTLING_MS} ms of healing; {self._state()}")
@@ -303,12 +303,12 @@ class World:
 
         A write was answered since healing, and all members have applied the entries committed before it.
         """
-        configuration, gone = self.checker.configuration, [mate for mate in self.machines.values() if mate.gone]
+        configuration, lost = self.checker.configuration, [mate for mate in self.machines.values() if mate.has_stopped]
         return (
             self.clients.writes_answered > self._answered_at_healing
             and len(self.checker.committed) > self._committed_at_healing
             and not configuration.is_joint
-            and not any(machine.server_id in configuration.member_ids for machine in gone)
+            and not any(machine.server_id in configuration.member_ids for machine in lost)
             and all(self.checker.shadows[server].applied > self._committed_at_healing for server in self._followers())
         )
 

@@ -42,9 +42,9 @@ class KafkaJudge:
         self._are_leaders_elected = not profile.forged_ms
         self._machines = machines
         self._checker = checker
-        self._told: dict[Term, tuple[Index, Index]] = {}
+        self._sent: dict[Term, tuple[Index, Index]] = {}
         """The lowest and the highest high watermark that a leader sent, by epoch."""
-        self._heard: dict[ServerId, tuple[int, Index]] = {}
+        self._received: dict[ServerId, tuple[int, Index]] = {}
         """The run number of a server and the highest high watermark that it received in this run, by server."""
 
     def stepped(self, machine: Machine, _event: Event, _effects: Sequence[Effect]) -> None:
@@ -57,42 +57,42 @@ class KafkaJudge:
             return
         if log.snapshot is None or not log.start.index <= log.snapshot.last.index <= commit:
             raise ViolationError(
-                f"log start: the log of {machine.server_id} begins behind {log.start.index} at the high watermark "
+                f"log start: the log of {machine.server_id} begins after {log.start.index} at the high watermark "
                 f"{commit}, and its snapshot is {log.snapshot}"
             )
 
-    def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
+    def answered(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a response when it leaves."""
         self._check_leader(answerer, response)
         partition = _of_fetch(response)
-        if partition is None or not isinstance(asked, Fetch):
+        if partition is None or not isinstance(request, Fetch):
             return
         epoch = partition.current_leader.leader_epoch
         if partition.high_watermark >= 0:
-            self._tell(answerer, epoch, partition.high_watermark)
-        expected, before = asked.position.index, asked.position.term
+            self._record_sent(answerer, epoch, partition.high_watermark)
+        expected, before = request.position.index, request.position.term
         for _, head in batch_heads(partition.records or b""):
             if head.base_offset != expected or not before <= head.leader_epoch <= epoch:
                 raise ViolationError(f"batches: {answerer} sends {head} in epoch {epoch} where {expected} follows")
             expected, before = head.last_offset + 1, head.leader_epoch
 
-    def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
+    def response_received(self, asker: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a received response; it counts only if it belongs to the asker's current epoch."""
         partition, machine = _of_fetch(response), self._machines[asker]
-        if partition is None or not isinstance(asked, Fetch) or partition.high_watermark < 0 or machine.life is None:
+        if partition is None or not isinstance(request, Fetch) or partition.high_watermark < 0 or machine.life is None:
             return
         if partition.diverging_epoch.epoch >= 0 or partition.snapshot_id.epoch >= 0:
             return
-        if partition.current_leader.leader_epoch != machine.term or asked.term != machine.term:
+        if partition.current_leader.leader_epoch != machine.term or request.term != machine.term:
             return
         count = sum(head.count for _, head in batch_heads(partition.records or b""))
-        told = min(partition.high_watermark, asked.position.index + count)
-        life, known = self._heard.get(asker, (machine.crashes, 0))
+        received = min(partition.high_watermark, request.position.index + count)
+        life, known = self._received.get(asker, (machine.crashes, 0))
         known = known if life == machine.crashes else 0
         end = len(self._checker.shadows[asker].volatile)
-        if told < known and asked.position.index == end:
-            raise ViolationError(f"high watermark: {asker} is told {told}, and has heard of {known}")
-        self._heard[asker] = machine.crashes, max(known, told)
+        if received < known and request.position.index == end:
+            raise ViolationError(f"high watermark: {asker} receives {received} after {known}")
+        self._received[asker] = machine.crashes, max(known, received)
 
     def kept(self, server: ServerId, index: Index, log: QuorumLog) -> None:
         """Check a state restored from a snapshot at `index`."""
@@ -115,15 +115,15 @@ class KafkaJudge:
                 ):
                     raise ViolationError(f"single leader: {answerer} names {named}, and {known} was elected")
 
-    def _tell(self, leader: ServerId, epoch: Term, told: Index) -> None:
-        for other, (lowest, highest) in self._told.items():
-            if (other < epoch and told < highest) or (other > epoch and told > lowest):
+    def _record_sent(self, leader: ServerId, epoch: Term, sent: Index) -> None:
+        for other, (lowest, highest) in self._sent.items():
+            if (other < epoch and sent < highest) or (other > epoch and sent > lowest):
                 raise ViolationError(
-                    f"high watermark: {leader} tells {told} in epoch {epoch}, and {lowest} to {highest} was told in "
+                    f"high watermark: {leader} sends {sent} in epoch {epoch}, and {lowest} to {highest} was sent in "
                     f"epoch {other}"
                 )
-        lowest, highest = self._told.get(epoch, (told, told))
-        self._told[epoch] = min(lowest, told), max(highest, told)
+        lowest, highest = self._sent.get(epoch, (sent, sent))
+        self._sent[epoch] = min(lowest, sent), max(highest, sent)
 
 
 _OF_ELECTIONS = (VoteResponsePartition, BeginQuorumEpochResponsePartition, EndQuorumEpochResponsePartition)

@@ -90,10 +90,10 @@ class Host(Protocol):
 class Judge(Protocol):
     """Rules for the messages between servers."""
 
-    def answered(self, answerer: ServerId, asked: Request, response: QuorumResponse) -> None:
+    def answered(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a response when it leaves."""
 
-    def heard(self, asker: ServerId, asked: Request, response: QuorumResponse) -> None:
+    def response_received(self, asker: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a received response before the core processes it."""
 
 
@@ -147,7 +147,7 @@ class _Taken:
 
     connection: _Connection
     incoming: ApiRequest
-    asked: Request
+    request: Request
     node: KafkaNode
 
 
@@ -201,7 +201,7 @@ class KafkaLinks:
     def answer(self, answerer: ServerId, recipient: ServerId, reply: Reply) -> None:
         """Send the reply of a core to a request."""
         taken = self._taken.pop((answerer, reply.correlation), None)
-        if taken is None or sender_of(taken.asked) != recipient:
+        if taken is None or sender_of(taken.request) != recipient:
             self.lost += 1
             return
         late_ms = self._random.randrange(_LATE_ANSWER_MS) if self._random.random() < self._rates.late_answers else 0
@@ -264,9 +264,9 @@ class KafkaLinks:
         """Pause before the next try, longer after each failure."""
         lane.is_busy = True
         pause_ms = math.ceil(lane.backoff.next_s() * 1000)
-        self._way.after(pause_ms, lambda: self._of_lane(lane, lambda: self._go_on(lane)))
+        self._way.after(pause_ms, lambda: self._of_lane(lane, lambda: self._try_again(lane)))
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _try_again(self, lane: _Lane) -> None:
         lane.is_busy = False
         self._drop_expired(lane)
         if lane.queued:
@@ -321,20 +321,20 @@ class KafkaLinks:
         try:
             incoming = decode_request(connection.unread.popleft(), self._hosts[answerer].versions)
         except KafkaWireError as error:
-            raise ViolationError(f"wire: {connection.lane.asker} sends what cannot be read: {error}") from error
+            raise ViolationError(f"wire: {connection.lane.asker} sends an invalid message: {error}") from error
         self._correlation += 1
-        asked = request_from_wire(incoming.message, self._correlation, node.names)
-        if isinstance(asked, RefusedRequest):
+        request = request_from_wire(incoming.message, self._correlation, node.names)
+        if isinstance(request, RefusedRequest):
             self._marks.see("request for another directory refused")
-            self._respond(connection, incoming, asked.response)
+            self._respond(connection, incoming, request.response)
             return
         node.names.learned(named_endpoints(incoming.message))
         if self._random.random() < self._rates.busy:
             self._marks.see("request refused by a busy server")
             self._respond(connection, incoming, refusal(incoming.message, ErrorCode.BROKER_NOT_AVAILABLE))
             return
-        self._taken[answerer, self._correlation] = _Taken(connection, incoming, asked, node)
-        self._way.deliver(sender_of(asked), answerer, asked)
+        self._taken[answerer, self._correlation] = _Taken(connection, incoming, request, node)
+        self._way.deliver(sender_of(request), answerer, request)
 
     def _make_answer(self, taken: _Taken, reply: Reply) -> None:
         connection = taken.connection
@@ -342,10 +342,10 @@ class KafkaLinks:
             self.lost += 1
             return
         try:
-            response = taken.node.replies.response(taken.asked, reply)
+            response = taken.node.replies.response(taken.request, reply)
         except KafkaWireError as error:
             raise ViolationError(f"wire: {connection.answerer} has {reply}, which cannot be sent: {error}") from error
-        self._judge.answered(connection.answerer, taken.asked, response)
+        self._judge.answered(connection.answerer, taken.request, response)
         self._respond(connection, taken.incoming, response)
 
     def _respond(self, connection: _Connection, incoming: ApiRequest, response: Any) -> None:
@@ -374,11 +374,11 @@ class KafkaLinks:
         try:
             reply = reply_from_wire(response, waiting.request, names, lane.node.transport.read_entries)
         except KafkaWireError as error:
-            if not says_nothing_of_raft(response):
-                raise ViolationError(f"wire: {connection.answerer} answers what cannot be read: {error}") from error
+            if not has_no_raft_meaning(response):
+                raise ViolationError(f"wire: {connection.answerer} sends an invalid response: {error}") from error
             self._marks.see("answer that says nothing about the quorum")
             return
-        self._judge.heard(lane.asker, waiting.request, response)
+        self._judge.response_received(lane.asker, waiting.request, response)
         self._way.deliver(lane.peer, lane.asker, reply)
 
     def _of_life(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
@@ -432,7 +432,7 @@ class KafkaLinks:
             self._rest(lane)
 
 
-def says_nothing_of_raft(response: QuorumResponse) -> bool:
+def has_no_raft_meaning(response: QuorumResponse) -> bool:
     """Return True for an error without a meaning for the core: of a busy server, or for another replica."""
     topics = response.responses if isinstance(response, FetchResponse) else response.topics
     codes = {response.error_code, *(partition.error_code for topic in topics for partition in topic.partitions)}

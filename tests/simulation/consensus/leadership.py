@@ -49,14 +49,14 @@ class _LeaderTerm:
 
     life: Life
     since_ms: int
-    heard_ms: dict[ServerId, int] = field(default_factory=dict)
+    received_ms: dict[ServerId, int] = field(default_factory=dict)
     configuration: Configuration | None = None
     configured_ms: int = 0
     commit: Index = 0
-    wanted: Index | None = None
+    target: Index | None = None
     """End of the log at the last commit, or when proposals began to wait; None: none waits."""
     held: int = 0
-    """Sum of the entries up to `wanted` that the voters hold."""
+    """Sum of the entries up to `target` that the voters hold."""
     moved_ms: int = 0
     """Last time when the commit index or `held` rose, a follower requested or stored a chunk, or no proposal waited."""
 
@@ -105,7 +105,7 @@ class Leadership:
         if leader_term is None or leader_term.life is not life:
             leader_term = self._leader_terms[machine.server_id] = _LeaderTerm(life, now, moved_ms=now)
         if isinstance(event, Received):
-            leader_term.heard_ms[event.sender] = now
+            leader_term.received_ms[event.sender] = now
             if isinstance(event.message, SnapshotReply | FetchSnapshot):
                 # The messages do not show how much of a snapshot a follower holds, only that it stored or requested a
                 # chunk.
@@ -147,13 +147,13 @@ class Leadership:
         if promise is None or request.candidate == promise.leader:
             return
         if not request.transfer or request.term <= promise.term:
-            raise ViolationError(f"promise: {machine.server_id} grants {request} in spite of {promise}")
+            raise ViolationError(f"promise: {machine.server_id} grants {request} despite {promise}")
         del self._promises[machine.server_id]
 
     def _check_memory(self, machine: Machine, term: Term) -> None:
         promise = self._binding(machine)
         if promise is not None and promise.term == term:
-            raise ViolationError(f"promise: server {machine.server_id} forgets {promise}")
+            raise ViolationError(f"promise: server {machine.server_id} drops {promise}")
 
     def _binding(self, machine: Machine) -> _Promise | None:
         """Return the promise of the server, if its leader still leads and relies on it."""
@@ -173,36 +173,38 @@ class Leadership:
         about, options = leader_term.life.core.describe(), self._options
         if about.configuration != leader_term.configuration:
             leader_term.configuration, leader_term.configured_ms = about.configuration, now
-        heard_ms = min(
-            self._heard_by_majority_ms(server, leader_term, (voter.server_id for voter in voters), now)
+        received_ms = min(
+            self._contact_of_majority_ms(server, leader_term, (voter.server_id for voter in voters), now)
             for voters in (about.configuration.voters, about.configuration.old_voters)
             if voters
         )
-        if now > heard_ms + _QUORUM_TIMEOUTS * options.check_quorum_ms:
-            raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
+        if now > received_ms + _QUORUM_TIMEOUTS * options.check_quorum_ms:
+            raise ViolationError(
+                f"check-quorum: server {server} leads, and no majority sent anything since {received_ms}"
+            )
         self._check_stuck(server, leader_term, about, now)
 
     def _check_stuck(self, server: ServerId, leader_term: _LeaderTerm, about: RaftDescription, now: int) -> None:
         if not about.pending_proposals:
-            leader_term.wanted, leader_term.moved_ms = None, now
+            leader_term.target, leader_term.moved_ms = None, now
             return
-        if leader_term.wanted is None or about.commit_index > leader_term.commit:
-            leader_term.wanted, leader_term.commit, leader_term.moved_ms = about.last.index, about.commit_index, now
+        if leader_term.target is None or about.commit_index > leader_term.commit:
+            leader_term.target, leader_term.commit, leader_term.moved_ms = about.last.index, about.commit_index, now
         voters = [follower for follower in about.followers if follower.server_id in about.configuration.voter_ids]
-        held = sum(min(follower.match, leader_term.wanted) for follower in voters)
+        held = sum(min(follower.match, leader_term.target) for follower in voters)
         if held > leader_term.held:
             leader_term.moved_ms = now
         leader_term.held = held
         if voters and now > leader_term.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
             raise ViolationError(f"stuck: server {server} leads, and nothing has moved since {leader_term.moved_ms}")
 
-    def _heard_by_majority_ms(
+    def _contact_of_majority_ms(
         self, server: ServerId, leader_term: _LeaderTerm, voters: Iterable[ServerId], now: int
     ) -> int:
         """Return the time since which a majority of these voters has sent messages, each at least one."""
         begun_ms = max(leader_term.since_ms, leader_term.configured_ms)
         latest = sorted(
-            (now if voter == server else max(begun_ms, leader_term.heard_ms.get(voter, 0)) for voter in voters),
+            (now if voter == server else max(begun_ms, leader_term.received_ms.get(voter, 0)) for voter in voters),
             reverse=True,
         )
         return latest[len(latest) // 2]

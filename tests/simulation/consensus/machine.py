@@ -134,7 +134,7 @@ class Machine:
         self._paused_until_ms = 0
         self._slow_disk_ms = 0
         self.desk: Desk | None = None
-        self.gone = False
+        self.has_stopped = False
         self.leads = False
         self.full_disks = 0
         self.life: Life | None = None
@@ -181,7 +181,7 @@ class Machine:
     @property
     def is_lost(self) -> bool:
         """Return True if the machine will never start again, or possibly not."""
-        return self.gone or self._keeper.rotten
+        return self.has_stopped or self._keeper.rotten
 
     def start(self, others: list["Machine"]) -> None:
         """Start with the content of the disk; a crash during recovery ends the run immediately."""
@@ -227,11 +227,19 @@ class Machine:
 
     def _core(self, configuration: Configuration, recovery: Recovery) -> Raft:
         random = Random(self._random.getrandbits(64))
-        told = self.server_id, configuration, recovery.hard_state, recovery.log, self._profile, random, self.clock_ms
+        arguments = (
+            self.server_id,
+            configuration,
+            recovery.hard_state,
+            recovery.log,
+            self._profile,
+            random,
+            self.clock_ms,
+        )
         if self._profile.kafka is None:
-            return self._make_core(*told)
+            return self._make_core(*arguments)
         records = leader_records(self._unix_ms, is_dynamic=not self._profile.kafka.static)
-        return self._make_core(*told, CLUSTER_ID, records)
+        return self._make_core(*arguments, CLUSTER_ID, records)
 
     def _state(self) -> StateMachine:
         def applied(effect: Apply) -> None:
@@ -265,8 +273,8 @@ class Machine:
             self._rot_in_sleep()
         elif self._loses_directory() and self._world.may_lose(self.server_id):
             self._checker.marks.see("directory lost, another server in its place")
-            self._trace(f"gone {self.server_id} with its directory")
-            self.gone = True
+            self._trace(f"stopped {self.server_id} with its directory")
+            self.has_stopped = True
             self._world.lost(self.server_id)
 
     def _loses_directory(self) -> bool:
@@ -311,11 +319,11 @@ class Machine:
         if not self._keeper.rotten:
             raise error
         self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
-        self._trace(f"gone {self.server_id} {error}")
+        self._trace(f"stopped {self.server_id} {error}")
         if self.life is not None:
             self._power_off()
             self._checker.crashed(self.server_id)
-        self.gone = True
+        self.has_stopped = True
         self._world.lost(self.server_id)
 
     def _power_off(self) -> None:
@@ -420,7 +428,7 @@ class Machine:
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
-                    self._tell_client(effect)
+                    self._answer_client(effect)
 
     def _members_changed(self, life: Life, changed: ConfigurationChanged) -> None:
         joining = {newcomer.server_id for newcomer in changed.newcomers}
@@ -428,7 +436,7 @@ class Machine:
         if life.node is not None:
             life.node.names.change(changed.configuration, changed.newcomers)
 
-    def _tell_client(self, answer: Answer) -> None:
+    def _answer_client(self, answer: Answer) -> None:
         match answer:
             case ProposalAccepted():
                 self._checker.accepted(self.server_id, answer)
@@ -486,7 +494,7 @@ class Machine:
             case SnapshotWrite():
                 self._operate(job.operations)
                 life.executor.read(job)
-                self._go_on_with_snapshot(life, given_up=job.given_up)
+                self._continue_snapshot(life, given_up=job.given_up)
             case PreparationJob():
                 self._operate(job.operations)
                 life.executor.prepared(job)
@@ -556,7 +564,7 @@ class Machine:
         else:
             self.step(answer)
 
-    def _go_on_with_snapshot(self, life: Life, *, given_up: bool) -> None:
+    def _continue_snapshot(self, life: Life, *, given_up: bool) -> None:
         if given_up:
             life.state.give_up_snapshot()
         elif life.state.jobs:

@@ -232,7 +232,7 @@ class Marks:
                 self._candidacies.add(term)
             case VoteReply(granted=False, pre_vote=True):
                 self.see("pre-vote refused")
-            case VoteReply(granted=False, term=term) if _asked_for_more(event, term):
+            case VoteReply(granted=False, term=term) if _is_of_later_term(event, term):
                 self.see("candidate refused by a server that hears a leader")
             case VoteReply(granted=True, pre_vote=False) if _was_named(event):
                 self.see("vote given to whom the leader named")
@@ -339,10 +339,10 @@ class Marks:
             self.see("parked fetch completed by a new commit index")
 
 
-def _asked_for_more(event: Event, term: Term) -> bool:
+def _is_of_later_term(event: Event, term: Term) -> bool:
     match event:
-        case Received(message=RequestVote(pre_vote=False, term=asked)):
-            return asked > term
+        case Received(message=RequestVote(pre_vote=False, term=candidate_term)):
+            return candidate_term > term
         case _:
             return False
 

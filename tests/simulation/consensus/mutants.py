@@ -276,7 +276,7 @@ MUTANTS = (
         "the consistency check ignores the term of the previous entry",
         ((Log, "matches", _match_by_index_only),),
     ),
-    Mutant("vote-forgotten", "a restart keeps the term but forgets the vote", ((Raft, "__init__", _forget_the_vote),)),
+    Mutant("vote-forgotten", "a restart keeps the term but loses the vote", ((Raft, "__init__", _forget_the_vote),)),
     Mutant(
         "durable-beyond-truncation",
         "a truncation does not reduce the durable index",

@@ -29,7 +29,7 @@ _PRODUCER_MS = 400
 _SETTLED_MS = 1_000
 """Time for all followers to answer a new leader if nothing fails."""
 _TROUBLE_OF_LEADERS = {Kind.LEASE: ("isolate", "isolate", "isolate one by one", "garble"), Kind.PAUSED: ("absent",)}
-_KINDS = ("crash", "start", "start", "start", "cut", "mend", "mend", "pause", "jump", "leader")
+_KINDS = ("crash", "start", "start", "start", "cut", "repair", "repair", "pause", "jump", "leader")
 
 
 def named(ids: Sequence[ServerId]) -> tuple[Server, ...]:
@@ -71,11 +71,11 @@ class Nemesis:
         """Schedule the first faults."""
         profile, after = self._profile, self._stage.after
         after(profile.nuisance_ms, self._trouble_a_server)
-        after(_CLOCK_MS, self._tell_log_time)
+        after(_CLOCK_MS, self._advance_log_time)
         after(_REPLACE_MS, self._remove_stranded)
         if profile.kafka is not None:
             after(_REPLACE_MS, self._start_the_rest)
-            after(_PRODUCER_MS, self._ask_for_producer_id)
+            after(_PRODUCER_MS, self._request_producer_id)
         if profile.change_ms:
             after(profile.change_ms, self._change_somewhere)
         if profile.transfer_ms:
@@ -98,14 +98,14 @@ class Nemesis:
                 # The lease was just renewed, and no message from the leader arrives: the others campaign as early as
                 # possible.
                 stage.after(15 + soon_ms // 2, lambda: self._during_trouble(lambda: self._isolate(server)))
-                stage.after(240 + soon_ms, self._network.mend)
+                stage.after(240 + soon_ms, self._network.repair)
             case "isolate one by one":
                 # The first isolated server has waited longer than the others when the lease of the leader ends.
                 first = random.choice([other for other in stage.machines if other != server])
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server, [first])))
                 between_ms = 40 + random.randrange(80)
                 stage.after(soon_ms + between_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
-                stage.after(soon_ms + 300, self._network.mend)
+                stage.after(soon_ms + 300, self._network.repair)
             case "garble":
                 # Its appends arrive but are implausible; the replies to them must not count.
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._network.garble(server, 300)))
@@ -114,13 +114,13 @@ class Nemesis:
                 absent_ms = 250 + random.randrange(300)
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: stage.machines[server].pause(absent_ms)))
-                stage.after(soon_ms + absent_ms + 50, self._network.mend)
+                stage.after(soon_ms + absent_ms + 50, self._network.repair)
             case "crash":
                 stage.after(soon_ms, lambda: self._during_trouble(stage.machines[server].crash))
                 stage.after(60 + random.randrange(500), lambda: self.start(server))
             case "cut off":
                 stage.after(soon_ms, lambda: self._during_trouble(lambda: self._cut_off(server)))
-                stage.after(300 + random.randrange(600), self._network.mend)
+                stage.after(300 + random.randrange(600), self._network.repair)
             case _:
                 # The pause is long enough for a replacement; clients' proposals wait and are the first to be handled
                 # afterwards.
@@ -152,7 +152,7 @@ class Nemesis:
         stage, random = self._stage, self._random
         others = [other for other in stage.machines if other != server]
         reached = random.sample(others, random.choice((0, 1, 1, 2, 2, 2)))
-        self._network.mend()
+        self._network.repair()
         self._network.isolate(server, [other for other in stage.machines if other not in reached])
         self._trace(f"{stage.now} {server} reaches {sorted(reached)}")
         stage.after(10 + soon_ms, lambda: self._during_trouble(lambda: self._isolate(server)))
@@ -162,17 +162,17 @@ class Nemesis:
 
     def may_lose(self, server: ServerId) -> bool:
         """Return True if a majority remains without this server, in any current or possible configuration."""
-        gone = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
-        if not self._stage.trouble or len(gone) > 1:
+        lost = {other for other, machine in self._stage.machines.items() if machine.is_lost} | {server}
+        if not self._stage.trouble or len(lost) > 1:
             return False
         return all(
-            2 * sum(voter.server_id not in gone for voter in voters) > len(voters)
+            2 * sum(voter.server_id not in lost for voter in voters) > len(voters)
             for configuration in self._checker.possible_configurations()
             for voters in (configuration.voters, configuration.old_voters)
             if voters
         )
 
-    def replace(self, gone: ServerId) -> None:
+    def replace(self, lost: ServerId) -> None:
         """Replace a lost server by a spare one, or only remove it; repeat forever.
 
         An entry of an older leader may still make a server a member, so the check never ends.
@@ -180,23 +180,23 @@ class Nemesis:
         current = self._checker.configuration
         leader = self._a_leader()
         if self._profile.kafka is not None:
-            self._start_successor(gone)
-        if gone not in current.member_ids:
-            if gone not in self._replaced:
-                self._replaced.add(gone)
+            self._start_successor(lost)
+        if lost not in current.member_ids:
+            if lost not in self._replaced:
+                self._replaced.add(lost)
                 self._checker.marks.see("server that rotted replaced by a configuration change")
         elif leader is not None and not current.is_joint:
-            voters = current.voter_ids - {gone}
+            voters = current.voter_ids - {lost}
             spare = [server for server in self._stage.machines if server not in current.member_ids]
             if spare and self._profile.joint and self._stage.trouble:
                 voters |= {self._random.choice(spare)}
             self._request(leader, Configuration(self._servers(sorted(voters))))
-        self._stage.after(_REPLACE_MS, lambda: self.replace(gone))
+        self._stage.after(_REPLACE_MS, lambda: self.replace(lost))
 
-    def _start_successor(self, gone: ServerId) -> None:
+    def _start_successor(self, lost: ServerId) -> None:
         """Start the successor of a lost server, with the same number and address, on an empty directory."""
         for server in self._stage.machines:
-            if is_successor(server) and replica(server).id == replica(gone).id:
+            if is_successor(server) and replica(server).id == replica(lost).id:
                 self.start(server)
 
     def _remove_stranded(self) -> None:
@@ -222,7 +222,7 @@ class Nemesis:
     def start(self, server: ServerId) -> None:
         """Start a stopped server, unless it is permanently lost or its predecessor still has its place."""
         machine, others = self._stage.machines[server], self._stage.machines
-        if machine.life is None and not machine.gone and self._has_place(server):
+        if machine.life is None and not machine.has_stopped and self._has_place(server):
             machine.start([other for other in others.values() if other is not machine])
 
     def _has_place(self, server: ServerId) -> bool:
@@ -231,7 +231,7 @@ class Nemesis:
             return True
         machines = self._stage.machines
         return all(
-            machines[other].gone
+            machines[other].has_stopped
             for other in machines
             if replica(other).id == replica(server).id and place_of(other) < place_of(server)
         )
@@ -282,8 +282,8 @@ class Nemesis:
                     self.start(server)
             case "cut":
                 self._trace(f"{stage.now} cut {self._network.cut_at_random(list(stage.machines))}")
-            case "mend":
-                self._network.mend()
+            case "repair":
+                self._network.repair()
             case "pause":
                 machine.pause(random.randrange(500))
             case "jump":
@@ -294,7 +294,7 @@ class Nemesis:
                     leader.crash()
                 stage.after(random.randrange(400), lambda: self.start(machine.server_id))
 
-    def _tell_log_time(self) -> None:
+    def _advance_log_time(self) -> None:
         """Advance log time by the clock of a leader; sessions expire by log time."""
         leader = self._a_leader()
         if leader is not None:
@@ -303,9 +303,9 @@ class Nemesis:
             commands = (self._clients.headed(clock_entry(log_time)),)
             self._checker.proposed(number, commands)
             leader.step(Proposed(proposal_id=number, commands=commands))
-        self._stage.after(_CLOCK_MS, self._tell_log_time)
+        self._stage.after(_CLOCK_MS, self._advance_log_time)
 
-    def _ask_for_producer_id(self) -> None:
+    def _request_producer_id(self) -> None:
         """Request a producer id as a Kafka client, which appends a control record."""
         leader = self._a_leader()
         if leader is not None:
@@ -313,7 +313,7 @@ class Nemesis:
             commands = (control_data(NEW_PRODUCER, b"", UNIX_MS + self._stage.now),)
             self._checker.proposed(number, commands)
             leader.step(Proposed(proposal_id=number, commands=commands, control=True))
-        self._stage.after(_PRODUCER_MS, self._ask_for_producer_id)
+        self._stage.after(_PRODUCER_MS, self._request_producer_id)
 
     def _change_somewhere(self) -> None:
         """Request a configuration: a voter replaced, added or removed, or a random set of servers."""
@@ -357,7 +357,7 @@ class Nemesis:
         machine = self._a_leader() or random.choice(list(machines.values()))
         if machine.life is not None:
             number = self._clients.next_number()
-            self._checker.asked(machine.server_id, TransferEnded, number)
+            self._checker.request_sent(machine.server_id, TransferEnded, number)
             machine.step(TransferLeadership(number, random.choice((None, *machines))))
         self._stage.after(1 + int(random.expovariate(1 / self._profile.transfer_ms)), self._transfer_somewhere)
 

@@ -177,13 +177,13 @@ class Network:
         self._cut |= {(server, other) for other in others} | {(other, server) for other in others}
         return f"{server}"
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Open every link; loss and delay continue."""
         self._cut.clear()
 
     def heal(self) -> None:
         """Deliver every message soon and once from now on."""
-        self.mend()
+        self.repair()
         self._garbled_until_ms.clear()
         self._healthy = True
 
@@ -203,7 +203,7 @@ class Network:
         is_word = isinstance(message, RequestVote | VoteReply | BeginQuorumEpoch) or (
             isinstance(message, FetchReply) and message.error is not None
         )
-        share = self._profile.late_words
+        share = self._profile.late_messages
         return is_word and share > 0 and not self._healthy and self._random.random() < share
 
     def _is_unready(self, sender: ServerId, recipient: ServerId) -> bool:

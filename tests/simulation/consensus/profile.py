@@ -120,7 +120,7 @@ class Profile:
     loss: float
     duplication: float
     long_delay: float
-    late_words: float
+    late_messages: float
     """Share of an election's late messages: vote requests, votes, announcements, and replies "I do not lead"."""
     max_delay_ms: int
     crash_between_effects: float
@@ -146,7 +146,7 @@ class Profile:
     """Share of servers that support TimeoutNow."""
     transfer_ms: int
     """Mean time between requests to transfer leadership; 0: never."""
-    strangers: int
+    joiners: int
     """Number of servers with empty logs that initially belong to no configuration."""
     change_ms: int
     """Mean time between requests to change the configuration; 0: it never changes."""
@@ -160,7 +160,7 @@ class Profile:
     """Mean time between two calls of a client."""
     reads: float
     """Share of calls that read."""
-    patience_ms: int
+    timeout_ms: int
     """Timeout of a client's call; the outcome of a cancelled call is unknown."""
     retry_ms: int
     astray: float
@@ -192,7 +192,7 @@ def draw_ids(seed: int, profile: Profile, features: Features) -> list[ServerId]:
     vote or an acknowledgement twice. On Kafka's wire, servers that join later alternate between observers with their
     own ids and successors of a server that has lost its directory (`is_successor`).
     """
-    places = range(1, profile.servers + profile.strangers + 1)
+    places = range(1, profile.servers + profile.joiners + 1)
     if profile.kafka is not None:
         return [_replica(place, profile) for place in places]
     if features is ZMQ_RAFT:
@@ -284,7 +284,7 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         batch_records=random.choice((1, 5, 5)) if has_room else 1,
         late_answers=random.choice((0, 0.1, 0.5)),
     )
-    strangers = random.choice((0, 1)) if static else max(profile.strangers, int(rates.lost_directories > 0))
+    joiners = random.choice((0, 1)) if static else max(profile.joiners, int(rates.lost_directories > 0))
     return replace(
         profile,
         options=options,
@@ -292,7 +292,7 @@ def _with_kafka(profile: Profile, random: Random) -> Profile:
         joint=False,
         rot=0 if static else profile.rot,
         change_ms=0 if static else profile.change_ms,
-        strangers=0 if profile.kind in _FIXED_SERVERS else strangers,
+        joiners=0 if profile.kind in _FIXED_SERVERS else joiners,
         kafka=rates,
     )
 
@@ -305,7 +305,7 @@ def _make_paused(general: Profile, _random: Random) -> Profile:
     return replace(
         general,
         servers=3,
-        strangers=0,
+        joiners=0,
         loss=0,
         long_delay=0,
         max_delay_ms=5,
@@ -366,7 +366,7 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
         general,
         wiring=Wiring.MESSAGES,
         servers=5,
-        strangers=0,
+        joiners=0,
         options=options,
         loss=0,
         duplication=0,
@@ -395,7 +395,7 @@ def _make_membership(general: Profile, random: Random) -> Profile:
     return replace(
         general,
         servers=random.choice((2, 2, 3, 4)),
-        strangers=2,
+        joiners=2,
         loss=0,
         long_delay=0,
         max_delay_ms=random.choice((5, 20)),
@@ -436,7 +436,7 @@ def _make_lease(general: Profile, random: Random) -> Profile:
         loss=random.choice((0, 0.01)),
         duplication=random.choice((0, 0.1)),
         long_delay=random.choice((0, 0.1, 0.3)),
-        late_words=random.choice((0, 0.5, 0.5)),
+        late_messages=random.choice((0, 0.5, 0.5)),
         transfer_ms=random.choice((0, 40, 40)),
         max_delay_ms=random.choice((1, 1, 2)),
         crash_between_effects=0,
@@ -463,7 +463,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
     return replace(
         general,
         servers=random.choice((3, 3, 5)),
-        strangers=0,
+        joiners=0,
         options=replace(
             general.options,
             election_timeout_min_ms=_LAN.election_timeout_min_ms,
@@ -494,7 +494,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
         clients=3,
         think_ms=300,
         retry_ms=5_000,
-        patience_ms=5_000,
+        timeout_ms=5_000,
         trouble_ms=20_000,
         steady_disk_ms=1_600,
     )
@@ -520,7 +520,7 @@ def _draw_general(random: Random) -> Profile:
         loss=random.choice((0, 0, 0.02, 0.1, 0.3)),
         duplication=random.choice((0, 0, 0.02, 0.2)),
         long_delay=random.choice((0, 0, 0.02, 0.1)),
-        late_words=0,
+        late_messages=0,
         max_delay_ms=random.choice((1, 5, 20, 60)),
         crash_between_effects=random.choice((0, 0.001, 0.005, 0.02)),
         disk_ms=random.choice((1, 5, 20)),
@@ -536,7 +536,7 @@ def _draw_general(random: Random) -> Profile:
         pre_vote=random.choice((0, 0.5, 1, 1)),
         transfer=random.choice((0, 0.5, 1, 1)),
         transfer_ms=random.choice((0, 0, 100, 400)),
-        strangers=random.choice((1, 2, 3)) if change_ms else int(rot > 0),
+        joiners=random.choice((1, 2, 3)) if change_ms else int(rot > 0),
         change_ms=change_ms,
         joint=random.random() < 0.7,
         snapshot_entries=random.choice((0, 2, 5, 20)),
@@ -544,7 +544,7 @@ def _draw_general(random: Random) -> Profile:
         keys=random.choice((1, 2, 4)),
         think_ms=random.choice((1, 10, 50)),
         reads=random.choice((0.3, 0.5)),
-        patience_ms=random.choice((300, 2_000)),
+        timeout_ms=random.choice((300, 2_000)),
         retry_ms=random.choice((60, 200)),
         astray=random.choice((0.05, 0.3)),
         limits=SessionLimits(

@@ -97,8 +97,8 @@ class StateMachine:
         self.writer: SnapshotWriter | None = None
         self._captured = b""
         self._waiting: deque[Apply] = deque()
-        self._askers: list[tuple[Index, int, Callable[[], None]]] = []
-        self._asked = 0
+        self._callbacks: list[tuple[Index, int, Callable[[], None]]] = []
+        self._callback_number = 0
 
     def apply(self, effect: Apply) -> None:
         """Apply committed entries."""
@@ -124,8 +124,8 @@ class StateMachine:
 
     def when_applied(self, index: Index, action: Callable[[], None]) -> None:
         """Call `action` when the entry at `index` is applied."""
-        self._asked += 1
-        heappush(self._askers, (index, self._asked, action))
+        self._callback_number += 1
+        heappush(self._callbacks, (index, self._callback_number, action))
         self._answer()
 
     def value_of(self, key: int) -> int:
@@ -143,7 +143,7 @@ class StateMachine:
         snapshot = self.restoring
         if snapshot is None or answer.last != snapshot.last:
             return
-        assert answer.data is not None, f"the snapshot of {snapshot.last} is gone"
+        assert answer.data is not None, f"the snapshot of {snapshot.last} is missing"
         image = self._form.reading(snapshot.last, snapshot.configuration)
         data = b"".join(image.feed(answer.data))
         assert image.finish() == snapshot
@@ -198,8 +198,8 @@ class StateMachine:
         return SnapshotTaken(snapshot, snapshot.last.index + 1 - kept_behind)
 
     def _answer(self) -> None:
-        while self._askers and self._askers[0][0] <= self.applied and self.restoring is None:
-            heappop(self._askers)[2]()
+        while self._callbacks and self._callbacks[0][0] <= self.applied and self.restoring is None:
+            heappop(self._callbacks)[2]()
 
     def _own_part(self) -> Iterator[bytes]:
         yield _HEAD.pack(self.applied, self.chain)

@@ -27,7 +27,7 @@ from consensus.protocols.zmq_raft.wire.messages import AppendEntriesRpc, Install
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.profile import Profile
-from tests.simulation.consensus.zmq_sockets import Asked
+from tests.simulation.consensus.zmq_sockets import PendingRequest
 
 
 class ZmqJudge:
@@ -60,7 +60,9 @@ class ZmqJudge:
             elif appended[0].first - 1 <= commit and not replica.log.configuration.is_joint:
                 raise ViolationError(f"no idle entry: {machine.server_id} leads and appends {appended[0].entries}")
 
-    def asked(self, asker: ServerId, answerer: ServerId, request: Request, unanswered: Asked | None) -> None:
+    def check_request(
+        self, asker: ServerId, answerer: ServerId, request: Request, unanswered: PendingRequest | None
+    ) -> None:
         """Check that a request replaces only an answered or overdue request, or one of an older term."""
         if unanswered is None or not isinstance(request, AppendEntries | InstallSnapshot):
             return
@@ -91,17 +93,17 @@ class ZmqJudge:
             case AppendEntriesRpc(term=term, previous_index=previous, entries=entries):
                 if previous < commit:
                     raise ViolationError(
-                        f"below the commit: {answerer} has committed {commit} and is sent an append behind {previous}"
+                        f"below the commit: {answerer} has committed {commit} and receives an append after {previous}"
                     )
                 held_in, held = self._held.get(answerer, (0, 0))
                 if term == held_in and previous + len(entries) < held:
                     raise ViolationError(
-                        f"nothing is cut: {answerer} holds {held} and is sent an append up to {previous + len(entries)}"
+                        f"nothing is cut: {answerer} holds {held} and gets an append up to {previous + len(entries)}"
                     )
             case InstallSnapshotRpc(last_index=last):
                 if last < commit:
                     raise ViolationError(
-                        f"old snapshot: {answerer} has committed {commit} and is sent a snapshot of {last}"
+                        f"old snapshot: {answerer} has committed {commit} and receives a snapshot of {last}"
                     )
             case _:
                 pass

@@ -126,7 +126,7 @@ ZMQ_MUTANTS = (
     ),
     Mutant(
         "zmq-read-without-checkpoint",
-        "a leader without an entry of its own term answers reads",
+        "a leader answers reads before it has appended in its term",
         ((Leader, "_knows_commit_index", _always), (Leader, "_append_no_op_if_needed", _nothing)),
         "zmq",
     ),

@@ -80,7 +80,9 @@ class Host(Protocol):
 class Judge(Protocol):
     """Rules for the messages between peers."""
 
-    def asked(self, asker: ServerId, answerer: ServerId, request: Request, unanswered: "Asked | None") -> None:
+    def check_request(
+        self, asker: ServerId, answerer: ServerId, request: Request, unanswered: "PendingRequest | None"
+    ) -> None:
         """Check a request that replaces another one."""
 
     def arrived(self, answerer: ServerId, request: PeerRequest) -> None:
@@ -97,7 +99,7 @@ class Judge(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingRequest:
     """A request that may still get a reply."""
 
     request: Request
@@ -122,9 +124,9 @@ class _Dealer:
     last_id: int
     connection: _Connection | None = None
     opens_at_ms: int = 0
-    unanswered: Asked | None = None
+    unanswered: PendingRequest | None = None
     """The newest request."""
-    remembered: dict[int, Asked] = field(default_factory=dict)
+    remembered: dict[int, PendingRequest] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -180,18 +182,18 @@ class ZmqSockets:
     def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
         """Send a request of a core; it replaces the pending one."""
         dealer = self._dealer(asker, answerer)
-        self._judge.asked(asker, answerer, request, dealer.unanswered)
+        self._judge.check_request(asker, answerer, request, dealer.unanswered)
         if dealer.unanswered is not None:
             self._marks.see("request gave way to a newer one")
         if dealer.last_id == MAX_MESSAGE_ID:
             self._marks.see("message ids began anew")
         dealer.last_id = (dealer.last_id + 1) & MAX_MESSAGE_ID
         rpc = request_to_wire(request, dealer.last_id, IDENT, self._hosts[asker].snapshot_bytes)
-        asked = Asked(request, rpc, encode_request(rpc), self._hosts[asker].clock_ms)
-        dealer.unanswered = dealer.remembered[rpc.message_id] = asked
+        pending = PendingRequest(request, rpc, encode_request(rpc), self._hosts[asker].clock_ms)
+        dealer.unanswered = dealer.remembered[rpc.message_id] = pending
         if len(dealer.remembered) > _REMEMBERED:
             del dealer.remembered[next(iter(dealer.remembered))]
-        self._transmit(asker, answerer, asked)
+        self._transmit(asker, answerer, pending)
 
     def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
         """Send the reply of a core to a request."""
@@ -200,15 +202,19 @@ class ZmqSockets:
             self.lost += 1
             return
         self._way.after(0, lambda: self._read_on(answerer, taken))
-        said = self._as_package(answerer, reply_to_wire(reply, taken.rpc), taken.rpc)
-        if said is None:
+        wire_reply = self._as_package(answerer, reply_to_wire(reply, taken.rpc), taken.rpc)
+        if wire_reply is None:
             self._marks.see("answer that the wire cannot say")
             self._forget(taken)
             return
-        if isinstance(said, AppendEntriesResponse) and isinstance(taken.rpc, AppendEntriesRpc) and said.success:
+        if (
+            isinstance(wire_reply, AppendEntriesResponse)
+            and isinstance(taken.rpc, AppendEntriesRpc)
+            and wire_reply.success
+        ):
             self._judge.acknowledged(answerer, taken.rpc)
-        taken.reply = said
-        self._send_reply(taken.connection, said)
+        taken.reply = wire_reply
+        self._send_reply(taken.connection, wire_reply)
 
     def stopped(self, server: ServerId) -> None:
         """Close the sockets of a stopped server, and drop their state."""
@@ -239,23 +245,23 @@ class ZmqSockets:
             dealer = self._dealers[asker, answerer] = _Dealer(first)
         return dealer
 
-    def _transmit(self, asker: ServerId, answerer: ServerId, asked: Asked) -> None:
+    def _transmit(self, asker: ServerId, answerer: ServerId, pending: PendingRequest) -> None:
         """Send the newest request, and repeat it until it is answered."""
         dealer = self._dealers.get((asker, answerer))
-        if dealer is None or dealer.unanswered is not asked:
+        if dealer is None or dealer.unanswered is not pending:
             return
         connection = self._connect(asker, answerer, dealer)
         wait_ms = _UNSENT_MS
         if connection is not None:
-            if asked.times_sent and not may_be_repeated(asked.request):
+            if pending.times_sent and not may_be_repeated(pending.request):
                 return
             wait_ms = self._profile.repeat_ms
-            self.repeated += asked.times_sent > 0
-            asked.times_sent += 1
+            self.repeated += pending.times_sent > 0
+            pending.times_sent += 1
             connection.requests_until_ms = self._arrival_ms(connection, connection.requests_until_ms)
-            self._at(connection.requests_until_ms, lambda: self._arrive(connection, asked.frames))
+            self._at(connection.requests_until_ms, lambda: self._arrive(connection, pending.frames))
         again = self._hosts[asker].when_awake
-        self._way.after(wait_ms, lambda: again(lambda: self._transmit(asker, answerer, asked)))
+        self._way.after(wait_ms, lambda: again(lambda: self._transmit(asker, answerer, pending)))
 
     def _connect(self, asker: ServerId, answerer: ServerId, dealer: _Dealer) -> _Connection | None:
         if dealer.connection is None and self._way.now >= dealer.opens_at_ms and self._is_open(asker, answerer):
@@ -278,9 +284,9 @@ class ZmqSockets:
         try:
             rpc = decode_request(frames)
         except ZmqRaftError as error:
-            raise ViolationError(f"wire: {connection.asker} sends what cannot be read: {error}") from error
+            raise ViolationError(f"wire: {connection.asker} sends an invalid message: {error}") from error
         if not isinstance(rpc, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
-            raise ViolationError(f"wire: {connection.asker} sends {rpc}, which is no message of a peer")
+            raise ViolationError(f"wire: {connection.asker} sends {rpc}, which is not a peer's message")
         taken = _Taken(connection, rpc)
         if not isinstance(rpc, RequestVoteRpc):
             before = self._taken.get((answerer, rpc.leader))
@@ -328,10 +334,10 @@ class ZmqSockets:
         transfer, last = self._transfers.get((answerer, asker)), LogId(rpc.last_index, rpc.last_term)
         if transfer is None or (transfer.term, transfer.last) != (rpc.term, last):
             transfer = self._transfers[answerer, asker] = _Transfer(rpc.term, last)
-            way, told = taken.connection, transfer
+            way, started = taken.connection, transfer
             delay_ms = self._way.draw_delay_ms() + self._way.draw_delay_ms()
-            hear = self._hosts[answerer].when_awake
-            self._way.after(delay_ms, lambda: hear(lambda: self._members_received(way, told)))
+            when_awake = self._hosts[answerer].when_awake
+            self._way.after(delay_ms, lambda: when_awake(lambda: self._members_received(way, started)))
         if transfer.configuration is None:
             transfer.waiting = taken
         else:
@@ -343,9 +349,9 @@ class ZmqSockets:
             return
         sender = self._hosts[asker].configuration
         if sender is not None and not connection.is_broken:
-            configuration = told_members(sender)
+            configuration = members_in_reply(sender)
         else:
-            self._marks.see("members of a snapshot not told by its sender")
+            self._marks.see("members of a snapshot not sent by its sender")
             configuration = self._hosts[answerer].configuration or _NO_MEMBERS
         waiting, transfer.waiting = transfer.waiting, None
         if not configuration.voters:
@@ -387,31 +393,33 @@ class ZmqSockets:
         asker, answerer = connection.asker, connection.answerer
         dealer = self._dealers.get((asker, answerer))
         message_id = read_uint(frames[0], "message id", max_bytes=MESSAGE_ID_BYTES)
-        asked = None if dealer is None else dealer.remembered.pop(message_id, None)
-        if dealer is None or asked is None:
+        pending = None if dealer is None else dealer.remembered.pop(message_id, None)
+        if dealer is None or pending is None:
             self._marks.see("answer to nothing that is remembered")
             return
-        reply = reply_from_wire(decode_reply(type(asked.rpc), frames), asked.request)
-        if dealer.unanswered is asked:
+        reply = reply_from_wire(decode_reply(type(pending.rpc), frames), pending.request)
+        if dealer.unanswered is pending:
             dealer.unanswered = None
         else:
             self._marks.see("late answer to a request that had given way")
         self._way.deliver(answerer, asker, reply)
 
-    def _as_package(self, server: ServerId, reply: PeerReply | None, asked: PeerRequest) -> PeerReply | None:
+    def _as_package(self, server: ServerId, reply: PeerReply | None, request: PeerRequest) -> PeerReply | None:
         """Return the reply of the package: a refusal has a hint only if the log is too short.
 
         Without a hint the leader steps back by one entry.
         """
-        is_refusal = isinstance(reply, AppendEntriesResponse) and not reply.success and reply.term == asked.term
-        if not is_refusal or not isinstance(asked, AppendEntriesRpc) or not self._judge.follows_package(server):
+        is_refusal = isinstance(reply, AppendEntriesResponse) and not reply.success and reply.term == request.term
+        if not is_refusal or not isinstance(request, AppendEntriesRpc) or not self._judge.follows_package(server):
             return reply
         end = self._judge.end_of(server)
-        is_short = end < asked.previous_index
+        is_short = end < request.previous_index
         if not is_short:
             self._marks.see("append refused without a hint")
         hint = end + 1 if is_short else None
-        return AppendEntriesResponse(message_id=asked.message_id, term=asked.term, success=False, conflict_index=hint)
+        return AppendEntriesResponse(
+            message_id=request.message_id, term=request.term, success=False, conflict_index=hint
+        )
 
     def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
         """Return True if a message arrives; break a connection that cannot deliver it."""
@@ -466,7 +474,7 @@ def is_repetition(before: _Connection, taken: PeerRequest, now: _Connection, req
     return before is now and request.message_id == taken.message_id
 
 
-def told_members(configuration: Configuration) -> Configuration:
+def members_in_reply(configuration: Configuration) -> Configuration:
     """Return the members in a RequestConfig reply: one list of old and new ones during a change."""
     new = {server.server_id for server in configuration.voters}
     return Configuration(

@@ -1,1 +1,1 @@
-"""Experiments with simulated groups, which yield figures: `python -m tests.simulation gossip-experiments`."""
+"""Experiments with simulated groups that print figures: `python -m tests.simulation gossip-experiments`."""

@@ -1,16 +1,16 @@
 """The experiments from the command line: `python -m tests.simulation gossip-experiments [NAME ...]`.
 
     detection    first detection in periods, N = 50 ... 1,000
-    load         probe messages per member and period of a quiet group
-    mass-crash   a tenth of the group crashes at once: until everyone knows, without loss and at 50 %
-    steadiness   100 members at 5 % loss for 1,000 periods: suspicions and deaths, of which none is right
-    latency      Lifeguard's threshold experiment, the parts one at a time
-    parts        Lifeguard's interval experiment on three cells, the parts one at a time
-    lifeguard    Lifeguard's interval experiment, plain SWIM against the whole, over the grid
+    load         probe messages per member and period of an idle group
+    mass-crash   a tenth of the group crashes together: time until every member knows, without loss and at 50 %
+    steadiness   100 members at 5 % loss for 1,000 periods: suspicions and deaths, all of them false
+    latency      Lifeguard's threshold experiment, each part separately
+    parts        Lifeguard's interval experiment on three cells, each part separately
+    lifeguard    Lifeguard's interval experiment, plain SWIM compared with all parts, over the grid
 
-Figures go to the standard output as Markdown tables, progress to the standard error. Everything follows from --seed.
-With --finished FILE each run is kept as soon as it is done: the same command goes on where it was stopped, and prints
-its tables at once when all is there.
+Figures go to the standard output as Markdown tables, progress to the standard error. --seed determines all results.
+With --finished FILE each run is stored when it ends: the same command resumes after an interruption, and prints its
+tables immediately after all runs are done.
 """
 
 import argparse
@@ -35,7 +35,7 @@ EXPERIMENTS: dict[str, Callable[[Setting], str]] = {
     "lifeguard": lifeguard_reports.lifeguard,
 }
 _COLLECT_AFTER = 200_000
-"""Objects until the garbage collector looks again; a group is a million that live long and hold no circles."""
+"""Number of objects between two garbage collections; a group is a million long-lived objects without cycles."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,7 +61,7 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     usual = Setting()
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which (default all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiment (default all)")
     parser.add_argument("--seed", type=int, default=usual.seed, help="the first random seed (%(default)s)")
     parser.add_argument("--sizes", type=_numbers, default=usual.sizes, help="N, with commas (50,100,200,500,1000)")
     parser.add_argument("--losses", type=_shares, default=usual.losses, help="of mass-crash, with commas (0,0.5)")
@@ -77,12 +77,14 @@ def _parse(arguments: Sequence[str]) -> tuple[list[str], Setting]:
         metavar="N",
         help="intervals for each count and duration of Lifeguard's grid (%(default)s); 8 are all 432 cells, many hours",
     )
-    parser.add_argument("--cells", type=_positive, help="only the first so many cells")
-    parser.add_argument("--finished", type=Path, metavar="FILE", help="keep what is done, go on from what was kept")
+    parser.add_argument("--cells", type=_positive, help="number of cells (default all)")
+    parser.add_argument(
+        "--finished", type=Path, metavar="FILE", help="store finished runs, and resume from stored ones"
+    )
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in EXPERIMENTS:
-            parser.error(f"there is no experiment {name!r}; there are: {' '.join(EXPERIMENTS)}")
+            parser.error(f"unknown experiment {name!r}; available: {' '.join(EXPERIMENTS)}")
     setting = Setting(
         seed=options.seed,
         sizes=options.sizes,

@@ -1,15 +1,15 @@
-"""How long until a member notices, and what watching costs (SWIM paper, sections 3.1 and 5.2).
+"""The time until a crash is detected, and the cost of probing (SWIM paper, sections 3.1 and 5.2).
 
-A member is probed by each of the N - 1 others once per pass, at a random place of the pass. The chance that no probe
-falls on it in one period tends to 1/e, so the first detection takes e/(e - 1) = 1.582 periods on average, whatever N.
+Each of the other N - 1 members probes a member once per pass, at a random place of the pass. The chance that no probe
+reaches it in one period tends to 1/e, so the first detection takes e/(e - 1) = 1.582 periods on average, for any N.
 
     period k-1 │ crash │ period k: pings go unanswered ... │ end of k: first suspicion     counts as 1 period
 
-One member in 100 (at least one) is down at a time: what is measured is the detection of a crash, not of a catastrophe.
-As soon as one is found it comes back in its next life and another crashes, so one group yields as many samples as are
-wanted. Those that are down together hardly disturb each other: nine silent members among 999 are nine probers fewer,
-which makes the first detection 0.5 % later. Whether samples of one group are independent is measured as well, by the
-correlation of each with the one after it.
+One member in 100 (at least one) is down at a time, so the result is the detection of single crashes, not of a mass
+failure. A detected member restarts with its next generation and another one crashes, so one group yields any number of
+samples. Crashed members hardly influence each other: nine crashed members among 999 mean nine fewer probers, which
+delays the first detection by 0.5 %. The independence of the samples of one group is measured too: by the correlation of
+each sample with the next one.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from tests.simulation.gossip_network import GossipNetwork, Node
 EXPECTED_PERIODS = e / (e - 1)
 _ONE_DOWN_IN = 100
 GROUP_SAMPLES = 600
-"""Samples of one group, before another with another random seed takes over."""
+"""Samples of one group; then another group with another random seed is used."""
 _DETECTION_LIMIT_PERIODS = 60
 PIGGYBACK_ONLY_MS = 1_000_000_000
-"""A gossip period that never comes: news rides on probes alone, as in SWIM's paper."""
+"""A gossip period that never begins: updates travel only on probes, as in SWIM's paper."""
 
 Progress = Callable[[float], None]
 
@@ -43,12 +43,12 @@ class Detection:
 
     @property
     def mean(self) -> Figure:
-        """Their mean."""
+        """Return the mean of the periods."""
         return mean_of(self.periods)
 
 
 def first_detections(size: int, samples: int, random_seed: int, progress: Progress | None = None) -> Detection:
-    """Crash members just before a period begins and wait for the first suspicion, again and again."""
+    """Crash members just before a period begins and wait for the first suspicion, `samples` times."""
     options = replace(SwimOptions.lan(), gossip_period_ms=PIGGYBACK_ONLY_MS)
     network = GossipNetwork(random_seed, options)
     nodes = form(network, size)
@@ -62,10 +62,10 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
     order: list[Node] = []
     down: dict[int, int] = {}
     crashes: list[Node] = []
-    # By crash: in the order of detection the slow ones would stand together and look dependent.
+    # Ordered by crash: in the order of detection, slow detections would be adjacent and look dependent.
     periods: dict[int, float] = {}
     network.run(2 * options.probe_period_ms)
-    # To the end of the last crash: a run that stops at the last sample leaves out the crashes that took long.
+    # Wait for the last crash: a run that stopped at the last sample would exclude the slow detections.
     while len(periods) < samples:
         begin = next_period(network)
         network.run(begin - network.now - 1)
@@ -77,7 +77,7 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
                 found.pop(victim.node_id, None)
                 down[len(crashes)] = begin
                 crashes.append(victim)
-        # The rounds that end with the period have failed by then, and a revived one has half a period to be noticed.
+        # The rounds of the period have failed by then, and a restarted member has half a period to be detected.
         network.run(options.probe_period_ms // 2)
         for crash, begun in list(down.items()):
             victim = crashes[crash]
@@ -94,7 +94,7 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a quiet group sends."""
+    """Messages of an idle group."""
 
     size: int
     probe_messages: float
@@ -102,7 +102,7 @@ class Load:
 
 
 def quiet_load(size: int, periods: int, random_seed: int) -> Load:
-    """Messages per member and period while nothing happens, with the production preset."""
+    """Return the messages per member and period of an idle group, with the production preset."""
     network = GossipNetwork(random_seed)
     nodes = form(network, size)
     network.run(3 * network.options.probe_period_ms)

@@ -1,8 +1,9 @@
-"""How long until all members know, and that no living member is declared dead.
+"""The time until all members know of a crash, and the absence of false deaths.
 
-A tenth of the group crashes in one moment. A crash is over when every surviving member holds it for dead: first
-detection, the suspicion that a living member would have refuted, and the gossip that carries the verdict, together.
-SWIM's bound is a multiple of log N periods; loss stretches it, since local health makes members slower to judge.
+A tenth of the group crashes at one moment. A crash is complete when every surviving member has marked the member dead.
+This includes the first detection, the suspicion that a running member would have refuted, and the gossip of the
+verdict. SWIM's bound is a multiple of log N periods. Loss extends it, because local health makes members slower to
+judge.
 """
 
 from collections import defaultdict
@@ -18,39 +19,39 @@ from tests.simulation.gossip_network import GossipNetwork, Node
 
 WITHOUT_LOSS = 6
 AT_HALF_LOSS = 18
-"""Known to everyone within this many times log2 N periods."""
+"""Bound on the time until every member knows, in units of log2 N periods."""
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MassCrash:
-    """When each of the crashed was known to be dead by every survivor, in periods since the crash (None: never)."""
+    """Periods from the crash until every survivor knew of it, for each crashed member (None: never)."""
 
     size: int
     loss: float
     known_everywhere: tuple[float | None, ...]
     missing: int
-    """How many survivors had not heard of how many of the crashed at the bound, added up."""
+    """Pairs of a survivor and a crashed member that it did not know to be dead at the bound."""
     false_deaths: int
     messages_per_member_and_period: float
 
     @property
     def slowest(self) -> float | None:
-        """When the last of them was known everywhere; None if one was not."""
+        """Return the time until the last crash was known everywhere; None if one was not."""
         times = [time for time in self.known_everywhere if time is not None]
         return max(times) if len(times) == len(self.known_everywhere) else None
 
     @property
     def per_log2_size(self) -> float | None:
-        """The slowest, in units of log2 N periods."""
+        """Return the slowest time in units of log2 N periods."""
         return None if self.slowest is None else self.slowest / log2(self.size)
 
 
 def mass_crash(
     size: int, loss: float, random_seed: int, options: SwimOptions | None = None, progress: Progress | None = None
 ) -> MassCrash:
-    """A tenth of the group crashes at once."""
+    """Crash a tenth of the group together."""
     network = GossipNetwork(random_seed, options, loss=loss)
     period_ms = network.options.probe_period_ms
     nodes = form(network, size)
@@ -101,7 +102,7 @@ def mass_crash(
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """What a group without a single crash thought happened."""
+    """Suspicions and deaths in a group without a crash."""
 
     size: int
     periods: int
@@ -114,7 +115,7 @@ class Steadiness:
 def without_a_crash(
     size: int, periods: int, loss: float, random_seed: int, progress: Progress | None = None
 ) -> Steadiness:
-    """Let a group run under loss, and count suspicions (at their accuser, and everywhere) and deaths."""
+    """Run a group under loss; count suspicions (at their accuser, and everywhere) and deaths."""
     network = GossipNetwork(random_seed, loss=loss)
     form(network, size)
     suspected: set[tuple[NodeId, object]] = set()

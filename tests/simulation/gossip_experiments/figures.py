@@ -1,8 +1,8 @@
 """Means, medians and ratios with their 95 % intervals.
 
-A false verdict reaches a hundred members at once, so events within one run depend on each other and an interval that
-took them for independent would be far too narrow. Ratios are therefore resampled by whole runs (bootstrap), which are
-independent: each has its own random seed. Where there are none at all, the falsely accused members are the sample.
+A false verdict reaches a hundred members together, so events within one run depend on each other. An interval that
+assumes independence would be far too narrow. Ratios are therefore resampled by complete runs (bootstrap), which are
+independent: each has its own random seed. If no events occur, the falsely accused members are the sample.
 """
 
 from collections.abc import Sequence
@@ -18,38 +18,38 @@ _TWO_SIDED_95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value and the interval that it lies in with 95 %."""
+    """A value and its 95 % interval."""
 
     value: float
     low: float
     high: float
 
     def text(self, form: str = ".3f", unit: str = "") -> str:
-        """For a table."""
+        """Return the text for a table."""
         return f"{self.value:{form}}{unit} [{self.low:{form}}, {self.high:{form}}]"
 
 
 def mean_of(values: Sequence[float]) -> Figure:
-    """The mean of independent values."""
+    """Return the mean of independent values."""
     mean = fmean(values)
     half = _TWO_SIDED_95 * stdev(values) / sqrt(len(values)) if len(values) > 1 else float("inf")
     return Figure(mean, mean - half, mean + half)
 
 
 def median_of(values: Sequence[float], random_seed: int = 1) -> Figure:
-    """The median; its interval by resampling."""
+    """Return the median; its interval by resampling."""
     random = Random(random_seed)
     medians = sorted(median(random.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return Figure(median(values), *_middle(medians))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     return sorted(values)[max(ceil(share * len(values)) - 1, 0)]
 
 
 def correlation_of_neighbors(groups: Sequence[Sequence[float]]) -> float:
-    """How far each value follows the one before it: 0 for independent ones, give or take 2 / sqrt(count)."""
+    """Return the correlation of neighboring values: 0 for independent ones, plus or minus 2 / sqrt(count)."""
     values = [value for group in groups for value in group]
     mean = fmean(values)
     spread = sum((value - mean) ** 2 for value in values)
@@ -58,7 +58,7 @@ def correlation_of_neighbors(groups: Sequence[Sequence[float]]) -> float:
 
 
 def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: int = 1) -> Figure:
-    """Sum over sum of runs that belong together in pairs; its interval by resampling the pairs."""
+    """Return the ratio of the sums of paired runs; its interval by resampling the pairs."""
     random = Random(random_seed)
     pairs = list(zip(counts, baselines, strict=True))
     ratios = []
@@ -71,9 +71,9 @@ def ratio_of(counts: Sequence[float], baselines: Sequence[float], random_seed: i
 
 
 def none_of(baseline: int) -> Figure:
-    """Nothing happened where it happened to `baseline` independent ones: the rule of three bounds how rare it is.
+    """Return zero with the interval from the rule of three, if none of `baseline` independent cases had an event.
 
-    Resampling zeros gives zeros. If three or more had been to be expected, one at least would have come with 95 %.
+    Resampling zeros gives zeros. With an expectation of three or more, at least one event would occur with 95 %.
     """
     return Figure(0.0, 0.0, min(3 / baseline, 1.0))
 
@@ -84,7 +84,7 @@ def _middle(ordered: Sequence[float]) -> tuple[float, float]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, padded for the terminal."""
+    """Return a Markdown table, padded for the terminal."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     lines = [[head.ljust(width) for head, width in zip(heads, widths, strict=True)], ["-" * width for width in widths]]
     lines += [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]

@@ -1,10 +1,9 @@
-"""Runs that are done stay done: each is a line of a file, so that hours of simulation survive being stopped.
+"""Finished runs are stored as lines of a file, so that hours of simulation survive an interruption.
 
     {"run": "interval_run", "part": "plain SWIM", "cell": [4, 8192, 16], "seed": 7, "found": {"everywhere": 12, ...}}
 
-A run follows from its arguments alone, so its arguments are its name: who asks for it again gets what was kept. That
-holds for one version of the core; after a change of it delete the file. A last line that
-was cut off in the middle is as if it had not been written.
+The arguments determine a run, so they are its name: the same arguments return the stored result. This is valid for one
+version of the core; delete the file after a change of it. An incomplete last line is ignored.
 """
 
 import json
@@ -22,7 +21,7 @@ else:
 
 
 class FinishedRuns:
-    """What was found by which run; without a path nothing is kept."""
+    """Results by run; without a path nothing is stored."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -36,7 +35,10 @@ class FinishedRuns:
                 self._kept[_name(run)] = found
 
     def once(self, kind: type[Found], run: Mapping[str, object], play: Callable[[], Found]) -> Found:
-        """What this run finds, or found before. `kind` is what it yields: a dataclass of numbers and tuples of them."""
+        """Return the result of a run, stored or new.
+
+        `kind` is its type: a dataclass of numbers and tuples of numbers.
+        """
         name = _name(run)
         if name in self._kept:
             kept = {key: tuple(value) if isinstance(value, list) else value for key, value in self._kept[name].items()}

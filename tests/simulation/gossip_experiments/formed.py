@@ -1,9 +1,9 @@
-"""A group that is complete from its first moment, and whose probe periods are aligned.
+"""A group that is complete from its first moment, with aligned probe periods.
 
-Forming a full mesh of 1,000 by joins takes a million messages, none of which an experiment about failure detection
-wants to pay for. So each core is handed the others as if it had joined them, which is what joins end in. Periods are
-aligned, as in the analysis in SWIM's paper: every member begins a round at each whole period, so that a crash just
-before one is found after a whole number of periods.
+Forming a full mesh of 1,000 members by joins takes a million messages, too many for an experiment about failure
+detection. So each core receives the other members directly, in the state after a join. Periods are aligned, as in the
+analysis in SWIM's paper: every member begins a round at each whole period, so that a crash just before a period is
+detected after a whole number of periods.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from gossip.core.member import NodeInfo
 from tests.simulation.gossip_network import GossipNetwork, Node
 
 ROOM = 8
-"""How much larger than the group a member's capacity is."""
+"""Capacity of a member beyond the size of the group."""
 
 
 def form(network: GossipNetwork, size: int) -> list[Node]:
-    """Start `size` nodes that know each other as peers; the first aligned period begins after one period."""
+    """Start `size` nodes that are each other's peers; the first aligned period begins after one period."""
     nodes = [network.add(number, capacity=size + ROOM) for number in range(size)]
     begin = network.now + network.options.probe_period_ms
     infos = [info_of(node) for node in nodes]
@@ -27,10 +27,10 @@ def form(network: GossipNetwork, size: int) -> list[Node]:
 
 
 def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
-    """Start a crashed node again in its next life, with the others as its peers and it as theirs, at once.
+    """Restart a crashed node with its next generation; the others become its peers immediately.
 
-    Were the others left to hear of it, many would hold its old life for dead first and give the link up: after some
-    hundred crashes every member would have fewer peers who probe it, and be found later for that alone.
+    If the others had to discover it, many would first mark its old generation dead and drop the link. After some
+    hundred crashes every member would have fewer peers that probe it, and be detected later only because of that.
     """
     network.restart(node, capacity=len(network.nodes) + ROOM)
     known = list(others)
@@ -48,18 +48,18 @@ def revive(network: GossipNetwork, node: Node, others: Iterable[Node]) -> None:
 
 
 def info_of(node: Node) -> NodeInfo:
-    """What a node says about itself now."""
+    """Return a node's current description of itself."""
     return node.core._local.info
 
 
 def next_period(network: GossipNetwork) -> int:
-    """When the next aligned period begins."""
+    """Return the beginning of the next aligned period."""
     period_ms = network.options.probe_period_ms
     return (network.now // period_ms + 1) * period_ms
 
 
 def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> None:
-    """Make the described members peers of a node; no member has news."""
+    """Make the described members peers of a node, without updates to gossip."""
     membership = node.core._members
     for info in infos:
         if info.node_id != node.node_id:
@@ -70,5 +70,5 @@ def acquaint(network: GossipNetwork, node: Node, infos: Iterable[NodeInfo]) -> N
 
 
 def align(node: Node, begin: int) -> None:
-    """Let a node's next probe round begin at a given time."""
+    """Set the beginning of a node's next probe round."""
     node.core._prober._next_round_at = begin

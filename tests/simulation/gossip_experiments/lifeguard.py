@@ -1,13 +1,13 @@
-"""Lifeguard's experiments with the production core: as plain SWIM, with each part alone, and whole.
+"""Lifeguard's experiments with the production core: as plain SWIM, with each part alone, and with all parts.
 
 They follow section V of Dadgar, Phillips, Currey: "Lifeguard: Local Health Awareness for More Accurate Failure
 Detection".
 
-    interval    128 members, C of them slow for D, well for I, slow for D ..., all at the same times, for 120 s:
-                how many times is a healthy member declared dead, at all members (FP) and at healthy ones (FP-)
-    threshold   C members slow for D once: how long until the first healthy member declares one dead, and until all do
+    interval    128 members, C of them slow for D, healthy for I, slow for D ..., all at the same times, for 120 s:
+                the number of times a healthy member is declared dead, at all members (FP) and at healthy ones (FP-)
+    threshold   C members slow for D once: the time until the first healthy member declares one dead, and until all do
 
-A slow member that is declared dead is no false positive: it did not answer. A healthy one never deserves it.
+A slow member declared dead is not a false positive: it did not reply. A healthy member declared dead always is one.
 """
 
 from collections import defaultdict
@@ -42,15 +42,15 @@ PARTS: Final[Mapping[str, SwimOptions]] = {
     "Lifeguard": replace(PAPER, standstill_grace=False),
     "as shipped": SwimOptions.lan(),
 }
-"""The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still).
+"""The parts separately; the last row is this project's own preset (alpha 4, and grace after a standstill).
 
-Nacks have no row of their own: they only affect local health.
+Nacks do not have their own row: they only affect local health.
 """
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One cell of the grid: `count` slow members, slow for `duration_ms`, then well for `interval_ms`."""
+    """One cell of the grid: `count` slow members, slow for `duration_ms`, then healthy for `interval_ms`."""
 
     count: int
     duration_ms: int
@@ -61,11 +61,11 @@ _SHIFTS: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
 def grid(intervals: int = len(INTERVALS_MS)) -> list[Cell]:
-    """The paper's grid: every count with every duration, each with so many of the eight intervals.
+    """Return the paper's grid: every count with every duration, each with this number of the eight intervals.
 
-    With one interval each, a Latin rectangle: every duration meets all eight, every count six different ones. Eight
-    make the whole grid of 432 cells, whose first 54 are the rectangle, and so on. The long durations come first: they
-    are what false positives are made of.
+    With one interval each, it is a Latin rectangle: every duration meets all eight intervals, every count six of them.
+    Eight intervals make the complete grid of 432 cells, whose first 54 are the rectangle, and so on. The long
+    durations, which cause most false positives, are first.
     """
     return [
         Cell(count, duration_ms, INTERVALS_MS[(3 * row + column + shift) % len(INTERVALS_MS)])
@@ -76,19 +76,19 @@ def grid(intervals: int = len(INTERVALS_MS)) -> list[Cell]:
 
 
 def sampled() -> list[Cell]:
-    """Three cells of the rectangle for the parts one at a time: where plain SWIM errs, from few and long to many."""
+    """Return three cells of the rectangle with errors of plain SWIM, from few long anomalies to many short ones."""
     chosen = {(4, 32_768), (16, 16_384), (32, 8_192)}
     return [cell for cell in grid(1) if (cell.count, cell.duration_ms) in chosen]
 
 
 def seed_of(cell: Cell, random_seed: int) -> int:
-    """Each cell's own seed, so that whatever is compared in a cell has the same slow members and the same delays."""
+    """Return each cell's own seed, so that all variants of a cell have the same slow members and the same delays."""
     return random_seed * 1_000 + grid().index(cell)
 
 
 @dataclass(frozen=True, slots=True)
 class FalsePositives:
-    """How often healthy members were declared dead in one run."""
+    """False positives of one run."""
 
     everywhere: int
     at_healthy: int
@@ -99,7 +99,7 @@ class FalsePositives:
 def interval_run(
     cell: Cell, options: SwimOptions, random_seed: int, *, size: int = SIZE, length_ms: int = LENGTH_MS
 ) -> FalsePositives:
-    """One cell, once."""
+    """Run one cell once."""
     network = SlowNetwork(random_seed, options)
     nodes = form(network, size)
     _mix(network, nodes)
@@ -131,14 +131,14 @@ def interval_run(
 
 
 def _mix(network: SlowNetwork, nodes: list[Node]) -> None:
-    """Real members' periods are not aligned."""
+    """Unalign the members' periods, as in a real group."""
     for node in nodes:
         node.core._prober._next_round_at = network.now + network.random.randrange(network.options.probe_period_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Seconds until a failed member was declared dead by the first healthy one, and by the last."""
+    """Seconds until the first healthy member, and the last one, declared a failed member dead."""
 
     first_s: tuple[float, ...]
     all_s: tuple[float, ...]
@@ -148,7 +148,7 @@ class Latencies:
 def threshold_run(
     count: int, duration_ms: int, options: SwimOptions, random_seed: int, *, size: int = SIZE
 ) -> Latencies:
-    """`count` members are slow once, for `duration_ms`: how long until they are declared dead."""
+    """Make `count` members slow once, for `duration_ms`; return the times until they are declared dead."""
     network = SlowNetwork(random_seed, options)
     nodes = form(network, size)
     _mix(network, nodes)

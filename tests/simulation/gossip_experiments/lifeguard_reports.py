@@ -1,4 +1,4 @@
-"""The tables of Lifeguard's experiments: plain SWIM against the whole over the grid, and the parts one at a time."""
+"""The tables of Lifeguard's experiments: plain SWIM compared with all parts over the grid, and each part separately."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ _PLAIN, _WHOLE = "plain SWIM", "Lifeguard"
 
 
 def latency(setting: Setting) -> str:
-    """The threshold experiment with each of the parts."""
+    """Run the threshold experiment with each of the parts."""
     cases = [(seed, count) for seed in range(setting.seed, setting.seed + setting.repetitions) for count in COUNTS]
     rows = []
     baseline: Figure | None = None
@@ -75,7 +75,7 @@ def _interval(setting: Setting, part: str, cell: Cell) -> FalsePositives:
 
 
 def parts(setting: Setting) -> str:
-    """The interval experiment with each of the parts, on some cells."""
+    """Run the interval experiment with each of the parts, on some cells."""
     cells = sampled()[: setting.cells]
     runs: dict[str, list[FalsePositives]] = {}
     for name in PARTS:
@@ -111,7 +111,7 @@ def _share(own: Sequence[FalsePositives], plain: Sequence[FalsePositives], *, at
 
 
 def lifeguard(setting: Setting) -> str:
-    """The interval experiment over the grid."""
+    """Run the interval experiment over the grid."""
     cells = grid(setting.intervals)[: setting.cells]
     show = setting.progress("Lifeguard's grid")
     pairs: dict[Cell, tuple[FalsePositives, FalsePositives]] = {}
@@ -131,7 +131,7 @@ def lifeguard(setting: Setting) -> str:
 
 
 def _matrix(pairs: dict[Cell, tuple[FalsePositives, FalsePositives]], *, at_healthy: bool) -> str:
-    """Durations down, counts across; cells that differ in their interval alone are added up."""
+    """Return a table of durations and counts; cells that differ only in their interval are added up."""
     rows = []
     for duration_ms in reversed(DURATIONS_MS):
         row = [f"{duration_ms:,}"]

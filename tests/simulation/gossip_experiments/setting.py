@@ -1,4 +1,4 @@
-"""What the command line asks of an experiment, its finished runs, and its progress bar."""
+"""The parameters of an experiment from the command line, its finished runs, and its progress bar."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How much of an experiment to run."""
+    """The extent of an experiment."""
 
     seed: int = 1
     sizes: tuple[int, ...] = (50, 100, 200, 500, 1_000)
@@ -24,7 +24,7 @@ class Setting:
     finished: FinishedRuns = field(default_factory=FinishedRuns)
 
     def progress(self, what: str) -> Progress:
-        """A bar on one line of the standard error, or nothing if that is no terminal."""
+        """Return a progress bar on one line of the standard error; without a terminal it prints nothing."""
         began = time.monotonic()
 
         def show(done: float) -> None:

@@ -1,4 +1,4 @@
-"""The tables of what SWIM's paper promises: first detection, load, a crash of many, and no false death."""
+"""The tables for the claims of SWIM's paper: first detection, load, a mass crash, and no false death."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ _STEADY = (100, 1_000, 0.05)
 
 
 def detection(setting: Setting) -> str:
-    """First detection in periods."""
+    """Measure the first detection in periods."""
     rows = []
     pooled: list[float] = []
     for size in setting.sizes:
@@ -64,14 +64,14 @@ def _detection_row(size: str, periods: Sequence[float], correlation: float | Non
 
 
 def load(setting: Setting) -> str:
-    """Messages of a quiet group."""
+    """Measure the messages of an idle group."""
     loads = [quiet_load(size, 10, setting.seed) for size in setting.sizes]
     head = ["N", "probe messages per member and period", "all messages"]
     return table(head, [[str(each.size), f"{each.probe_messages:.3f}", f"{each.all_messages:.3f}"] for each in loads])
 
 
 def crash(setting: Setting) -> str:
-    """A tenth at once."""
+    """Measure a crash of a tenth of the group."""
     rows = []
     for loss in setting.losses:
         bound = WITHOUT_LOSS if loss == 0 else AT_HALF_LOSS
@@ -115,7 +115,7 @@ def _missed(runs: Sequence[MassCrash]) -> str:
 
 
 def steadiness(setting: Setting) -> str:
-    """A group in which no member crashes."""
+    """Measure a group without a crash."""
     size, periods, loss = _STEADY
     show = setting.progress(f"{size} members, {loss:.0%} loss, {periods:,} periods")
     runs = [
