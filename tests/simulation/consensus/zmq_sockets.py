@@ -286,7 +286,7 @@ class ZmqSockets:
         except ZmqRaftError as error:
             raise ViolationError(f"wire: {connection.asker} sends an invalid message: {error}") from error
         if not isinstance(rpc, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
-            raise ViolationError(f"wire: {connection.asker} sends {rpc}, which is not a peer's message")
+            raise ViolationError(f"wire: {connection.asker} sends {rpc}, a message of a client")
         taken = _Taken(connection, rpc)
         if not isinstance(rpc, RequestVoteRpc):
             before = self._taken.get((answerer, rpc.leader))
