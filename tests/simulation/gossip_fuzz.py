@@ -21,7 +21,7 @@ from gossip.core.options import SwimOptions
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
 from tests.simulation.fuzzing import FuzzError, resident_mib, say
-from tests.simulation.gossip_hostility import Liar, Stranger
+from tests.simulation.gossip_hostility import Liar, Outsider
 from tests.simulation.gossip_wire_group import CAPACITY, WireGroup, WireNode
 
 NODES = 5
@@ -67,15 +67,15 @@ def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
     if not group.agreed():
         raise FuzzError("the group did not form")
     group.forget_seeds()
-    stranger, liar = Stranger(group, random), Liar(group, random)
+    outsider, liar = Outsider(group, random), Liar(group, random)
     incarnations = {node.node_id: node.core.describe().self_info.incarnation for node in group.nodes}
     for _ in range(count):
         group.run(random.choice((0, 0, 1, 2, 5)))
         with_key = random.random() < 0.5
-        node, source, datagram = (liar if with_key else stranger).datagram()
+        node, source, datagram = (liar if with_key else outsider).datagram()
         refusal = group.offer(node, datagram, source)
         tally.sent += 1
-        tally.outcomes[f"{'liar' if with_key else 'stranger'}: {refusal.value if refusal else 'taken'}"] += 1
+        tally.outcomes[f"{'liar' if with_key else 'outsider'}: {refusal.value if refusal else 'accepted'}"] += 1
         if refusal is None:
             if not with_key:
                 raise FuzzError("a datagram without the key was accepted")
@@ -83,7 +83,7 @@ def fuzz_round(random_seed: int, count: int, tally: Tally) -> None:
     for node, source, datagram in liar.burst():
         refusal = group.offer(node, datagram, source)
         tally.sent += 1
-        tally.outcomes[f"burst: {refusal.value if refusal else 'taken'}"] += 1
+        tally.outcomes[f"burst: {refusal.value if refusal else 'accepted'}"] += 1
     for node in group.nodes:
         _check(node, incarnations)
     tally.torn += not group.agreed()

@@ -56,8 +56,8 @@ _BOUND = frozenset({Code.JOIN_ACK, Code.JOIN_REDIRECT, Code.JOIN_NAK, Code.PING_
 """Datagrams that only their receiver may accept."""
 
 
-class Stranger:
-    """An attacker that has recorded every datagram, and has no key."""
+class Outsider:
+    """An attacker without a key that has recorded every datagram."""
 
     def __init__(self, group: WireGroup, random: Random) -> None:
         self._group = group
@@ -248,7 +248,7 @@ class Liar:
         return Query(message_id, "rubbish", body, random.choice(self._addresses), random.randrange(100_000))
 
     def _far_clocks(self) -> tuple[int, ...]:
-        """Return the highest accepted clock, one that will be accepted in a moment, and one that never is."""
+        """Return the highest accepted clock, the clock above it, which will be accepted soon, and the clock limit."""
         clock_bound = ClockBound(0).at(self._group.now)
         return clock_bound, clock_bound + 1, CLOCK_LIMIT
 

@@ -158,7 +158,7 @@ class RequestTarget:
     """Input of a listener."""
 
     name = "requests"
-    expected = frozenset({REFUSED, OTHER_VERSION, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
+    expected = frozenset({REFUSED, OTHER_VERSION, "accepted by the core", *(ApiKey(key).name for key in VERSIONS)})
 
     def __init__(self) -> None:
         source = Random(1)
@@ -197,7 +197,7 @@ class RequestTarget:
             taken = request_from_wire(request.message, 7, NAMES)
             if not isinstance(taken, RefusedRequest):
                 named_endpoints(request.message)
-                return [request.api_key.name, "taken by the core"]
+                return [request.api_key.name, "accepted by the core"]
         return [request.api_key.name]
 
 
@@ -210,7 +210,7 @@ class ResponseTarget:
     """Input of a connection to another server; the first two bytes are the API and the version."""
 
     name = "responses"
-    expected = frozenset({REFUSED, "taken by the core", *(ApiKey(key).name for key in VERSIONS)})
+    expected = frozenset({REFUSED, "accepted by the core", *(ApiKey(key).name for key in VERSIONS)})
 
     def __init__(self) -> None:
         source = Random(2)
@@ -248,7 +248,7 @@ class ResponseTarget:
                     reply_from_wire(response, asked, NAMES, _read_entries)
                 except KafkaWireError:
                     continue
-                outcomes.append("taken by the core")
+                outcomes.append("accepted by the core")
         return outcomes
 
 
@@ -466,7 +466,7 @@ class LoginTarget:
 
     name = "logins"
     expected = frozenset(
-        {"first refused", "proof refused", "logged in", "server refused", "server believed", "answered again"}
+        {"first refused", "proof refused", "logged in", "server refused", "server accepted", "answered again"}
     )
 
     def __init__(self) -> None:
@@ -536,7 +536,7 @@ class LoginTarget:
             return ["server refused"]
         if first != self._answer:
             raise FuzzError("a client accepts another server")
-        return ["server believed"]
+        return ["server accepted"]
 
     def _client(self) -> ScramClient:
         return ScramClient(self._mechanism, "alice", _PASSWORD, lambda _: _NONCE)

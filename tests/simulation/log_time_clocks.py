@@ -7,7 +7,7 @@ with a corrected clock counts as wrong until its last wrong reading is obsolete.
 restart, and occasionally the complete farm is off for weeks. A majority of the voters is always up.
 
     ahead     log time is at most the allowance and `SKEW_MS` ahead of the true time
-    behind    log time is at most a period and the tolerance for dates below the true time; this holds from two periods
+    behind    log time is at most a period and the tolerance for dates below the true time; it applies from two periods
               after the election of a leader that does not lie, regardless of its clock, while a majority of the voters
               is up with right clocks
     publish   then no right clock counts as off, and one of the servers publishes
@@ -202,7 +202,9 @@ class World:
     # -----------------------------------------------------------------------------------------------------------
 
     def _chaos(self) -> None:
-        act = self.random.choice((self._elect, self._go_wrong, self._go_wrong, self._mend, self._die, self._rise))
+        act = self.random.choice(
+            (self._elect, self._go_wrong, self._go_wrong, self._correct_clock, self._crash, self._restart)
+        )
         act()
         if self.random.random() < 0.02:
             self._switch_off()
@@ -225,23 +227,23 @@ class World:
         server.offset_ms = self.random.choice((-1, 1)) * far_ms if server.wrong == "jumped" else 0
         server.drift = self.random.uniform(-0.2, 0.2)
 
-    def _mend(self) -> None:
+    def _correct_clock(self) -> None:
         wrong = [each for each in self.voters if self.servers[each].wrong]
         if wrong:
             self.servers[self.random.choice(wrong)].wrong = ""
 
-    def _die(self) -> None:
+    def _crash(self) -> None:
         alive = [each for each in self.voters if self.servers[each].alive]
         if 2 * (len(alive) - 1) <= len(self.voters):
             return
-        dying = self.servers[self.random.choice([each for each in alive if self.servers[each].wrong] or alive)]
-        dying.alive = False
+        crashing = self.servers[self.random.choice([each for each in alive if self.servers[each].wrong] or alive)]
+        crashing.alive = False
         # Its clock is corrected while it is down; its last reading remains valid.
-        dying.wrong = ""
-        if dying.server_id == self.leader:
+        crashing.wrong = ""
+        if crashing.server_id == self.leader:
             self._elect()
 
-    def _rise(self) -> None:
+    def _restart(self) -> None:
         dead = [each for each in self.voters if not self.servers[each].alive]
         if dead:
             server = self.servers[self.random.choice(dead)]

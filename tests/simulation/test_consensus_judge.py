@@ -50,7 +50,7 @@ def test_judge_lost_server_needed_for_election_is_excuse() -> None:
     assert judge.explains_missing_election([4])
 
 
-def test_judge_with_electable_server_has_no_excuse() -> None:
+def test_judge_electable_server_rules_out_excuse() -> None:
     makes_6_a_voter = configuration_entry(4, Configuration(named([2, 3, 4, 6])))
     judge = _judge({2: _commands(2), 3: [*_commands(2, 4), makes_6_a_voter], 4: _commands(2, 4, 8), 6: _commands(2, 4)})
     assert not judge.explains_missing_election([4])

@@ -70,7 +70,7 @@ SHOWN_AT = {
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
 SHOWN_WITHIN = 100
-"""Number of short histories, one of which must call a planted bug and change because of it; usually the first."""
+"""Number of short histories to search for one that calls a planted bug and changes; usually it is the first."""
 RARELY_SHOWN = (
     "vote-forgotten",
     "learner-counted-as-voter",
@@ -137,7 +137,7 @@ def _lines_without_bugs(seed: int, strategy: str, kind: Kind | None) -> tuple[in
 
 
 class _SeenEnoughError(Exception):
-    """Ends a history when its rest would show nothing new."""
+    """Ends a history when its rest cannot show anything new."""
 
 
 def _changes_the_history(mutant: Mutant, seed: int, called: set[str]) -> bool:

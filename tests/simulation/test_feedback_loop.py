@@ -137,7 +137,7 @@ def test_feedback_loop_after_load_step_does_not_oscillate() -> None:
         # and after settling, the factor changes only by fading and renewal
         healthy, slowed, healthy_again = restlessness(loop.factor)
         assert slowed < FACTOR_CALM, f"seed {seed}: {slowed:.3f}"
-        # and there is no factor while all routers are healthy
+        # and all factors are 1 while all routers are healthy
         assert (healthy, healthy_again) == (0, 0), f"seed {seed}"
         assert loop.factor[-1] == 1, f"seed {seed}"
         pairs = zip(restlessness(loop.share), restlessness(alone.share), strict=True)

@@ -50,7 +50,7 @@ class TwoClustersError(Exception):
 
 @dataclass
 class Node:
-    """A correct node: `durable` survives a restart, `shown` holds the notices of others in its gossip."""
+    """A correct node: `durable` survives a restart, `shown` has the other nodes' notices in its gossip."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)

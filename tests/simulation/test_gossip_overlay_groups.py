@@ -23,7 +23,7 @@ several_seeds = pytest.mark.parametrize("random_seed", SEEDS)
 
 
 def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
-    """Return an idle group in which no node exceeds its capacity."""
+    """Return an idle group; no node exceeds its capacity."""
     network = GossipNetwork(random_seed, PRESETS[preset])
     nodes = network.start(MEMBERS, capacity=CAPACITY)
     must(network, lambda: is_one(network, nodes), within_periods=120, what="one connected overlay")

@@ -34,7 +34,7 @@ def test_fuzz_login_requires_password() -> None:
     assert {"logged in", "proof refused", "server refused"} <= tally.outcomes.keys()
 
 
-def test_fuzz_hostile_clients_leave_no_state() -> None:
+def test_fuzz_state_is_empty_after_hostile_clients() -> None:
     target, tally = EndpointTarget(), Tally()
     play(fuzz.subject(target), randrange(2**32), 150, tally)
     assert tally.outcomes.keys() <= target.expected

@@ -1,6 +1,6 @@
 """A farm's log written by three servers: reports and clock entries at any phase, with jitter, and a failing publisher.
 
-There is no network and no Raft: only the relative times of reports, clock entries and a failure matter, because log
+The network and Raft are omitted: only the relative times of reports, clock entries and a failure matter, because log
 time is constant between clock entries. Time is simulated; a failure names its seed.
 """
 

@@ -47,7 +47,7 @@ class Handed:
     plan: PlannedPublication
     structure: MetaLeaseSet
     is_first: bool
-    """True for the first structure of a process, which does not know those of earlier processes."""
+    """True for the first structure of a process, which does not know the structures of earlier processes."""
 
     @property
     def first_end_s(self) -> int:
@@ -144,7 +144,7 @@ def test_java_router_accepts_each_successor(story: Story) -> None:
 
 
 def test_published_seconds_and_first_end_rise(story: Story) -> None:
-    """A floodfill forwards a structure only if its first entry ends later than that of the previous structure."""
+    """A floodfill forwards a structure only if its first entry ends later than the first entry of the previous one."""
     seconds = [handed.structure.published_s for handed in story.published]
     ends = [handed.first_end_s for handed in story.published]
     assert all(earlier < later for earlier, later in pairwise(seconds)), f"seed {story.seed}"

@@ -1,6 +1,6 @@
 """Servers that applied the same prefix of the log have the same state, regardless of how they reached it.
 
-The log holds everything that a hostile environment may write to it, as bytes: reports of servers with one or several
+The log holds all possible entries of a hostile environment, as bytes: reports of servers with one or several
 masters, clock entries, publications by each node that considers itself the publisher, every command within and outside
 its limits, repetitions under one request id, and garbage. One server applies it in order. Another one receives entries
 twice. A third restarts at random places from its own snapshot, as bytes, and receives the missing entries together.
@@ -208,7 +208,7 @@ async def test_state_depends_only_on_log_prefix(seed: int) -> None:
             apply(stuttering, world.log, random.randrange(len(world.log)))
         if random.random() < 0.05:
             restarting = await restarted(restarting)
-            # After the snapshot, it receives the rest of the log together.
+            # After the snapshot, it receives all remaining entries together.
             for place in range(restarting.state.applied_index, len(world.log)):
                 apply(restarting, world.log, place)
             assert restarting.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"
@@ -241,7 +241,7 @@ def test_older_version_has_same_state_below_new_level(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_state_obeys_operator_limits_after_every_entry(seed: int) -> None:
+def test_state_respects_operator_limits_after_every_entry(seed: int) -> None:
     """Only permitted nodes publish. They publish at most sixteen leaves, none excluded or of another master."""
     world = World(seed)
     published = listed = 0

@@ -52,17 +52,17 @@ class Wire:
         self.now = until_ms
         return list(self.arrived)
 
-    def ask(self, correlation: int, *entries: Entry) -> None:
-        """Send an append from server 1, or a heartbeat if it has no entries."""
-        self.connections.ask(
+    def send_append(self, correlation: int, *entries: Entry) -> None:
+        """Send an append from server 1; without entries it is a heartbeat."""
+        self.connections.send_request(
             ONE,
             TWO,
             AppendEntries(term=1, leader=ONE, previous=LogId(0, 0), entries=entries, commit=0, correlation=correlation),
         )
 
-    def answer(self, correlation: int) -> None:
+    def send_reply(self, correlation: int) -> None:
         """Send the reply of server 2."""
-        self.connections.answer(TWO, ONE, AppendReply(term=1, success=True, next_index=1, correlation=correlation))
+        self.connections.send_reply(TWO, ONE, AppendReply(term=1, success=True, next_index=1, correlation=correlation))
 
 
 ENTRY = Entry(1, EntryKind.COMMAND, b"x")
@@ -71,57 +71,57 @@ ENTRY = Entry(1, EntryKind.COMMAND, b"x")
 def test_connection_replies_leave_in_request_order() -> None:
     # Given an append, followed by a heartbeat
     wire = Wire(Wiring.ONE)
-    wire.ask(1, ENTRY)
-    wire.ask(2)
+    wire.send_append(1, ENTRY)
+    wire.send_append(2)
     assert wire.run(10) == [(5, TWO, 1), (5, TWO, 2)]
     # When the reply to the heartbeat is known first, nothing is delivered
-    wire.answer(2)
+    wire.send_reply(2)
     assert wire.run(100) == []
     # Then both replies arrive in order after the append is answered
-    wire.answer(1)
+    wire.send_reply(1)
     assert wire.run(200) == [(105, ONE, 1), (105, ONE, 2)]
 
 
 def test_heartbeats_apart_keep_waiting_connection_alive() -> None:
     wire = Wire(Wiring.HEARTBEATS_APART)
-    wire.ask(1, ENTRY)
-    # Given a disk that takes longer than the reply timeout, and heartbeats that are answered immediately
+    wire.send_append(1, ENTRY)
+    # Given a disk that takes longer than the reply timeout, and immediate replies to heartbeats
     for correlation in range(2, 10):
         wire.run(wire.now + 100)
-        wire.ask(correlation)
+        wire.send_append(correlation)
         wire.run(wire.now + 5)
-        wire.answer(correlation)
+        wire.send_reply(correlation)
         # Then the reply to each heartbeat arrives
         assert wire.run(wire.now + 5) == [(wire.now, ONE, correlation)]
     # And the append may still be answered
     assert wire.now > 2 * REPLY_TIMEOUT_MS
-    wire.answer(1)
+    wire.send_reply(1)
     assert wire.run(wire.now + 5) == [(wire.now, ONE, 1)]
 
 
 def test_connection_overdue_reply_breaks_connection() -> None:
     wire = Wire(Wiring.ONE)
-    wire.ask(1, ENTRY)
+    wire.send_append(1, ENTRY)
     wire.run(REPLY_TIMEOUT_MS - 100)
-    wire.ask(2)
+    wire.send_append(2)
     wire.run(REPLY_TIMEOUT_MS + 50)
     # When both are answered later, no reply is delivered
-    wire.answer(1)
-    wire.answer(2)
+    wire.send_reply(1)
+    wire.send_reply(2)
     assert wire.run(1_000) == []
     # Then the next request opens another connection
-    wire.ask(3)
+    wire.send_append(3)
     assert wire.run(2_000) == [(1_005, TWO, 3)]
 
 
 def test_connection_cut_or_stopped_loses_messages() -> None:
     for stops in (False, True):
         wire = Wire(Wiring.ONE)
-        wire.ask(1)
+        wire.send_append(1)
         wire.is_cut = not stops
         if stops:
             wire.connections.stopped(TWO)
         assert wire.run(100) == []
         wire.is_cut = False
-        wire.answer(1)
+        wire.send_reply(1)
         assert wire.run(200) == []

@@ -131,7 +131,7 @@ class Wire:
 
     def taken(self, request: Request) -> Message:
         """Send a request from server 1 over a new connection; return the request that server 2 receives."""
-        self.links.ask(ONE, TWO, request)
+        self.links.send_request(ONE, TWO, request)
         (taken,) = self.run(3 * WAY_MS)
         return taken
 
@@ -143,7 +143,7 @@ def test_links_fetch_and_entries_survive_encoding() -> None:
     assert replace(taken, correlation=701) == FETCH
     commands = KafkaCommands(Random(1), 5).batch([b"a", b"b"], 7, producer=1)
     entries = tuple(Entry.command(4, data) for data in commands)
-    wire.links.answer(
+    wire.links.send_reply(
         TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation, entries=entries)
     )
     assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=3, correlation=701, entries=entries)]
@@ -152,40 +152,40 @@ def test_links_fetch_and_entries_survive_encoding() -> None:
 def test_links_parked_fetch_delays_fetches_only() -> None:
     wire = Wire()
     parked = wire.taken(FETCH)
-    wire.links.ask(ONE, TWO, replace(FETCH, correlation=702))
+    wire.links.send_request(ONE, TWO, replace(FETCH, correlation=702))
     assert wire.run(50) == []
-    wire.links.ask(ONE, TWO, VOTE)
+    wire.links.send_request(ONE, TWO, VOTE)
     (vote,) = wire.run(50)
     assert isinstance(vote, RequestVote)
     # Then the response to the first releases the second
     assert isinstance(parked, Fetch)
-    wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=parked.correlation))
+    wire.links.send_reply(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=parked.correlation))
     assert [type(message) for message in wire.run(WAY_MS)] == [Fetch, FetchReply]
 
 
 def test_links_successor_refuses_request_for_lost_directory() -> None:
     """The successor has the address and the id of the requested voter; neither core receives anything."""
     wire = Wire(ANOTHER_TWO)
-    wire.links.ask(ONE, TWO, VOTE)
+    wire.links.send_request(ONE, TWO, VOTE)
     assert wire.run(100) == []
     assert wire.marks.counts["request for another directory refused"] == 1
-    assert wire.marks.counts["answer that says nothing about the quorum"] == 1
+    assert wire.marks.counts["response without information about the quorum"] == 1
 
 
 def test_links_busy_server_delivers_nothing() -> None:
     wire = Wire(rates=replace(RATES, busy=1))
-    wire.links.ask(ONE, TWO, VOTE)
+    wire.links.send_request(ONE, TWO, VOTE)
     assert wire.run(100) == []
-    assert wire.marks.counts["answer that says nothing about the quorum"] == 1
+    assert wire.marks.counts["response without information about the quorum"] == 1
 
 
 def test_links_pre_vote_not_sent_to_older_version() -> None:
     wire = Wire()
     wire.hosts[TWO].versions = {**VERSIONS, ApiKey.VOTE: (0, 1)}
-    wire.links.ask(ONE, TWO, replace(VOTE, pre_vote=True))
+    wire.links.send_request(ONE, TWO, replace(VOTE, pre_vote=True))
     assert wire.run(100) == []
     assert [event.extensions.pre_vote for event in wire.hosts[ONE].extensions] == [False]
-    assert wire.marks.counts["pre-vote that the peer has no form for"] == 1
+    assert wire.marks.counts["pre-vote unsupported by the peer's version"] == 1
 
 
 def test_links_high_watermark_requires_commit_in_epoch() -> None:
@@ -194,7 +194,7 @@ def test_links_high_watermark_requires_commit_in_epoch() -> None:
         wire.hosts[TWO].answering = Answering(TWO, term=4, began=LogId(began, 4))
         taken = wire.taken(FETCH)
         assert isinstance(taken, Fetch)
-        wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation))
+        wire.links.send_reply(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation))
         assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=sent, correlation=701)]
 
 
@@ -202,7 +202,7 @@ def test_links_unsent_request_retried_until_expired() -> None:
     for cut_ms, comes in ((100, True), (400, False)):
         wire = Wire()
         wire.is_cut = True
-        wire.links.ask(ONE, TWO, VOTE)
+        wire.links.send_request(ONE, TWO, VOTE)
         assert wire.run(cut_ms) == []
         wire.is_cut = False
         assert bool(wire.run(2_000)) is comes
@@ -212,7 +212,7 @@ def test_links_reply_is_lost_with_connection() -> None:
     wire = Wire()
     taken = wire.taken(VOTE)
     wire.links.stopped(ONE)
-    wire.links.answer(TWO, ONE, VoteReply(term=4, granted=True, correlation=taken.correlation))
+    wire.links.send_reply(TWO, ONE, VoteReply(term=4, granted=True, correlation=taken.correlation))
     assert wire.run(100) == []
 
 
@@ -220,7 +220,7 @@ def test_links_announcement_has_sender_of_its_id() -> None:
     wire = Wire()
     taken = wire.taken(BeginQuorumEpoch(term=4, leader=ONE, correlation=703, cluster_id=CLUSTER))
     assert taken == BeginQuorumEpoch(term=4, leader=ONE, correlation=taken.correlation, cluster_id=CLUSTER)
-    wire.links.answer(TWO, ONE, BeginQuorumEpochReply(term=4, leader=ONE, correlation=taken.correlation))
+    wire.links.send_reply(TWO, ONE, BeginQuorumEpochReply(term=4, leader=ONE, correlation=taken.correlation))
     assert wire.run(WAY_MS) == [BeginQuorumEpochReply(term=4, leader=ONE, correlation=703)]
 
 

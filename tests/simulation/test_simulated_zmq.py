@@ -37,7 +37,7 @@ class SimulatedHost:
 
 
 class Wire:
-    """A network of two servers that delivers every message after 5 ms; `package`: the follower is of the package."""
+    """A network of two servers that delivers every message after 5 ms; `package`: the follower acts as the package."""
 
     def __init__(self, *, package: bool = False) -> None:
         self.now = 0
@@ -103,7 +103,7 @@ class Wire:
 
     def taken(self, previous: Index, *entries: Entry, commit: Index = 0) -> AppendEntries:
         """Send an append from the leader; return the request that the follower receives."""
-        self.sockets.ask(
+        self.sockets.send_request(
             LEADER,
             FOLLOWER,
             AppendEntries(
@@ -116,7 +116,7 @@ class Wire:
 
     def answered(self, request: AppendEntries, next_index: Index, *, success: bool = True) -> list[Message]:
         """Send the follower's reply; return the messages that the leader receives."""
-        self.sockets.answer(
+        self.sockets.send_reply(
             FOLLOWER,
             LEADER,
             AppendReply(term=1, success=success, next_index=next_index, correlation=request.correlation),
@@ -177,13 +177,13 @@ def test_sockets_snapshot_has_current_members() -> None:
         done=True,
         correlation=700,
     )
-    wire.sockets.ask(LEADER, FOLLOWER, chunk)
+    wire.sockets.send_request(LEADER, FOLLOWER, chunk)
     assert wire.run(10) == []
     (taken,) = wire.run(10)
     assert isinstance(taken, InstallSnapshot)
     assert taken.configuration == Configuration((ONE, THREE, TWO))
     installed = SnapshotReply(term=1, accepted=True, next_offset=6, installed=True, correlation=taken.correlation)
-    wire.sockets.answer(FOLLOWER, LEADER, installed)
+    wire.sockets.send_reply(FOLLOWER, LEADER, installed)
     assert wire.run(10) == [replace(installed, correlation=700)]
 
 

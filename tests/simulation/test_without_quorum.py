@@ -50,7 +50,7 @@ class Story:
         self.publish_with_quorum()
 
     def report(self, server_id: int) -> Report:
-        """Return the server's current report; one in five has no key, one in five has an unhealthy leaf."""
+        """Return the server's current report; one in five lacks a key, and one in five has an unhealthy leaf."""
         key_less = self.node_ids[server_id][0] < 51
         last = self.handed_over.get(server_id)
         return report(

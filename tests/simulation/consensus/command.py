@@ -75,25 +75,25 @@ def _play(options: argparse.Namespace, strategy: str) -> int:
     began = time.monotonic()
     for result in results:
         if isinstance(result, Failure):
-            _say(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
-            _say(f"seed {result.seed}: {result.text}")
+            _print(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
+            _print(f"seed {result.seed}: {result.text}")
             planted = f" --mutant {options.mutant}" if options.mutant else ""
             short = " --short" if options.short else ""
             world = f" --kind '{options.kind.value}'" if options.kind else ""
             again = f"--strategy {strategy} --seed {result.seed}{short}{world}{planted} --trace"
-            _say(f"again: python -m tests.simulation consensus {again}")
+            _print(f"again: python -m tests.simulation consensus {again}")
             return 1
         counts += result.counts
         marks += result.marks
         if counts["histories"] % _PROGRESS_EVERY == 0:
-            _say(f"{counts['histories']} {strategy} histories, {time.monotonic() - began:.0f} s")
-    _say(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
+            _print(f"{counts['histories']} {strategy} histories, {time.monotonic() - began:.0f} s")
+    _print(f"{strategy}: {_summary(counts, marks, time.monotonic() - began)}")
     missing = [mark for mark in DEMANDED[strategy] if not marks[mark]]
     if missing and counts["histories"] >= MARKED_SEEDS and options.kind is None:
-        _say(f"marks without a count in any history: {'; '.join(missing)}")
+        _print(f"marks without a count in any history: {'; '.join(missing)}")
         return 1
     if marks[NO_ELECTION_LEFT] * EXCUSED_AT_MOST_ONE_IN > max(counts["histories"], EXCUSED_AT_MOST_ONE_IN):
-        _say(f"too often, {marks[NO_ELECTION_LEFT]} times: {NO_ELECTION_LEFT}")
+        _print(f"too often, {marks[NO_ELECTION_LEFT]} times: {NO_ELECTION_LEFT}")
         return 1
     return 0
 
@@ -112,12 +112,12 @@ def main_mutants(arguments: Sequence[str]) -> int:
             parser.error(f"unknown planted bug {name!r}; available: {', '.join(_MUTANTS)}")
     survivors = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        wanted = [_MUTANTS[name] for name in options.names] or list(ALL_MUTANTS)
-        found = pool.map(_find, [mutant.name for mutant in wanted], [options.seeds] * len(wanted))
-        for mutant, (seed, text) in zip(wanted, found, strict=True):
-            _say(f"{mutant.name:40} {mutant.strategy:6} {'SURVIVED' if seed is None else seed:>8}  {text[:100]}")
+        mutants = [_MUTANTS[name] for name in options.names] or list(ALL_MUTANTS)
+        found = pool.map(_find, [mutant.name for mutant in mutants], [options.seeds] * len(mutants))
+        for mutant, (seed, text) in zip(mutants, found, strict=True):
+            _print(f"{mutant.name:40} {mutant.strategy:6} {'SURVIVED' if seed is None else seed:>8}  {text[:100]}")
             survivors += [mutant.name] if seed is None else []
-    _say(f"{len(wanted) - len(survivors)} of {len(wanted)} planted bugs found")
+    _print(f"{len(mutants) - len(survivors)} of {len(mutants)} planted bugs found")
     return 1 if survivors else 0
 
 
@@ -181,7 +181,7 @@ def _try(
                 seed,
                 SHORT if short else FULL,
                 STRATEGIES[strategy],
-                _say if trace else None,
+                _print if trace else None,
                 kind or (planted.kind if planted is not None else None),
             )
         except Exception as error:  # noqa: BLE001 - any error is the result of the history
@@ -222,6 +222,6 @@ def _summary(counts: Counter[str], marks: Counter[str], seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

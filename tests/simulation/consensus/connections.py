@@ -97,7 +97,7 @@ class Connections:
         self.lost = 0
         self.broken = 0
 
-    def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
+    def send_request(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
         """Send a request."""
         connection = self._connect(asker, answerer, int(self.passes_by(asker, answerer, request)))
         if connection is None or len(connection.slots) >= _SLOTS_MAX:
@@ -119,7 +119,7 @@ class Connections:
         oldest_ms, newest_ms = first.slots[0].asked_ms, first.slots[-1].asked_ms
         return self._way.now >= max(oldest_ms + _OWING_MS, newest_ms + _OVERTAKING_MS)
 
-    def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
+    def send_reply(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
         """Queue a reply; it leaves after all earlier ones."""
         connection = self._unanswered.pop((asker, reply.correlation), None)
         if connection is None or connection.answerer != answerer:

@@ -179,7 +179,7 @@ class KafkaLinks:
         self.broken = 0
         self.repeated = 0
 
-    def ask(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
+    def send_request(self, asker: ServerId, recipient: ServerId, request: Request) -> None:
         """Send a request of a core."""
         node, peer, purpose = self._hosts[asker].node, replica(recipient), purpose_of(request)
         if node is None:
@@ -198,7 +198,7 @@ class KafkaLinks:
         if not lane.is_busy:
             self._connect(lane)
 
-    def answer(self, answerer: ServerId, recipient: ServerId, reply: Reply) -> None:
+    def send_reply(self, answerer: ServerId, recipient: ServerId, reply: Reply) -> None:
         """Send the reply of a core to a request."""
         taken = self._taken.pop((answerer, reply.correlation), None)
         if taken is None or sender_of(taken.request) != recipient:
@@ -230,7 +230,7 @@ class KafkaLinks:
         lane.is_busy = True
         endpoint = lane.node.names.endpoint(lane.peer)
         if endpoint is None:
-            self._marks.see("request to a replica whose address is not known")
+            self._marks.see("request to a replica without a known address")
             self.lost += len(lane.queued)
             lane.queued.clear()
             lane.is_busy = False
@@ -270,7 +270,7 @@ class KafkaLinks:
         lane.is_busy = False
         self._drop_expired(lane)
         if lane.queued:
-            self._marks.see("request sent again after a rest")
+            self._marks.see("request sent again after a pause")
             self.repeated += len(lane.queued)
             self._connect(lane)
 
@@ -282,7 +282,7 @@ class KafkaLinks:
     def _start(self, connection: _Connection, request: Request) -> None:
         lane, versions = connection.lane, connection.versions
         if has_no_form(request, version_for(ApiKey.VOTE, versions)):
-            self._marks.see("pre-vote that the peer has no form for")
+            self._marks.see("pre-vote unsupported by the peer's version")
             return
         if len(connection.waiting) >= _WAITING_MAX:
             self.lost += 1
@@ -376,7 +376,7 @@ class KafkaLinks:
         except KafkaWireError as error:
             if not has_no_raft_meaning(response):
                 raise ViolationError(f"wire: {connection.answerer} sends an invalid response: {error}") from error
-            self._marks.see("answer that says nothing about the quorum")
+            self._marks.see("response without information about the quorum")
             return
         self._judge.response_received(lane.asker, waiting.request, response)
         self._way.deliver(lane.peer, lane.asker, reply)

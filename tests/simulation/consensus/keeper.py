@@ -89,7 +89,7 @@ class Keeper:
     def give_up(self, job: SnapshotWrite | PreparationJob) -> None:
         """Remove the file of a snapshot or of the log's next segment if the disk is full: nothing waits for it."""
         if isinstance(job, SnapshotWrite):
-            self._checker.marks.see("snapshot given up for want of disk space")
+            self._checker.marks.see("snapshot canceled because the disk was full")
         self.disk.fill_up(job.operations, 0, self._random)
         self.disk.perform(RemoveFile(job.file))
         job.operations, job.given_up = (), True

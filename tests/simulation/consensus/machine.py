@@ -308,7 +308,7 @@ class Machine:
             self._stop_for_good(error)
             return None
         except CrashedError:
-            self._checker.marks.see("crash in the midst of recovery")
+            self._checker.marks.see("crash during recovery")
             self._power_off()
             return None
         self._trace(f"start {self.server_id} {recovery.hard_state} {recovery.storage.last.index}")
@@ -503,7 +503,7 @@ class Machine:
                 self._written(life, job)
             case HardStateJob():
                 self._operate(job.operations)
-                self._checker.marks.see("term or vote written beside a group that waits for space")
+                self._checker.marks.see("term or vote written while a group waits for space")
                 self._checker.hard_state_persisted(self.server_id, job.number)
                 self._transmit_all(life.executor.hard_state_written(job))
             case _:
@@ -512,7 +512,7 @@ class Machine:
     def _written(self, life: Life, job: WriteJob) -> None:
         if life.full:
             life.full = False
-            self._checker.marks.see("write went on after a full disk")
+            self._checker.marks.see("write continued after a full disk")
             self.step(DiskSpace(full=False))
             if self.life is not life:
                 return

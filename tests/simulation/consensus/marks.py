@@ -41,25 +41,25 @@ from consensus.storage.planner import RecoveryReport
 
 COMMON = (
     "conflicting suffix truncated",
-    "configuration taken back by truncation",
+    "configuration removed by truncation",
     "leader elected with uncommitted entries of older terms",
-    "leader stepped down for want of a majority",
-    "leader heard of a later term",
-    "candidate refused by a server that hears a leader",
+    "leader stepped down without a majority",
+    "leader received a later term",
+    "candidate refused by a server with a leader",
     "term without a leader",
     "old entries read back from storage",
     "log compacted",
     "snapshot installed",
     "snapshot installed over a conflicting suffix",
-    "snapshot chunk refused, transfer resumed from the offset wanted",
+    "snapshot chunk refused, transfer resumed from the requested offset",
     "voter removed",
     "leader removed itself",
     "change refused: another under way",
     "change refused: nothing committed in the term yet",
-    "newcomer given up",
+    "newcomer abandoned",
     "change lost with its leader",
-    "read by a round of questions",
-    "read refused by a leader that was deposed",
+    "read by a round of requests",
+    "read refused by a deposed leader",
     "write repeated and executed once",
     "session expired",
     "transfer done",
@@ -67,14 +67,14 @@ COMMON = (
     "torn tail cut",
     "slot of the hard state repaired",
     "truncation finished by recovery",
-    "crash in the midst of recovery",
+    "crash during recovery",
     "rot refused by recovery",
     "rot healed or harmless",
-    "server that rotted replaced by a configuration change",
-    "leader gave way for want of disk space",
-    "write went on after a full disk",
-    "term or vote written beside a group that waits for space",
-    "snapshot given up for want of disk space",
+    "rotten server replaced by a configuration change",
+    "leader resigned because its disk was full",
+    "write continued after a full disk",
+    "term or vote written while a group waits for space",
+    "snapshot canceled because the disk was full",
 )
 APPEND = (
     "installation finished by recovery",
@@ -87,7 +87,7 @@ APPEND = (
     "learner added",
     "learner promoted",
     "read under a lease",
-    "vote given to whom the leader named",
+    "vote granted to the leader's chosen successor",
 )
 FETCH = (
     "installation finished by recovery",
@@ -97,35 +97,35 @@ FETCH = (
     "fetch parked",
     "parked fetch completed by entries",
     "parked fetch completed by a new commit index",
-    "parked fetch ended by its time",
+    "parked fetch ended by its timeout",
     "late fetch reply dropped",
-    "snapshot named to who fetches what is gone",
-    "successor campaigned at the word of a leader that resigned",
+    "snapshot named in the reply to a fetch of compacted entries",
+    "successor campaigned after the leader resigned",
 )
 ZMQ = (
     "append refused, leader backs off",
     "append refused without a hint",
-    "answer that the wire cannot say",
-    "late answer to a request that had given way",
-    "leader elected that appended nothing",
-    "message ids began anew",
+    "reply that the wire cannot express",
+    "late reply to a replaced request",
+    "leader elected without appending",
+    "message ids wrapped around",
     "repetition answered by the same reply",
-    "repetition taken for a sign of life",
-    "request gave way to a newer one",
+    "repetition passed on as a heartbeat",
+    "request replaced by a newer one",
     "several servers changed at once",
     "joint change finished by a new leader",
     "snapshot superfluous to its receiver",
 )
 KRAFT = (
     *(mark for mark in FETCH if mark != "installation finished by recovery"),
-    "answer that says nothing about the quorum",
+    "response without information about the quorum",
     "connection to a server with another directory than the peer's",
     "directory lost, another server in its place",
-    "pre-vote that the peer has no form for",
+    "pre-vote unsupported by the peer's version",
     "request for another directory refused",
     "request refused by a busy server",
-    "request sent again after a rest",
-    "request to a replica whose address is not known",
+    "request sent again after a pause",
+    "request to a replica without a known address",
 )
 DEMANDED = {
     "append": (*COMMON, *APPEND),
@@ -134,14 +134,14 @@ DEMANDED = {
     "kraft": (*COMMON, *KRAFT),
 }
 """Paths that must have run, by strategy."""
-NO_ELECTION_LEFT = "rot has left no server that could be elected"
+NO_ELECTION_LEFT = "rot left no electable server"
 """The only accepted reason for a history without progress; in a long run, at most one history of 200 may have it."""
 
 _REFUSALS = {
     ChangeRefusal.CHANGE_UNDER_WAY: "change refused: another under way",
     ChangeRefusal.NO_COMMIT_IN_TERM: "change refused: nothing committed in the term yet",
-    ChangeRefusal.CATCH_UP_STALLED: "newcomer given up",
-    ChangeRefusal.CATCH_UP_TOO_SLOW: "newcomer given up",
+    ChangeRefusal.CATCH_UP_STALLED: "newcomer abandoned",
+    ChangeRefusal.CATCH_UP_TOO_SLOW: "newcomer abandoned",
 }
 
 
@@ -233,13 +233,13 @@ class Marks:
             case VoteReply(granted=False, pre_vote=True):
                 self.see("pre-vote refused")
             case VoteReply(granted=False, term=term) if _is_of_later_term(event, term):
-                self.see("candidate refused by a server that hears a leader")
+                self.see("candidate refused by a server with a leader")
             case VoteReply(granted=True, pre_vote=False) if _was_named(event):
-                self.see("vote given to whom the leader named")
+                self.see("vote granted to the leader's chosen successor")
             case SnapshotReply(accepted=False, next_offset=offset) if offset:
-                self.see("snapshot chunk refused, transfer resumed from the offset wanted")
+                self.see("snapshot chunk refused, transfer resumed from the requested offset")
             case FetchSnapshot(offset=offset) if offset and isinstance(event, DeadlineReached):
-                self.see("snapshot chunk refused, transfer resumed from the offset wanted")
+                self.see("snapshot chunk refused, transfer resumed from the requested offset")
             case SnapshotReply(installed=True) if isinstance(event, Received):
                 self.see("snapshot superfluous to its receiver")
             case FetchReply():
@@ -252,7 +252,7 @@ class Marks:
         if cut is not None:
             self.see("conflicting suffix truncated")
             if any(entry.kind == EntryKind.CONFIGURATION for entry in log[cut - 1 :]):
-                self.see("configuration taken back by truncation")
+                self.see("configuration removed by truncation")
         match persist.snapshot:
             case Install(snapshot):
                 self.see("snapshot installed")
@@ -267,14 +267,14 @@ class Marks:
     def _role_changed(self, event: Event, changed: RoleChanged, *, led: bool) -> None:
         if led and changed.role is not Role.LEADER:
             if isinstance(event, DeadlineReached):
-                self.see("leader stepped down for want of a majority")
+                self.see("leader stepped down without a majority")
             elif isinstance(event, DiskSpace):
-                self.see("leader gave way for want of disk space")
+                self.see("leader resigned because its disk was full")
             elif isinstance(event, Received):
-                self.see("leader heard of a later term")
+                self.see("leader received a later term")
         campaigns = changed.role is Role.CANDIDATE
         if campaigns and isinstance(event, Received) and isinstance(event.message, EndQuorumEpoch):
-            self.see("successor campaigned at the word of a leader that resigned")
+            self.see("successor campaigned after the leader resigned")
 
     def _answered(
         self, event: Event, answer: ReadReady | ReadRefused | ConfigurationResolved | TransferEnded, *, led: bool
@@ -282,10 +282,10 @@ class Marks:
         match answer:
             case ReadReady(read_id):
                 lease = isinstance(event, ReadRequested) and event.read_id == read_id
-                self.see("read under a lease" if lease else "read by a round of questions")
+                self.see("read under a lease" if lease else "read by a round of requests")
             case ReadRefused():
                 if led:
-                    self.see("read refused by a leader that was deposed")
+                    self.see("read refused by a deposed leader")
             case ConfigurationResolved():
                 self._change_resolved(answer)
             case TransferEnded():
@@ -324,7 +324,7 @@ class Marks:
         if reply.diverging is not None:
             self.see("diverging fetch")
         if reply.snapshot is not None:
-            self.see("snapshot named to who fetches what is gone")
+            self.see("snapshot named in the reply to a fetch of compacted entries")
         parked = self._parked.get(server)
         if parked is None or reply.correlation not in parked:
             return
@@ -334,7 +334,7 @@ class Marks:
         if reply.entries:
             self.see("parked fetch completed by entries")
         elif isinstance(event, DeadlineReached):
-            self.see("parked fetch ended by its time")
+            self.see("parked fetch ended by its timeout")
         else:
             self.see("parked fetch completed by a new commit index")
 

@@ -184,7 +184,7 @@ class Nemesis:
         if lost not in current.member_ids:
             if lost not in self._replaced:
                 self._replaced.add(lost)
-                self._checker.marks.see("server that rotted replaced by a configuration change")
+                self._checker.marks.see("rotten server replaced by a configuration change")
         elif leader is not None and not current.is_joint:
             voters = current.voter_ids - {lost}
             spare = [server for server in self._stage.machines if server not in current.member_ids]
@@ -211,7 +211,7 @@ class Nemesis:
             stranded = {server for server in current.learner_ids if machines[server].term > leader.term}
             kept = current.learner_ids - stranded
             if stranded and not current.is_joint:
-                self._checker.marks.see("server without a vote removed, which was in a later term")
+                self._checker.marks.see("server without a vote removed in a later term")
                 self._request(leader, Configuration(current.voters, (), self._servers(sorted(kept))))
         self._stage.after(_REPLACE_MS, self._remove_stranded)
 

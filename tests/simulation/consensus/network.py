@@ -104,18 +104,18 @@ class Network:
         """Send a message; cuts apply when it leaves and when it would arrive."""
         if self._sockets is not None:
             if isinstance(message, Reply):
-                self._sockets.answer(sender, recipient, message)
+                self._sockets.send_reply(sender, recipient, message)
             else:
-                self._sockets.ask(sender, recipient, message)
+                self._sockets.send_request(sender, recipient, message)
         elif isinstance(message, AppendEntries) and self._is_unready(sender, recipient):
             kept = AppendNotSent(recipient, message.correlation, 1)
             self.after(1, lambda: self._keep_back(sender, kept))
         elif self._profile.wiring is Wiring.MESSAGES:
             self.send_alone(sender, recipient, message)
         elif isinstance(message, Reply):
-            self.connections.answer(sender, recipient, message)
+            self.connections.send_reply(sender, recipient, message)
         else:
-            self.connections.ask(sender, recipient, message)
+            self.connections.send_request(sender, recipient, message)
 
     def send_alone(self, sender: ServerId, recipient: ServerId, message: Message) -> None:
         """Send a message without a connection."""

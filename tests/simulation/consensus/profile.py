@@ -212,7 +212,7 @@ def _replica(place: int, profile: Profile) -> ReplicaKey:
 
 
 def is_successor(server_id: ServerId) -> bool:
-    """Return True if the server replaces another one with a lost directory: it has the same id and address."""
+    """Return True if the server replaces another server with a lost directory: it has the same id and address."""
     return isinstance(server_id, ReplicaKey) and bool(server_id.directory) and server_id.id != place_of(server_id)
 
 
@@ -352,7 +352,7 @@ def _make_figure_8(general: Profile, _random: Random) -> Profile:
     """Build a world where leaders fail soon, and send entries of older terms and their no-op one by one.
 
     The network is slow and the disk is fast. A leader is then often isolated between two events: the reply that counts
-    an entry of an older term for the majority, and the arrival of its own first entry.
+    an entry of an older term for the majority, and the arrival of the leader's first entry.
     """
     options = replace(
         general.options,
@@ -501,7 +501,7 @@ def _make_slow_disks(general: Profile, random: Random) -> Profile:
 
 
 def _make_hung_disks(general: Profile, random: Random) -> Profile:
-    """Build a world where no leader can commit until some disks recover; the leader must detect this."""
+    """Build a world without progress until some disks recover; the leader must detect that it cannot commit."""
     slow = _make_slow_disks(general, random)
     return replace(slow, steady_disk_ms=20_000, trouble_ms=25_000)
 

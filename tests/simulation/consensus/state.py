@@ -1,4 +1,4 @@
-"""The state machine of a simulated server: a store of numbers behind the production session table.
+"""The state machine of a simulated server: a store of numbers with the production session table.
 
 `DedupStateMachine` does not wait for anything here, so it runs to its end without an event loop. A checksum is chained
 over every applied entry, and is part of snapshots. The judge compares it with the committed log, for a restored state

@@ -56,7 +56,7 @@ class ZmqJudge:
         if any(isinstance(effect, RoleChanged) and effect.role is Role.LEADER for effect in effects):
             appended = [persist for persist in persists if persist.entries]
             if not appended:
-                self._checker.marks.see("leader elected that appended nothing")
+                self._checker.marks.see("leader elected without appending")
             elif appended[0].first - 1 <= commit and not replica.log.configuration.is_joint:
                 raise ViolationError(f"no idle entry: {machine.server_id} leads and appends {appended[0].entries}")
 

@@ -47,9 +47,9 @@ def _any_index_commits(_self: ProgressTracker, index: Index) -> bool:
     return index > 0
 
 
-def _say_success_of_less(reply: AppendReply, asked: AppendEntriesRpc) -> AppendEntriesResponse | None:
-    whole = asked.previous_index + len(asked.entries) + 1
-    return _append_reply_to_wire(replace(reply, next_index=whole) if reply.success else reply, asked)
+def _report_success_of_less(reply: AppendReply, request: AppendEntriesRpc) -> AppendEntriesResponse | None:
+    whole = request.previous_index + len(request.entries) + 1
+    return _append_reply_to_wire(replace(reply, next_index=whole) if reply.success else reply, request)
 
 
 _append_reply_to_wire = mapping._append_reply_to_wire
@@ -101,7 +101,7 @@ ZMQ_MUTANTS = (
     Mutant(
         "zmq-success-of-less",
         "a follower reports success, which means all entries, for a part of an append",
-        ((mapping, "_append_reply_to_wire", _say_success_of_less),),
+        ((mapping, "_append_reply_to_wire", _report_success_of_less),),
         "zmq",
         kind=Kind.GENERAL,
     ),

@@ -3,7 +3,7 @@
     core ─▶ mapping ─▶ codec ─▶ frames ──DEALER to ROUTER──▶ codec ─▶ debouncing ─▶ mapping ─▶ core
     core ◀─ mapping ◀─ codec ◀─ frames ◀─────────────────── codec ◀─────────────── mapping ◀─ core
 
-Anything that the wire cannot express is lost here too. A reply for only some of the entries is not sent, terms below
+Anything that the wire cannot express is lost here too. A reply about a part of the entries is not sent, terms below
 the term of the request are not sent, a failure may lack a hint, and a snapshot lacks the configuration.
 
 *The asker* has one DEALER for each other server. It repeats only the newest request until it is answered. It keeps the
@@ -179,14 +179,14 @@ class ZmqSockets:
         self.broken = 0
         self.repeated = 0
 
-    def ask(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
+    def send_request(self, asker: ServerId, answerer: ServerId, request: Request) -> None:
         """Send a request of a core; it replaces the pending one."""
         dealer = self._dealer(asker, answerer)
         self._judge.check_request(asker, answerer, request, dealer.unanswered)
         if dealer.unanswered is not None:
-            self._marks.see("request gave way to a newer one")
+            self._marks.see("request replaced by a newer one")
         if dealer.last_id == MAX_MESSAGE_ID:
-            self._marks.see("message ids began anew")
+            self._marks.see("message ids wrapped around")
         dealer.last_id = (dealer.last_id + 1) & MAX_MESSAGE_ID
         rpc = request_to_wire(request, dealer.last_id, IDENT, self._hosts[asker].snapshot_bytes)
         pending = PendingRequest(request, rpc, encode_request(rpc), self._hosts[asker].clock_ms)
@@ -195,7 +195,7 @@ class ZmqSockets:
             del dealer.remembered[next(iter(dealer.remembered))]
         self._transmit(asker, answerer, pending)
 
-    def answer(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
+    def send_reply(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:
         """Send the reply of a core to a request."""
         taken = self._pending.pop((answerer, reply.correlation), None)
         if taken is None or taken.connection.asker != asker:
@@ -204,7 +204,7 @@ class ZmqSockets:
         self._way.after(0, lambda: self._read_on(answerer, taken))
         wire_reply = self._as_package(answerer, reply_to_wire(reply, taken.rpc), taken.rpc)
         if wire_reply is None:
-            self._marks.see("answer that the wire cannot say")
+            self._marks.see("reply that the wire cannot express")
             self._forget(taken)
             return
         if (
@@ -316,7 +316,7 @@ class ZmqSockets:
             self._marks.see("repetition answered by the same reply")
             self._send_reply(before.connection, replace(before.reply, message_id=rpc.message_id))
             return
-        self._marks.see("repetition taken for a sign of life")
+        self._marks.see("repetition passed on as a heartbeat")
         asker, answerer = before.connection.asker, before.connection.answerer
         sign_of_life = AppendEntries(
             term=before.rpc.term,
@@ -395,13 +395,13 @@ class ZmqSockets:
         message_id = read_uint(frames[0], "message id", max_bytes=MESSAGE_ID_BYTES)
         pending = None if dealer is None else dealer.remembered.pop(message_id, None)
         if dealer is None or pending is None:
-            self._marks.see("answer to nothing that is remembered")
+            self._marks.see("reply to a dropped request")
             return
         reply = reply_from_wire(decode_reply(type(pending.rpc), frames), pending.request)
         if dealer.unanswered is pending:
             dealer.unanswered = None
         else:
-            self._marks.see("late answer to a request that had given way")
+            self._marks.see("late reply to a replaced request")
         self._way.deliver(answerer, asker, reply)
 
     def _as_package(self, server: ServerId, reply: PeerReply | None, request: PeerRequest) -> PeerReply | None:
