@@ -2,8 +2,8 @@
 
 A server that finds rot stops permanently. The world flips a bit only if a majority remains, but the logs of the others
 may have changed since. If then no server can be elected, no implementation could continue. Every other world without
-progress is a fault. These tests check the exception with manual logs, with bugs that stop a world after the loss of a
-server, and with runs that need the exception too often.
+progress is a fault. These tests check the exception with manual logs, and with bugs that stop a world after the loss of
+a server. They also check that runs may need the exception only rarely.
 """
 
 from collections import Counter

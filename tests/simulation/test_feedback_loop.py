@@ -1,14 +1,14 @@
 """The closed feedback loop: reports, weighing, factors in the log, published costs, and clients that cache them.
 
-Simulated: four servers with one leaf each, the production state machine and weighing, a report per server and a clock
-entry every 30 s, the proposed factors, and a structure for clients at most every 65 s. 1,000 clients keep their
-structure for 5 to 15 minutes, each for its own time. Then they take the newest one and choose a leaf at random; a leaf
-of half the cost is twice as likely (counted from 20 below zero, like the factors). Load is the share of clients divided
-by the capacity of a router; above 60 % of it the job queue lags. Not simulated: the network, Spark, and clients that
-all take the cheapest leaf, which oscillate for any costs.
+Simulated: four servers with one leaf each, and the production state machine and weighing. Every 30 s each server
+reports, and a clock entry follows. The proposed factors are submitted, and clients get a structure at most every 65 s.
+1,000 clients keep their structure for 5 to 15 minutes, each for its own time. Then they take the newest one and choose
+a leaf at random; a leaf of half the cost is twice as likely (counted from 20 below zero, like the factors). Load is the
+share of clients divided by the capacity of a router; above 60 % of it the job queue lags. Not simulated: the network,
+Spark, and clients that all take the cheapest leaf, which oscillate for any costs.
 
 A step: one router loses half of its capacity, and an hour and a half later regains it. No oscillation means: after the
-clients have had time to follow a step, the factor remains constant, except that it fades between two entries, and the
+clients have had time to follow a step, the factor remains constant, except that it fades between two entries. The
 clients change no more than without the pipeline.
 """
 

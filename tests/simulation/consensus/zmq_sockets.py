@@ -3,8 +3,8 @@
     core ─▶ mapping ─▶ codec ─▶ frames ──DEALER to ROUTER──▶ codec ─▶ debouncing ─▶ mapping ─▶ core
     core ◀─ mapping ◀─ codec ◀─ frames ◀─────────────────── codec ◀─────────────── mapping ◀─ core
 
-Anything that the wire cannot express is lost here too. A reply about a part of the entries is not sent, terms below
-the term of the request are not sent, a failure may lack a hint, and a snapshot lacks the configuration.
+Anything that the wire cannot express is lost here too. Replies about a part of the entries, and terms below the term of
+the request, are not sent. A failure may lack a hint, and a snapshot lacks the configuration.
 
 *The asker* has one DEALER for each other server. It repeats only the newest request until it is answered. It keeps the
 last few requests, each for one reply, because a follower with a slow disk replies late but correctly. A request needs a
