@@ -97,7 +97,7 @@ class World:
         self.now, self.term, self.index, self.leader, self.led_since = 0, 1, 1, 1, 0
         self.order = 0
         self.due: list[Due] = []
-        self.life = 0
+        self.leadership = 0
         self.published = 0
 
     def _reckoning(self, now: int) -> LogTime:
@@ -129,17 +129,17 @@ class World:
 
     def _elect(self) -> None:
         self.term += 1
-        self.life += 1
+        self.leadership += 1
         self.leader = self.random.choice([each for each in self.voters if self.servers[each].alive])
         self.led_since = self.now
-        self._lead(self.life)()
+        self._lead(self.leadership)()
         for each, server in self.servers.items():
             if server.alive:
                 self._at(self.random.randint(1, LATENCY_MS), partial(self._report, each))
 
-    def _lead(self, life: int) -> Callable[[], None]:
+    def _lead(self, leadership: int) -> Callable[[], None]:
         def act() -> None:
-            if life == self.life:
+            if leadership == self.leadership:
                 self._write_clock()
                 self._at(self.period_ms, act)
 

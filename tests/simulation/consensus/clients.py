@@ -181,7 +181,7 @@ class Clients:
         if client.call is not call:
             return
         machine = self._stage.machines[server]
-        if machine.life is None:
+        if machine.run is None:
             self._deliver_answer(lambda: self._refused(client, call, None))
             return
         number = self.next_number()

@@ -70,9 +70,9 @@ class Forger:
             return
         random, machines = self._random, self._stage.machines
         recipient, sender = random.choice(list(machines)), random.choice(list(machines))
-        life = machines[recipient].life
-        if life is not None and sender != recipient and recipient in self._checker.configuration.voter_ids:
-            about = life.core.describe()
+        run = machines[recipient].run
+        if run is not None and sender != recipient and recipient in self._checker.configuration.voter_ids:
+            about = run.core.describe()
             message = random.choice(_forgeries(sender, recipient, about.last, random.choice(self._terms)))
             if about.term or not isinstance(message, AppendEntries | BeginQuorumEpoch | FetchReply):
                 self.forged += 1

@@ -148,7 +148,7 @@ class World:
         )
         self.forger = Forger(self._random, profile, self, self.network, self.checker, self._trace)
         for machine in self.machines.values():
-            machine.desk = self.clients
+            machine.answer_receiver = self.clients
         self._trace(f"{profile}")
 
     def _initial_configuration(self, server: ServerId, configuration: Configuration) -> Configuration:
@@ -201,10 +201,10 @@ class World:
                 return leader.configuration
         return None
 
-    def kept(self, machine: Machine, index: Index, log: QuorumLog) -> None:
+    def records_restored(self, machine: Machine, index: Index, log: QuorumLog) -> None:
         """Check the records that a KRaft server restored from a snapshot at `index`."""
         if isinstance(self._judge, KafkaJudge):
-            self._judge.kept(machine.server_id, index, log)
+            self._judge.records_restored(machine.server_id, index, log)
 
     def run(self, length: Length) -> None:
         """Run the trouble, then healing and judgment; raises `ViolationError`."""
@@ -265,7 +265,7 @@ class World:
 
     def _deliver(self, sender: ServerId, recipient: ServerId, message: Message) -> bool:
         machine = self.machines[recipient]
-        is_up = machine.life is not None
+        is_up = machine.run is not None
         machine.step(Received(sender, message))
         return is_up
 
@@ -331,7 +331,7 @@ class World:
 
     def _state(self) -> list[str]:
         return [
-            f"{machine.server_id}: {machine.life.core.describe() if machine.life else 'down'}"
+            f"{machine.server_id}: {machine.run.core.describe() if machine.run else 'down'}"
             for machine in self.machines.values()
         ]
 

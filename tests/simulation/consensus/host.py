@@ -38,11 +38,11 @@ class Schedule(Protocol):
     def described_quorum(self, server: ServerId) -> Configuration | None:
         """Return the configuration of a leader that this server reaches; None if there is no such leader."""
 
-    def kept(self, machine: "Machine", index: Index, log: QuorumLog) -> None:
+    def records_restored(self, machine: "Machine", index: Index, log: QuorumLog) -> None:
         """Report that a KRaft server restored its state from a snapshot at `index`, with the records of `log`."""
 
 
-class Desk(Protocol):
+class AnswerReceiver(Protocol):
     """The receiver of answers to clients."""
 
     def resolved(self, state: StateMachine, resolve: ProposalResolved) -> None:

@@ -29,7 +29,7 @@ from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.mapping import QuorumResponse
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import Checker, ViolationError
-from tests.simulation.consensus.kafka_state import kept
+from tests.simulation.consensus.kafka_state import content_of
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.profile import Profile
 from tests.simulation.consensus.state import finish_in_turns
@@ -49,9 +49,9 @@ class KafkaJudge:
 
     def stepped(self, machine: Machine, _event: Event, _effects: Sequence[Effect]) -> None:
         """Check a step of a server."""
-        if machine.life is None:
+        if machine.run is None:
             return
-        replica = machine.life.core._replica
+        replica = machine.run.core._replica
         log, commit = replica.log, replica.applier.commit
         if not log.start.index:
             return
@@ -79,7 +79,7 @@ class KafkaJudge:
     def response_received(self, asker: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a received response; it counts only if it belongs to the asker's current epoch."""
         partition, machine = _of_fetch(response), self._machines[asker]
-        if partition is None or not isinstance(request, Fetch) or partition.high_watermark < 0 or machine.life is None:
+        if partition is None or not isinstance(request, Fetch) or partition.high_watermark < 0 or machine.run is None:
             return
         if partition.diverging_epoch.epoch >= 0 or partition.snapshot_id.epoch >= 0:
             return
@@ -87,19 +87,19 @@ class KafkaJudge:
             return
         count = sum(head.count for _, head in batch_heads(partition.records or b""))
         received = min(partition.high_watermark, request.position.index + count)
-        life, known = self._received.get(asker, (machine.crashes, 0))
-        known = known if life == machine.crashes else 0
+        run, known = self._received.get(asker, (machine.crashes, 0))
+        known = known if run == machine.crashes else 0
         end = len(self._checker.shadows[asker].volatile)
         if received < known and request.position.index == end:
             raise ViolationError(f"high watermark: {asker} receives {received} after {known}")
         self._received[asker] = machine.crashes, max(known, received)
 
-    def kept(self, server: ServerId, index: Index, log: QuorumLog) -> None:
+    def records_restored(self, server: ServerId, index: Index, log: QuorumLog) -> None:
         """Check a state restored from a snapshot at `index`."""
         whole = QuorumLog(2**30)
         entries: tuple[Entry, ...] = tuple(self._checker.committed[:index])
         finish_in_turns(whole.apply(1, entries))
-        if kept(whole) != kept(log):
+        if content_of(whole) != content_of(log):
             raise ViolationError(f"records: {server} begins from a snapshot of {index} with others than the log has")
 
     def _check_leader(self, answerer: ServerId, response: QuorumResponse) -> None:

@@ -205,7 +205,7 @@ class KafkaLinks:
             self.lost += 1
             return
         late_ms = self._random.randrange(_LATE_ANSWER_MS) if self._random.random() < self._rates.late_answers else 0
-        self._way.after(late_ms, lambda: self._of_life(taken.node, answerer, lambda: self._make_answer(taken, reply)))
+        self._way.after(late_ms, lambda: self._in_run(taken.node, answerer, lambda: self._make_answer(taken, reply)))
 
     def stopped(self, server: ServerId) -> None:
         """Break all connections of a stopped server."""
@@ -381,7 +381,7 @@ class KafkaLinks:
         self._judge.response_received(lane.asker, waiting.request, response)
         self._way.deliver(lane.peer, lane.asker, reply)
 
-    def _of_life(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
+    def _in_run(self, node: KafkaNode, server: ServerId, action: Callable[[], None]) -> None:
         """Run `action` when the server is awake, if the same run continues."""
         if self._hosts[server].node is node:
             self._hosts[server].when_awake(action)
@@ -389,7 +389,7 @@ class KafkaLinks:
     def _of_lane(self, lane: _Lane, action: Callable[[], None]) -> None:
         is_kept = any(each is lane for each in self._lanes.values())
         if is_kept and lane.connection is None:
-            self._of_life(lane.node, lane.asker, action)
+            self._in_run(lane.node, lane.asker, action)
 
     def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
         """Return True if a message arrives; break a connection that cannot deliver it."""

@@ -24,7 +24,7 @@ _MAX_BYTES = 2**30
 class KafkaStateMachine(StateMachine):
     """The state machine of one run.
 
-    `on_kept` reports to the judge the records and producers restored from a snapshot.
+    `on_records_restored` reports to the judge the records and producers restored from a snapshot.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class KafkaStateMachine(StateMachine):
         on_executed: Callable[[Index, int], None],
         on_restored: Callable[[SnapshotDescription, int], None],
         form: SnapshotForm,
-        on_kept: Callable[[Index, QuorumLog], None],
+        on_records_restored: Callable[[Index, QuorumLog], None],
     ) -> None:
         super().__init__(limits, on_applied, on_executed, on_restored, form, 0)
-        self._on_kept = on_kept
+        self._on_records_restored = on_records_restored
         self.log = QuorumLog(_MAX_BYTES)
 
     def _command_of(self, entry: Entry) -> Entry:
@@ -66,9 +66,9 @@ class KafkaStateMachine(StateMachine):
         image = b"".join(record.value or b"" for record in decode_batch(data[at:]).records)
         finish(self.machine.restore(snapshot.last, stream(image)))
         finish_in_turns(self.log.restore(snapshot.last, stream(data[:at])))
-        self._on_kept(snapshot.last.index, self.log)
+        self._on_records_restored(snapshot.last.index, self.log)
 
 
-def kept(log: QuorumLog) -> tuple[list[Entry], dict[int, Producer]]:
+def content_of(log: QuorumLog) -> tuple[list[Entry], dict[int, Producer]]:
     """Return the records and the ordered producers of a log's state."""
     return list(log.records), dict(log.producers)

@@ -35,7 +35,7 @@ from consensus.core.messages import (
 from consensus.core.model import Configuration, Index, ServerId, Term
 from consensus.core.status import RaftDescription
 from tests.simulation.consensus.checker import ViolationError
-from tests.simulation.consensus.machine import Life, Machine
+from tests.simulation.consensus.machine import Machine, Run
 from tests.simulation.consensus.profile import Profile
 
 _QUORUM_TIMEOUTS = 2
@@ -47,7 +47,7 @@ _STUCK_TIMEOUTS = 6
 class _LeaderTerm:
     """The state of one leader in one term."""
 
-    life: Life
+    run: Run
     since_ms: int
     received_ms: dict[ServerId, int] = field(default_factory=dict)
     configuration: Configuration | None = None
@@ -91,19 +91,19 @@ class Leadership:
         """Check a step of a server."""
         if self._options.lease_clock_bound_ms is not None:
             self._check_promises(machine, event, effects)
-        server, life = machine.server_id, machine.life
-        if life is not None and machine.leads:
-            self._led(machine, life, event)
+        server, run = machine.server_id, machine.run
+        if run is not None and machine.leads:
+            self._led(machine, run, event)
             return
         self._leader_terms.pop(server, None)
         if server == self._undisturbed:
             raise ViolationError(f"slow disks: server {server} lost its leadership for the disks of its followers")
 
-    def _led(self, machine: Machine, life: Life, event: Event) -> None:
+    def _led(self, machine: Machine, run: Run, event: Event) -> None:
         now = machine.clock_ms
         leader_term = self._leader_terms.get(machine.server_id)
-        if leader_term is None or leader_term.life is not life:
-            leader_term = self._leader_terms[machine.server_id] = _LeaderTerm(life, now, moved_ms=now)
+        if leader_term is None or leader_term.run is not run:
+            leader_term = self._leader_terms[machine.server_id] = _LeaderTerm(run, now, moved_ms=now)
         if isinstance(event, Received):
             leader_term.received_ms[event.sender] = now
             if isinstance(event.message, SnapshotReply | FetchSnapshot):
@@ -170,7 +170,7 @@ class Leadership:
                 raise ViolationError(f"lease: server {leader.server_id} leads while {other.server_id} has a lease")
 
     def _check(self, server: ServerId, leader_term: _LeaderTerm, now: int) -> None:
-        about, options = leader_term.life.core.describe(), self._options
+        about, options = leader_term.run.core.describe(), self._options
         if about.configuration != leader_term.configuration:
             leader_term.configuration, leader_term.configured_ms = about.configuration, now
         received_ms = min(

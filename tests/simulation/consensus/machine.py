@@ -58,7 +58,7 @@ from consensus.storage.planner import Recovery, Storage
 from consensus.storage.snapshot_form import IMAGE, PLAIN, SnapshotForm
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.clock import Clock
-from tests.simulation.consensus.host import Desk, Schedule
+from tests.simulation.consensus.host import AnswerReceiver, Schedule
 from tests.simulation.consensus.kafka_node import CLUSTER_ID, UNIX_MS, KafkaNode, draw_versions, make_node
 from tests.simulation.consensus.kafka_state import KafkaStateMachine
 from tests.simulation.consensus.keeper import Keeper
@@ -80,7 +80,7 @@ class CrashedError(Exception):
 
 
 @dataclass(slots=True)
-class Life:
+class Run:
     """All volatile state of one run."""
 
     core: Raft
@@ -133,11 +133,11 @@ class Machine:
         self._clock = Clock(1 + _clock_error(profile, random))
         self._paused_until_ms = 0
         self._slow_disk_ms = 0
-        self.desk: Desk | None = None
+        self.answer_receiver: AnswerReceiver | None = None
         self.has_stopped = False
         self.leads = False
         self.full_disks = 0
-        self.life: Life | None = None
+        self.run: Run | None = None
         self.crashes = 0
         self.snapshots = 0
         self.restores = 0
@@ -149,7 +149,7 @@ class Machine:
     @property
     def node(self) -> KafkaNode | None:
         """Return the adapter between core and connections; None while the machine is down."""
-        return None if self.life is None else self.life.node
+        return None if self.run is None else self.run.node
 
     @property
     def clock_ms(self) -> int:
@@ -159,23 +159,23 @@ class Machine:
     @property
     def term(self) -> Term:
         """Return the latest term of the current run."""
-        return 0 if self.life is None else self.life.core.describe().term
+        return 0 if self.run is None else self.run.core.describe().term
 
     @property
     def configuration(self) -> Configuration | None:
         """Return the newest configuration in the log; None while the machine is down."""
-        return None if self.life is None else self.life.core.describe().configuration
+        return None if self.run is None else self.run.core.describe().configuration
 
     @property
     def snapshot_bytes(self) -> int:
         """Return the size of the stored snapshot."""
-        snapshot = None if self.life is None else self.life.core._replica.log.snapshot
+        snapshot = None if self.run is None else self.run.core._replica.log.snapshot
         return 0 if snapshot is None else snapshot.size_bytes
 
     @property
     def has_lease(self) -> bool:
         """Return True if the machine is a leader that could answer a read from memory now."""
-        leader = None if self.life is None else self.life.core._role.as_leader
+        leader = None if self.run is None else self.run.core._role.as_leader
         return leader is not None and leader.lease.holds(self.clock_ms)
 
     @property
@@ -191,11 +191,11 @@ class Machine:
             return
         core = self._core(configuration, recovery)
         executor = Executor(recovery.storage, group_bytes=self._profile.group_bytes)
-        self.life = Life(core, executor, self._state(), recovery.storage, recovery.storage.last.index)
+        self.run = Run(core, executor, self._state(), recovery.storage, recovery.storage.last.index)
         if self._profile.kafka is not None:
-            self.life.node = make_node(self.server_id, configuration, core, self._random)
+            self.run.node = make_node(self.server_id, configuration, core, self._random)
         if recovery.log.snapshot is not None:
-            self._carry_out(self.life, [Restore(recovery.log.snapshot)])
+            self._carry_out(self.run, [Restore(recovery.log.snapshot)])
         for other in others if self._handshakes else ():
             extensions = Extensions(
                 pre_vote=self.understands_pre_vote and other.understands_pre_vote,
@@ -250,20 +250,20 @@ class Machine:
 
         limits, head_bytes = self._profile.limits, self._features.command_head_bytes
         if self._profile.kafka is not None:
-            return KafkaStateMachine(limits, applied, executed, self._restored, self._form, self._kept)
+            return KafkaStateMachine(limits, applied, executed, self._restored, self._form, self._records_restored)
         return StateMachine(limits, applied, executed, self._restored, self._form, head_bytes)
 
-    def _kept(self, index: Index, log: QuorumLog) -> None:
-        self._world.kept(self, index, log)
+    def _records_restored(self, index: Index, log: QuorumLog) -> None:
+        self._world.records_restored(self, index, log)
 
     def crash(self) -> None:
         """Discard all volatile state. An unfinished write stops midway, and unsynced bytes may be lost or torn."""
-        life = self.life
-        if life is None:
+        run = self.run
+        if run is None:
             return
         self._trace(f"crash {self.server_id}")
         # The disk runs one job at a time: a group that waits for space continues between other jobs, not during one.
-        writing, begun = (life.job, 0) if life.job is not None else (life.blocked, life.done)
+        writing, begun = (run.job, 0) if run.job is not None else (run.blocked, run.done)
         if isinstance(writing, WriteJob | HardStateJob | PreparationJob):
             done = self._random.randint(begun, len(writing.operations))
             self._keeper.disk.run(writing.operations[begun:done])
@@ -291,8 +291,8 @@ class Machine:
 
     def rot(self) -> None:
         """Flip a bit of an entry that was durable when this run began, if there is such an entry."""
-        if self.life is not None and self._world.may_lose(self.server_id):
-            place = self._keeper.rot_entry(self.life.storage, self.life.proven)
+        if self.run is not None and self._world.may_lose(self.server_id):
+            place = self._keeper.rot_entry(self.run.storage, self.run.proven)
             self._trace(f"rot {self.server_id} {place}")
 
     def _rot_in_sleep(self) -> None:
@@ -318,16 +318,16 @@ class Machine:
         """Stop permanently after the server found damaged storage; raise the error unless rot explains it."""
         if not self._keeper.rotten:
             raise error
-        self._checker.marks.see("rot refused by recovery" if self.life is None else "rot found while running")
+        self._checker.marks.see("rot refused by recovery" if self.run is None else "rot found while running")
         self._trace(f"stopped {self.server_id} {error}")
-        if self.life is not None:
+        if self.run is not None:
             self._power_off()
             self._checker.crashed(self.server_id)
         self.has_stopped = True
         self._world.lost(self.server_id)
 
     def _power_off(self) -> None:
-        self.life = None
+        self.run = None
         self.leads = False
         self.crashes += 1
         self._keeper.power_off()
@@ -350,35 +350,35 @@ class Machine:
 
     def step(self, event: Event) -> None:
         """Pass an event to the core, now or after the pause."""
-        life = self.life
-        if life is not None:
-            self.when_awake(lambda: self._step_in(life, event))
+        run = self.run
+        if run is not None:
+            self.when_awake(lambda: self._step_in(run, event))
 
     def when_awake(self, action: Callable[[], None]) -> None:
         """Run `action` now or after the pause, if this run has not ended by then."""
-        life = self.life
-        if life is None:
+        run = self.run
+        if run is None:
             return
         if self._paused_until_ms > self._world.now:
-            self._world.after(self._paused_until_ms - self._world.now, lambda: action() if self.life is life else None)
+            self._world.after(self._paused_until_ms - self._world.now, lambda: action() if self.run is run else None)
             return
         action()
 
-    def _step_in(self, life: Life, event: Event) -> None:
-        if self.life is not life:
+    def _step_in(self, run: Run, event: Event) -> None:
+        if self.run is not run:
             return
-        effects = life.core.step(event, self.clock_ms)
+        effects = run.core.step(event, self.clock_ms)
         self._show_step(self.server_id, event, effects)
         self._checker.stepped(self.server_id, event, effects)
         self._note(effects)
         self._world.stepped(self, event, effects)
         survived = self._survived(effects)
-        self._carry_out(life, effects if survived == len(effects) else effects[:survived])
+        self._carry_out(run, effects if survived == len(effects) else effects[:survived])
         if survived < len(effects):
             self.crash()
             return
-        self._consider_snapshot(life)
-        self._start_job(life)
+        self._consider_snapshot(run)
+        self._start_job(run)
         self._set_timer()
 
     def _survived(self, effects: Sequence[Effect]) -> int:
@@ -396,45 +396,45 @@ class Machine:
         for effect in effects:
             if isinstance(effect, RoleChanged):
                 self.leads = effect.role is Role.LEADER
-            elif isinstance(effect, Persist) and self.life is not None:
+            elif isinstance(effect, Persist) and self.run is not None:
                 if effect.truncate_from is not None:
-                    self.life.proven = min(self.life.proven, effect.truncate_from - 1)
+                    self.run.proven = min(self.run.proven, effect.truncate_from - 1)
                 elif isinstance(effect.snapshot, Install):
-                    self.life.proven = 0
+                    self.run.proven = 0
 
     def _unlucky(self) -> bool:
         return not self.healthy and self._random.random() < self._profile.crash_between_effects
 
-    def _carry_out(self, life: Life, effects: Sequence[Effect]) -> None:  # noqa: C901 - a line for each kind of effect
+    def _carry_out(self, run: Run, effects: Sequence[Effect]) -> None:  # noqa: C901 - a line for each kind of effect
         for effect in effects:
             match effect:
                 case Send():
-                    if life.executor.may_send(effect):
+                    if run.executor.may_send(effect):
                         self._transmit(effect)
                 case Persist():
-                    life.executor.persist(effect)
+                    run.executor.persist(effect)
                 case ReadEntries() | ReadSnapshot() | CheckSnapshot():
-                    life.executor.ask(effect)
+                    run.executor.ask(effect)
                 case Apply():
-                    life.state.apply(effect)
+                    run.state.apply(effect)
                 case Restore() | TakeSnapshot():
-                    self._begin_with_snapshot(life, effect)
+                    self._begin_with_snapshot(run, effect)
                 case RoleChanged(role=Role.LEADER):
                     self._world.elected(self.server_id)
                 case RoleChanged():
                     pass
                 case ConfigurationChanged():
-                    self._members_changed(life, effect)
+                    self._members_changed(run, effect)
                 case Halt(reason):
                     raise ViolationError(f"server {self.server_id} halts: {reason}")
                 case _:
                     self._answer_client(effect)
 
-    def _members_changed(self, life: Life, changed: ConfigurationChanged) -> None:
+    def _members_changed(self, run: Run, changed: ConfigurationChanged) -> None:
         joining = {newcomer.server_id for newcomer in changed.newcomers}
         self._network.members_changed(self.server_id, changed.configuration.member_ids | joining)
-        if life.node is not None:
-            life.node.names.change(changed.configuration, changed.newcomers)
+        if run.node is not None:
+            run.node.names.change(changed.configuration, changed.newcomers)
 
     def _answer_client(self, answer: Answer) -> None:
         match answer:
@@ -442,82 +442,82 @@ class Machine:
                 self._checker.accepted(self.server_id, answer)
             case ProposalResolved():
                 self._checker.resolved(self.server_id, answer)
-                self._desk.resolved(self._living().state, answer)
+                self._answer_receiver.resolved(self._current_run().state, answer)
             case ConfigurationResolved():
                 self._checker.change_resolved(self.server_id, answer)
             case ReadReady():
                 self._checker.answered(self.server_id, answer)
-                self._desk.read_ready(self._living().state, answer)
+                self._answer_receiver.read_ready(self._current_run().state, answer)
             case ReadRefused():
                 self._checker.answered(self.server_id, answer)
-                self._desk.read_refused(answer)
+                self._answer_receiver.read_refused(answer)
             case TransferEnded():
                 self._checker.answered(self.server_id, answer)
             case _:
                 assert_never(answer)
 
     @property
-    def _desk(self) -> Desk:
-        assert self.desk is not None
-        return self.desk
+    def _answer_receiver(self) -> AnswerReceiver:
+        assert self.answer_receiver is not None
+        return self.answer_receiver
 
-    def _start_job(self, life: Life) -> None:
-        job = life.executor.next_job()
+    def _start_job(self, run: Run) -> None:
+        job = run.executor.next_job()
         if job is not None:
-            life.job = job
-            self._world.after(self._disk_delay_ms(job), lambda: self._finish(life, job))
+            run.job = job
+            self._world.after(self._disk_delay_ms(job), lambda: self._finish(run, job))
 
-    def _finish(self, life: Life, job: Job, start: int = 0) -> None:
+    def _finish(self, run: Run, job: Job, start: int = 0) -> None:
         """Complete a job of the disk: release its sends, pass the result to the core, and start the next job."""
-        if self.life is not life:
+        if self.run is not run:
             return
-        if job is life.blocked:
-            life.blocked = None
+        if job is run.blocked:
+            run.blocked = None
         else:
-            life.job = None
+            run.job = None
         try:
             if isinstance(job, WriteJob | SnapshotWrite | PreparationJob) and self._is_full(job, start):
                 if isinstance(job, WriteJob):
-                    self._wait_for_space(life, job, start)
+                    self._wait_for_space(run, job, start)
                     return
                 self._keeper.give_up(job)
-            self._perform(life, job, start)
+            self._perform(run, job, start)
         except CrashedError:
             self.crash()
-        if self.life is life:
-            self._start_job(life)
+        if self.run is run:
+            self._start_job(run)
 
-    def _perform(self, life: Life, job: Job, start: int) -> None:
+    def _perform(self, run: Run, job: Job, start: int) -> None:
         match job:
             case ReadJob():
-                self._answer(life, job)
+                self._answer(run, job)
             case SnapshotWrite():
                 self._operate(job.operations)
-                life.executor.read(job)
-                self._continue_snapshot(life, given_up=job.given_up)
+                run.executor.read(job)
+                self._continue_snapshot(run, given_up=job.given_up)
             case PreparationJob():
                 self._operate(job.operations)
-                life.executor.prepared(job)
+                run.executor.prepared(job)
             case WriteJob():
                 self._operate(job.operations[start:])
-                self._written(life, job)
+                self._written(run, job)
             case HardStateJob():
                 self._operate(job.operations)
                 self._checker.marks.see("term or vote written while a group waits for space")
                 self._checker.hard_state_persisted(self.server_id, job.number)
-                self._transmit_all(life.executor.hard_state_written(job))
+                self._transmit_all(run.executor.hard_state_written(job))
             case _:
                 assert_never(job)
 
-    def _written(self, life: Life, job: WriteJob) -> None:
-        if life.full:
-            life.full = False
+    def _written(self, run: Run, job: WriteJob) -> None:
+        if run.full:
+            run.full = False
             self._checker.marks.see("write continued after a full disk")
             self.step(DiskSpace(full=False))
-            if self.life is not life:
+            if self.run is not run:
                 return
         self._checker.persisted(self.server_id, job.number)
-        released = life.executor.written(job)
+        released = run.executor.written(job)
         survived = next((place for place in range(len(released)) if self._unlucky()), len(released))
         self._transmit_all(released[:survived])
         if survived < len(released):
@@ -531,55 +531,55 @@ class Machine:
     def _is_full(self, job: WriteJob | SnapshotWrite | PreparationJob, start: int) -> bool:
         return not self.healthy and self._keeper.is_full(self._world.now) and start < len(job.operations)
 
-    def _wait_for_space(self, life: Life, job: WriteJob, start: int) -> None:
+    def _wait_for_space(self, run: Run, job: WriteJob, start: int) -> None:
         """Stop a job midway; it continues after its last sync when there is space."""
-        life.blocked, life.done = job, self._keeper.break_off(job, start)
-        resume_at = life.done
-        self._world.after(_FULL_RETRY_MS, lambda: self._finish(life, job, resume_at))
-        if not life.full:
-            life.full = True
+        run.blocked, run.done = job, self._keeper.break_off(job, start)
+        resume_at = run.done
+        self._world.after(_FULL_RETRY_MS, lambda: self._finish(run, job, resume_at))
+        if not run.full:
+            run.full = True
             self.full_disks += 1
             self.step(DiskSpace(full=True))
-        if self.life is life:
-            self._transmit_all(life.executor.blocked(job, resume_at))
-            self._start_job(life)
+        if self.run is run:
+            self._transmit_all(run.executor.blocked(job, resume_at))
+            self._start_job(run)
 
-    def _begin_with_snapshot(self, life: Life, effect: Restore | TakeSnapshot) -> None:
+    def _begin_with_snapshot(self, run: Run, effect: Restore | TakeSnapshot) -> None:
         match effect:
             case Restore():
-                life.executor.ask(life.state.begin_restore(effect))
+                run.executor.ask(run.state.begin_restore(effect))
             case TakeSnapshot():
-                life.state.begin_snapshot(effect)
-                life.executor.write_aside(life.state.jobs.popleft())
+                run.state.begin_snapshot(effect)
+                run.executor.write_aside(run.state.jobs.popleft())
 
-    def _answer(self, life: Life, job: ReadJob) -> None:
+    def _answer(self, run: Run, job: ReadJob) -> None:
         try:
             answer = job.answer(self._keeper.disk)
         except DamagedStorageError as error:
             self._stop_for_good(error)
             return
-        life.executor.read(job)
+        run.executor.read(job)
         if isinstance(answer, SnapshotRead) and answer.request_id == OWN_READ:
-            life.state.restore(answer)
+            run.state.restore(answer)
         else:
             self.step(answer)
 
-    def _continue_snapshot(self, life: Life, *, given_up: bool) -> None:
+    def _continue_snapshot(self, run: Run, *, given_up: bool) -> None:
         if given_up:
-            life.state.give_up_snapshot()
-        elif life.state.jobs:
-            life.executor.write_aside(life.state.jobs.popleft())
+            run.state.give_up_snapshot()
+        elif run.state.jobs:
+            run.executor.write_aside(run.state.jobs.popleft())
         else:
             kept_behind = self._random.choice((0, 0, 1, 5, 1_000))
             self.snapshots += 1
-            self.step(life.state.end_snapshot(kept_behind))
+            self.step(run.state.end_snapshot(kept_behind))
 
-    def _consider_snapshot(self, life: Life) -> None:
+    def _consider_snapshot(self, run: Run) -> None:
         """Take a snapshot after `snapshot_entries` applied entries.
 
         A healthy leader waits while it sends a snapshot to a follower.
         """
-        state, limit = life.state, self._profile.snapshot_entries
+        state, limit = run.state, self._profile.snapshot_entries
         if (
             not limit
             or state.applied < state.covered + limit
@@ -587,24 +587,22 @@ class Machine:
             or state.writer is not None
         ):
             return
-        if self.healthy and any(
-            follower.state is ProgressState.SNAPSHOT for follower in life.core.describe().followers
-        ):
+        if self.healthy and any(follower.state is ProgressState.SNAPSHOT for follower in run.core.describe().followers):
             return
         state.covered = state.applied
-        self._world.after(0, lambda: self._want_snapshot(life))
+        self._world.after(0, lambda: self._want_snapshot(run))
 
-    def _want_snapshot(self, life: Life) -> None:
-        if self.life is life and life.state.writer is None and life.state.restoring is None:
-            self._step_in(life, SnapshotWanted(life.state.capture()))
+    def _want_snapshot(self, run: Run) -> None:
+        if self.run is run and run.state.writer is None and run.state.restoring is None:
+            self._step_in(run, SnapshotWanted(run.state.capture()))
 
     def _restored(self, snapshot: SnapshotDescription, chain: int) -> None:
         self.restores += 1
         self._checker.restored(self.server_id, snapshot, chain)
 
-    def _living(self) -> Life:
-        assert self.life is not None
-        return self.life
+    def _current_run(self) -> Run:
+        assert self.run is not None
+        return self.run
 
     def _transmit(self, effect: Send) -> None:
         if isinstance(effect.message, VoteReply | AppendReply | SnapshotReply):
@@ -626,22 +624,22 @@ class Machine:
 
     def _set_timer(self) -> None:
         """Schedule a wake-up of the core at its deadline, unless an earlier one is scheduled."""
-        life = self.life
-        if life is None:
+        run = self.run
+        if run is None:
             return
-        due = max(self._world.now + 1, self._clock.shows_at(life.core.deadline))
-        if life.timer <= self._world.now or due < life.timer:
-            life.timer = due
-            self._world.after(due - self._world.now, lambda: self._wake(life, due))
+        due = max(self._world.now + 1, self._clock.shows_at(run.core.deadline))
+        if run.timer <= self._world.now or due < run.timer:
+            run.timer = due
+            self._world.after(due - self._world.now, lambda: self._wake(run, due))
 
-    def _wake(self, life: Life, due: int) -> None:
-        if self.life is not life or life.timer != due:
+    def _wake(self, run: Run, due: int) -> None:
+        if self.run is not run or run.timer != due:
             return
-        life.timer = -1
+        run.timer = -1
         if self._paused_until_ms > self._world.now:
-            life.timer = self._paused_until_ms + 1
-            self._world.after(life.timer - self._world.now, lambda: self._wake(life, self._paused_until_ms + 1))
-        elif self.clock_ms >= life.core.deadline:
+            run.timer = self._paused_until_ms + 1
+            self._world.after(run.timer - self._world.now, lambda: self._wake(run, self._paused_until_ms + 1))
+        elif self.clock_ms >= run.core.deadline:
             self.step(DeadlineReached())
         else:
             self._set_timer()

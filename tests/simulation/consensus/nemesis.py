@@ -222,7 +222,7 @@ class Nemesis:
     def start(self, server: ServerId) -> None:
         """Start a stopped server, unless it is permanently lost or its predecessor still has its place."""
         machine, others = self._stage.machines[server], self._stage.machines
-        if machine.life is None and not machine.has_stopped and self._has_place(server):
+        if machine.run is None and not machine.has_stopped and self._has_place(server):
             machine.start([other for other in others.values() if other is not machine])
 
     def _has_place(self, server: ServerId) -> bool:
@@ -323,8 +323,8 @@ class Nemesis:
         # A new configuration never contains a lost server: the remaining majority may exist only in the old one.
         living = sorted(server for server, machine in self._stage.machines.items() if not machine.is_lost)
         machine = self._a_leader() or random.choice(list(self._stage.machines.values()))
-        if machine.life is not None:
-            current = machine.life.core.describe().configuration
+        if machine.run is not None:
+            current = machine.run.core.describe().configuration
             voters = set(current.voter_ids).intersection(living)
             match random.choice(("one more", "one less", "itself", "replace", "replace", "any")):
                 case "one more":
@@ -355,7 +355,7 @@ class Nemesis:
             return
         random, machines = self._random, self._stage.machines
         machine = self._a_leader() or random.choice(list(machines.values()))
-        if machine.life is not None:
+        if machine.run is not None:
             number = self._clients.next_number()
             self._checker.request_sent(machine.server_id, TransferEnded, number)
             machine.step(TransferLeadership(number, random.choice((None, *machines))))

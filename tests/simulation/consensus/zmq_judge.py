@@ -48,9 +48,9 @@ class ZmqJudge:
             for entry in persist.entries:
                 if entry.kind == EntryKind.COMMAND and len(entry.data) <= ZMQ_RAFT.command_head_bytes:
                     raise ViolationError(f"payload: server {machine.server_id} stores {entry}")
-        if machine.life is None:
+        if machine.run is None:
             return
-        replica = machine.life.core._replica
+        replica = machine.run.core._replica
         commit = replica.applier.commit
         self._commits[machine.server_id] = max(self._commits[machine.server_id], commit)
         if any(isinstance(effect, RoleChanged) and effect.role is Role.LEADER for effect in effects):
@@ -75,8 +75,8 @@ class ZmqJudge:
 
     def _remembers(self, asker: ServerId, answerer: ServerId, correlation: int) -> bool:
         """Return True if the leader still tracks the request: not if the follower left the members and returned."""
-        life = self._machines[asker].life
-        leader = None if life is None else life.core._role.as_leader
+        run = self._machines[asker].run
+        leader = None if run is None else run.core._role.as_leader
         progress = None if leader is None else leader.followers.get(answerer)
         if progress is None:
             return False
