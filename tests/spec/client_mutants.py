@@ -1,4 +1,4 @@
-"""Bugs planted in what clients rest on, for the specifications to see: reads, leases, sessions, transfers."""
+"""Planted bugs in reads, leases, sessions and transfers. The specifications must find them."""
 
 from typing import Any
 
@@ -31,17 +31,17 @@ def _without_bound(self: Lease, lease_ms: Milliseconds, bound_ms: Milliseconds |
     _begin_lease(self, lease_ms, None if bound_ms is None else 0)
 
 
-def _join_the_round_under_way(self: Reads, read_id: int) -> bool:
+def _join_current_round(self: Reads, read_id: int) -> bool:
     (self._asking or self._waiting).append(read_id)
     return True
 
 
-_forget = SessionTable._expire_longest_silent
+_expire = SessionTable._expire_longest_silent
 
 
-def _forget_without_a_trace(self: SessionTable) -> None:
+def _expire_without_floor(self: SessionTable) -> None:
     floor = self.floor
-    _forget(self)
+    _expire(self)
     self.floor = floor
 
 
@@ -58,48 +58,48 @@ def _load_without_results(cls: type[SessionTable], data: bytes, *limits: Any) ->
 CLIENT_MUTANTS = (
     Mutant(
         "stale-read-index",
-        "a read counts contact from before it arrived as confirmation",
+        "a read counts contact from before its arrival as confirmation",
         ((ProgressTracker, "confirmed_round", property(_majority_of_any_time)),),
     ),
     Mutant(
         "read-before-own-term-commit",
-        "a new leader answers reads before it has committed an entry of its term",
+        "a new leader replies to reads before it commits an entry of its term",
         ((Leader, "_knows_commit_index", _always),),
     ),
     Mutant(
-        "read-joins-the-round-under-way",
-        "a read counts a round that was asked for before it arrived",
-        ((Reads, "add", _join_the_round_under_way),),
+        "read-joins-current-round",
+        "a read counts a round requested before its arrival",
+        ((Reads, "add", _join_current_round),),
     ),
     Mutant(
         "lease-without-clock-bound",
-        "a lease lasts as long as the others' clocks would have it if they ran like ours",
+        "a lease ignores the bound on the rate of the other servers' clocks",
         ((Lease, "__init__", _without_bound),),
     ),
     Mutant(
         "lease-outlives-transfer",
-        "a lease goes on after a voter was told to campaign",
+        "a lease continues after the leader requests a voter to campaign",
         ((Lease, "end", _never),),
     ),
     Mutant(
-        "lease-of-strangers",
-        "voters that may vote at any time are believed to keep a lease",
+        "lease-from-any-voter",
+        "a lease counts voters that may vote at any time",
         ((Replica, "keeps_leases", _always),),
     ),
     Mutant(
-        "sessions-expired-without-a-trace",
-        "an expired session's request is executed as if it were new",
-        ((SessionTable, "_expire_longest_silent", _forget_without_a_trace),),
+        "sessions-expired-without-floor",
+        "a request of an expired session is executed as a new one",
+        ((SessionTable, "_expire_longest_silent", _expire_without_floor),),
     ),
     Mutant(
         "snapshot-without-results",
-        "a table out of a snapshot knows its clients and not what they were answered",
+        "a table from a snapshot has its clients without their results",
         ((SessionTable, "load", classmethod(_load_without_results)),),
     ),
     Mutant(
-        "transfer-appends-on",
-        "proposals are appended while leadership is handed over",
+        "append-during-transfer",
+        "proposals are appended during a leadership transfer",
         ((LeadershipTransfers, "hold", _never),),
     ),
 )
-"""Every planted bug of this kind. Their specifications find them; the simulator finds those that it can reach."""
+"""All planted bugs of this kind. The specifications find each of them; the simulator finds the reachable ones."""

@@ -1,4 +1,4 @@
-"""Words for stories about the farm's state machine: healthy reports, clock entries, a log that applies them."""
+"""Helpers for scenarios of the farm's state machine: healthy reports, clock entries, a log that applies them."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ META = MetaStatus(MASTER, PublishConfig.AUTO, publishing=False, last_published_t
 
 
 def leaf(name: str, *, healthy: bool = True, load: float = 0.0) -> LeafStatus:
-    """A destination with four tunnels, whose bandwidth and connections are in use by `load`."""
+    """Return a destination with four tunnels; `load` is the used part of its bandwidth and connections."""
     return LeafStatus(
         name,
         healthy,
@@ -44,7 +44,7 @@ def leaf(name: str, *, healthy: bool = True, load: float = 0.0) -> LeafStatus:
 
 
 def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Report:
-    """A report of a perfectly healthy server with one leaf; `changes` to router, meta or the report itself."""
+    """Return a report of a healthy server with one leaf; `changes` apply to router, meta or the report itself."""
     router_changes = {key: value for key, value in changes.items() if key in RouterStatus.__dataclass_fields__}
     meta_changes = {key: value for key, value in changes.items() if key in MetaStatus.__dataclass_fields__}
     rest = {key: value for key, value in changes.items() if key in {"destinations", "request", "masters"}}
@@ -61,16 +61,16 @@ def report(server_id: int, date_ms: int = BASE_MS, /, **changes: object) -> Repo
 
 
 class Log:
-    """Appends records to a farm, each at the next index."""
+    """A farm with its log: appends records, each at the next index."""
 
     def __init__(self, tuning: FarmTuning = TUNING, founders: tuple[bytes, ...] = FOUNDERS) -> None:
         self.farm = AuthoredFarm(BASE_MS, tuning, founders)
-        # Here a story sets log time as it likes: no voters' clocks bound it.
+        # Scenarios set log time freely, so the voters' clocks must not bound it.
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL, clocks=VoterClocks())
         self.records: list[Record] = []
 
     def append(self, *records: Record) -> list[Change]:
-        """Apply `records`, and say all that changed."""
+        """Apply `records`, and return all changes."""
         changes: list[Change] = []
         for record in records:
             self.records.append(record)
@@ -78,7 +78,7 @@ class Log:
         return changes
 
     def clock(self, after_ms: int) -> list[Change]:
-        """Clock entries up to that much after the base, one a period as a leader writes them."""
+        """Append clock entries up to `after_ms` after the base, one per period, like a leader."""
         changes: list[Change] = []
         while BASE_MS + after_ms - (before_ms := self.farm.state.log_time_ms) > TUNING.stale_after_ms:
             changes += self.leap(before_ms - BASE_MS + PERIOD_MS)
@@ -86,20 +86,23 @@ class Log:
         return changes + self.leap(after_ms)
 
     def leap(self, after_ms: int) -> list[Change]:
-        """One clock entry that much after the base: if that is far, no server led in between."""
+        """Append one clock entry `after_ms` after the base.
+
+        A large step means that no server led in the time before it.
+        """
         return self.append(Clock(BASE_MS + after_ms, server_id=1))
 
     @property
     def master(self) -> MasterState:
-        """The one master's state."""
+        """Return the state of the only master."""
         return self.farm.state.masters[MASTER]
 
     @property
     def publisher(self) -> int | None:
-        """Who publishes it."""
+        """Return the id of its publisher."""
         return self.master.choice.server_id
 
     @property
     def leaves(self) -> dict[str, int]:
-        """The listed leaves and their costs."""
+        """Map each listed leaf to its cost."""
         return {each.destination: each.cost for each in self.master.leaves}

@@ -1,4 +1,4 @@
-"""One replica of a group whose followers fetch, on the test bench."""
+"""Test bench of one replica in a group whose followers fetch."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -26,17 +26,17 @@ class FetchBench(Bench):
     """Server 1 of a group whose followers fetch."""
 
     def __init__(self, *terms: int, **options: Any) -> None:
-        self.asked: dict[ServerId, Fetch] = {}
+        self.fetches: dict[ServerId, Fetch] = {}
         super().__init__(*terms, **{"features": KRAFT_STATIC, **options})
 
     def step(self, *arguments: Any, **options: Any) -> list[Effect]:
-        """As ever, and remember what was fetched last."""
+        """Run a step, and record the fetches that it sends."""
         effects = super().step(*arguments, **options)
         self._note_fetches()
         return effects
 
     def sent(self, kind: type[M], recipient: ServerId | None = None) -> list[M]:
-        """The messages of one kind in the latest step."""
+        """Return the messages of one kind in the latest step."""
         return [
             send.message
             for send in self.all(Send)
@@ -44,7 +44,7 @@ class FetchBench(Bench):
         ]
 
     def campaign(self) -> list[Effect]:
-        """The election timer runs out, whatever else is due before."""
+        """Advance to the election timeout, past all earlier deadlines."""
         self.now = max(self.now, self.raft._role.current.deadline)
         return self.step(DeadlineReached())
 
@@ -59,9 +59,9 @@ class FetchBench(Bench):
         return effects
 
     def follow(self, leader: ServerId = TWO, term: int = 1) -> Fetch:
-        """A leader announces itself; returns the fetch that it gets."""
+        """Receive a leader's announcement, and return the fetch sent to that leader."""
         assert self.begin(leader, term).error is None
-        return self.asked[leader]
+        return self.fetches[leader]
 
     def fetch(
         self,
@@ -74,7 +74,7 @@ class FetchBench(Bench):
         max_bytes: int = 1_000_000,
         cluster_id: str | None = None,
     ) -> list[FetchReply]:
-        """A replica fetches; returns the answers that it gets at once."""
+        """Receive a replica's fetch, and return the immediate replies."""
         self.correlation += 1
         own_term = self.about.term if term is None else term
         fetch = Fetch(
@@ -92,7 +92,7 @@ class FetchBench(Bench):
 
     def reply(
         self,
-        asked: Fetch,
+        fetch: Fetch,
         entries: Sequence[Entry] = (),
         *,
         commit: int = 0,
@@ -102,13 +102,13 @@ class FetchBench(Bench):
         diverging: LogId | None = None,
         error: RefusalReason | None = None,
     ) -> list[Effect]:
-        """The answer to a fetch of ours arrives."""
-        own_term = asked.term if term is None else term
+        """Receive the reply to our fetch."""
+        own_term = fetch.term if term is None else term
         answer = FetchReply(
             term=own_term,
             leader=leader,
             commit=commit,
-            correlation=asked.correlation,
+            correlation=fetch.correlation,
             entries=tuple(entries),
             diverging=diverging,
             error=error,
@@ -116,7 +116,7 @@ class FetchBench(Bench):
         return self.receive(sender, answer)
 
     def begin(self, leader: ServerId, term: int, cluster_id: str | None = None) -> BeginQuorumEpochReply:
-        """A leader announces itself; returns the answer."""
+        """Receive a leader's announcement, and return the reply."""
         self.correlation += 1
         self.receive(
             leader, BeginQuorumEpoch(term=term, leader=leader, correlation=self.correlation, cluster_id=cluster_id)
@@ -125,7 +125,7 @@ class FetchBench(Bench):
         return answer
 
     def end(self, leader: ServerId, term: int, *preferred: int, cluster_id: str | None = None) -> EndQuorumEpochReply:
-        """A leader resigns; returns the answer."""
+        """Receive a leader's resignation, and return the reply."""
         self.correlation += 1
         successors = preferred
         self.receive(
@@ -140,4 +140,4 @@ class FetchBench(Bench):
     def _note_fetches(self) -> None:
         for send in self.all(Send):
             if isinstance(send.message, Fetch):
-                self.asked[send.recipient] = send.message
+                self.fetches[send.recipient] = send.message

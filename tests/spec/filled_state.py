@@ -1,4 +1,4 @@
-"""States built from the type hints alone: every field of every class is filled, so none is forgotten."""
+"""States built from type hints alone. Every field of every class is filled, so no field can be missed."""
 
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 Choose = Callable[[str], float]
-"""The number for a place, named as in `bridge.core.state.numbers`."""
+"""Function that returns the number for a place, named as in `bridge.core.state.numbers`."""
 
 
 def filled(cls: type, choose: Choose) -> Any:
-    """An instance with one element in each table, and the chosen numbers."""
+    """Return an instance with one element in each table, and the chosen numbers."""
     hints = get_type_hints(cls)
     return cls(**{each.name: _value(hints[each.name], f"{cls.__name__}.{each.name}", choose) for each in fields(cls)})
 
@@ -35,13 +35,13 @@ def _value(hint: Any, place: str, choose: Choose) -> Any:  # noqa: PLR0911 - one
         return bytes(8)
     if issubclass(hint, Enum):
         return next(iter(hint))
-    assert isinstance(hint, type), f"{place} is of a type that this test does not know: {hint}"
-    assert is_dataclass(hint), f"{place} is of a type that this test does not know: {hint}"
+    assert isinstance(hint, type), f"{place} has a type that this test does not support: {hint}"
+    assert is_dataclass(hint), f"{place} has a type that this test does not support: {hint}"
     return filled(hint, choose)
 
 
 def places_of(cls: type) -> Iterator[str]:
-    """Every place of a number in a class and in all classes that its fields name."""
+    """Iterate over every place of a number in a class and in all classes of its fields."""
     seen: dict[str, None] = {}
 
     def note(place: str) -> float:

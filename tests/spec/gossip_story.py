@@ -1,9 +1,9 @@
-"""One `Swim` under test, node 0, and scripted others: node n lives at `address_of(n)`.
+"""One `Swim` under test, node 0, and scripted other nodes: node n is at `address_of(n)`.
 
 story = Story()
-story.befriend(1)                                  node 1 joins us and is our peer
-sent = story.hear(1, story.ping(1))                node 1 pings us; the effects of that one step
-story.pass_time(1_000)                             deadlines are served; the effects of all steps
+story.add_peers(1)                                 node 1 joins node 0 and becomes its peer
+sent = story.receive(1, story.ping(1))             node 1 pings node 0; returns the effects of that step
+story.pass_time(1_000)                             serves the deadlines; returns the effects of all steps
 """
 
 from collections.abc import Iterable
@@ -46,28 +46,28 @@ def info_of(
     metadata: bytes = b"",
     address: Address | None = None,
 ) -> NodeInfo:
-    """The description of node `number`."""
+    """Return the description of node `number`."""
     incarnation = Incarnation(generation, claim)
     return NodeInfo(node_id(number), address or address_of(number), incarnation, capacity, metadata)
 
 
 def verdict(number: int, status: Status, by: int, generation: int = 1, claim: int = 0) -> VerdictUpdate:
-    """Node `by` says how node `number` stands."""
+    """Return the verdict of node `by` on node `number`."""
     return VerdictUpdate(node_id(number), Incarnation(generation, claim), status, node_id(by))
 
 
 def sent(effects: Iterable[Effect], kind: type[M]) -> list[tuple[Address, M]]:
-    """The messages of one kind among the effects, with their targets."""
+    """Return the messages of one kind among the effects, with their targets."""
     return [(e.target, e.message) for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
 def changes(effects: Iterable[Effect]) -> list[tuple[NodeId, Status]]:
-    """The membership changes among the effects."""
+    """Return the membership changes among the effects."""
     return [(e.info.node_id, e.status) for e in effects if isinstance(e, MembershipChanged)]
 
 
-def told(effects: Iterable[Effect]) -> list[Update]:
-    """All news that rides on the pings and answers among the effects."""
+def updates_in(effects: Iterable[Effect]) -> list[Update]:
+    """Return all updates piggybacked on the pings and replies among the effects."""
     messages = [e.message for e in effects if isinstance(e, Send)]
     return [u for m in messages if isinstance(m, PingRequest | PingResponse) for u in m.payload.updates]
 
@@ -91,38 +91,38 @@ class Story:
         self._seq = 7_000
 
     def step(self, event: Event) -> list[Effect]:
-        """One event now."""
+        """Run one event now."""
         return self.swim.step(event, self.now)
 
-    def hear(
+    def receive(
         self, number: int, message: Message, *, token_valid: bool = False, source: Address | None = None
     ) -> list[Effect]:
-        """A message from node `number`; what answers a join is for this life of ours unless it names another."""
+        """Receive a message from node `number`. Replies to a join get our generation, unless they name another one."""
         if isinstance(message, JoinAck | JoinNak | JoinRedirect) and not message.receiver_generation:
             message = replace(message, receiver_generation=self.us.incarnation.generation)
         return self.step(Received(source or address_of(number), message, token_valid))
 
-    def befriend(self, *numbers: int, capacity: int = 8) -> list[Effect]:
-        """These nodes join us."""
+    def add_peers(self, *numbers: int, capacity: int = 8) -> list[Effect]:
+        """Let these nodes join."""
         effects: list[Effect] = []
         for number in numbers:
-            effects += self.hear(number, JoinReq(info_of(number, capacity=capacity), b"t"), token_valid=True)
+            effects += self.receive(number, JoinReq(info_of(number, capacity=capacity), b"t"), token_valid=True)
         return effects
 
-    def pinged(self, *numbers: int) -> bytes:
-        """Let these peers be pinged in the course of time; the number of the last ping to the last of them."""
+    def last_ping_of(self, *numbers: int) -> bytes:
+        """Pass time with replies from these peers, and return the number of the last ping to the last of them."""
         pings = sent(self.pass_time(2_000, answering=numbers), PingRequest)
         seqs = [ping.seq for target, ping in pings if target == address_of(numbers[-1])]
         return seqs[-1].to_bytes(NUMBER_BYTES)
 
-    def hear_news(self, number: int, *updates: Update) -> list[Effect]:
-        """Node `number` pings us with news on the ping."""
-        return self.hear(number, self.ping(number, updates=updates))
+    def receive_updates(self, number: int, *updates: Update) -> list[Effect]:
+        """Receive a ping of node `number` with these updates."""
+        return self.receive(number, self.ping(number, updates=updates))
 
-    def hear_of(self, *numbers: int) -> None:
-        """Node 1 names these nodes, so they enter the directory."""
+    def discover(self, *numbers: int) -> None:
+        """Receive the names of these nodes from node 1, to add them to the directory."""
         for number in numbers:
-            self.hear_news(1, AliveUpdate(info_of(number)))
+            self.receive_updates(1, AliveUpdate(info_of(number)))
 
     def ping(
         self,
@@ -135,7 +135,7 @@ class Story:
         updates: tuple[Update, ...] = (),
         room: tuple[int, int] = (8, 1),
     ) -> PingRequest:
-        """A ping of node `source`; `room` is its capacity and number of peers."""
+        """Return a ping of node `source`; `room` is its capacity and number of peers."""
         self._seq += 1
         return PingRequest(
             node_id(source),
@@ -148,8 +148,8 @@ class Story:
             Payload(updates, *room),
         )
 
-    def answer_to(self, request: PingRequest, *, nack: bool = False, updates: tuple[Update, ...] = ()) -> PingResponse:
-        """What the target of a ping of ours would answer."""
+    def reply_to(self, request: PingRequest, *, nack: bool = False, updates: tuple[Update, ...] = ()) -> PingResponse:
+        """Return the reply of the target to our ping."""
         return PingResponse(
             request.source_id,
             request.target_id,
@@ -161,7 +161,7 @@ class Story:
         )
 
     def pass_time(self, duration_ms: int, *, answering: Iterable[int] = ()) -> list[Effect]:
-        """Serve deadlines for a while; `answering` are the nodes that answer our direct pings at once."""
+        """Serve deadlines for a while; the nodes in `answering` reply to our direct pings immediately."""
         end = self.now + duration_ms
         effects: list[Effect] = []
         answering = set(answering)
@@ -172,32 +172,32 @@ class Story:
             for target, request in sent(stepped, PingRequest):
                 number = int.from_bytes(request.target_id, "big")
                 if number in answering and target == address_of(number):
-                    effects += self.hear(number, self.answer_to(request))
+                    effects += self.receive(number, self.reply_to(request))
         self.now = end
         return effects
 
-    def quiet(self, *numbers: int) -> None:
-        """Let all news be told, with these nodes answering, so that later pings are those of probe rounds."""
+    def drain_updates(self, *numbers: int) -> None:
+        """Pass time until all updates are sent, so that later pings belong to probe rounds. These nodes reply."""
         self.pass_time(20_000, answering=numbers)
 
     def entry(self, number: int) -> MemberRecord | None:
-        """What we hold of a node."""
+        """Return our record of a node."""
         return self.swim._members.get(node_id(number))
 
     def status(self, number: int) -> Status | None:
-        """How a node stands with us."""
+        """Return the status of a node in our directory."""
         entry = self.entry(number)
         return entry.status if entry is not None else None
 
-    def news_about(self, number: int) -> Update | None:
-        """What waits to be told about a node."""
+    def queued_update(self, number: int) -> Update | None:
+        """Return the queued update about a node."""
         news = self.swim._queue.queued.get(node_id(number))
         return news.update if news is not None else None
 
     def peers(self) -> set[int]:
-        """The numbers of our peers."""
+        """Return the numbers of our peers."""
         return {int.from_bytes(m.node_id, "big") for m in self.swim.describe().members if m.is_peer}
 
     def dropped(self, reason: DropReason) -> int:
-        """How often something was dropped for a reason."""
+        """Return how many messages were dropped for a reason."""
         return self.swim.describe().dropped.get(reason, 0)

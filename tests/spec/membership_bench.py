@@ -1,4 +1,4 @@
-"""A leader on the test bench whose group changes: peers store what they are sent, newcomers are brought up."""
+"""Test bench of a leader whose group changes: peers store the received appends, and new servers catch up."""
 
 from consensus.core.effects import ConfigurationResolved, Effect, Persist, Role, Send
 from consensus.core.events import ChangeConfiguration, Event
@@ -8,22 +8,22 @@ from tests.spec.raft_bench import Bench
 
 
 def servers(*numbers: int) -> tuple[Server, ...]:
-    """Servers with these ids."""
+    """Return servers with these ids."""
     return tuple(Server(number, f"tcp://{number}") for number in numbers)
 
 
 def plain(*numbers: int, learners: tuple[int, ...] = ()) -> Configuration:
-    """A configuration that is not joint."""
+    """Return a simple (not joint) configuration."""
     return Configuration(servers(*numbers), (), servers(*learners))
 
 
 def joint(old: tuple[int, ...], new: tuple[int, ...]) -> Configuration:
-    """C_old,new."""
+    """Return C_old,new."""
     return Configuration(servers(*new), servers(*old))
 
 
 class Group(Bench):
-    """Server 1 of the voters 1 to `voters`; remembers what it sent last to whom, and every answer to a change."""
+    """Server 1 of the voters 1 to `voters`. Records the last append to each peer and every reply to a change."""
 
     def __init__(self, *terms: int, **options: object) -> None:
         self.sent: dict[ServerId, AppendEntries] = {}
@@ -32,7 +32,7 @@ class Group(Bench):
         super().__init__(*terms, **options)  # type: ignore[arg-type]  # the bench's own options, passed through
 
     def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
-        """Give one event, and take note of what comes of it."""
+        """Run one event, and record its effects."""
         effects = super().step(event, after_ms)
         for effect in effects:
             match effect:
@@ -53,7 +53,7 @@ class Group(Bench):
         assert self.about.commit_index == self.about.last.index
 
     def store(self, *peers: ServerId) -> None:
-        """The peers store all that they are sent, one after the other, and say so."""
+        """Let the peers store and acknowledge all sent entries, one peer after another."""
         for peer in peers:
             answered = None
             while self.sent[peer] is not answered:
@@ -61,7 +61,7 @@ class Group(Bench):
                 self.matched(peer, answered)
 
     def bring_up(self, *newcomers: int) -> None:
-        """Servers with empty logs are found, and store what there was when they were."""
+        """Let servers with empty logs store the entries that were in the log when the leader first reached them."""
         for peer in newcomers:
             while peer not in self.sent:
                 self.expire()
@@ -69,29 +69,29 @@ class Group(Bench):
             self.matched(peer, self.sent[peer])
 
     def pass_time(self, duration_ms: int, *answering: int) -> None:
-        """Time passes, in which these peers answer what they are sent."""
+        """Pass time while these peers reply to appends."""
         until = self.now + duration_ms
         while self.now < until and self.about.role is Role.LEADER:
             self.expire()
             self.store(*(peer for peer in answering if peer in self.sent))
 
     def change(self, target: Configuration, change_id: int = 1) -> None:
-        """A caller asks for `target`."""
+        """Request a change to `target`."""
         self.step(ChangeConfiguration(change_id, target))
 
     @property
     def configuration(self) -> Configuration:
-        """What is in effect."""
+        """Return the configuration in effect."""
         return self.about.configuration
 
     @property
     def replicated_to(self) -> list[ServerId]:
-        """The servers that the leader keeps in touch with."""
+        """Return the servers that the leader replicates to."""
         return [follower.server_id for follower in self.about.followers]
 
 
 def in_joint_consensus() -> Group:
-    """Server 1 leads 1 2 3, and has appended C_old,new towards 3 4 5, which no other server has yet."""
+    """Return server 1 as the leader of 1 2 3, with C_old,new towards 3 4 5 that only its own log contains."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(3, 4, 5))

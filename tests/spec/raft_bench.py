@@ -1,4 +1,4 @@
-"""One replica on the test bench: built with any log and hard state, fed by hand, its disk as fast as the test wants."""
+"""Test bench of one replica: any log and hard state, events by hand, a fast or a slow disk."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,25 +19,28 @@ T = TypeVar("T")
 
 DEADLINES_MAX = 10
 HEAD_BYTES = max(row.command_head_bytes for row in (GARLIC_FARM, ZMQ_RAFT, KRAFT)) + 1
-"""So long is a command in the tests, which any protocol's log takes."""
+"""Size of a command in the tests, long enough for the log of any protocol."""
 
 ONE, TWO, THREE, FOUR, FIVE = (number for number in range(1, 6))
 
 
 def group(size: int) -> Configuration:
-    """A configuration of the servers 1 to `size`."""
+    """Return a configuration of the servers 1 to `size`."""
     return Configuration(tuple(Server(number, f"tcp://{number}") for number in range(1, size + 1)))
 
 
 def entries_of(*terms: int) -> tuple[Entry, ...]:
-    """Entries with these terms; what is at an index depends on index and term only, as in any real history."""
+    """Return entries with these terms.
+
+    The content of an entry depends only on its index and term, as in any real history.
+    """
     return tuple(
         Entry.command(term, f"{index}.{term}".encode().ljust(HEAD_BYTES)) for index, term in enumerate(terms, start=1)
     )
 
 
 def suffix(start: int, *terms: int) -> tuple[Entry, ...]:
-    """Entries with these terms, the first of them at index `start`."""
+    """Return entries with these terms; the first is at index `start`."""
     return tuple(
         Entry.command(term, f"{index}.{term}".encode().ljust(HEAD_BYTES))
         for index, term in enumerate(terms, start=start)
@@ -45,7 +48,7 @@ def suffix(start: int, *terms: int) -> tuple[Entry, ...]:
 
 
 class Bench:
-    """Server 1 of a group. `fast` disks complete every Persist at once."""
+    """Server 1 of a group. `fast` disks complete every Persist immediately."""
 
     def __init__(
         self,
@@ -83,27 +86,27 @@ class Bench:
             leader_records,
         )
         self.correlation = 1_000
-        if pre_vote is not None:  # None: no peer was reached yet
+        if pre_vote is not None:  # None: no peer has connected yet
             for number in range(2, voters + 1):
                 self.step(PeerExtensions(number, Extensions(pre_vote=pre_vote, configurations=extended)))
 
     @property
     def about(self) -> RaftDescription:
-        """The replica's description."""
+        """Return the replica's description."""
         return self.raft.describe()
 
     def is_(self, role: Role) -> bool:
-        """Whether the replica is in this role now."""
+        """Return True if the replica is in this role now."""
         return self.about.role is role
 
     @property
     def terms(self) -> list[int]:
-        """The terms of the log's entries."""
+        """Return the terms of the log's entries."""
         log = self.raft._replica.log
         return [log.term_at(index) or 0 for index in range(1, log.last_index + 1)]
 
     def step(self, event: Event, after_ms: int = 0) -> list[Effect]:
-        """Give one event, and with a fast disk the completion of every write; returns all effects."""
+        """Run one event and, with a fast disk, the completion of every write; return all effects."""
         self.now += after_ms
         self.effects = self.raft.step(event, self.now)
         if self.fast:
@@ -115,15 +118,15 @@ class Bench:
         return self.effects
 
     def persisted(self, number: int) -> list[Effect]:
-        """The slow disk completes the Persists up to `number`."""
+        """Complete the Persists up to `number` on the slow disk."""
         return self.step(Persisted(number))
 
     def receive(self, sender: ServerId, message: Message, after_ms: int = 0) -> list[Effect]:
-        """A message arrives."""
+        """Receive a message."""
         return self.step(Received(sender, message), after_ms)
 
     def expire(self) -> list[Effect]:
-        """The clock goes on until the deadline brings something; a leader's may come before anything is due."""
+        """Advance the clock to the next deadline with effects. A leader's deadline may come before anything is due."""
         for _ in range(DEADLINES_MAX):
             self.now = max(self.now, self.raft.deadline)
             effects = self.step(DeadlineReached())
@@ -132,10 +135,10 @@ class Bench:
         return effects
 
     def propose(self, *commands: bytes, proposal_id: int = 1) -> list[Effect]:
-        """A client proposes."""
+        """Propose commands for a client."""
         return self.step(Proposed(proposal_id=proposal_id, commands=commands))
 
-    def ask(
+    def request_vote(
         self,
         term: int,
         last: LogId = ORIGIN,
@@ -144,7 +147,7 @@ class Bench:
         pre_vote: bool = False,
         after_ms: int = 0,
     ) -> VoteReply:
-        """A candidate asks for a vote; returns the one answer."""
+        """Receive a candidate's vote request, and return the only reply."""
         self.correlation += 1
         self.receive(
             sender,
@@ -165,7 +168,7 @@ class Bench:
         commit: int = 0,
         sender: ServerId = TWO,
     ) -> AppendReply:
-        """A leader sends an append; returns the one answer."""
+        """Receive a leader's append, and return the only reply."""
         self.correlation += 1
         self.receive(
             sender,
@@ -185,37 +188,37 @@ class Bench:
         return send.message
 
     def grant(self, *peers: ServerId, granted: bool = True, term: int | None = None) -> list[Effect]:
-        """The peers answer the newest vote request."""
+        """Receive the peers' replies to the newest vote request."""
         effects: list[Effect] = []
-        questions = [send for send in self.all(Send) if isinstance(send.message, RequestVote)]
+        requests = [send for send in self.all(Send) if isinstance(send.message, RequestVote)]
         for peer in peers:
-            (question,) = (send.message for send in questions if send.recipient == peer)
-            assert isinstance(question, RequestVote)
+            (request,) = (send.message for send in requests if send.recipient == peer)
+            assert isinstance(request, RequestVote)
             reply = VoteReply(
-                term=term or question.term,
+                term=term or request.term,
                 granted=granted,
-                correlation=question.correlation,
-                pre_vote=question.pre_vote,
+                correlation=request.correlation,
+                pre_vote=request.pre_vote,
             )
             effects += self.receive(peer, reply)
         self.effects = effects
         return effects
 
     def matched(self, peer: ServerId, append: AppendEntries, up_to: int | None = None) -> list[Effect]:
-        """`peer` stored what `append` carried (or the part up to an index)."""
+        """Receive from `peer` that it stored the entries of `append`, or those up to an index."""
         last = append.previous.index + len(append.entries) if up_to is None else up_to
         return self.receive(
             peer, AppendReply(term=append.term, success=True, next_index=last + 1, correlation=append.correlation)
         )
 
     def refused(self, peer: ServerId, append: AppendEntries, hint: int, term: int | None = None) -> list[Effect]:
-        """`peer` refuses `append` and says from where to try."""
+        """Receive from `peer` a rejection of `append`, with the index to try next."""
         return self.receive(
             peer, AppendReply(term=term or append.term, success=False, next_index=hint, correlation=append.correlation)
         )
 
     def lead(self) -> list[Effect]:
-        """Campaign without pre-vote and win with all votes; returns the effects of becoming leader."""
+        """Campaign without pre-vote and win with all votes; return the effects of becoming leader."""
         self.expire()
         effects = self.grant(
             *(server for server in sorted(self.about.configuration.voter_ids) if server != self.own_id)
@@ -225,11 +228,11 @@ class Bench:
         return effects
 
     def all(self, kind: type[T]) -> list[T]:
-        """The effects of one kind in the latest step."""
+        """Return the effects of one kind in the latest step."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def appends(self, peer: ServerId) -> list[AppendEntries]:
-        """The appends that the latest step sends to `peer`."""
+        """Return the appends that the latest step sends to `peer`."""
         return [
             send.message
             for send in self.all(Send)

@@ -1,4 +1,4 @@
-"""Raft ids are given out by the log: once each, to one identity, under a name that no other node has."""
+"""The log assigns Raft ids: each id once, to one identity, under a unique name."""
 
 from dataclasses import replace
 
@@ -23,15 +23,15 @@ A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 
 
 def farm() -> AuthoredFarm:
-    """Founded by A and B."""
+    """Return a farm created by A and B."""
     return AuthoredFarm(BASE_MS, founders=(A, B))
 
 
-def test_founders_have_the_first_ids_before_the_first_entry() -> None:
+def test_founders_have_first_ids_before_first_entry() -> None:
     assert farm().state.admitted == {1: Admitted(A), 2: Admitted(B)}
 
 
-def test_a_new_identity_gets_the_next_id_and_keeps_it() -> None:
+def test_new_identity_gets_next_id_and_keeps_it() -> None:
     story = farm()
     assert story.apply(1, 1, Admission(C, "c")) == (ServerAdmitted(3, C, "c"),)
     assert story.apply(2, 1, Admission(C, "c")) == ()
@@ -39,11 +39,11 @@ def test_a_new_identity_gets_the_next_id_and_keeps_it() -> None:
     assert story.state.admitted[3] == Admitted(C, "renamed", unseen_since_ms=BASE_MS)
 
 
-def test_a_founder_s_name_is_recorded_under_its_own_id() -> None:
+def test_founder_name_recorded_under_its_id() -> None:
     assert farm().apply(1, 1, Admission(B, "b")) == (ServerAdmitted(2, B, "b"),)
 
 
-def test_another_identity_under_a_known_name_changes_nothing() -> None:
+def test_admission_under_used_name_refused() -> None:
     story = farm()
     story.apply(1, 1, Admission(B, "b"))
     before = story.state.admitted
@@ -53,7 +53,7 @@ def test_another_identity_under_a_known_name_changes_nothing() -> None:
     assert story.state.admitted == before
 
 
-def test_the_table_is_bounded_and_full_it_still_knows_its_own() -> None:
+def test_full_table_refuses_new_identity_but_renames_known() -> None:
     full = of_founders(tuple(number.to_bytes(8, "big") for number in range(ADMITTED_MAX)))
     table, refused = admit(full, Admission(C, "c"))
     assert isinstance(refused, AdmissionRefused)
@@ -64,7 +64,7 @@ def test_the_table_is_bounded_and_full_it_still_knows_its_own() -> None:
 
 
 def full_table(**standings: Standing) -> dict[int, Admitted]:
-    """A full table; `n5=RETIRED` gives id 5 that standing."""
+    """Return a full table; `n5=RETIRED` makes id 5 retired."""
     rows = {number: Admitted(number.to_bytes(8, "big")) for number in range(1, ADMITTED_MAX + 1)}
     for name, standing in standings.items():
         number = int(name[1:])
@@ -77,26 +77,26 @@ def test_full_table_drops_retired_before_evicted() -> None:
     assert table.keys() - with_room(table).keys() == {9}
 
 
-def test_full_table_without_retired_drops_an_evicted() -> None:
+def test_full_table_without_retired_drops_evicted() -> None:
     table = full_table(n5=Standing.EVICTED, n9=Standing.EVICTED)
     assert table.keys() - with_room(table).keys() == {5}
 
 
-def test_full_table_keeps_the_highest_id() -> None:
+def test_full_table_keeps_highest_id() -> None:
     table = full_table(**{f"n{ADMITTED_MAX}": Standing.RETIRED})
     assert with_room(table) == table
 
 
-def test_a_snapshot_of_before_there_were_admissions_still_knows_the_founders() -> None:
+def test_snapshot_without_admissions_restores_founders() -> None:
     story = farm()
     story.restore(replace(story.state, admitted={}), 30_000, story.sessions.dump())
     assert story.state.admitted == {1: Admitted(A), 2: Admitted(B)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from("uvwxyz")), max_size=30))
-def test_whatever_is_asked_no_id_changes_its_owner_and_no_two_have_one_name(asked: list[tuple[int, str]]) -> None:
+def test_raft_ids_keep_owners_and_names_stay_unique(admissions: list[tuple[int, str]]) -> None:
     story = farm()
-    for index, (number, name) in enumerate(asked, start=1):
+    for index, (number, name) in enumerate(admissions, start=1):
         before = story.state.admitted
         story.apply(index, 1, Admission(bytes([number]) * 8, name))
         after = story.state.admitted

@@ -1,4 +1,4 @@
-"""Appends over a slow link: smaller requests after an overdue answer, and nothing that is on its way is sent again."""
+"""Appends over a slow link: requests are smaller after an overdue reply, and entries in transfer are not sent again."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ FULL = 256 * 1024
 
 
 @pytest.mark.parametrize(("overdue", "part"), [(0, FULL), (1, FULL // 2), (4, FULL // 16), (99, LEAST_REQUEST_BYTES)])
-def test_overdue_answers_halve_what_is_sent(overdue: int, part: int) -> None:
+def test_overdue_replies_halve_request_size(overdue: int, part: int) -> None:
     progress = Progress(1)
     for _ in range(overdue):
         progress.was_overdue()
@@ -26,7 +26,7 @@ def test_overdue_answers_halve_what_is_sent(overdue: int, part: int) -> None:
     assert progress.part_of(16) == max(1, 16 >> min(overdue, MAX_HALVINGS))
 
 
-def test_answers_that_come_soon_double_what_is_sent() -> None:
+def test_quick_replies_double_request_size() -> None:
     progress = Progress(1)
     progress.was_overdue()
     progress.took(RETRY_MS, RETRY_MS)
@@ -35,8 +35,8 @@ def test_answers_that_come_soon_double_what_is_sent() -> None:
     assert progress.part_of(FULL) == FULL
 
 
-def test_heartbeat_that_overtakes_entries_sends_none_of_them_again() -> None:
-    """Its refusal only says that the entries are still on their way."""
+def test_heartbeat_overtaking_entries_resends_none() -> None:
+    """Its refusal only means that the entries are still in transfer."""
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, 1_000_000)
     progress.sent(2, 9, 9, 100)
@@ -47,8 +47,8 @@ def test_heartbeat_that_overtakes_entries_sends_none_of_them_again() -> None:
     assert not progress.overtook(heartbeat, 100)
 
 
-def test_answered_bytes_give_later_requests_no_time() -> None:
-    """Under load one request is always open; its time must not grow with all that was ever sent."""
+def test_acknowledged_bytes_do_not_extend_later_deadlines() -> None:
+    """Under load one request is always open. Its time must not grow with the total of all sent bytes."""
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(0, 0, 1, 0, 0, FULL)
     first = progress.oldest_sent_ms()
@@ -60,8 +60,8 @@ def test_answered_bytes_give_later_requests_no_time() -> None:
 
 
 @pytest.mark.parametrize(("size_bytes", "now"), [(1_000, 100), (1_000_000, 60_000)])
-def test_refused_heartbeat_behind_lost_entries_counts(size_bytes: int, now: int) -> None:
-    """Small entries, and large ones after their time, are not on their way any more."""
+def test_refused_heartbeat_after_lost_entries_counts(size_bytes: int, now: int) -> None:
+    """Small entries, and large ones after their time, are no longer in transfer."""
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, size_bytes)
     progress.sent(2, 9, 9, now)
@@ -70,8 +70,8 @@ def test_refused_heartbeat_behind_lost_entries_counts(size_bytes: int, now: int)
     assert not progress.overtook(heartbeat, now)
 
 
-def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:
-    """The time counts for all that was sent before as well."""
+def test_entries_slow_in_transfer_not_treated_as_lost() -> None:
+    """The time includes all bytes sent before."""
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 0, 0, 1_000_000)
     progress.sent(2, 1, 2, 0, 0, 1_000_000)
@@ -80,9 +80,9 @@ def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:
     assert second.transfer_ms > 60_000
 
 
-@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=["broken-connection", "lost-without-a-word"])
-def test_large_append_that_was_lost_is_repeated_within_a_second(features: Features) -> None:
-    """Its size gives it no time if its connection is lost, nor where the loss of one is not noticed."""
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=["broken-connection", "undetected-loss"])
+def test_lost_large_append_repeated_within_second(features: Features) -> None:
+    """The size does not extend the time after a broken connection, nor in a protocol that does not detect a loss."""
     bench = Bench(1, voters=2, features=features, options=replace(lan(), check_invariants=False))
     bench.lead()
     for each in bench.appends(TWO):
@@ -102,36 +102,36 @@ def test_large_append_that_was_lost_is_repeated_within_a_second(features: Featur
     assert bench.now - lost_ms <= 1_000
 
 
-def test_append_after_a_silence_is_small_where_heartbeats_wait() -> None:
-    """The follower would campaign before a full one has arrived, because no heartbeat passes it."""
+def test_append_after_idle_time_small_if_heartbeats_queue() -> None:
+    """During a full append the follower would campaign, because heartbeats queue after it."""
     bench = Bench(1, voters=2, features=ZMQ_RAFT, options=replace(lan(), check_invariants=False))
     bench.lead()
     for each in bench.appends(TWO):
         bench.matched(TWO, each)
-    silent: list[AppendEntries] = []
-    while len(silent) < 3:
+    heartbeats: list[AppendEntries] = []
+    while len(heartbeats) < 3:
         bench.step(DeadlineReached(), after_ms=50)
-        silent += bench.appends(TWO)
-    bench.matched(TWO, silent[-1])
+        heartbeats += bench.appends(TWO)
+    bench.matched(TWO, heartbeats[-1])
     bench.propose(*(bytes(10_000) for _ in range(20)))
     (append,) = bench.appends(TWO)
     assert sum(len(entry.data) for entry in append.entries) <= 2 * 10_000
 
 
-def test_leader_stays_for_the_time_of_a_large_command() -> None:
-    """Its follower answers heartbeats, and receives the command meanwhile."""
+def test_leader_keeps_role_during_large_command() -> None:
+    """The follower replies to heartbeats while it receives the command."""
     bench = Bench(1, voters=2, options=replace(lan(), check_invariants=False))
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    told = []
+    resolved = []
     stored = bench.about.last.index
     bench.propose(bytes(8_000_000), proposal_id=7)
     until_ms = bench.now + 8_000_000 * 1000 // SLOWEST_LINK_BYTES_PER_S // 2
     while bench.now < until_ms and bench.is_(Role.LEADER):
         effects = bench.step(DeadlineReached(), after_ms=100)
-        told += [effect for effect in effects if isinstance(effect, ProposalResolved)]
+        resolved += [effect for effect in effects if isinstance(effect, ProposalResolved)]
         for each in bench.appends(TWO):
             bench.matched(TWO, each, min(stored, each.previous.index + len(each.entries)))
     assert bench.is_(Role.LEADER)
-    assert [answer for answer in told if answer.outcome is not Outcome.COMMITTED] == []
+    assert [each for each in resolved if each.outcome is not Outcome.COMMITTED] == []

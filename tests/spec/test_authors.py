@@ -1,4 +1,4 @@
-"""Which authors may write which entries with an effect on the farm, and that each entry has it once."""
+"""Authors and their permitted entries: an entry affects the farm only if its author may write it, and only once."""
 
 from dataclasses import replace
 from typing import get_args
@@ -36,39 +36,39 @@ from bridge.core.membership.client_keys import CLIENTS_MAX, Client, ClientChange
 from bridge.core.state.farm_state import AUTHOR_SESSIONS_MAX, SESSION_LIMITS
 from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, report
 
-A, B, C, STRANGER = (bytes([number]) * 8 for number in (1, 2, 3, 9))
+A, B, C, UNKNOWN = (bytes([number]) * 8 for number in (1, 2, 3, 9))
 PIPELINE, SCRIPT, DISMISSED = (bytes([number]) * 8 for number in (11, 12, 13))
 LEAF = "a" * 52
 
 
 class Story:
-    """A farm of A, B and C (evicted), with a client key of each scope and one that was removed."""
+    """A farm of A, B and C (evicted), with a client key of each scope and a removed client key."""
 
     def __init__(self) -> None:
         self.farm = Farm(BASE_MS, TUNING, founders=(A, B, C))
         self.farm.state = replace(self.farm.state, level=SUPPORTED_LEVEL)
         self.number = 0
         self.index = 0
-        self.say(A, Eviction(C, 1, ()))
-        self.say(A, client("pipeline", PIPELINE, Scope.WEIGHTS))
-        self.say(A, client("script", SCRIPT, Scope.OPERATOR))
-        self.say(A, client("old", DISMISSED, Scope.WEIGHTS, Scope.OPERATOR))
-        self.say(A, replace(client("old", DISMISSED, Scope.WEIGHTS), admitted=False))
+        self.append(A, Eviction(C, 1, ()))
+        self.append(A, client("pipeline", PIPELINE, Scope.WEIGHTS))
+        self.append(A, client("script", SCRIPT, Scope.OPERATOR))
+        self.append(A, client("old", DISMISSED, Scope.WEIGHTS, Scope.OPERATOR))
+        self.append(A, replace(client("old", DISMISSED, Scope.WEIGHTS), admitted=False))
 
-    def say(self, author: bytes | None, record: Record, number: int | None = None) -> tuple[Change, ...]:
-        """One more entry of the log; numbers rise unless the story gives one."""
+    def append(self, author: bytes | None, record: Record, number: int | None = None) -> tuple[Change, ...]:
+        """Append one entry to the log. Numbers rise unless the test sets one."""
         self.number = number if number is not None else self.number + 1
-        return self.take(ProvenRecord(record, None if author is None else Author(author, self.number)))
+        return self.apply(ProvenRecord(record, None if author is None else Author(author, self.number)))
 
-    def take(self, entry: ProvenRecord) -> tuple[Change, ...]:
-        """An entry as the wire floor reads it."""
+    def apply(self, entry: ProvenRecord) -> tuple[Change, ...]:
+        """Apply an entry in the form that the wire decoder returns."""
         self.index += 1
         return self.farm.apply(self.index, 1, entry)
 
     def reason(self, author: bytes | None, record: Record) -> NoEffect | None:
-        """Why the entry has no effect; None if it has one."""
+        """Return the reason why the entry is ignored; None if it takes effect."""
         before = self.farm.state
-        changes = self.say(author, record)
+        changes = self.append(author, record)
         refused = [each for each in changes if isinstance(each, EntryWithoutEffect)]
         if not refused:
             return None
@@ -78,18 +78,18 @@ class Story:
 
 
 def client(name: str, node_id: bytes, *scopes: Scope) -> ClientKey:
-    """An admission of a client key."""
+    """Return an admission of a client key."""
     return ClientKey(node_id, name, node_id * 4, scopes, admitted=True)
 
 
 OWN = (report(1), Clock(BASE_MS, 1), Publication(MASTER, 1, BASE_MS // 1000, "content"))
-"""What server 1 says of itself."""
+"""Entries of server 1 about itself."""
 SERVERS: tuple[Record, ...] = (
-    Admission(STRANGER, "new", server_id=4),
-    Approval(STRANGER, "b", B, server_id=4),
+    Admission(UNKNOWN, "new", server_id=4),
+    Approval(UNKNOWN, "b", B, server_id=4),
     Eviction(B, 2, ()),
     Level(2, "0.1.0"),
-    client("new", STRANGER, Scope.WEIGHTS),
+    client("new", UNKNOWN, Scope.WEIGHTS),
 )
 OPERATORS = (
     Exclusion(LEAF, excluded=True),
@@ -101,8 +101,8 @@ OPERATORS = (
 WEIGHTS = (Factors(1, "formula", {LEAF: 1.1}),)
 
 
-def test_each_kind_of_entry_has_a_name_by_which_it_is_told() -> None:
-    """A kind without one would end every server that applies such an entry, also one that has no effect."""
+def test_entry_kinds_have_distinct_names() -> None:
+    """A kind without a name would stop every server that applies such an entry, even one without effect."""
     assert len({kind_of(kind.__new__(kind)).name for kind in get_args(Record)}) == len(get_args(Record))
 
 
@@ -111,75 +111,75 @@ def ids(records: tuple[Record, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("record", OWN, ids=ids(OWN))
-def test_a_server_speaks_for_itself_alone(record: Record) -> None:
+def test_servers_write_only_about_themselves(record: Record) -> None:
     story = Story()
     assert story.reason(A, record) is None
     assert story.reason(B, record) is NoEffect.WRONG_AUTHOR
-    assert story.reason(C, replace(record, server_id=3)) is NoEffect.EXPELLED  # type: ignore[arg-type]  # those of OWN
+    assert story.reason(C, replace(record, server_id=3)) is NoEffect.EXPELLED  # type: ignore[arg-type]  # the records of OWN
     assert story.reason(A, replace(record, server_id=77)) is NoEffect.WRONG_AUTHOR  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("record", OWN + SERVERS + OPERATORS + WEIGHTS, ids=ids(OWN + SERVERS + OPERATORS + WEIGHTS))
-def test_without_a_proof_or_under_an_unknown_or_expelled_key_nothing_has_an_effect(record: Record) -> None:
+def test_entries_of_unproven_or_expelled_authors_ignored(record: Record) -> None:
     story = Story()
     assert story.reason(None, record) is NoEffect.UNSIGNED
-    assert story.reason(STRANGER, record) is NoEffect.UNKNOWN_AUTHOR
+    assert story.reason(UNKNOWN, record) is NoEffect.UNKNOWN_AUTHOR
     assert story.reason(C, record) in {NoEffect.EXPELLED, NoEffect.WRONG_AUTHOR}
     assert story.reason(DISMISSED, record) is NoEffect.EXPELLED
-    [forged] = story.take(ProvenRecord(record, forged=True))
+    [forged] = story.apply(ProvenRecord(record, forged=True))
     assert forged == EntryWithoutEffect(kind_of(record).name, None, NoEffect.FORGED)
 
 
 @pytest.mark.parametrize("record", SERVERS, ids=ids(SERVERS))
-def test_only_servers_say_which_nodes_belong_to_the_farm(record: Record) -> None:
+def test_membership_entries_need_server_as_author(record: Record) -> None:
     assert Story().reason(B, record) is None
     assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
     assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE
 
 
 @pytest.mark.parametrize("record", OPERATORS, ids=ids(OPERATORS))
-def test_what_operators_ask_for_is_taken_from_servers_and_client_keys_with_that_scope(record: Record) -> None:
+def test_operator_entries_need_server_or_operator_scope(record: Record) -> None:
     assert Story().reason(B, record) is None
     assert Story().reason(SCRIPT, record) is None
     assert Story().reason(PIPELINE, record) is NoEffect.OUT_OF_SCOPE
 
 
-def test_weights_are_taken_from_servers_and_client_keys_with_that_scope() -> None:
+def test_weights_need_server_or_weights_scope() -> None:
     [record] = WEIGHTS
     assert Story().reason(B, record) is None
     assert Story().reason(PIPELINE, record) is None
     assert Story().reason(SCRIPT, record) is NoEffect.OUT_OF_SCOPE
 
 
-def test_objects_of_users_need_no_author() -> None:
+def test_foreign_objects_applied_without_author() -> None:
     assert Story().reason(None, Foreign("a JSON object of an unknown kind")) is None
 
 
-def test_an_entry_that_is_copied_has_no_second_effect() -> None:
+def test_copied_entry_counts_once() -> None:
     story = Story()
     assert story.reason(SCRIPT, Exclusion(LEAF, excluded=True)) is None
     copied = story.number
     assert story.reason(A, Exclusion(LEAF, excluded=False)) is None
-    [refused] = story.say(SCRIPT, Exclusion(LEAF, excluded=True), copied)
+    [refused] = story.append(SCRIPT, Exclusion(LEAF, excluded=True), copied)
     assert refused == EntryWithoutEffect("exclusion", SCRIPT, NoEffect.REPEATED)
     assert story.farm.state.weights.excluded == ()
 
 
-def test_a_report_that_was_made_before_the_last_one_does_not_take_its_place() -> None:
+def test_older_report_does_not_replace_newer() -> None:
     story = Story()
-    story.say(A, report(1, BASE_MS + 2), 1_000)
-    [refused] = story.say(A, report(1, BASE_MS + 1), 999)
+    story.append(A, report(1, BASE_MS + 2), 1_000)
+    [refused] = story.append(A, report(1, BASE_MS + 1), 999)
     assert refused == EntryWithoutEffect("report", A, NoEffect.OUTDATED)
     assert story.farm.state.servers[1].report.date_ms == BASE_MS + 2
-    assert not any(isinstance(each, EntryWithoutEffect) for each in story.say(A, CostFactor(LEAF, 2.0), 998))
+    assert not any(isinstance(each, EntryWithoutEffect) for each in story.append(A, CostFactor(LEAF, 2.0), 998))
 
 
-def test_the_request_of_one_author_is_not_used_up_by_another_nor_by_an_entry_without_a_proof() -> None:
+def test_request_id_scoped_to_its_author() -> None:
     story = Story()
-    story.say(None, Foreign("nothing", request="node-1-0-1"))
-    story.say(STRANGER, report(1, request="node-1-0-1"))
-    story.say(B, CostFactor(LEAF, 2.0, request="node-1-0-1"))
-    story.say(A, report(1, BASE_MS + 7, request="node-1-0-1"))
+    story.append(None, Foreign("nothing", request="node-1-0-1"))
+    story.append(UNKNOWN, report(1, request="node-1-0-1"))
+    story.append(B, CostFactor(LEAF, 2.0, request="node-1-0-1"))
+    story.append(A, report(1, BASE_MS + 7, request="node-1-0-1"))
     assert story.farm.state.servers[1].report.date_ms == BASE_MS + 7
     own = story.farm.session_of(ProvenRecord(report(1, request="node-1-0-1"), Author(A, 1)))
     assert own is not None
@@ -189,64 +189,64 @@ def test_the_request_of_one_author_is_not_used_up_by_another_nor_by_an_entry_wit
     )
 
 
-def test_a_flood_of_strangers_sessions_makes_the_farm_forget_none_of_its_own_authors() -> None:
-    """A table full of strangers' sessions took honest reports for expired: each second one was lost."""
+def test_flood_of_unknown_authors_expires_no_farm_session() -> None:
+    """Before, a table full of unknown authors' sessions made every second correct report appear expired."""
     story = Story()
     for number in range(1, 4):
         for flood in range(SESSION_LIMITS.sessions_max if number > 1 else 0):
-            story.take(ProvenRecord(Foreign("nothing", request=f"flood-{number}-{flood}-{story.index}-1")))
-            stranger = Author(flood.to_bytes(8), 1)
-            story.take(ProvenRecord(Foreign("nothing", request=f"flood-{story.index}-1"), stranger))
-        told = story.say(A, report(1, BASE_MS + number, request=f"node-1-0-{number}"))
-        assert not [each for each in told if isinstance(each, RequestRefused | EntryWithoutEffect)]
+            story.apply(ProvenRecord(Foreign("nothing", request=f"flood-{number}-{flood}-{story.index}-1")))
+            author = Author(flood.to_bytes(8), 1)
+            story.apply(ProvenRecord(Foreign("nothing", request=f"flood-{story.index}-1"), author))
+        changes = story.append(A, report(1, BASE_MS + number, request=f"node-1-0-{number}"))
+        assert not [each for each in changes if isinstance(each, RequestRefused | EntryWithoutEffect)]
         assert story.farm.state.servers[1].report.date_ms == BASE_MS + number
     assert len(story.farm.sessions) == SESSION_LIMITS.sessions_max
 
 
-def test_one_author_with_any_number_of_client_names_pushes_out_no_other() -> None:
-    """The sessions of one client key with many names took all the room, and honest reports counted as expired."""
+def test_author_with_many_client_names_expires_no_other() -> None:
+    """Before, a client key with many names filled the table, and correct reports counted as expired."""
     story = Story()
-    story.say(A, report(1, BASE_MS + 1, request="node-1-0-1"))
+    story.append(A, report(1, BASE_MS + 1, request="node-1-0-1"))
     for flood in range(3 * SESSION_LIMITS.sessions_max):
         factors = Factors(flood, "formula", {LEAF: 1.1}, request=f"name-{flood}-{story.index}-1")
-        story.say((PIPELINE, DISMISSED, C)[flood % 3], factors)
-    told = story.say(A, report(1, BASE_MS + 2, request="node-1-0-2"))
-    assert not [each for each in told if isinstance(each, RequestRefused | EntryWithoutEffect)]
+        story.append((PIPELINE, DISMISSED, C)[flood % 3], factors)
+    changes = story.append(A, report(1, BASE_MS + 2, request="node-1-0-2"))
+    assert not [each for each in changes if isinstance(each, RequestRefused | EntryWithoutEffect)]
     assert story.farm.state.servers[1].report.date_ms == BASE_MS + 2
     counted = [story.farm.sessions.count(f"~{author.hex()}-") for author in (A, PIPELINE, DISMISSED, C)]
     assert counted == [1, AUTHOR_SESSIONS_MAX, 0, 0]
 
 
-def test_a_request_beyond_an_authors_own_sessions_is_applied_once_also_when_there_is_room_again() -> None:
+def test_request_beyond_session_limit_applied_once() -> None:
     story = Story()
     for number in range(AUTHOR_SESSIONS_MAX):
-        story.say(A, CostFactor(LEAF, 2.0, request=f"name-{number}-0-1"))
+        story.append(A, CostFactor(LEAF, 2.0, request=f"name-{number}-0-1"))
     late = CostFactor(LEAF, 3.0, request="one-more-0-1")
-    story.say(A, late)
+    story.append(A, late)
     beyond = story.farm.session_of(ProvenRecord(late, Author(A, 1)))
     assert beyond is not None
     assert beyond.client.startswith("?")
     assert story.farm.position_of(beyond) is not None
     for log_time_ms in (BASE_MS + SESSION_LIMITS.expiry_ms // 2, BASE_MS + SESSION_LIMITS.expiry_ms + 1):
-        # All sessions but this one end, and on a server that came by a snapshot as well.
+        # All sessions except this one expire, also on a server restored from a snapshot.
         restored = Farm(BASE_MS, TUNING, founders=(A, B, C))
         state = replace(story.farm.state, log_time_ms=log_time_ms)
         restored.restore(state, TUNING.period_ms, story.farm.sessions.dump())
         story.farm = restored
-        story.say(None, Foreign("nothing", request="user-0-1"))
-        assert story.say(A, late) == (EntryWithoutEffect("cost", A, NoEffect.REPEATED),)
+        story.append(None, Foreign("nothing", request="user-0-1"))
+        assert story.append(A, late) == (EntryWithoutEffect("cost", A, NoEffect.REPEATED),)
     assert story.farm.sessions.count(f"~{A.hex()}-") == 0
 
 
-def test_a_resubmission_under_its_request_is_the_same_entry_and_is_told_as_one() -> None:
+def test_resubmitted_request_reported_as_repeated() -> None:
     story = Story()
     entry = ProvenRecord(CostFactor(LEAF, 2.0, request="script-0-1"), Author(SCRIPT, 50))
-    assert not any(isinstance(each, EntryWithoutEffect) for each in story.take(entry))
-    assert story.take(entry) == (EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED),)
+    assert not any(isinstance(each, EntryWithoutEffect) for each in story.apply(entry))
+    assert story.apply(entry) == (EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED),)
 
 
 @given(st.lists(st.integers(1, 300), max_size=200))
-def test_each_number_counts_once_and_those_far_below_the_highest_not_at_all(numbers: list[int]) -> None:
+def test_author_numbers_count_once_within_window(numbers: list[int]) -> None:
     known, counted = AuthorNumbers(), set[int]()
     for number in numbers:
         highest = max(counted, default=0)
@@ -259,52 +259,52 @@ def test_each_number_counts_once_and_those_far_below_the_highest_not_at_all(numb
     assert known.seen < 2**NUMBERS_WINDOW
 
 
-def test_a_number_of_any_height_is_kept_in_as_much_room() -> None:
+def test_author_number_size_is_constant() -> None:
     highest = AuthorNumbers().after(2**53 - 1)
     assert AuthorNumbers().after(1).after(2**53 - 1) == highest
     assert highest.seen == 0
     assert highest.has_seen(1)
 
 
-def test_a_client_key_that_comes_back_goes_on_with_its_numbers() -> None:
+def test_readmitted_client_key_keeps_its_numbers() -> None:
     story = Story()
-    story.say(SCRIPT, CostFactor(LEAF, 2.0), 5_000)
-    story.say(A, replace(client("script", SCRIPT, Scope.OPERATOR), admitted=False), 6_000)
-    [changed] = story.say(A, client("script", SCRIPT, Scope.OPERATOR), 6_001)
+    story.append(SCRIPT, CostFactor(LEAF, 2.0), 5_000)
+    story.append(A, replace(client("script", SCRIPT, Scope.OPERATOR), admitted=False), 6_000)
+    [changed] = story.append(A, client("script", SCRIPT, Scope.OPERATOR), 6_001)
     assert changed == ClientChanged(SCRIPT, "script", ("operator",), admitted=True)
-    [refused] = story.say(SCRIPT, CostFactor(LEAF, 3.0), 5_000)
+    [refused] = story.append(SCRIPT, CostFactor(LEAF, 3.0), 5_000)
     assert refused == EntryWithoutEffect("cost", SCRIPT, NoEffect.REPEATED)
 
 
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (client("script", STRANGER, Scope.OPERATOR), "belongs to the client key 0c0c0c0c"),
-        (client("new", STRANGER), "needs a scope"),
+        (client("script", UNKNOWN, Scope.OPERATOR), "belongs to the client key 0c0c0c0c"),
+        (client("new", UNKNOWN), "needs a scope"),
         (client("new", A, Scope.OPERATOR), "the identity of a server"),
-        (replace(client("new", STRANGER), admitted=False), "no client key 0909090909090909 is admitted"),
+        (replace(client("new", UNKNOWN), admitted=False), "no client key 0909090909090909 is admitted"),
         (replace(client("old", DISMISSED), admitted=False), "no client key 0d0d0d0d0d0d0d0d is admitted"),
     ],
 )
-def test_an_entry_about_a_client_key_that_cannot_be_is_refused_with_the_reason(entry: ClientKey, reason: str) -> None:
-    [refused] = Story().say(A, entry)
+def test_invalid_client_key_entry_refused_with_reason(entry: ClientKey, reason: str) -> None:
+    [refused] = Story().append(A, entry)
     assert isinstance(refused, CommandRefused)
     assert reason in refused.reason
 
 
-def test_client_keys_are_bounded_and_a_full_table_still_knows_its_own() -> None:
+def test_client_table_full_refuses_only_new_keys() -> None:
     full = {number.to_bytes(8): Client(f"c{number}", bytes(32), (Scope.WEIGHTS,)) for number in range(CLIENTS_MAX)}
-    assert isinstance(change_client(full, {}, client("one-more", STRANGER, Scope.WEIGHTS))[1], CommandRefused)
+    assert isinstance(change_client(full, {}, client("one-more", UNKNOWN, Scope.WEIGHTS))[1], CommandRefused)
     known = (7).to_bytes(8)
     assert isinstance(change_client(full, {}, client("renamed", known, Scope.OPERATOR))[1], ClientChanged)
 
 
-def test_an_admission_that_names_another_raft_id_than_the_next_one_is_refused() -> None:
+def test_admission_with_wrong_raft_id_refused() -> None:
     story = Story()
-    story.say(A, Admission(STRANGER, "new", server_id=9))
+    story.append(A, Admission(UNKNOWN, "new", server_id=9))
     assert 9 not in story.farm.state.admitted
-    signed = ProvenRecord(Admission(STRANGER, "new", server_id=4), Author(A, 10_000), data=b"the signed entry")
-    story.take(signed)
+    signed = ProvenRecord(Admission(UNKNOWN, "new", server_id=4), Author(A, 10_000), data=b"the signed entry")
+    story.apply(signed)
     assert story.farm.state.admitted[4].entry == b"the signed entry"
-    story.take(replace(signed, record=replace(signed.record, name="renamed"), author=Author(B, 1), data=b"later"))  # type: ignore[arg-type]  # an admission
+    story.apply(replace(signed, record=replace(signed.record, name="renamed"), author=Author(B, 1), data=b"later"))  # type: ignore[arg-type]  # an admission
     assert (story.farm.state.admitted[4].name, story.farm.state.admitted[4].entry) == ("renamed", b"the signed entry")

@@ -1,4 +1,4 @@
-"""The view: what each part says about itself, put together without inventing anything."""
+"""The view of a node: it combines the parts' own reports and does not invent anything."""
 
 from dataclasses import replace
 from random import Random
@@ -125,7 +125,7 @@ def farm_inputs(log: Log, **changes: object) -> FarmInputs:
         first_index=1,
         applied_index=18,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]  # names of its own fields
+    return replace(made, **changes)  # type: ignore[arg-type]  # names of fields
 
 
 def view_of(log: Log, **changes: object) -> FarmView:
@@ -133,7 +133,7 @@ def view_of(log: Log, **changes: object) -> FarmView:
     return build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, log=farm_inputs(log, **changes)))
 
 
-def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -> None:
+def test_view_without_farm_shows_only_gossip() -> None:
     view = build_view(INPUTS)
     assert (view.raft.role, view.raft.leader_id, view.raft.log_time_ms) == (RaftRole.NONE, None, None)
     assert (view.publishing, view.reports) == ((), ())
@@ -141,7 +141,7 @@ def test_before_there_is_a_farm_the_picture_shows_gossip_and_nothing_made_up() -
     assert list(view.gossip.counters.items()) == [("a", 1), ("b", 2)]
 
 
-def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_by_its_id() -> None:
+def test_members_sorted_by_name_or_node_id() -> None:
     known = {B: metadata("z", 2, "tcp://10.0.0.2:7669")}
     members = (member(B, Status.SUSPECT), member(C, Status.DEAD, "fe80::1"))
     view = build_view(replace(INPUTS, gossip=gossip(*members), metadata_of=known.get))
@@ -155,7 +155,7 @@ def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_b
     assert view.gossip.known_count == 3
 
 
-def test_renamed_member_has_one_name_until_the_log_records_the_new_one() -> None:
+def test_renamed_member_keeps_name_until_log_has_new_one() -> None:
     log = published_log()
     state = replace(log.farm.state, admitted={2: Admitted(B, "box-2")})
     known = {B: metadata("site-b", 2, "tcp://10.0.0.2:7669")}
@@ -165,7 +165,7 @@ def test_renamed_member_has_one_name_until_the_log_records_the_new_one() -> None
     assert {each.name for each in view.raft.voters if each.raft_id == 2} <= {"box-2"}
 
 
-def test_a_member_with_an_i2p_name_gossips_nowhere() -> None:
+def test_member_with_i2p_endpoint_lacks_gossip_address() -> None:
     known = {B: metadata("z", 2, f"tcp://{'b' * 52}.b32.i2p:7669")}
     own = f"tcp://{'a' * 52}.b32.i2p:7669"
     view = build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, endpoint=own))
@@ -173,11 +173,11 @@ def test_a_member_with_an_i2p_name_gossips_nowhere() -> None:
     assert view.members[1].endpoint is not None
 
 
-def test_a_node_that_leaves_shows_itself_as_left() -> None:
+def test_leaving_node_shown_as_left() -> None:
     assert build_view(replace(INPUTS, gossip=gossip(leaving=True))).members[0].status is MemberStatus.LEFT
 
 
-def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
+def test_raft_view_has_names_and_follower_lag() -> None:
     raft = view_of(Log()).raft
     assert (raft.role, raft.term, raft.leader_name, raft.leader_endpoint) == (RaftRole.LEADER, 7, "m", "tcp://one:1")
     assert (raft.first_index, raft.last_index, raft.commit_index, raft.applied_index) == (1, 20, 19, 18)
@@ -186,7 +186,7 @@ def test_raft_is_shown_with_names_and_the_lag_of_each_follower() -> None:
     assert (follower.name, follower.match_index, follower.lag_entries, follower.last_contact_ms) == ("b", 15, 5, 40)
 
 
-def test_a_server_whose_identity_was_evicted_is_marked_until_it_has_left_the_configuration() -> None:
+def test_evicted_voter_marked_until_out_of_configuration() -> None:
     log = Log()
     evicted = Admitted(B, "b", standing=Standing.EVICTED)
     state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: evicted})
@@ -194,7 +194,7 @@ def test_a_server_whose_identity_was_evicted_is_marked_until_it_has_left_the_con
     assert [(each.name, each.evicted) for each in view.raft.voters] == [("m", False), ("b", True)]
 
 
-def test_evicted_identity_is_marked_among_the_members() -> None:
+def test_evicted_identity_is_marked_among_members() -> None:
     log = Log()
     state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=Standing.EVICTED)})
     inputs = replace(INPUTS, gossip=gossip(member(B), member(C)), log=replace(farm_inputs(log), state=state))
@@ -204,12 +204,12 @@ def test_evicted_identity_is_marked_among_the_members() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.DEAD, Status.LEFT])
-def test_gone_member_has_no_round_trip(status: Status) -> None:
+def test_dead_or_left_member_lacks_round_trip_time(status: Status) -> None:
     members = build_view(replace(INPUTS, gossip=gossip(member(B, status), member(C)))).members
     assert {each.node_id: each.rtt_ms for each in members if not each.is_self} == {B.hex(): None, C.hex(): 3.0}
 
 
-def test_alarms_of_a_view_are_in_order_of_gravity() -> None:
+def test_view_alarms_sorted_by_severity() -> None:
     alarms = (AlarmView("certificate", "ends", "renew"), AlarmView("no-quorum", "nothing", "start the others"))
     shown = build_view(replace(INPUTS, alarms=alarms)).alarms
     assert [(each.kind, each.severity) for each in shown] == [
@@ -218,7 +218,7 @@ def test_alarms_of_a_view_are_in_order_of_gravity() -> None:
     ]
 
 
-def test_a_link_shows_what_its_handshake_agreed_on() -> None:
+def test_link_shows_negotiated_extensions() -> None:
     links = (ServerLink(2, connected=True, extensions=("pre-vote",)), ServerLink(9, connected=False, extensions=()))
     shown = view_of(Log(), links=links).raft.links
     assert [(each.name, each.connected, each.extensions) for each in shown] == [
@@ -227,13 +227,13 @@ def test_a_link_shows_what_its_handshake_agreed_on() -> None:
     ]
 
 
-def test_of_a_follower_that_has_not_answered_its_leader_nothing_is_made_up() -> None:
-    silent = replace(RAFT, followers=(replace(RAFT.followers[0], match=0, contact_ms=None),))
-    [follower] = view_of(Log(), raft=silent).raft.followers
+def test_follower_without_reply_lacks_figures() -> None:
+    unresponsive = replace(RAFT, followers=(replace(RAFT.followers[0], match=0, contact_ms=None),))
+    [follower] = view_of(Log(), raft=unresponsive).raft.followers
     assert (follower.match_index, follower.lag_entries, follower.last_contact_ms) == (None, None, None)
 
 
-def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
+def test_report_shown_with_age_score_and_publishing() -> None:
     log = Log()
     log.append(report(1), report(2, attached=False))
     own, other = view_of(log, log_time_ms=BASE_MS + 10_000).reports
@@ -243,13 +243,13 @@ def test_a_report_is_shown_with_its_age_score_and_part_in_publishing() -> None:
     assert (other.attached, other.destinations, other.healthy_destinations) == (False, 1, 1)
 
 
-def test_an_age_is_never_negative_whatever_the_clocks_say() -> None:
+def test_report_age_is_never_negative() -> None:
     log = Log()
     log.append(report(1, BASE_MS + 5_000))
     assert view_of(log, log_time_ms=BASE_MS).reports[0].age_ms == 0
 
 
-def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() -> None:
+def test_publication_shown_with_owners_and_time_left() -> None:
     log = Log()
     log.append(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
     second = BASE_MS // 1000
@@ -265,7 +265,7 @@ def test_what_is_published_is_shown_with_its_owners_and_the_time_that_is_left() 
     assert published.seconds_to_expiry == published.expires_s - second
 
 
-def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> None:
+def test_master_before_first_publication_lacks_entries() -> None:
     log = Log()
     log.append(report(1))
     [master] = view_of(log).publishing
@@ -274,7 +274,7 @@ def test_before_the_first_publication_there_are_no_entries_and_no_expiry() -> No
     assert "the best of 1" in master.reason
 
 
-def test_if_no_node_can_publish_the_reasons_are_told() -> None:
+def test_unable_servers_shown_with_reasons() -> None:
     log = Log()
     log.append(report(1, attached=False), report(2, can_sign_until_s=None))
     [master] = view_of(log).publishing
@@ -282,7 +282,7 @@ def test_if_no_node_can_publish_the_reasons_are_told() -> None:
     assert master.reason == "no server can publish: it does not have a router; it does not have a valid signing key"
 
 
-def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() -> None:
+def test_choice_contradicting_reports_still_shown() -> None:
     log = Log()
     log.append(report(1, attached=False))
     state = log.farm.state
@@ -291,8 +291,8 @@ def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() 
     assert master.reason == "no server can publish: it does not have a router"
 
 
-def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:
-    # given a leaf at the highest load, whose cost equals that of an idle ill one
+def test_healthy_leaf_shown_healthy_at_any_cost() -> None:
+    # A leaf at the highest load has the same cost as an idle unhealthy leaf.
     log = Log()
     busy = replace(leaf("leaf01", load=1.0), current_tunnels=0)
     log.append(report(1, job_lag_ms=10_000, destinations=(busy,)))
@@ -301,7 +301,7 @@ def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:
     assert [(each.cost, each.healthy) for each in published.entries] == [(100, True)]
 
 
-def test_the_picture_shows_why_leaves_cost_what_they_cost_and_how_old_a_factor_is() -> None:
+def test_view_shows_weights_loads_and_factor_ages() -> None:
     log = Log()
     log.append(
         report(1),
@@ -333,7 +333,7 @@ def test_the_picture_shows_why_leaves_cost_what_they_cost_and_how_old_a_factor_i
     ]
 
 
-def test_a_leaf_whose_server_is_dead_to_gossip_is_not_shown_as_healthy() -> None:
+def test_leaf_of_dead_server_not_shown_healthy() -> None:
     log = published_log()
     alive = view_in(log, Status.ALIVE)
     dead = view_in(log, Status.DEAD)
@@ -341,7 +341,7 @@ def test_a_leaf_whose_server_is_dead_to_gossip_is_not_shown_as_healthy() -> None
     assert [entry.healthy for entry in dead.publishing[0].entries] == [True, False]
 
 
-def test_without_a_quorum_what_this_node_has_signed_since_is_shown_and_not_what_the_log_has_accepted() -> None:
+def test_publication_without_quorum_shown_if_newer() -> None:
     log = published_log()
     [destination] = log.farm.state.masters
     accepted = log.farm.state.masters[destination].publication
@@ -356,14 +356,14 @@ def test_without_a_quorum_what_this_node_has_signed_since_is_shown_and_not_what_
     assert (shown.published_s, shown.published_by, len(shown.entries)) == (later.published_s, 1, 1)
     assert (shown.publisher_id, shown.without_quorum) == (1, True)
     assert view.verdict.text.startswith("No quorum: publishing from m alone")
-    # An older one, of before the farm's own, is not.
+    # A publication older than the accepted one is not shown.
     stale = replace(later, published_s=accepted.published_s - 1)
     older = SeenAlone(log.farm.state, {destination: 1}, {destination: PlannedPublication(stale, entries)})
     assert view_in(log, Status.DEAD, alone=older).publishing[0].published_s == accepted.published_s
 
 
 def published_log() -> Log:
-    """Servers 1 and 2, each with a leaf, and an accepted publication."""
+    """Return a log with servers 1 and 2, a leaf of each, and an accepted publication."""
     log = Log()
     log.append(report(1), report(2))
     log.clock(PERIOD_MS)
@@ -372,7 +372,7 @@ def published_log() -> Log:
 
 
 def view_in(log: Log, other: Status, **changes: object) -> FarmView:
-    """What server 1 sees while gossip holds server 2 for this."""
+    """Return the view of server 1 while server 2 has this status in gossip."""
     state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b")})
     inputs = replace(farm_inputs(log, **changes), state=state)
     known = {B: metadata("b", 2, "tcp://10.0.0.2:7669")}

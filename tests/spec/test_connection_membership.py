@@ -1,4 +1,4 @@
-"""Membership by introductions: which members are known and alive, and which of two descriptions counts."""
+"""Membership by introductions: known and live members, and precedence of two descriptions of one member."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 SILENT_MS = 3_000
 
 
-def described(number: int, generation: int = 1, claim: int = 0, says: bytes = b"") -> NodeInfo:
-    """What node `number` says of itself."""
+def described(number: int, generation: int = 1, claim: int = 0, text: bytes = b"") -> NodeInfo:
+    """Return the description that node `number` sends of itself."""
     node_id = NodeId(number.to_bytes(8, "big"))
-    return NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(generation, claim), 30, says)
+    return NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(generation, claim), 30, text)
 
 
 A, B, C = described(1), described(2), described(3)
@@ -26,45 +26,45 @@ def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
     return {each.node_id: each.status for each in known.members()}
 
 
-def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
+def test_introduced_member_dead_after_timeout() -> None:
     known = connection_membership()
     assert [*known.receive(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
     assert known.look(SILENT_MS - 1, ()) == []
     assert known.look(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
-    # And hearing from it again is life, though it says nothing new.
+    # A repeated introduction, even without changes, makes it alive again.
     assert [*known.receive(B, 9_000, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
     assert known.look(9_000 + SILENT_MS - 1, ()) == []
 
 
-def test_two_descriptions_of_one_incarnation_are_an_equivocation() -> None:
+def test_conflicting_descriptions_are_equivocation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    found = [*known.receive(described(2, says=b"other"), 1, first_hand=False)]
+    found = [*known.receive(described(2, text=b"other"), 1, first_hand=False)]
     assert [type(each) for each in found] == [MembershipChanged, Alarm]
     assert [each.equivocates for each in known.members()] == [True]
-    assert [*known.receive(described(2, says=b"third"), 2, first_hand=True)] == []
+    assert [*known.receive(described(2, text=b"third"), 2, first_hand=True)] == []
 
 
-def test_equivocation_at_a_later_generation_is_over() -> None:
+def test_equivocation_ends_at_later_generation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    known.receive(described(2, says=b"other"), 1, first_hand=False)
+    known.receive(described(2, text=b"other"), 1, first_hand=False)
     found = [*known.receive(described(2, generation=2), 2, first_hand=False)]
     assert [each.equivocates for each in found if isinstance(each, MembershipChanged)] == [False]
     assert [(each.kind, each.over) for each in found if isinstance(each, Alarm)] == [(AlarmKind.EQUIVOCATION, True)]
     assert [each.equivocates for each in known.members()] == [False]
 
 
-def test_equivocation_of_a_dropped_member_is_over() -> None:
+def test_equivocation_ends_when_member_is_dropped() -> None:
     known = connection_membership(most=1)
     known.receive(B, 0, first_hand=True)
-    known.receive(described(2, says=b"other"), 1, first_hand=False)
+    known.receive(described(2, text=b"other"), 1, first_hand=False)
     known.look(SILENT_MS + 1, ())
     found = [*known.receive(C, SILENT_MS + 2, first_hand=True)]
     assert [each.over for each in found if isinstance(each, Alarm)] == [True]
 
 
-def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
+def test_open_connection_keeps_member_alive() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
     for now in range(1_000, 20_000, 1_000):
@@ -73,34 +73,34 @@ def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
     assert known.look(30_000, {B.node_id}) == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
 
 
-def test_what_others_pass_on_makes_known_and_renews_but_keeps_no_member_alive() -> None:
+def test_forwarded_description_does_not_keep_alive() -> None:
     known = connection_membership()
     assert [*known.receive(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
     for now in range(0, SILENT_MS, 100):
         assert not known.receive(C, now, first_hand=False)
     assert known.look(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
     assert not known.receive(C, SILENT_MS, first_hand=False)
-    # Only a later word proves that it has said something since.
-    later = described(3, claim=1, says=b"later")
+    # Only a later description proves that the member was alive since.
+    later = described(3, claim=1, text=b"later")
     assert [*known.receive(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 
 
-def test_the_later_description_counts_in_any_order_and_from_any_sender() -> None:
+def test_later_description_wins_in_any_order() -> None:
     known = connection_membership()
-    later = described(2, claim=5, says=b"later")
+    later = described(2, claim=5, text=b"later")
     known.receive(later, 0, first_hand=False)
-    assert not known.receive(described(2, claim=4, says=b"older"), 0, first_hand=True)
+    assert not known.receive(described(2, claim=4, text=b"older"), 0, first_hand=True)
     assert known.members()[0].metadata == b"later"
 
 
-def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_it() -> None:
+def test_departure_final_until_own_later_generation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    gone = described(2, claim=1)
-    assert [*known.receive(gone, 1, first_hand=True, leaving=True)] == [
-        MembershipChanged(gone, Status.LEFT, Status.ALIVE)
+    departing = described(2, claim=1)
+    assert [*known.receive(departing, 1, first_hand=True, leaving=True)] == [
+        MembershipChanged(departing, Status.LEFT, Status.ALIVE)
     ]
-    assert not known.receive(gone, 2, first_hand=True)
+    assert not known.receive(departing, 2, first_hand=True)
     assert not known.receive(described(2, claim=2), 2, first_hand=False)
     assert known.look(60_000, ()) == []
     assert known.alive() == ()
@@ -108,25 +108,25 @@ def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_
     assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
 
 
-def test_departure_of_an_unknown_node_is_ignored() -> None:
+def test_departure_of_unknown_node_is_ignored() -> None:
     known = connection_membership()
     assert not known.receive(B, 0, first_hand=True, leaving=True)
     assert known.members() == ()
 
 
-def test_a_node_that_calls_itself_is_no_conflict_and_another_process_of_its_identity_is() -> None:
+def test_other_process_with_own_identity_raises_alarm() -> None:
     known = connection_membership()
     known.announce(b"more")
     assert not known.receive(replace(known.own, credential=b"signed"), 0, first_hand=True)
     assert not known.receive(A, 0, first_hand=True)
-    for other in (described(1, claim=1, says=b"other words"), described(1, generation=2)):
+    for other in (described(1, claim=1, text=b"other words"), described(1, generation=2)):
         found = [*known.receive(other, 0, first_hand=True)]
         assert [type(each) for each in found] == [Alarm]
         assert isinstance(found[0], Alarm)
         assert found[0].kind is AlarmKind.IDENTITY_CONFLICT
 
 
-def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:
+def test_node_with_old_generation_adopts_later_one() -> None:
     known = connection_membership()
     adopted, alarm = known.receive(described(1, generation=7), 0, first_hand=False)
     assert adopted == AdoptGeneration(8)
@@ -137,7 +137,7 @@ def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> N
     assert not known.receive(described(1, generation=7, claim=9), 0, first_hand=False)
 
 
-def test_the_table_is_bounded_and_the_dead_give_way() -> None:
+def test_full_table_replaces_only_dead_members() -> None:
     known = connection_membership(most=2)
     known.receive(B, 0, first_hand=True)
     known.receive(C, 0, first_hand=True)

@@ -12,7 +12,7 @@ WITH_BODY = [each for each in ROUTES.values() if each.body is not None]
 
 
 @pytest.mark.parametrize("route", WITH_BODY, ids=lambda each: each.path)
-def test_expected_form_has_each_key_of_the_body(route: Route[Any]) -> None:
+def test_expected_form_has_each_key_of_body(route: Route[Any]) -> None:
     assert route.body is not None
     assert [each.encode_name for each in fields(route.body) if f'"{each.encode_name}": ' not in route.expected] == []
 

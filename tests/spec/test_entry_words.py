@@ -1,4 +1,4 @@
-"""Entries of the log and round-trip times in words: each type has a name and a line, and names in place of ids."""
+"""Entries of the log and round-trip times as text: each type has a name and a line, with names instead of ids."""
 
 from hashlib import sha256
 from typing import get_args
@@ -81,28 +81,28 @@ def application(data: bytes) -> LogEntryView:
 
 
 @pytest.mark.parametrize(("record", "words"), RECORDS, ids=lambda each: type(each).__name__)
-def test_each_type_of_entry_is_told_in_words(record: AnyRecord, words: str) -> None:
+def test_entry_type_has_its_text(record: AnyRecord, words: str) -> None:
     found = entry_words(application(encode(record)), Names(farm_view()))
     assert words in found.text
     assert found.type == kind_of(record).type
     assert found.by == (record.server_id if isinstance(record, Report | Clock | Publication) else None)
 
 
-def test_no_type_is_left_out() -> None:
+def test_entry_types_all_covered() -> None:
     unions = (get_args(IdentityRecord), get_args(OperatorCommand), get_args(KafkaRecord))
     assert {type(record) for record, _ in RECORDS} == {Report, Clock, Publication}.union(*unions)
     assert set(ENTRY_TYPES) == {*(each.type for each in ALL_KINDS), "configuration", "no-op"}
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_record_of_the_farms_stands_as_it_is(data: bytes) -> None:
+def test_unknown_entry_shown_unchanged(data: bytes) -> None:
     found = entry_words(application(data), Names(farm_view()))
     assert found.type in ENTRY_TYPES
     if found.type == "other":
         assert found.text == data.decode(errors="backslashreplace")
 
 
-def test_what_raft_writes_names_servers_and_what_another_version_writes_stands_as_it_is() -> None:
+def test_configuration_text_has_names_or_raw_data() -> None:
     names = Names(farm_view())
     one, two, nine = (Server(number, f"tcp://10.0.0.{number}:7669") for number in (1, 2, 9))
 
@@ -120,14 +120,14 @@ def test_what_raft_writes_names_servers_and_what_another_version_writes_stands_a
     assert entry_words(other, names).text == '{"quorum":3}'
 
 
-def test_a_server_is_found_by_its_name_and_by_its_number() -> None:
+def test_server_found_by_name_or_number() -> None:
     names = Names(farm_view())
     assert (names.server_named("node-2"), names.server_named("2"), names.server_named("nowhere")) == (2, 2, None)
     assert names.server(99) == "server 99"
 
 
 @given(st.dictionaries(st.binary(min_size=8, max_size=8), st.floats(0, 10**9), max_size=60))
-def test_round_trips_fit_into_an_answer_and_the_quickest_stay(measured: dict[bytes, float]) -> None:
+def test_round_trips_fit_into_reply_quickest_first(measured: dict[bytes, float]) -> None:
     text = write_round_trips((node.hex(), rtt_ms) for node, rtt_ms in measured.items())
     assert len(text) <= ANSWER_LIMIT_BYTES
     found = read_round_trips(text)
@@ -137,11 +137,11 @@ def test_round_trips_fit_into_an_answer_and_the_quickest_stay(measured: dict[byt
 
 
 @given(st.text())
-def test_an_answer_that_is_none_has_no_round_trips(text: str) -> None:
+def test_invalid_reply_lacks_round_trips(text: str) -> None:
     assert all(len(node) == 8 and rtt_ms >= 0 for node, rtt_ms in read_round_trips(text))
 
 
-def test_a_server_may_be_lost_if_the_rest_has_a_majority_a_publisher_and_a_healthy_leaf() -> None:
+def test_loss_of_server_needs_majority_publisher_and_leaf() -> None:
     view = healthy()
     assert loss_of_each(view) == {1: "", 2: "", 3: ""}
     one = replace(

@@ -1,4 +1,4 @@
-"""Eras of the farm's keys: the next one only, whatever time of use it names, and evictions when none is left."""
+"""Eras of the farm's keys: only the next era is accepted. Evictions also work after the last era."""
 
 import os
 from dataclasses import replace
@@ -22,7 +22,7 @@ OUT_OF_RANGE = (0, CLOCK_LIMIT - 1, CLOCK_LIMIT, 2**60, 2**63 - 1, 2**64 - 1)
 
 
 def farm(level: int = SUPPORTED_LEVEL, era: int = 0) -> AuthoredFarm:
-    """Founded by A, B and C."""
+    """Return a farm created by A, B and C."""
     made = AuthoredFarm(BASE_MS, founders=(A, B, C))
     made.state = replace(made.state, level=level, rekeying=Rekeying(era))
     return made
@@ -33,7 +33,7 @@ def kinds(changes: tuple[Change, ...]) -> list[type]:
 
 
 @pytest.mark.parametrize("era", [2, 5, 2**31, LAST_ERA])
-def test_an_era_beyond_the_next_replaces_no_keys(era: int) -> None:
+def test_era_beyond_next_replaces_no_keys(era: int) -> None:
     story = farm()
     assert kinds(story.apply(1, 1, KeyReplacement(era, ()))) == [KeysNotReplaced]
     assert kinds(story.apply(2, 1, Eviction(C, era, ()))) == [EvictionRefused]
@@ -42,7 +42,7 @@ def test_an_era_beyond_the_next_replaces_no_keys(era: int) -> None:
     assert kinds(story.apply(4, 1, KeyReplacement(2, ()))) == [NewEra]
 
 
-def test_an_old_log_replays_with_any_later_era() -> None:
+def test_old_log_replays_with_any_later_era() -> None:
     story = farm(level=BOUNDS_LEVEL - 1)
     assert kinds(story.apply(1, 1, KeyReplacement(LAST_ERA, ()))) == [NewEra]
     assert story.state.rekeying.era == LAST_ERA
@@ -50,27 +50,27 @@ def test_an_old_log_replays_with_any_later_era() -> None:
 
 
 @pytest.mark.parametrize("era", [1, 2, LAST_ERA])
-def test_an_eviction_without_a_next_era_evicts(era: int) -> None:
+def test_eviction_after_last_era_keeps_keys(era: int) -> None:
     story = farm(era=LAST_ERA)
     assert story.apply(1, 1, Eviction(C, era, ((A, b"box"),)))[0] == ServerEvicted(3, C, LAST_ERA, keys_replaced=False)
     assert story.state.admitted[3].standing is Standing.EVICTED
     assert story.state.rekeying == Rekeying(LAST_ERA)
 
 
-def test_an_eviction_without_a_next_era_names_the_remedy() -> None:
+def test_eviction_after_last_era_names_remedy() -> None:
     _, kept = farm(era=LAST_ERA).apply(1, 1, Eviction(C, LAST_ERA, ()))
     assert isinstance(kept, KeysNotReplaced)
     assert "--reset era" in kept.reason
 
 
-def test_a_replacement_without_a_next_era_names_the_remedy() -> None:
+def test_key_replacement_after_last_era_names_remedy() -> None:
     (kept,) = farm(era=LAST_ERA).apply(1, 1, KeyReplacement(LAST_ERA, ()))
     assert isinstance(kept, KeysNotReplaced)
     assert "--reset era" in kept.reason
 
 
 @pytest.mark.parametrize("used_at", OUT_OF_RANGE)
-def test_a_time_of_use_out_of_range_leaves_a_usable_keyring(used_at: int) -> None:
+def test_time_of_use_out_of_range_leaves_usable_keyring(used_at: int) -> None:
     latest = ClockBound(BASE_MS).at(0)
     for before in (Keyring.of(b"1" * 32), Keyring.of(b"1" * 32, (b"2" * 32,), (b"3" * 32,), CLOCK_LIMIT - 1)):
         after = before.rekeyed(b"9" * 32, 1, used_at, latest)
@@ -80,7 +80,7 @@ def test_a_time_of_use_out_of_range_leaves_a_usable_keyring(used_at: int) -> Non
         assert before.rekeyed(b"9" * 32, 1, used_at).install(os.urandom(32)).is_sound(), "without a time of day"
 
 
-def test_members_that_replace_a_time_of_use_differently_merge() -> None:
+def test_keyrings_with_different_clamped_times_merge() -> None:
     rings = [
         Keyring.of(b"1" * 32, (), (), epoch).rekeyed(b"9" * 32, 1, 2**60, ClockBound(BASE_MS + epoch).at(0))
         for epoch in (1, 7, 2**40, CLOCK_LIMIT - 1)
@@ -92,12 +92,12 @@ def test_members_that_replace_a_time_of_use_differently_merge() -> None:
 
 
 @pytest.mark.parametrize("era", [0, 1, ERA_LIMIT, 2**53])
-def test_an_era_out_of_range_begins_no_keyring(era: int) -> None:
+def test_era_out_of_range_rejected(era: int) -> None:
     with pytest.raises(KeyringError):
         Keyring.of(b"1" * 32, era=1).rekeyed(b"9" * 32, era, 5)
 
 
-async def test_a_change_ahead_of_the_time_of_day_is_refused() -> None:
+async def test_change_ahead_of_clock_refused() -> None:
     changes: list[Keyring] = []
 
     async def change_keyring(keyring: Keyring) -> None:
@@ -110,7 +110,7 @@ async def test_a_change_ahead_of_the_time_of_day_is_refused() -> None:
     assert changes == []
 
 
-def test_a_keyring_at_the_end_of_its_clock_refuses_changes() -> None:
+def test_keyring_at_clock_limit_refuses_changes() -> None:
     ring = Keyring.of(b"1" * 32, (b"2" * 32,), (), CLOCK_LIMIT - 1)
     for change, key in ((ring.install, b"3" * 32), (ring.use, b"2" * 32), (ring.remove, b"2" * 32)):
         with pytest.raises(KeyringError, match="only a new era"):
@@ -118,7 +118,7 @@ def test_a_keyring_at_the_end_of_its_clock_refuses_changes() -> None:
 
 
 @pytest.mark.parametrize("time", [CLOCK_LIMIT, 2**60, 2**64 - 1])
-def test_a_repaired_keyring_has_its_keys_and_times_in_range(time: int) -> None:
+def test_repaired_keyring_keeps_keys_with_times_in_range(time: int) -> None:
     first, second = b"1" * 32, b"2" * 32
     bad = Keyring((DatedKey(time, first, retired=True), DatedKey(time, second)), second, time, 3)
     assert not bad.is_sound()

@@ -1,4 +1,4 @@
-"""Events in words: names and times of day in place of numbers, and of several nodes each fact once."""
+"""Events as text: names and times of day instead of numbers. A fact reported by several nodes appears once."""
 
 import ast
 import inspect
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> TraceEvent:
-    """As a node records it."""
+    """Return an event as a node records it."""
     return TraceEvent(1, time_ms, None, kind, node, data)
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("traced", "sentence"),
     [
         (
             event("publisher-chosen", server=2, name="node-2", previous=3, previousName="node-3", master=MASTER),
@@ -91,45 +91,45 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("something-new", server=2, name="node-2", second=1_795_352_222), "name=node-2 second=12:57:02"),
     ],
 )
-def test_people_get_names_and_times_of_day(told: TraceEvent, sentence: str) -> None:
-    assert event_sentence(told) == sentence
+def test_event_sentence_has_names_and_times_of_day(traced: TraceEvent, sentence: str) -> None:
+    assert event_sentence(traced) == sentence
 
 
-def test_the_facts_of_another_version_are_told_as_they_are() -> None:
+def test_event_of_other_version_keeps_its_facts() -> None:
     assert event_text(event("leader-elected", epoch=4)) == "leader-elected: epoch=4"
 
 
-def test_an_election_is_one_fact_whether_the_leader_tells_it_or_a_follower() -> None:
+def test_election_reported_once_by_leader_and_followers() -> None:
     story = EventStory()
-    told = [
+    traced = [
         event("leader-followed", "node-3", 10, term=4, leader=1, leaderName="node-1"),
         event("leader-elected", "node-1", 0, term=4),
         event("leader-followed", "node-2", 20, term=4, leader=1, leaderName="node-1"),
     ]
-    lines = [story_line(each) for each in told if story.is_new(event_sentence(each), each.time_ms)]
+    lines = [story_line(each) for each in traced if story.is_new(event_sentence(each), each.time_ms)]
     assert lines == ["leader-elected: node-1 leads in term 4"]
 
 
-def test_what_comes_again_later_is_told_again() -> None:
+def test_repeated_fact_reported_again_later() -> None:
     story = EventStory()
     times_ms = [0, 5, SAME_FACT_MS - 1, SAME_FACT_MS + 1, 3 * SAME_FACT_MS]
     assert [story.is_new("node-2 is dead", each) for each in times_ms] == [True, False, False, True, True]
 
 
-def test_what_was_told_is_remembered_in_bounded_memory() -> None:
+def test_reported_facts_are_bounded() -> None:
     story = EventStory()
     for number in range(3 * FACTS_MAX):
         assert story.is_new(f"fact {number}", number)
     assert len(story._reported_ms) == FACTS_MAX
 
 
-def test_a_line_of_one_node_names_it_and_one_of_the_farm_does_not() -> None:
+def test_line_of_node_fact_names_its_node() -> None:
     assert story_line(event("published", "node-2", second=60, entries=1)).startswith("node-2 published: ")
     assert story_line(event("member-dead", "node-2", member="node-3", id="ff")) == "member-dead: node-3 is dead"
 
 
-def test_every_kind_that_is_about_the_farm_is_one_that_a_node_records() -> None:
-    """A kind that is renamed must be renamed here as well."""
+def test_farm_event_kinds_are_recorded_by_nodes() -> None:
+    """Rename a kind here when the node's code renames it."""
     recording = [path.read_text(encoding="utf-8") for path in (ROOT / "bridge" / "node").rglob("*.py")]
     recording += [inspect.getsource(made) for made in (events.change_event, events._weights_event)]
     words = {
@@ -142,8 +142,8 @@ def test_every_kind_that_is_about_the_farm_is_one_that_a_node_records() -> None:
     assert OF_THE_FARM - made <= words
 
 
-def test_every_step_of_a_change_of_the_servers_has_words() -> None:
-    """A step that is added to what the leader proposes is added here as well."""
+def test_reconcile_steps_all_have_text() -> None:
+    """Add a step here when the leader's code gets a new one."""
     source = (ROOT / "bridge" / "node" / "membership" / "reconciling.py").read_text(encoding="utf-8")
     steps = {
         str(value.value)
@@ -154,5 +154,5 @@ def test_every_step_of_a_change_of_the_servers_has_words() -> None:
     }
     assert len(steps) == 5
     for step in steps:
-        told = event_sentence(event("reconcile-proposed", step=step, server=2, name="node-2"))
-        assert "step=" not in told, step
+        text = event_sentence(event("reconcile-proposed", step=step, server=2, name="node-2"))
+        assert "step=" not in text, step

@@ -1,4 +1,4 @@
-"""Operators decide which nodes are out: evictions, approvals, and the level that says what the log may hold."""
+"""Evictions and approvals by operators, and the feature level that limits the log's entries."""
 
 from dataclasses import replace
 
@@ -49,12 +49,12 @@ BOX = b"a box"
 
 
 def founded() -> AuthoredFarm:
-    """Founded by A and B, and nothing has happened yet."""
+    """Return a new farm created by A and B."""
     return AuthoredFarm(BASE_MS, founders=(A, B))
 
 
 def farm() -> AuthoredFarm:
-    """Founded by A and B, whose names are recorded; its level is what this version supports."""
+    """Return a farm created by A and B with recorded names, at the supported feature level."""
     made = founded()
     made.state = replace(made.state, level=SUPPORTED_LEVEL)
     made.apply(1, 1, Admission(A, "a"))
@@ -62,14 +62,14 @@ def farm() -> AuthoredFarm:
     return made
 
 
-def test_an_approved_identity_takes_the_name_and_a_raft_id_of_its_own() -> None:
+def test_approved_identity_gets_name_and_new_raft_id() -> None:
     story = farm()
     assert story.apply(3, 1, Approval(C, "b", B)) == (ServerRetired(2, B, "b", C), ServerAdmitted(3, C, "b"))
     assert story.state.admitted[2] == Admitted(B, "b", standing=Standing.RETIRED)
     assert story.state.admitted[3] == Admitted(C, "b", unseen_since_ms=BASE_MS)
 
 
-def test_a_retired_identity_never_comes_back_under_any_name() -> None:
+def test_retired_identity_never_admitted_again() -> None:
     story = farm()
     story.apply(3, 1, Approval(C, "b", B))
     for index, name in enumerate(("b", "fresh"), start=4):
@@ -80,7 +80,7 @@ def test_a_retired_identity_never_comes_back_under_any_name() -> None:
     assert isinstance(refused, AdmissionRefused)
 
 
-def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
+def test_second_approval_of_same_name_refused() -> None:
     story = farm()
     story.apply(3, 1, Approval(C, "b", B))
     before = story.state.admitted
@@ -90,13 +90,13 @@ def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
     assert story.state.admitted == before
 
 
-def test_a_name_that_no_node_has_needs_no_approval() -> None:
+def test_approval_of_unused_name_refused() -> None:
     [refused] = farm().apply(3, 1, Approval(C, "new", B))
     assert isinstance(refused, AdmissionRefused)
     assert "no member has the name new" in refused.reason
 
 
-def test_a_public_key_is_recorded_with_the_first_admission_that_has_it_and_stays() -> None:
+def test_first_public_key_is_kept() -> None:
     story = farm()
     assert story.apply(3, 1, Admission(B, "b", b"key")) == ()
     assert story.state.admitted[2] == Admitted(B, "b", b"key")
@@ -104,7 +104,7 @@ def test_a_public_key_is_recorded_with_the_first_admission_that_has_it_and_stays
     assert story.state.admitted[2] == Admitted(B, "renamed", b"key")
 
 
-def test_an_evicted_identity_is_out_for_ever_and_its_own_box_is_not_kept() -> None:
+def test_evicted_identity_stays_out_and_its_box_is_dropped() -> None:
     story = farm()
     assert story.apply(3, 1, Eviction(B, 1, ((A, BOX), (B, BOX)))) == (ServerEvicted(2, B, 1),)
     assert story.state.admitted[2].standing is Standing.EVICTED
@@ -115,14 +115,14 @@ def test_an_evicted_identity_is_out_for_ever_and_its_own_box_is_not_kept() -> No
     assert story.apply(5, 1, Admission(C, "b")) == (ServerAdmitted(3, C, "b"),), "a person has freed the name"
 
 
-def test_an_identity_that_was_never_admitted_can_be_evicted_beforehand() -> None:
+def test_unadmitted_identity_can_be_evicted() -> None:
     story = farm()
     assert story.apply(3, 1, Eviction(C, 1, ())) == (ServerEvicted(3, C, 1),)
     [refused] = story.apply(4, 1, Admission(C, "c"))
     assert isinstance(refused, AdmissionRefused)
 
 
-def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> None:
+def test_second_eviction_of_same_era_refused() -> None:
     story = farm()
     story.apply(3, 1, Eviction(B, 1, ((A, BOX),)))
     before = story.state
@@ -132,7 +132,7 @@ def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> Non
     assert replace(story.state, applied_index=3, numbers=before.numbers) == before
 
 
-def test_a_replacement_of_the_keys_begins_an_era_and_takes_no_members_rights() -> None:
+def test_key_replacement_begins_era_and_keeps_members() -> None:
     story = farm()
     before = story.state.admitted
     assert story.apply(3, 1, KeyReplacement(1, ((A, BOX), (B, BOX)))) == (NewEra(1, 2),)
@@ -141,7 +141,7 @@ def test_a_replacement_of_the_keys_begins_an_era_and_takes_no_members_rights() -
 
 
 @pytest.mark.parametrize("first", [Eviction(B, 1, ((A, BOX),)), KeyReplacement(1, ((A, BOX),))])
-def test_of_two_entries_that_begin_one_era_the_second_changes_no_keys(first: Eviction | KeyReplacement) -> None:
+def test_second_key_replacement_of_same_era_refused(first: Eviction | KeyReplacement) -> None:
     story = farm()
     story.apply(3, 1, first)
     before = story.state.rekeying
@@ -151,14 +151,14 @@ def test_of_two_entries_that_begin_one_era_the_second_changes_no_keys(first: Evi
     assert story.state.rekeying == before
 
 
-def test_the_table_of_identities_is_bounded_for_evictions_too() -> None:
+def test_full_identity_table_refuses_eviction() -> None:
     full = {number: Admitted(number.to_bytes(8, "big")) for number in range(ADMITTED_MAX)}
     table, _, refused = evict(full, farm().state.rekeying, Eviction(b"\xff" * 8, 1, ()))
     assert isinstance(refused, EvictionRefused)
     assert table == full
 
 
-def test_the_level_rises_and_never_falls() -> None:
+def test_level_never_falls() -> None:
     story = founded()
     assert story.state.level == FIRST_LEVEL
     assert story.apply(1, 1, Level(2, "x")) == (LevelRaised(2),)
@@ -182,7 +182,7 @@ LEAF = hash_of("leaf")
         Force("master"),
     ],
 )
-def test_an_entry_that_comes_before_its_level_is_applied_by_no_server(record: Record) -> None:
+def test_entry_before_its_level_ignored(record: Record) -> None:
     story = founded()
     before = story.state
     assert story.apply(1, 1, record) == (EntryTooEarly(type(record).__name__, 2),)
@@ -205,7 +205,7 @@ def test_an_entry_that_comes_before_its_level_is_applied_by_no_server(record: Re
         (3, (2, 2), None),
     ],
 )
-def test_the_leader_raises_the_level_once_every_voter_supports_it(
+def test_leader_raises_level_when_all_voters_support_it(
     current: int, voters: tuple[int | None, ...], proposed: int | None
 ) -> None:
     level = next_level(current, voters)
@@ -213,13 +213,13 @@ def test_the_leader_raises_the_level_once_every_voter_supports_it(
     assert level is None or level.version
 
 
-def test_entries_about_identities_wait_for_the_level_and_foreign_objects_do_not() -> None:
+def test_identity_entries_need_level_foreign_objects_do_not() -> None:
     assert kind_of(Eviction(A, 1, ())).level == kind_of(Approval(A, "a", B)).level == 2
     assert kind_of(Admission(A, "a")).level == kind_of(Foreign("an application's")).level == FIRST_LEVEL
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
-def test_single_member_never_vouches_for_a_key(voters: int, needed: int) -> None:
+def test_sponsors_needed_are_more_than_one_member(voters: int, needed: int) -> None:
     assert sponsors_needed(voters) == needed
 
 
@@ -237,7 +237,7 @@ def test_single_member_never_vouches_for_a_key(voters: int, needed: int) -> None
         ({1, 2, 3}, {1}, None, 3, False),
     ],
 )
-def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
+def test_eviction_without_majority_needs_force(
     voters: set[int], well: set[int], evicted: int | None, expect: int, *, lost: bool
 ) -> None:
     reason = majority_lost(voters, well, evicted, expect)
@@ -245,7 +245,7 @@ def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
     assert reason is None or "less than a majority: the farm could not commit anything" in reason
 
 
-def test_a_refused_eviction_says_which_voters_would_decide() -> None:
+def test_refused_eviction_names_deciding_voters() -> None:
     of_five = majority_lost({1, 2, 3, 4, 5}, {1, 2, 5}, 5, expect=3)
     assert of_five is not None
     assert of_five.startswith("after the eviction only 2 of 4 voters could be reached")
@@ -256,13 +256,13 @@ def test_a_refused_eviction_says_which_voters_would_decide() -> None:
     )
 
 
-def test_a_voter_loses_its_vote_before_its_eviction_where_the_farm_has_one_to_spare() -> None:
+def test_spare_vote_removed_before_eviction() -> None:
     assert vote_goes_first({1, 2, 3, 4}, 4, expect=3)
-    assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than founded it"
-    assert not vote_goes_first({1, 2, 3, 4}, 5, expect=3), "a learner has none"
+    assert not vote_goes_first({1, 2, 3}, 3, expect=3), "the farm would have fewer voters than its founders"
+    assert not vote_goes_first({1, 2, 3, 4}, 5, expect=3), "a learner does not vote"
 
 
-def test_an_expelled_node_stays_out_of_a_recovered_farm() -> None:
+def test_evicted_node_stays_out_of_recovered_farm() -> None:
     story = farm()
     story.apply(3, 1, Admission(C, "c"))
     story.apply(4, 1, Eviction(B, 1, ((A, BOX),)))

@@ -1,4 +1,4 @@
-"""The farm's state machine: a function of the log alone, which fences deposed publishers and stays bounded."""
+"""The farm's state machine: a function of the log alone. It refuses deposed publishers, and its tables are bounded."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ def publication(server_id: int, published_s: int, master: str = MASTER) -> Publi
     return Publication(master, server_id, published_s, "content")
 
 
-def test_log_time_begins_at_the_base_and_takes_the_greatest_clock_entry() -> None:
+def test_log_time_is_greatest_clock_entry_from_base() -> None:
     log = Log()
     assert log.farm.state.log_time_ms == BASE_MS
     log.clock(5_000)
@@ -52,27 +52,27 @@ def test_log_time_begins_at_the_base_and_takes_the_greatest_clock_entry() -> Non
     assert log.farm.state.log_time_ms == BASE_MS + 5_000
 
 
-def test_a_clock_entry_that_no_lease_set_could_express_is_ignored() -> None:
+def test_clock_entry_beyond_lease_set_range_ignored() -> None:
     log = Log()
     log.append(Clock(LOG_TIME_LIMIT_MS + 1, 1))
     assert log.farm.state.log_time_ms == BASE_MS
 
 
-def test_the_latest_report_of_each_server_counts() -> None:
+def test_latest_report_of_server_counts() -> None:
     log = Log()
     log.append(report(1, job_lag_ms=500), report(2), report(1, job_lag_ms=7))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
     assert sorted(log.farm.state.servers) == [1, 2]
 
 
-def test_a_report_repeated_under_its_request_changes_nothing() -> None:
+def test_report_repeated_under_its_request_ignored() -> None:
     log = Log()
     log.append(report(1, job_lag_ms=500, request="one-3-0-1"), report(1, job_lag_ms=7, request="one-3-0-2"))
     log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
 
 
-def test_a_report_of_a_session_that_has_expired_is_refused_and_not_applied() -> None:
+def test_report_of_expired_session_refused() -> None:
     log = Log()
     log.append(report(1, job_lag_ms=500, request="one-3-0-1"))
     log.clock(SESSION_LIMITS.expiry_ms + PERIOD_MS)
@@ -83,14 +83,14 @@ def test_a_report_of_a_session_that_has_expired_is_refused_and_not_applied() -> 
     assert log.farm.state.servers[1].report.router.job_lag_ms == 9
 
 
-def test_a_report_without_a_request_of_ours_is_applied_as_often_as_it_is_in_the_log() -> None:
+def test_report_without_request_applied_each_time() -> None:
     log = Log()
     for lag_ms in (500, 7):
         log.append(report(1, job_lag_ms=lag_ms, request="theirs"))
     assert log.farm.state.servers[1].report.router.job_lag_ms == 7
 
 
-def test_entries_up_to_the_applied_index_are_ignored() -> None:
+def test_entries_up_to_applied_index_are_ignored() -> None:
     farm = AuthoredFarm(BASE_MS, TUNING)
     farm.apply(5, 2, report(1))
     before = farm.state
@@ -100,9 +100,9 @@ def test_entries_up_to_the_applied_index_are_ignored() -> None:
     assert (before.applied_index, before.applied_term) == (5, 2)
 
 
-def test_a_date_beyond_thirty_seconds_of_log_time_is_kept_but_marks_its_sender() -> None:
+def test_report_with_wrong_date_kept_and_marked() -> None:
     log = Log()
-    # Log time moves once a period, so a right clock may show up to a period more.
+    # Log time moves once per period, so a correct clock may show up to one period more.
     assert log.append(report(1, BASE_MS + PERIOD_MS + 30_000), report(2, BASE_MS - 30_000))[1:] == []
     assert ClockOff(3, 30_001) in log.append(report(3, BASE_MS + PERIOD_MS + 30_001))
     assert ClockOff(4, -30_001) in log.append(report(4, BASE_MS - 30_001))
@@ -110,7 +110,7 @@ def test_a_date_beyond_thirty_seconds_of_log_time_is_kept_but_marks_its_sender()
     assert marks == {1: False, 2: False, 3: True, 4: True}
 
 
-def test_a_report_is_stale_after_one_and_a_half_periods_of_its_own_date() -> None:
+def test_report_stale_after_one_and_half_periods() -> None:
     log = Log()
     log.append(report(1, BASE_MS + 10_000))
     log.clock(10_000 + PERIOD_MS * 3 // 2)
@@ -119,8 +119,8 @@ def test_a_report_is_stale_after_one_and_a_half_periods_of_its_own_date() -> Non
     assert log.farm.state.stale(log.farm.state.servers[1], TUNING)
 
 
-def test_reports_that_straddle_clock_entries_never_seem_stale() -> None:
-    """A report just before a clock entry and the next one just after the following entry: two entries, one period."""
+def test_reports_around_clock_entries_stay_fresh() -> None:
+    """A report just before a clock entry, the next report just after the following entry: two entries in one period."""
     log = Log()
     log.append(report(1, BASE_MS + PERIOD_MS - 100))
     log.clock(PERIOD_MS)
@@ -128,16 +128,16 @@ def test_reports_that_straddle_clock_entries_never_seem_stale() -> None:
     assert not log.farm.state.stale(log.farm.state.servers[1], TUNING)
 
 
-def test_a_date_cannot_keep_a_report_fresh_longer_than_the_log_allows() -> None:
+def test_future_report_date_capped_by_log_time() -> None:
     log = Log()
     log.append(report(1, BASE_MS + PERIOD_MS + 29_000))
     assert log.farm.state.servers[1].heard_ms == BASE_MS + PERIOD_MS
 
 
-def test_a_clock_that_is_slow_within_tolerance_does_not_make_its_reports_stale() -> None:
+def test_slow_clock_within_tolerance_keeps_reports_fresh() -> None:
     log = Log()
     for number in range(1, 5):
-        # Just before a clock entry and just after one in turn, by a clock that is 25 s slow.
+        # The reports alternate just before and just after a clock entry, by a clock that is 25 s slow.
         made_ms = number * PERIOD_MS + (100 if number % 2 else -100)
         log.append(*([report(1, BASE_MS + made_ms - 25_000)] if number % 2 == 0 else []))
         log.clock(number * PERIOD_MS)
@@ -146,7 +146,7 @@ def test_a_clock_that_is_slow_within_tolerance_does_not_make_its_reports_stale()
     assert log.farm.state.servers[1].lag_ms == 24_900
 
 
-def test_a_server_silent_for_an_hour_is_forgotten() -> None:
+def test_server_without_reports_dropped_after_hour() -> None:
     log = Log()
     log.append(report(1))
     assert log.clock(TUNING.forget_after_ms)[-1] != ServerForgotten(1)
@@ -154,18 +154,18 @@ def test_a_server_silent_for_an_hour_is_forgotten() -> None:
     assert log.farm.state.servers == {}
 
 
-def test_the_first_able_server_publishes_at_once() -> None:
+def test_first_able_server_publishes_immediately() -> None:
     assert Log().append(report(2)) == [PublisherChanged(MASTER, 2, None)]
 
 
-def test_a_publication_of_the_publisher_is_accepted_and_remembered() -> None:
+def test_publication_of_publisher_accepted_and_stored() -> None:
     log = Log()
     log.append(report(1))
     assert log.append(publication(1, BASE_S)) == [PublicationAccepted(publication(1, BASE_S))]
     assert log.master.publication == publication(1, BASE_S)
 
 
-def test_a_deposed_publisher_is_refused() -> None:
+def test_publication_of_deposed_publisher_refused() -> None:
     log = Log()
     log.append(report(1), report(2, BASE_MS + PERIOD_MS))
     log.clock(2 * PERIOD_MS)
@@ -176,7 +176,7 @@ def test_a_deposed_publisher_is_refused() -> None:
     assert log.master.publication is None
 
 
-def test_a_publication_must_be_later_than_the_last_accepted_one() -> None:
+def test_publication_must_be_later_than_last_accepted() -> None:
     log = Log()
     log.append(report(1), publication(1, BASE_S))
     for published_s in (BASE_S, BASE_S - 1):
@@ -186,8 +186,8 @@ def test_a_publication_must_be_later_than_the_last_accepted_one() -> None:
     assert isinstance(log.append(publication(1, BASE_S + 1))[0], PublicationAccepted)
 
 
-def test_no_number_of_publications_moves_their_second_further_ahead_of_log_time_than_the_bound() -> None:
-    """One later than the last was always allowed: 30,000 entries moved the second 8 hours ahead of log time."""
+def test_publication_second_bounded_by_log_time() -> None:
+    """Before, each publication could be one second later: 30,000 entries moved it 8 hours ahead of log time."""
     log = Log()
     log.append(report(1))
     for second in range(BASE_S, BASE_S + 1_000):
@@ -199,7 +199,7 @@ def test_no_number_of_publications_moves_their_second_further_ahead_of_log_time_
     assert log.master.publication.published_s == BASE_S + 60
 
 
-def test_after_the_furthest_second_the_publisher_waits_for_log_time_and_proposes_nothing_that_is_refused() -> None:
+def test_publisher_at_second_limit_waits_for_log_time() -> None:
     log = Log()
     log.append(report(1))
     log.append(publication(1, BASE_S + 60))
@@ -217,7 +217,7 @@ def test_after_the_furthest_second_the_publisher_waits_for_log_time_and_proposes
     assert all(second == after_s + 30 for after_s, second in seconds)
 
 
-def test_a_publication_for_a_master_that_no_node_reports_is_refused() -> None:
+def test_publication_for_unreported_master_refused() -> None:
     log = Log()
     log.append(report(1))
     (refused,) = log.append(publication(1, BASE_S, "another"))
@@ -225,7 +225,7 @@ def test_a_publication_for_a_master_that_no_node_reports_is_refused() -> None:
     assert refused.reason == "no server reports for this master destination"
 
 
-def test_a_second_master_has_its_own_publisher_and_leaves() -> None:
+def test_second_master_has_own_publisher_and_leaves() -> None:
     log = Log()
     log.append(report(1), report(2, destination="other"))
     other = log.farm.state.masters["other"]
@@ -233,7 +233,7 @@ def test_a_second_master_has_its_own_publisher_and_leaves() -> None:
     assert [each.destination for each in other.leaves] == ["leaf02"]
 
 
-def test_foreign_entries_mean_nothing() -> None:
+def test_foreign_entries_change_only_applied_index() -> None:
     log = Log()
     log.append(report(1))
     before = log.farm.state
@@ -241,7 +241,7 @@ def test_foreign_entries_mean_nothing() -> None:
     assert log.farm.state == replace(before, applied_index=2)
 
 
-def test_the_tables_are_bounded_and_give_up_the_longest_silent() -> None:
+def test_full_tables_drop_longest_unreported() -> None:
     log = Log()
     for server_id in range(1, SERVERS_MAX + 10):
         log.append(report(server_id, BASE_MS + server_id, destination=f"master {server_id}"))
@@ -329,7 +329,7 @@ records = some.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(some.lists(records, max_size=25))
-def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks_them(log: list[Record]) -> None:
+def test_same_log_gives_same_bounded_state(log: list[Record]) -> None:
     one, other = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)
     log_time_ms, seconds = BASE_MS, dict[str, int]()
     for index, record in enumerate(log, start=1):
@@ -354,7 +354,7 @@ def test_two_servers_with_the_same_log_agree_after_every_entry_and_no_log_breaks
 
 @settings(max_examples=50, deadline=None)
 @given(some.lists(records, max_size=25), some.integers(0, 25))
-def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], crash_at: int) -> None:
+def test_replay_after_restart_ends_in_same_state(log: list[Record], crash_at: int) -> None:
     through, replayed = AuthoredFarm(BASE_MS, TUNING), AuthoredFarm(BASE_MS, TUNING)
     for index, record in enumerate(log, start=1):
         through.apply(index, 1, record)
@@ -363,30 +363,30 @@ def test_a_replay_after_a_restart_ends_in_the_same_state(log: list[Record], cras
     assert repr(through.state) == repr(replayed.state)
 
 
-def test_the_reporting_period_is_the_leaders_and_the_same_for_all_from_its_clock_entry_on() -> None:
-    # given two servers that apply the same log, whatever their own settings are
+def test_reporting_period_taken_from_clock_entry() -> None:
+    # Given two servers that apply the same log, regardless of their local settings
     first, second = AuthoredFarm(BASE_MS), AuthoredFarm(BASE_MS)
     for farm in (first, second):
         farm.apply(1, 1, Clock(BASE_MS + 1, 1, period_ms=2_000))
         assert farm.tuning.period_ms == 2_000
-        # when a clock entry names no period, or an absurd one, then the period stays
+        # When a clock entry lacks a period, or has an invalid one, then the period does not change
         farm.apply(2, 1, Clock(BASE_MS + 2, 1))
         farm.apply(3, 1, Clock(BASE_MS + 3, 1, period_ms=1))
         assert farm.tuning.period_ms == 2_000
     assert first.state == second.state
 
 
-def test_time_without_a_leader_makes_no_report_stale() -> None:
-    # given three servers that report, of which the second publishes nothing special
+def test_time_without_leader_does_not_age_reports() -> None:
+    # Given three servers that report; server 1 is the publisher
     log = Log()
     log.append(report(1), report(2), report(3))
     assert log.publisher == 1
-    # when the leader is lost for two and a half periods, in which no report can be committed
+    # When the leader is lost for two and a half periods, without committed reports
     log.leap(PERIOD_MS * 5 // 2)
-    # then the new leader's clock entry leaves the publisher and the leaves as they were
+    # Then the new leader's clock entry does not change the publisher and the leaves
     assert log.publisher == 1
     assert log.leaves == {"leaf01": 0, "leaf02": 0, "leaf03": 0}
-    # and who stays silent from then on is stale in the usual time
+    # And a server without reports from then on is stale after the usual time
     log.append(report(2, BASE_MS + PERIOD_MS * 5 // 2), report(3, BASE_MS + PERIOD_MS * 5 // 2))
     log.clock(PERIOD_MS * 7 // 2)
     assert log.publisher == 2

@@ -1,4 +1,4 @@
-"""Where two logs diverge, found by both with one position at a time: never below what they share, and soon."""
+"""Divergence of two logs, found by exchanging one position at a time: never below the common prefix, in few rounds."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ COUNTS = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
 
 
 def two_logs(shared: list[int], runs: list[tuple[int, bool]]) -> tuple[list[int], list[int]]:
-    """Terms of two logs that agree on `shared` and, as log matching demands, on no term beyond it."""
+    """Return the terms of two logs that share `shared` and, as log matching requires, no later term."""
     one, other = list(shared), list(shared)
     term = shared[-1] if shared else 0
     for count, to_one in runs:
@@ -22,18 +22,16 @@ def two_logs(shared: list[int], runs: list[tuple[int, bool]]) -> tuple[list[int]
 
 @given(st.lists(st.integers(1, 3), max_size=10).map(sorted), COUNTS)
 @settings(max_examples=300)
-def test_a_follower_is_cut_to_exactly_what_it_shares_with_its_leader(
-    shared: list[int], runs: list[tuple[int, bool]]
-) -> None:
+def test_diverging_follower_cut_to_common_prefix(shared: list[int], runs: list[tuple[int, bool]]) -> None:
     leader_terms, follower_terms = two_logs(shared, runs)
     leader = Log(describe_entries(entries_of(*leader_terms)), group(3))
     follower = Log(describe_entries(entries_of(*follower_terms)), group(3))
     rounds = 0
     while not leader.matches(follower.last):
         before = follower.last
-        told = leader.divergence(before)
-        follower.truncate_from(follower.divergence(told).index + 1)
-        assert follower.last_index < before.index, "a round that cuts nothing would be repeated for ever"
+        reply = leader.divergence(before)
+        follower.truncate_from(follower.divergence(reply).index + 1)
+        assert follower.last_index < before.index, "a round without a cut would be repeated without end"
         assert follower.last_index >= len(shared)
         rounds += 1
     assert follower.last_index == len(shared)
@@ -41,10 +39,8 @@ def test_a_follower_is_cut_to_exactly_what_it_shares_with_its_leader(
 
 
 @given(st.lists(st.integers(1, 9), max_size=20).map(sorted), st.integers(0, 25), st.integers(0, 10))
-def test_the_newest_possible_agreement_is_the_last_entry_not_later_in_place_or_term(
-    terms: list[int], index: int, term: int
-) -> None:
+def test_divergence_is_last_entry_not_after_index_or_term(terms: list[int], index: int, term: int) -> None:
     log = Log(describe_entries(entries_of(*terms)), group(3))
-    told = log.divergence(LogId(index, term))
+    reply = log.divergence(LogId(index, term))
     possible = [place for place, own in enumerate([0, *terms]) if place <= index and own <= term]
-    assert told == LogId(max(possible), [0, *terms][max(possible)])
+    assert reply == LogId(max(possible), [0, *terms][max(possible)])

@@ -1,4 +1,4 @@
-"""KIP-595, Vote, BeginQuorumEpoch, EndQuorumEpoch, the leader's progress and the cluster id."""
+"""Elections of KRaft (KIP-595): Vote, BeginQuorumEpoch, EndQuorumEpoch, the leader's progress and the cluster id."""
 
 import pytest
 
@@ -20,15 +20,15 @@ from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, group
 
 
-def test_a_new_leader_announces_itself_to_every_voter() -> None:
-    """It sends BeginQuorumEpoch to all of the voters in the quorum."""
+def test_new_leader_announces_itself_to_all_voters() -> None:
+    """The leader sends BeginQuorumEpoch to all voters of the quorum."""
     bench = FetchBench(1)
     bench.lead()
     assert [begin.term for begin in bench.sent(BeginQuorumEpoch)] == [2, 2]
 
 
-def test_a_leader_announces_itself_until_each_voter_has_endorsed_it() -> None:
-    """It keeps sending until the endorsement; a fetch of the new epoch is one, too."""
+def test_leader_repeats_announcement_until_endorsed() -> None:
+    """A fetch in the new epoch also counts as an endorsement."""
     bench = FetchBench(1, voters=4)
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
@@ -38,39 +38,38 @@ def test_a_leader_announces_itself_until_each_voter_has_endorsed_it() -> None:
     assert [send.recipient for send in bench.all(Send) if isinstance(send.message, BeginQuorumEpoch)] == [FOUR]
 
 
-def test_an_announcement_of_an_older_epoch_is_rejected() -> None:
-    """If the epoch is smaller than the known one, the request is rejected."""
+def test_announcement_of_older_epoch_rejected() -> None:
     bench = FetchBench(1, term=5)
     reply = bench.begin(TWO, 4)
     assert (reply.error, reply.term) == (RefusalReason.STALE_TERM, 5)
     assert bench.about.leader is None
 
 
-def test_an_announcement_that_contradicts_the_known_leader_is_rejected() -> None:
-    """If A is known to lead epoch 5, a request from B in the same epoch is rejected."""
+def test_announcement_of_second_leader_rejected() -> None:
+    """If A leads epoch 5, a request from B in the same epoch is rejected."""
     bench = FetchBench(1)
     bench.begin(TWO, 5)
     assert bench.begin(THREE, 5).error is RefusalReason.ANOTHER_LEADER
     assert bench.about.leader == TWO
 
 
-def test_a_server_that_accepts_an_announcement_follows_and_fetches_at_once() -> None:
-    """As soon as it accepts, it becomes a follower and begins to send fetches to the new leader."""
+def test_accepted_announcement_starts_fetching() -> None:
+    """The server becomes a follower immediately, and sends fetches to the new leader."""
     bench = FetchBench(1)
     bench.campaign()
-    asked = bench.follow(THREE, 2)
-    assert (bench.about.role, bench.about.leader, asked.term) == (Role.FOLLOWER, THREE, 2)
+    fetch = bench.follow(THREE, 2)
+    assert (bench.about.role, bench.about.leader, fetch.term) == (Role.FOLLOWER, THREE, 2)
 
 
-def test_a_candidate_follows_the_leader_that_announces_itself_in_its_own_epoch() -> None:
+def test_candidate_follows_leader_of_its_epoch() -> None:
     bench = FetchBench(1)
     bench.campaign()
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 2)
-    asked = bench.follow(THREE, 2)
-    assert (bench.about.role, bench.about.leader, asked.term) == (Role.FOLLOWER, THREE, 2)
+    fetch = bench.follow(THREE, 2)
+    assert (bench.about.role, bench.about.leader, fetch.term) == (Role.FOLLOWER, THREE, 2)
 
 
-def test_an_acceptance_leaves_when_the_epoch_is_durable() -> None:
+def test_announcement_reply_waits_for_durable_epoch() -> None:
     bench = FetchBench(1, fast=False)
     bench.begin(TWO, 6)
     (persist,) = bench.all(Persist)
@@ -78,8 +77,8 @@ def test_an_acceptance_leaves_when_the_epoch_is_durable() -> None:
     assert (persist.hard_state, held) == (HardState(6), persist.number)
 
 
-def test_a_fenced_leader_follows_the_larger_epoch() -> None:
-    """If the error says that the voter knows a larger epoch, update the state and follow that leader."""
+def test_fenced_leader_follows_larger_epoch() -> None:
+    """If the error has a larger epoch, the leader adopts it and follows the leader of that epoch."""
     bench = FetchBench(1)
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
@@ -89,26 +88,26 @@ def test_a_fenced_leader_follows_the_larger_epoch() -> None:
     assert bench.sent(Fetch, THREE)
 
 
-def test_a_voter_that_gets_no_fetch_response_campaigns() -> None:
-    """No FetchResponse from the current leader within the fetch timeout: a new election."""
+def test_voter_without_fetch_reply_campaigns() -> None:
+    """An election starts without a FetchResponse from the current leader within the fetch timeout."""
     bench = FetchBench(1)
     bench.follow(TWO, 2)
     bench.campaign()
     assert [vote.term for vote in bench.sent(RequestVote)] == [3, 3]
 
 
-def test_every_answer_of_the_leader_puts_the_campaign_off() -> None:
+def test_leader_replies_postpone_campaign() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
+    fetch = bench.follow(TWO, 2)
     for _ in range(40):
-        bench.reply(asked)
+        bench.reply(fetch)
         bench.step(DeadlineReached(), after_ms=100)
-        asked = bench.asked[TWO]
+        fetch = bench.fetches[TWO]
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 2)
 
 
-def test_a_leader_whose_voters_do_not_fetch_resigns() -> None:
-    """Without fetches from a majority of the quorum within the fetch timeout it is no leader any more."""
+def test_leader_without_fetches_resigns() -> None:
+    """A leader without fetches from a majority of the quorum resigns after the fetch timeout."""
     bench = FetchBench(1)
     bench.lead()
     bench.step(DeadlineReached(), after_ms=900)
@@ -119,7 +118,7 @@ def test_a_leader_whose_voters_do_not_fetch_resigns() -> None:
     assert bench.is_(Role.FOLLOWER)
 
 
-def test_observers_do_not_keep_a_leader_from_resigning() -> None:
+def test_observer_fetches_do_not_postpone_resignation() -> None:
     bench = FetchBench(1)
     bench.lead()
     for _ in range(10):
@@ -128,8 +127,8 @@ def test_observers_do_not_keep_a_leader_from_resigning() -> None:
     assert bench.is_(Role.FOLLOWER)
 
 
-def test_a_leader_that_resigns_names_its_successors_by_the_length_of_their_logs() -> None:
-    """The preferred successors are sorted in descending order by each voter's replicated offset."""
+def test_resigning_leader_sorts_successors_by_log_length() -> None:
+    """The preferred successors are sorted in descending order by the replicated offset of each voter."""
     bench = FetchBench(1, 1, 1, voters=5)
     bench.lead()
     for voter, position in ((TWO, LogId(1, 1)), (FOUR, LogId(3, 1)), (FIVE, LogId(2, 1))):
@@ -140,7 +139,7 @@ def test_a_leader_that_resigns_names_its_successors_by_the_length_of_their_logs(
     assert {end.preferred for end in ends} == {(FOUR, FIVE, TWO, THREE)}
 
 
-def test_a_leader_deposed_by_a_later_epoch_announces_no_end() -> None:
+def test_deposed_leader_sends_no_end_of_epoch() -> None:
     bench = FetchBench(1)
     bench.lead()
     bench.fetch(TWO, LogId(1, 1), term=9)
@@ -148,8 +147,8 @@ def test_a_leader_deposed_by_a_later_epoch_announces_no_end() -> None:
 
 
 @pytest.mark.parametrize(("place", "wait_ms"), [(0, 0), (1, 100), (2, 200), (3, 400), (4, 800), (5, 1_000), (9, 1_000)])
-def test_successors_campaign_in_the_order_of_the_list(place: int, wait_ms: int) -> None:
-    """The first does so at once; the N-th after MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1))."""
+def test_successors_campaign_in_list_order(place: int, wait_ms: int) -> None:
+    """The first successor campaigns immediately; the N-th after MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1))."""
     assert (lan().heartbeat_ms, lan().election_timeout_min_ms) == (100, 1_000)
     bench = FetchBench(1, voters=12)
     bench.begin(TWO, 2)
@@ -164,23 +163,22 @@ def test_successors_campaign_in_the_order_of_the_list(place: int, wait_ms: int) 
     assert len(bench.sent(RequestVote)) == 11
 
 
-def test_a_server_that_heard_the_end_of_an_epoch_listens_to_candidates() -> None:
+def test_end_of_epoch_allows_votes() -> None:
     bench = FetchBench(1)
     bench.begin(TWO, 2)
-    assert not bench.ask(3, LogId(9, 2), THREE).granted
+    assert not bench.request_vote(3, LogId(9, 2), THREE).granted
     bench.end(TWO, 2, 3, 1)
-    assert bench.ask(3, LogId(9, 2), THREE).granted
+    assert bench.request_vote(3, LogId(9, 2), THREE).granted
 
 
-def test_the_end_of_an_older_epoch_is_rejected() -> None:
-    """If the epoch is smaller than the last known one, the request is rejected."""
+def test_end_of_older_epoch_rejected() -> None:
     bench = FetchBench(1)
     bench.begin(TWO, 5)
     assert bench.end(THREE, 4, 1).error is RefusalReason.STALE_TERM
 
 
-def test_the_end_of_an_epoch_whose_leader_is_not_known_is_rejected() -> None:
-    """So is one if the leader id is not known for this epoch."""
+def test_end_of_epoch_of_unknown_leader_rejected() -> None:
+    """A request is also rejected if its leader is not the known leader of the epoch."""
     bench = FetchBench(1, term=5)
     assert bench.end(THREE, 5, 1).error is RefusalReason.ANOTHER_LEADER
     assert bench.end(THREE, 6, 1).error is RefusalReason.ANOTHER_LEADER
@@ -189,46 +187,49 @@ def test_the_end_of_an_epoch_whose_leader_is_not_known_is_rejected() -> None:
     assert bench.about.leader == TWO
 
 
-def test_the_end_of_an_epoch_that_does_not_name_us_is_an_inconsistent_voter_set() -> None:
-    """Then it checks whether it is among the preferred successors; if not, INCONSISTENT_VOTER_SET."""
+def test_end_of_epoch_without_own_id_rejected() -> None:
+    """A server that is not among the preferred successors replies INCONSISTENT_VOTER_SET."""
     bench = FetchBench(1)
     bench.begin(TWO, 5)
     assert bench.end(TWO, 5, 3, 4).error is RefusalReason.INCONSISTENT_VOTERS
 
 
-def test_the_end_is_understood_although_the_parked_fetch_was_turned_away_before() -> None:
+def test_end_of_epoch_accepted_after_refused_fetch() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=RefusalReason.NOT_LEADER, leader=None)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, error=RefusalReason.NOT_LEADER, leader=None)
     assert bench.about.leader is None
     assert bench.end(TWO, 2, 1, 3).error is None
     assert bench.sent(RequestVote)
 
 
-def test_a_candidate_that_is_no_voter_is_refused_but_its_epoch_is_adopted() -> None:
-    """Vote, 4a: reject; but accept the epoch bump, for it may be part of an incomplete change of the voters."""
+def test_vote_for_non_voter_refused_but_epoch_adopted() -> None:
+    """Vote, step 4a. The epoch may belong to an incomplete change of the voters."""
     bench = FetchBench(1)
-    reply = bench.ask(4, LogId(1, 1), FOUR)
+    reply = bench.request_vote(4, LogId(1, 1), FOUR)
     assert (reply.granted, reply.error, reply.term) == (False, RefusalReason.INCONSISTENT_VOTERS, 4)
     assert bench.about.term == 4
 
 
-def test_a_candidate_that_may_know_a_later_set_of_voters_is_judged_by_its_log() -> None:
-    """Otherwise a change of the voters that reached only one server could leave no server that can win."""
+def test_vote_for_non_voter_with_longer_log_granted() -> None:
+    """The candidate may have a later set of voters.
+
+    If a change of the voters has reached only one server, its refusal could block every election.
+    """
     bench = FetchBench(1)
-    assert bench.ask(4, LogId(2, 1), FOUR).granted
+    assert bench.request_vote(4, LogId(2, 1), FOUR).granted
 
 
-def test_a_vote_is_given_once_in_an_epoch_and_again_only_to_the_same_candidate() -> None:
-    """Vote, 3: if already voted for this epoch, grant only if the ids match."""
+def test_vote_granted_once_per_epoch() -> None:
+    """Vote, step 3: a second grant in an epoch goes only to the same candidate."""
     bench = FetchBench(1)
-    assert bench.ask(4, LogId(1, 1), TWO).granted
-    assert not bench.ask(4, LogId(1, 1), THREE).granted
-    assert bench.ask(4, LogId(1, 1), TWO).granted
+    assert bench.request_vote(4, LogId(1, 1), TWO).granted
+    assert not bench.request_vote(4, LogId(1, 1), THREE).granted
+    assert bench.request_vote(4, LogId(1, 1), TWO).granted
 
 
-def test_a_vote_of_another_cluster_is_refused_and_changes_nothing() -> None:
-    """Vote, 1: reject with INCONSISTENT_CLUSTER_ID; in a vote it is merely a rejection."""
+def test_vote_request_of_other_cluster_refused() -> None:
+    """Vote, step 1: INCONSISTENT_CLUSTER_ID. In a vote it is only a rejection."""
     bench = FetchBench(1, cluster_id="ours")
     bench.receive(TWO, RequestVote(term=4, candidate=TWO, last=LogId(9, 3), correlation=7, cluster_id="theirs"))
     (reply,) = bench.sent(VoteReply, TWO)
@@ -236,19 +237,19 @@ def test_a_vote_of_another_cluster_is_refused_and_changes_nothing() -> None:
     assert (bench.about.term, bench.all(Halt)) == (1, [])
 
 
-@pytest.mark.parametrize(("own", "told"), [(None, "theirs"), ("ours", None), ("ours", "ours")])
-def test_a_cluster_id_that_either_side_does_not_know_is_not_compared(own: str | None, told: str | None) -> None:
-    """If the cluster id is unknown it is null, and the receiver skips the validation."""
+@pytest.mark.parametrize(("own", "remote"), [(None, "theirs"), ("ours", None), ("ours", "ours")])
+def test_unknown_cluster_id_not_compared(own: str | None, remote: str | None) -> None:
+    """An unknown cluster id is null, and the receiver skips the validation."""
     bench = FetchBench(1, cluster_id=own)
-    assert bench.begin(TWO, 3, told).error is None
+    assert bench.begin(TWO, 3, remote).error is None
     leader = FetchBench(1, cluster_id=own)
     leader.lead()
-    (reply,) = leader.fetch(TWO, LogId(1, 1), cluster_id=told)
+    (reply,) = leader.fetch(TWO, LogId(1, 1), cluster_id=remote)
     assert reply.error is None
 
 
-def test_a_fetch_of_another_cluster_is_refused_by_a_leader() -> None:
-    """Fetch, 1: verify that the cluster id, if not null, matches."""
+def test_fetch_of_other_cluster_refused() -> None:
+    """Fetch, step 1: the cluster id must match unless it is null."""
     bench = FetchBench(1, cluster_id="ours")
     bench.lead()
     (reply,) = bench.fetch(TWO, LogId(2, 2), cluster_id="theirs", term=9)
@@ -256,26 +257,26 @@ def test_a_fetch_of_another_cluster_is_refused_by_a_leader() -> None:
     assert (bench.about.term, bench.about.commit_index) == (2, 0)
 
 
-def test_a_leader_of_another_cluster_stops_a_follower_that_fetches_from_it() -> None:
-    """The same error is fatal in the answer to a fetch: it conflicts with the elected leader's value."""
+def test_fetch_reply_of_other_cluster_halts_follower() -> None:
+    """This error is fatal in a fetch reply, because it conflicts with the value of the elected leader."""
     bench = FetchBench(1, cluster_id="ours")
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=RefusalReason.FOREIGN_CLUSTER)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, error=RefusalReason.FOREIGN_CLUSTER)
     (halt,) = bench.all(Halt)
     assert "server 2" in halt.reason
     assert "ours" in halt.reason
 
 
-def test_the_announcement_of_a_leader_of_another_cluster_stops_the_server() -> None:
-    """If at any time it receives BeginQuorumEpoch from an elected leader with another cluster id, it exits."""
+def test_announcement_of_other_cluster_halts_server() -> None:
+    """A server exits if it receives BeginQuorumEpoch from an elected leader with another cluster id."""
     bench = FetchBench(1, cluster_id="ours")
     assert bench.begin(TWO, 2, "theirs").error is RefusalReason.FOREIGN_CLUSTER
     assert bench.all(Halt)
     assert bench.about.term == 1
 
 
-def test_no_stranger_and_no_fenced_leader_stops_the_server() -> None:
-    """Otherwise one misconfigured server could stop a majority that is right."""
+def test_cluster_id_of_unelected_sender_does_not_halt() -> None:
+    """Otherwise one misconfigured server could stop a correct majority."""
     bench = FetchBench(1, term=3, cluster_id="ours")
     assert bench.begin(FIVE, 9, "theirs").error is RefusalReason.FOREIGN_CLUSTER
     assert bench.all(Halt) == []
@@ -285,30 +286,30 @@ def test_no_stranger_and_no_fenced_leader_stops_the_server() -> None:
     assert (bench.all(Halt), bench.about.term) == ([], 3)
 
 
-def test_cluster_id_learned_from_log_is_in_every_request() -> None:
-    """When the cluster id is committed, it is included in all fetch requests from then on."""
+def test_cluster_id_from_log_included_in_requests() -> None:
+    """All fetch requests include the cluster id after its commitment."""
     bench = FetchBench(1)
     assert bench.follow(TWO, 2).cluster_id is None
     bench.step(ClusterIdKnown("ours"))
-    bench.reply(bench.asked[TWO])
+    bench.reply(bench.fetches[TWO])
     bench.step(DeadlineReached(), after_ms=100)
-    assert bench.asked[TWO].cluster_id == "ours"
+    assert bench.fetches[TWO].cluster_id == "ours"
     bench.campaign()
     assert {vote.cluster_id for vote in bench.sent(RequestVote)} == {"ours"}
 
 
-def test_an_observer_tries_the_voters_in_random_order_until_one_knows_the_leader() -> None:
-    """On initialization it sends fetch requests to random voters until it finds the leader."""
+def test_observer_tries_voters_in_random_order() -> None:
+    """On initialization an observer sends fetches to random voters until it finds the leader."""
     orders = set()
     for seed in range(20):
         bench = FetchBench(voters=5, configuration=_without_one(), seed=seed)
-        tried: list[ServerId] = [*bench.asked]
+        tried: list[ServerId] = [*bench.fetches]
         while len(tried) < 4:
             bench.step(DeadlineReached(), after_ms=600)
             tried += [send.recipient for send in bench.all(Send) if isinstance(send.message, Fetch)]
         assert sorted(tried) == [2, 3, 4, 5]
         orders.add(tuple(tried))
-        last = bench.asked[tried[-1]]
+        last = bench.fetches[tried[-1]]
         leader = tried[0]
         bench.reply(last, sender=tried[-1], leader=leader, term=3, error=RefusalReason.STALE_TERM)
         assert bench.about.leader == leader
@@ -316,7 +317,7 @@ def test_an_observer_tries_the_voters_in_random_order_until_one_knows_the_leader
     assert len(orders) > 5
 
 
-def test_an_observer_never_campaigns() -> None:
+def test_observer_never_campaigns() -> None:
     bench = FetchBench(voters=5, configuration=_without_one())
     for _ in range(10):
         bench.campaign()
@@ -324,15 +325,15 @@ def test_an_observer_never_campaigns() -> None:
     assert bench.about.term == 0
 
 
-def test_a_redirect_does_not_make_a_server_refuse_candidates() -> None:
+def test_redirected_server_still_grants_votes() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
-    assert bench.ask(5, LogId(1, 1), TWO).granted
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
+    assert bench.request_vote(5, LogId(1, 1), TWO).granted
 
 
-def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> None:
-    """A fetch says nothing about it: it may have been sent before another leader was elected."""
+def test_confirmation_needs_reply_to_request_of_its_round() -> None:
+    """A fetch does not confirm a round: it may have been sent before the election of another leader."""
     bench = FetchBench(1)
     bench.lead()
     leader = bench.raft._role.as_leader
@@ -345,7 +346,7 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
     assert leader.tracker.confirmed_round == 5
 
 
-def test_the_description_tells_where_each_replica_fetches() -> None:
+def test_description_has_position_of_each_replica() -> None:
     bench = FetchBench(1)
     bench.lead()
     bench.fetch(TWO, LogId(2, 2), commit=2)
@@ -356,7 +357,7 @@ def test_the_description_tells_where_each_replica_fetches() -> None:
 
 
 def _begins_now(bench: FetchBench) -> list[BeginQuorumEpoch]:
-    """What `confirm` has put into the outbox leaves with the next step."""
+    """Return the announcement that `confirm` queued; it leaves with the next step."""
     bench.step(DeadlineReached())
     return bench.sent(BeginQuorumEpoch, TWO)
 

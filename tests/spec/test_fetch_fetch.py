@@ -1,4 +1,4 @@
-"""KIP-595, Fetch: the leader's four checks, what the fetcher does with the answer, and how long an answer may wait."""
+"""Fetch (KIP-595): the leader's four checks, the follower's handling of the reply, and the wait of parked fetches."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,42 +20,42 @@ def leader(*terms: int, **options: Any) -> FetchBench:
     return bench
 
 
-def test_a_new_leader_writes_a_leader_change_record_with_its_epoch() -> None:
-    """After becoming leader it appends this control record at once, so that the high watermark can catch up."""
+def test_new_leader_appends_leader_change_record() -> None:
+    """The leader appends this control record immediately, so that the high watermark can advance."""
     bench = leader(1)
     (persist,) = (persist for persist in bench.all(Persist) if persist.entries)
     assert [entry.term for entry in persist.entries] == [2]
     assert persist.entries[0] == no_op_entry(2, NoOp(ONE, (ONE, TWO, THREE), (ONE, TWO)))
 
 
-def test_a_fetch_with_a_smaller_epoch_is_fenced() -> None:
-    """Step 2: the request's leader epoch is smaller: FENCED_LEADER_EPOCH."""
+def test_fetch_with_smaller_epoch_fenced() -> None:
+    """Step 2: a smaller leader epoch gets FENCED_LEADER_EPOCH."""
     bench = leader(1)
     (reply,) = bench.fetch(TWO, LogId(1, 1), term=1)
     assert (reply.error, reply.term, reply.leader) == (RefusalReason.STALE_TERM, 2, ONE)
 
 
-def test_a_fetch_with_a_larger_epoch_is_refused_and_the_leader_gives_way() -> None:
-    """Step 2: UNKNOWN_LEADER_EPOCH; and as in all of Raft a higher term makes a follower."""
+def test_fetch_with_larger_epoch_deposes_leader() -> None:
+    """Step 2: UNKNOWN_LEADER_EPOCH. As everywhere in Raft, a server that receives a higher term becomes a follower."""
     bench = leader(1)
     (reply,) = bench.fetch(TWO, LogId(1, 1), term=9)
     assert (reply.error, reply.term) == (RefusalReason.NEWER_TERM, 9)
     assert bench.about.leader is None
 
 
-def test_a_server_that_does_not_lead_names_the_leader() -> None:
-    """A non-leader returns an error code, and encodes the currently known leader id and epoch."""
+def test_fetch_to_non_leader_returns_known_leader() -> None:
+    """The reply has an error code, and the id and epoch of the known leader."""
     bench = FetchBench(1)
     bench.follow(TWO, 3)
     (reply,) = bench.fetch(THREE, LogId(1, 1), term=3)
     assert (reply.error, reply.term, reply.leader) == (RefusalReason.NOT_LEADER, 3, TWO)
 
 
-def test_an_epoch_that_does_not_match_gets_the_largest_epoch_below_and_its_end() -> None:
-    """Step 3: an empty response, with DivergingEpoch set to the largest epoch not beyond the fetcher's."""
+def test_mismatching_epoch_gets_diverging_epoch() -> None:
+    """Step 3: an empty reply; DivergingEpoch is the largest epoch up to the epoch of the fetch, with its end."""
     bench = leader(1, 1, 2, 5)
     for position, expected in (
-        (LogId(4, 3), LogId(3, 2)),  # our 4th entry is of epoch 5, which a log of epoch 3 cannot hold
+        (LogId(4, 3), LogId(3, 2)),  # our 4th entry has epoch 5, so a log of epoch 3 cannot contain it
         (LogId(9, 3), LogId(3, 2)),  # beyond the end
         (LogId(9, 2), LogId(3, 2)),
         (LogId(3, 3), LogId(3, 2)),
@@ -66,24 +66,24 @@ def test_an_epoch_that_does_not_match_gets_the_largest_epoch_below_and_its_end()
         assert (reply.diverging, reply.entries, reply.error) == (expected, (), None)
 
 
-def test_a_diverging_fetch_acknowledges_nothing() -> None:
+def test_diverging_fetch_acknowledges_nothing() -> None:
     bench = leader(1, 1)
     bench.fetch(TWO, LogId(3, 1))
     assert bench.about.commit_index == 0
 
 
-def test_the_fetch_offset_acknowledges_everything_before_it() -> None:
-    """Step 4: a voter's request may raise the high watermark to the largest offset that a majority holds."""
+def test_fetch_offset_acknowledges_earlier_entries() -> None:
+    """Step 4: a fetch of a voter can raise the high watermark to the largest offset stored on a majority."""
     bench = leader(1)
     (reply,) = bench.fetch(TWO, LogId(1, 1))
     assert [entry.term for entry in reply.entries] == [2]
-    assert bench.about.commit_index == 0  # the entry at 1 is on two of three, but of an older epoch (figure 8)
+    assert bench.about.commit_index == 0  # the entry at 1 is on two of three servers, but has an older epoch (figure 8)
     bench.fetch(TWO, LogId(2, 2))
     assert bench.about.commit_index == 2
 
 
-def test_entries_of_older_epochs_do_not_commit_by_counting() -> None:
-    """Match at 1 or 2 leaves the high watermark; match at the entry of the leader's own epoch, 3, moves it to 3."""
+def test_entries_of_older_epochs_not_committed_by_counting() -> None:
+    """A match at 1 or 2 does not move the high watermark. A match at 3, an entry of the leader's epoch, does."""
     bench = leader(1, 1)
     marks = []
     for position in (LogId(1, 1), LogId(2, 1), LogId(3, 2)):
@@ -92,8 +92,8 @@ def test_entries_of_older_epochs_do_not_commit_by_counting() -> None:
     assert marks == [0, 0, 3]
 
 
-def test_an_observers_fetch_acknowledges_nothing() -> None:
-    """Step 4: only if the request is a voter's and not an observer's."""
+def test_observer_fetch_acknowledges_nothing() -> None:
+    """Step 4 applies only to voters."""
     bench = leader(1)
     bench.fetch(FOUR, LogId(2, 2))
     bench.fetch(FIVE, LogId(2, 2))
@@ -101,7 +101,7 @@ def test_an_observers_fetch_acknowledges_nothing() -> None:
     assert {follower.server_id for follower in bench.about.followers} == {TWO, THREE, FOUR, FIVE}
 
 
-def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
+def test_fetch_at_log_end_waits_for_append() -> None:
     bench = leader(1)
     assert bench.fetch(TWO, LogId(2, 2), commit=2) == []
     bench.propose(b"x")
@@ -109,8 +109,8 @@ def test_a_fetch_at_the_end_waits_for_the_next_append() -> None:
     assert [entry.data for entry in reply.entries] == [b"x"]
 
 
-def test_a_fetch_at_the_end_waits_for_a_new_commit_index() -> None:
-    """It leaves when no entries have come that could carry it."""
+def test_fetch_at_log_end_waits_for_commit_index() -> None:
+    """The reply is sent after `commit_notice_ms` unless new entries carry the commit index earlier."""
     bench = leader(1, voters=5)
     assert bench.fetch(TWO, LogId(2, 2)) == []
     bench.fetch(THREE, LogId(2, 2))
@@ -120,7 +120,7 @@ def test_a_fetch_at_the_end_waits_for_a_new_commit_index() -> None:
     assert (reply.entries, reply.commit) == ((), 2)
 
 
-def test_a_new_commit_index_travels_with_the_entries_that_come_first() -> None:
+def test_new_commit_index_sent_with_first_entries() -> None:
     bench = leader(1, voters=5)
     bench.fetch(TWO, LogId(2, 2))
     bench.fetch(THREE, LogId(2, 2))
@@ -131,7 +131,7 @@ def test_a_new_commit_index_travels_with_the_entries_that_come_first() -> None:
     assert bench.sent(FetchReply, TWO) == []
 
 
-def test_commits_that_follow_one_another_do_not_put_the_first_off() -> None:
+def test_later_commits_do_not_delay_commit_notice() -> None:
     bench = leader(1, voters=5)
     bench.fetch(TWO, LogId(2, 2))
     bench.fetch(THREE, LogId(2, 2))
@@ -142,8 +142,8 @@ def test_commits_that_follow_one_another_do_not_put_the_first_off() -> None:
     assert reply.commit == 2
 
 
-def test_a_fetch_that_does_not_know_the_commit_index_is_answered_soon() -> None:
-    """And at once, if it does not wait."""
+def test_fetch_with_old_commit_index_answered_soon() -> None:
+    """A fetch without a wait time gets an immediate reply."""
     bench = leader(1)
     assert bench.fetch(TWO, LogId(2, 2), commit=0) == []
     bench.step(DeadlineReached(), after_ms=lan().commit_notice_ms)
@@ -152,7 +152,7 @@ def test_a_fetch_that_does_not_know_the_commit_index_is_answered_soon() -> None:
     assert late.commit == prompt.commit == 2
 
 
-def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:
+def test_fetch_wait_is_bounded_by_its_request() -> None:
     bench = leader(1)
     assert bench.fetch(TWO, LogId(2, 2), commit=2, max_wait_ms=70) == []
     bench.step(DeadlineReached(), after_ms=69)
@@ -162,8 +162,8 @@ def test_a_fetch_waits_no_longer_than_it_asked_for() -> None:
     assert (reply.entries, reply.error) == ((), None)
 
 
-def test_a_second_fetch_gets_the_older_one_answered_too() -> None:
-    """Every request is answered once; a replica parks one fetch."""
+def test_second_fetch_releases_parked_fetch() -> None:
+    """Each request gets one reply; the leader parks one fetch per replica."""
     bench = leader(1)
     bench.fetch(TWO, LogId(2, 2), commit=2)
     first = bench.correlation
@@ -171,7 +171,7 @@ def test_a_second_fetch_gets_the_older_one_answered_too() -> None:
     assert [reply.correlation for reply in bench.sent(FetchReply, TWO)] == [first]
 
 
-def test_parked_fetches_are_answered_when_leadership_ends() -> None:
+def test_parked_fetches_answered_when_leadership_ends() -> None:
     bench = leader(1)
     bench.fetch(TWO, LogId(2, 2), commit=2)
     parked = bench.correlation
@@ -180,7 +180,7 @@ def test_parked_fetches_are_answered_when_leadership_ends() -> None:
     assert (reply.correlation, reply.error, reply.term) == (parked, RefusalReason.NOT_LEADER, 7)
 
 
-def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_without_waiting() -> None:
+def test_observers_beyond_limit_served_without_parking() -> None:
     bench = leader(1)
     for number in range(300):
         bench.fetch(type(ONE)(1_000 + number), LogId(2, 2), commit=2)
@@ -188,31 +188,31 @@ def test_the_observers_that_are_remembered_are_bounded_and_the_rest_is_served_wi
     assert len(bench.about.followers) == 2 + 256
 
 
-def test_a_follower_fetches_from_the_end_of_its_log_and_takes_what_comes() -> None:
+def test_follower_fetches_from_its_log_end() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    assert (asked.position, asked.term, asked.replica) == (LogId(1, 1), 2, ONE)
-    bench.reply(asked, suffix(2, 2, 2), commit=2)
+    fetch = bench.follow(TWO, 2)
+    assert (fetch.position, fetch.term, fetch.replica) == (LogId(1, 1), 2, ONE)
+    bench.reply(fetch, suffix(2, 2, 2), commit=2)
     assert bench.terms == [1, 2, 2]
     assert [len(effect.entries) for effect in bench.all(Apply)] == [2]
-    assert bench.asked[TWO].position == LogId(3, 2)
+    assert bench.fetches[TWO].position == LogId(3, 2)
 
 
-def test_a_fetch_names_only_what_is_durable() -> None:
-    """All log appends must be synced before returning: the fetch offset is the acknowledgement."""
+def test_fetch_position_is_durable() -> None:
+    """The fetch offset is the acknowledgement, so appends must be synced before it is sent."""
     bench = FetchBench(1, fast=False, term=2)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, suffix(2, 2))
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, suffix(2, 2))
     assert bench.sent(Fetch) == []
     bench.persisted(9)
     (fetch,) = bench.sent(Fetch)
     assert fetch.position == LogId(2, 2)
 
 
-def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_the_durable_end() -> None:
+def test_follower_with_slow_disk_fetches_from_durable_end() -> None:
     bench = FetchBench(1, fast=False, term=2)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, suffix(2, 2))
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, suffix(2, 2))
     bench.step(DeadlineReached(), after_ms=500)
     (fetch,) = bench.sent(Fetch)
     assert fetch.position == LogId(1, 1)
@@ -221,98 +221,98 @@ def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_th
     assert (Drop.FETCH_REPLY_FOR_OTHER_POSITION, 1) in bench.about.dropped
 
 
-def test_a_diverging_epoch_cuts_what_lies_beyond_it_and_every_later_epoch() -> None:
-    """Truncate all offsets at or beyond the end offset, and all whose epoch is larger than the diverging one."""
-    for own, told, left in (
+def test_diverging_epoch_truncates_log() -> None:
+    """The follower cuts all entries after the end offset, and all entries of epochs after the diverging one."""
+    for own, diverging, left in (
         ((1, 1, 2, 2), LogId(3, 1), [1, 1]),
         ((1, 1, 1, 1), LogId(2, 1), [1, 1]),
         ((1, 3, 3), LogId(3, 2), [1]),
         ((3, 3), LogId(1, 2), []),
     ):
         bench = FetchBench(*own)
-        asked = bench.follow(TWO, 5)
-        bench.reply(asked, diverging=told)
+        fetch = bench.follow(TWO, 5)
+        bench.reply(fetch, diverging=diverging)
         assert bench.terms == left
-        assert bench.asked[TWO].position == LogId(len(left), left[-1] if left else 0)
+        assert bench.fetches[TWO].position == LogId(len(left), left[-1] if left else 0)
 
 
-def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
-    """The asked position is no longer the log's end, so the answer says nothing about this log."""
+def test_late_divergence_does_not_cut_new_entries() -> None:
+    """The requested position is no longer the end of the log, so the reply is not about this log."""
     bench = FetchBench(1, 2, 2)
     first = bench.follow(TWO, 5)
-    bench.step(DeadlineReached(), after_ms=600)  # no answer: it asks again
-    second = bench.asked[TWO]
+    bench.step(DeadlineReached(), after_ms=600)  # without a reply it fetches again
+    second = bench.fetches[TWO]
     assert second.correlation != first.correlation
     bench.reply(second, diverging=LogId(1, 1))
-    bench.reply(bench.asked[TWO], suffix(2, 5, 5), commit=3)
+    bench.reply(bench.fetches[TWO], suffix(2, 5, 5), commit=3)
     assert bench.terms == [1, 5, 5]
     bench.reply(first, diverging=LogId(1, 1))
     assert bench.terms == [1, 5, 5]
     assert (Drop.FETCH_REPLY_FOR_OTHER_POSITION, 1) in bench.about.dropped
 
 
-def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
+def test_unrequested_reply_dropped() -> None:
     bench = FetchBench(1, 1)
-    asked = bench.follow(TWO, 2)
-    stranger = Fetch(
+    fetch = bench.follow(TWO, 2)
+    unsent = Fetch(
         term=2,
         replica=ONE,
-        position=asked.position,
+        position=fetch.position,
         commit=0,
         max_wait_ms=100,
         max_bytes=1_000,
-        correlation=asked.correlation + 77,
+        correlation=fetch.correlation + 77,
     )
-    bench.reply(stranger, diverging=ORIGIN)
-    bench.reply(asked, diverging=ORIGIN, sender=THREE, leader=THREE)
+    bench.reply(unsent, diverging=ORIGIN)
+    bench.reply(fetch, diverging=ORIGIN, sender=THREE, leader=THREE)
     assert bench.terms == [1, 1]
     assert (Drop.STALE_FETCH_REPLY, 2) in bench.about.dropped
 
 
-def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
+def test_divergence_below_commit_index_dropped() -> None:
     bench = FetchBench(1, 1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, commit=2)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
-    bench.reply(bench.asked[TWO], diverging=ORIGIN)
+    bench.reply(bench.fetches[TWO], diverging=ORIGIN)
     assert bench.terms == [1, 1]
     assert (Drop.FETCH_REPLY_AGAINST_COMMIT, 1) in bench.about.dropped
 
 
-def test_a_fenced_follower_follows_the_leader_that_the_answer_names() -> None:
-    """FENCED_LEADER_EPOCH with a leader id: become a follower of that leader, and fetch from it."""
+def test_fenced_follower_follows_named_leader() -> None:
+    """FENCED_LEADER_EPOCH with a leader id: the server follows that leader, and fetches from it."""
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, error=RefusalReason.STALE_TERM, term=4, leader=THREE)
     assert (bench.about.term, bench.about.leader) == (4, THREE)
     assert bench.sent(Fetch, THREE)
 
 
-def test_a_fenced_follower_without_a_leader_tries_the_voters() -> None:
-    """Otherwise retry the fetch at random against one of the remaining voters."""
+def test_fenced_follower_without_leader_tries_voters() -> None:
+    """Without a leader id the fetch is retried at a random remaining voter."""
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, error=RefusalReason.STALE_TERM, term=4, leader=None)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch, error=RefusalReason.STALE_TERM, term=4, leader=None)
     bench.step(DeadlineReached(), after_ms=100)
     assert [send.recipient for send in bench.all(Send) if isinstance(send.message, Fetch)] != []
 
 
-def test_an_answer_that_brings_nothing_is_not_followed_by_the_next_fetch_at_once() -> None:
+def test_empty_reply_delays_next_fetch() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked)
+    fetch = bench.follow(TWO, 2)
+    bench.reply(fetch)
     assert bench.sent(Fetch) == []
     bench.step(DeadlineReached(), after_ms=100)
     assert bench.sent(Fetch, TWO)
 
 
-def test_a_server_that_pushes_does_not_speak_to_one_that_pulls() -> None:
+def test_append_to_fetching_server_refused() -> None:
     bench = FetchBench(1)
     reply = bench.append(5, LogId(1, 1))
     assert (reply.success, bench.about.term) == (False, 1)
 
 
-def test_a_fetch_gets_no_more_bytes_than_it_asked_for_and_at_least_one_entry() -> None:
+def test_fetch_reply_within_requested_bytes() -> None:
     bench = leader(1)
     bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
     found = []
@@ -322,15 +322,14 @@ def test_a_fetch_gets_no_more_bytes_than_it_asked_for_and_at_least_one_entry() -
     assert found == [3, 2, 1, 1, 1]
 
 
-def test_a_fetch_gets_no_more_bytes_than_the_leader_gives() -> None:
-    """A follower that asks for more than the leader's own bound gets that."""
+def test_fetch_reply_within_leader_limit() -> None:
     bench = leader(1, options=replace(lan(), max_bytes_per_append=2_500))
     bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
     (reply,) = bench.fetch(TWO, LogId(2, 2))
     assert len(reply.entries) == 2
 
 
-def test_what_is_read_back_for_a_fetch_is_bounded_likewise() -> None:
+def test_fetch_reads_within_requested_bytes() -> None:
     bench = leader(1, options=replace(lan(), tail_entries=1))
     bench.propose(bytes(1_000), bytes(1_000), bytes(1_000))
     bench.fetch(THREE, LogId(5, 2))
@@ -339,13 +338,16 @@ def test_what_is_read_back_for_a_fetch_is_bounded_likewise() -> None:
     assert (read.first, read.last, read.limit_bytes) == (3, 5, 1_500)
 
 
-def test_a_follower_asks_for_as_many_bytes_as_it_takes_at_once() -> None:
+def test_fetch_requests_own_append_limit() -> None:
     bench = FetchBench(1, options=replace(lan(), max_bytes_per_append=4_321))
     assert bench.follow(TWO, 3).max_bytes == 4_321
 
 
-def test_a_replica_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_fetched_before() -> None:
-    """KIP-595, DescribeQuorum: LastCaughtUpTimestamp. A replica under load is never at the end, for that moves on."""
+def test_replica_caught_up_with_log_end_of_previous_fetch() -> None:
+    """KIP-595, DescribeQuorum: LastCaughtUpTimestamp.
+
+    Under load a replica never reaches the end, because the end moves.
+    """
 
     def caught_up(replica: ServerId) -> int | None:
         return {each.server_id: each.caught_up_ms for each in bench.about.followers}[replica]
@@ -359,7 +361,7 @@ def test_a_replica_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_f
     bench.now += 100
     for replica in (TWO, FOUR):
         bench.fetch(replica, LogId(2, 2))
-        assert caught_up(replica) == 100  # it lacks the new entry, and holds what there was when it fetched before
+        assert caught_up(replica) == 100  # it has all entries from before its previous fetch
         bench.fetch(replica, LogId(2, 2))
         assert caught_up(replica) == 100
         bench.fetch(replica, LogId(3, 2))
@@ -368,8 +370,8 @@ def test_a_replica_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_f
     assert (caught_up(TWO), caught_up(FOUR), caught_up(THREE)) == (70, 70, None)
 
 
-def test_how_long_ago_a_replica_fetched_counts_to_the_moment_that_is_described() -> None:
-    """Not to the last step: what it was at a later step would then be longer ago than it is now."""
+def test_replica_ages_count_up_to_description() -> None:
+    """The ages do not count up to the last step: the age at a later step would be larger than the age now."""
     bench = leader(1)
     bench.fetch(TWO, LogId(2, 2))
     ages = {at: bench.raft.describe(bench.now + at).followers[0] for at in (-5, 0, 30)}

@@ -1,4 +1,4 @@
-"""A fetch over a slow link: how much is asked for, and what happens while a large answer arrives."""
+"""Fetches over a slow link: the requested size, and the follower's behavior while a large reply arrives."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ WAIT_MS = LARGE.heartbeat_ms + LARGE.retry_ms
 
 
 def arriving(bench: FetchBench, fetch: Fetch, for_ms: int) -> list[Fetch]:
-    """Bytes of the answer arrive for a while; returns the fetches that were sent meanwhile."""
+    """Receive bytes of the reply for `for_ms`, and return the fetches sent in that time."""
     sent = []
     for _ in range(for_ms // 100):
         bench.step(AnswerArriving(TWO, fetch.correlation), after_ms=100)
@@ -26,7 +26,7 @@ def arriving(bench: FetchBench, fetch: Fetch, for_ms: int) -> list[Fetch]:
     return sent
 
 
-def test_overdue_answers_halve_the_size_of_a_fetch() -> None:
+def test_overdue_replies_halve_fetch_size() -> None:
     bench = FetchBench(1, options=LARGE)
     sizes = [bench.follow().max_bytes]
     while bench.is_(Role.FOLLOWER) and len(sizes) < 10:
@@ -37,25 +37,25 @@ def test_overdue_answers_halve_the_size_of_a_fetch() -> None:
     assert sizes[-1] == LEAST_FETCH_BYTES
 
 
-def test_full_answers_that_come_soon_double_the_size() -> None:
+def test_quick_full_replies_double_fetch_size() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     for _ in range(10):
         bench.reply(fetch, [Entry.command(1, bytes(fetch.max_bytes))])
-        fetch = bench.asked[TWO]
+        fetch = bench.fetches[TWO]
     assert fetch.max_bytes == LARGE.max_bytes_per_append
 
 
-def test_small_answers_leave_the_size_as_it_is() -> None:
+def test_small_replies_do_not_change_fetch_size() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     for _ in range(10):
         bench.reply(fetch, [Entry.command(1, b"small")])
-        fetch = bench.asked[TWO]
+        fetch = bench.fetches[TWO]
     assert fetch.max_bytes == FIRST_FETCH_BYTES
 
 
-def test_arriving_answer_is_neither_asked_for_again_nor_called_silence() -> None:
+def test_arriving_reply_not_requested_again() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     sent = arriving(bench, fetch, 60_000)
@@ -65,13 +65,13 @@ def test_arriving_answer_is_neither_asked_for_again_nor_called_silence() -> None
     assert bench.about.last == LogId(2, 1)
 
 
-def test_signs_of_life_leave_while_an_answer_arrives() -> None:
+def test_signs_of_life_sent_while_reply_arrives() -> None:
     bench = FetchBench(1, options=LARGE)
     sent = arriving(bench, bench.follow(), 3_000)
     assert 6 <= len(sent) <= 10
 
 
-def test_answer_that_stops_arriving_is_asked_for_again() -> None:
+def test_stalled_reply_requested_again() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     arriving(bench, fetch, 1_000)
@@ -80,8 +80,8 @@ def test_answer_that_stops_arriving_is_asked_for_again() -> None:
     assert not again.is_sign_of_life
 
 
-def test_first_contact_of_the_leader_keeps_its_arriving_answer() -> None:
-    """The answer to a sign of life, or an announcement, comes before the large one does."""
+def test_first_contact_keeps_arriving_reply() -> None:
+    """The reply to a sign of life, or an announcement, can arrive before the large reply."""
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     (sign,) = arriving(bench, fetch, 400)
@@ -91,7 +91,7 @@ def test_first_contact_of_the_leader_keeps_its_arriving_answer() -> None:
     assert bench.about.last == LogId(2, 1)
 
 
-def test_bytes_of_another_server_are_no_contact_of_the_leader() -> None:
+def test_bytes_of_other_server_not_leader_contact() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
     for _ in range(30):
@@ -100,7 +100,7 @@ def test_bytes_of_another_server_are_no_contact_of_the_leader() -> None:
     assert bench.about.leader is None
 
 
-def test_leader_answers_a_sign_of_life_without_entries() -> None:
+def test_sign_of_life_reply_is_empty() -> None:
     bench = FetchBench(1)
     bench.lead()
     parked = bench.fetch(TWO, LogId(2, 2), commit=2)
@@ -118,14 +118,14 @@ def test_leader_answers_a_sign_of_life_without_entries() -> None:
     bench.receive(TWO, sign)
     (reply,) = bench.sent(FetchReply, TWO)
     assert (parked, reply.entries, reply.error) == ([], (), None)
-    # The fetch that waits goes on waiting.
+    # The parked fetch stays parked.
     bench.propose(b"x")
     (reply,) = bench.sent(FetchReply, TWO)
     assert [entry.data for entry in reply.entries] == [b"x"]
 
 
-def test_signs_of_life_keep_a_leader_whose_record_takes_a_minute() -> None:
-    """Its only follower receives it, and says so by nothing else."""
+def test_signs_of_life_keep_leader_of_large_record() -> None:
+    """The only follower needs a minute to receive the record, and sends nothing else."""
     bench = FetchBench(1, voters=2, options=LARGE)
     bench.lead()
     bench.fetch(TWO, bench.about.last)

@@ -1,4 +1,4 @@
-"""FetchSnapshot (KIP-630): what stands for entries that the leader no longer has, fetched chunk by chunk."""
+"""FetchSnapshot (KIP-630): the snapshot replaces compacted entries, and is fetched chunk by chunk."""
 
 from consensus.core.effects import CheckSnapshot, Persist, ReadSnapshot, Restore, StoreChunk
 from consensus.core.events import DeadlineReached, SnapshotChecked, SnapshotRead, SnapshotTaken, SnapshotWanted
@@ -15,7 +15,7 @@ def described(last: LogId) -> SnapshotDescription:
 
 
 def compacted_leader() -> FetchBench:
-    """Leads term 2; entries up to 3 of its four are gone behind a snapshot."""
+    """Return a leader of term 2 with four entries, of which a snapshot has replaced the first three."""
     bench = FetchBench(1, 1, 1)
     bench.lead()
     bench.fetch(TWO, LogId(4, 2))
@@ -25,7 +25,7 @@ def compacted_leader() -> FetchBench:
     return bench
 
 
-def ask_for_chunk(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
+def request_chunk(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
     bench.correlation += 1
     bench.receive(
         TWO,
@@ -35,8 +35,7 @@ def ask_for_chunk(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: in
     )
 
 
-def test_a_fetch_from_before_the_log_is_pointed_to_the_snapshot() -> None:
-    """If the fetch offset is smaller than the log start offset, the leader answers with the id of its snapshot."""
+def test_fetch_before_log_start_gets_snapshot_id() -> None:
     bench = compacted_leader()
     (reply,) = bench.fetch(THREE, LogId(1, 1))
     assert (reply.snapshot, reply.entries, reply.diverging) == (LogId(3, 1), (), None)
@@ -44,7 +43,7 @@ def test_a_fetch_from_before_the_log_is_pointed_to_the_snapshot() -> None:
     assert [entry.term for entry in reply.entries] == [2]
 
 
-def test_a_log_that_diverges_before_the_start_is_pointed_to_the_snapshot_too() -> None:
+def test_divergence_before_log_start_gets_snapshot_id() -> None:
     bench = FetchBench(1, 3, 3)
     bench.lead()
     bench.fetch(TWO, LogId(4, 4))
@@ -54,9 +53,9 @@ def test_a_log_that_diverges_before_the_start_is_pointed_to_the_snapshot_too() -
     assert reply.snapshot == LogId(3, 3)
 
 
-def test_a_chunk_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> None:
+def test_chunk_sent_with_offset_and_total_size() -> None:
     bench = compacted_leader()
-    ask_for_chunk(bench, LogId(3, 1), 4)
+    request_chunk(bench, LogId(3, 1), 4)
     (read,) = bench.all(ReadSnapshot)
     assert (read.offset, read.limit_bytes) == (4, 10)
     bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=4, data=BYTES[4:14], done=False))
@@ -64,31 +63,33 @@ def test_a_chunk_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> 
     assert (chunk.data, chunk.offset, chunk.size_bytes, chunk.error) == (BYTES[4:14], 4, len(BYTES), None)
 
 
-def test_another_snapshot_and_a_place_beyond_its_end_are_refused() -> None:
+def test_chunk_of_unknown_snapshot_or_offset_refused() -> None:
     bench = compacted_leader()
-    ask_for_chunk(bench, LogId(2, 1), 0)
+    request_chunk(bench, LogId(2, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.SNAPSHOT_UNKNOWN]
-    ask_for_chunk(bench, LogId(3, 1), len(BYTES) + 1)
+    request_chunk(bench, LogId(3, 1), len(BYTES) + 1)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.OFFSET_OUT_OF_RANGE]
 
 
-def test_chunks_that_are_being_read_are_bounded_and_answered_when_leadership_ends() -> None:
+def test_chunk_reads_bounded_and_answered_at_leadership_end() -> None:
     bench = compacted_leader()
     for _ in range(65):
-        ask_for_chunk(bench, LogId(3, 1), 0)
+        request_chunk(bench, LogId(3, 1), 0)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.BUSY]
     bench.fetch(THREE, LogId(4, 2), term=9)
     assert [reply.error for reply in bench.sent(FetchSnapshotReply)] == [RefusalReason.NOT_LEADER] * 64
 
 
-def test_a_snapshot_is_fetched_chunk_by_chunk_checked_and_installed() -> None:
+def test_snapshot_fetched_by_chunks_and_installed() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
+    first_fetch = bench.follow(TWO, 2)
+    bench.receive(
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=first_fetch.correlation, snapshot=LogId(5, 2))
+    )
     for start in (0, 10, 20):
         (fetch,) = bench.sent(FetchSnapshot, TWO)
         assert (fetch.snapshot, fetch.offset) == (LogId(5, 2), start)
-        give(bench, fetch, BYTES[start : start + 10])
+        deliver_chunk(bench, fetch, BYTES[start : start + 10])
     assert bench.terms == [1]
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, described(LogId(5, 2))))
@@ -100,12 +101,14 @@ def test_a_snapshot_is_fetched_chunk_by_chunk_checked_and_installed() -> None:
     assert bench.about.last == LogId(6, 2)
 
 
-def test_the_next_chunk_is_fetched_when_the_one_before_is_durable() -> None:
+def test_next_chunk_fetched_after_durable_one() -> None:
     bench = FetchBench(1, term=2, fast=False)
-    asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
+    first_fetch = bench.follow(TWO, 2)
+    bench.receive(
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=first_fetch.correlation, snapshot=LogId(5, 2))
+    )
     (fetch,) = bench.sent(FetchSnapshot, TWO)
-    give(bench, fetch, BYTES[:10])
+    deliver_chunk(bench, fetch, BYTES[:10])
     (persist,) = bench.all(Persist)
     assert isinstance(persist.snapshot, StoreChunk)
     assert bench.sent(FetchSnapshot) == []
@@ -114,26 +117,30 @@ def test_the_next_chunk_is_fetched_when_the_one_before_is_durable() -> None:
     assert fetch.offset == 10
 
 
-def test_a_lost_chunk_is_fetched_again_from_where_the_transfer_stands() -> None:
+def test_lost_chunk_fetched_again() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
-    give(bench, bench.sent(FetchSnapshot, TWO)[0], BYTES[:10])
+    first_fetch = bench.follow(TWO, 2)
+    bench.receive(
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=first_fetch.correlation, snapshot=LogId(5, 2))
+    )
+    deliver_chunk(bench, bench.sent(FetchSnapshot, TWO)[0], BYTES[:10])
     (lost,) = bench.sent(FetchSnapshot, TWO)
     bench.step(DeadlineReached(), after_ms=400)
     (again,) = bench.sent(FetchSnapshot, TWO)
     assert (lost.offset, again.offset) == (10, 10)
-    give(bench, again, BYTES[10:20])
-    give(bench, lost, BYTES[10:20])
-    assert bench.all(Persist) == []  # the late one is no longer the chunk that is wanted
+    deliver_chunk(bench, again, BYTES[10:20])
+    deliver_chunk(bench, lost, BYTES[10:20])
+    assert bench.all(Persist) == []  # the late chunk is no longer the next one
 
 
-def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
+def test_replaced_snapshot_fetched_from_start() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
+    first_fetch = bench.follow(TWO, 2)
+    bench.receive(
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=first_fetch.correlation, snapshot=LogId(5, 2))
+    )
     (fetch,) = bench.sent(FetchSnapshot, TWO)
-    give(bench, fetch, b"", error=RefusalReason.SNAPSHOT_UNKNOWN)
+    deliver_chunk(bench, fetch, b"", error=RefusalReason.SNAPSHOT_UNKNOWN)
     bench.step(DeadlineReached(), after_ms=100)
     (entries,) = bench.sent(Fetch, TWO)
     bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=entries.correlation, snapshot=LogId(7, 2)))
@@ -141,19 +148,19 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
     assert (fetch.snapshot, fetch.offset) == (LogId(7, 2), 0)
 
 
-def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
+def test_snapshot_of_committed_entries_not_fetched() -> None:
     bench = FetchBench(1, 1)
-    asked = bench.follow(TWO, 2)
-    bench.reply(asked, commit=2)
+    first_fetch = bench.follow(TWO, 2)
+    bench.reply(first_fetch, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
     bench.receive(
-        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=bench.asked[TWO].correlation, snapshot=LogId(2, 1))
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=bench.fetches[TWO].correlation, snapshot=LogId(2, 1))
     )
     assert bench.sent(FetchSnapshot) == []
 
 
-def give(bench: FetchBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
-    """The leader's answer to a request for a chunk arrives."""
+def deliver_chunk(bench: FetchBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
+    """Receive the leader's reply to a request for a chunk."""
     size = 0 if error else len(BYTES)
     reply = FetchSnapshotReply(
         term=2,

@@ -1,4 +1,4 @@
-"""Formation, sentence by sentence: promises of exactly `expect`, durable and once, and one founding of them."""
+"""Formation of a farm: nodes promise a set of exactly `expect` founders, durably and once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ def formation(
     of: Founding | None = None,
     founders: frozenset[bytes] | None = None,
 ) -> Formation:
-    """A node; its key file names the cluster of `of`."""
+    """Return a node's formation; its key file names the cluster of `of`."""
     return Formation(
         node_id,
         expect,
@@ -80,7 +80,7 @@ def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmM
 
 
 def endorsing(node_id: bytes, *founders: bytes, of: Founding | None = None, reachable: bool = True) -> FarmMember:
-    """A founder that has seen all promises, or those that make the founding `of`."""
+    """Return a founder that has received all promises, or the promises of the founding `of`."""
     made = of or some_founding(*founders)
     notice = FormationNotice(promise=promise(*founders, by=node_id[7]), endorsement=made.cluster_id)
     return farm_member(node_id, reachable=reachable, notice=notice)
@@ -97,7 +97,7 @@ def some_founding(*founders: bytes) -> Founding:
 
 
 def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
-    """What a stranger makes up that is no founder; it has heard the promise of the one `real` founder."""
+    """Return a founding that a non-founder made up, with the promise of one `real` founder."""
     promises = {each: Promise(tuple(sorted(founders)), CLOCK_MS, b"?" * 16) for each in founders}
     return founding_of(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
@@ -127,7 +127,7 @@ def endorsed_with(node_id: bytes, *founders: bytes) -> FormationState:
     return FormationState(promise=promise(*founders, by=node_id[7]), endorsed=some_founding(*founders))
 
 
-def test_a_node_proposes_the_lowest_eligible_nodes_that_it_reaches() -> None:
+def test_proposal_is_lowest_eligible_reachable_nodes() -> None:
     core = formation(B, 3)
     act(core, Started())
     unreachable, ineligible = (
@@ -138,13 +138,13 @@ def test_a_node_proposes_the_lowest_eligible_nodes_that_it_reaches() -> None:
     assert the(effects, Advertise).notice == FormationNotice(proposal=(B, D, E))
 
 
-def test_a_node_that_is_not_among_the_lowest_proposes_nothing() -> None:
+def test_node_outside_lowest_proposes_nothing() -> None:
     core = formation(D, 3)
     see(core, proposing(A), proposing(B), proposing(C))
     assert core.notice == FormationNotice()
 
 
-def test_a_unanimous_proposal_is_promised_only_after_the_settle_time() -> None:
+def test_unanimous_proposal_promised_after_settle_time() -> None:
     core = formation(A, 3)
     assert not has(see(core, proposing(B, A, B, C), proposing(C, A, B, C), now=50), Persist)
     assert core.deadline == 150
@@ -155,13 +155,13 @@ def test_a_unanimous_proposal_is_promised_only_after_the_settle_time() -> None:
     assert state.promise.clock_ms == CLOCK_MS
 
 
-def test_a_proposal_that_one_member_does_not_share_is_not_promised() -> None:
+def test_disputed_proposal_not_promised() -> None:
     core = formation(A, 3)
     see(core, proposing(B, A, B, C), proposing(C, B, C, D))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
-def test_a_change_of_mind_of_one_member_starts_the_settle_time_again() -> None:
+def test_changed_proposal_restarts_settle_time() -> None:
     core = formation(A, 2)
     see(core, proposing(B, A, B), now=0)
     see(core, proposing(B), now=90)
@@ -170,7 +170,7 @@ def test_a_change_of_mind_of_one_member_starts_the_settle_time_again() -> None:
     assert has(act(core, DeadlineReached(), now=195), Persist)
 
 
-def test_a_promise_is_advertised_only_after_it_is_durable() -> None:
+def test_promise_advertised_after_it_is_durable() -> None:
     core = formation(A, 2)
     see(core, proposing(B, A, B))
     effects = act(core, DeadlineReached(), now=100)
@@ -180,27 +180,27 @@ def test_a_promise_is_advertised_only_after_it_is_durable() -> None:
     assert the(act(core, Persisted(persist.number)), Advertise).notice.promise == persist.state.promise
 
 
-def test_a_promise_is_made_once() -> None:
+def test_promise_made_once() -> None:
     core = formation(A, 2, promised_with(A, A, B))
     effects = see(core, proposing(C, A, C), proposing(D, A, D), now=10_000)
     assert not has(effects, Persist)
     assert core.notice.promise == promise(A, B, by=1)
 
 
-def test_a_node_joins_the_promise_of_others_that_includes_it_before_it_proposes_its_own() -> None:
+def test_promise_including_node_backed_before_own_proposal() -> None:
     core = formation(C, 3)
     see(core, proposing(A, A, B, C), promising(B, B, C, D), proposing(D, B, C, D))
     assert core.notice.backs == (B, C, D)
 
 
-def test_the_founding_waits_for_the_promise_of_every_founder() -> None:
+def test_founding_waits_for_promises_of_all_founders() -> None:
     core = formation(A, 3, promised_with(A, A, B, C))
     assert not has(see(core, promising(B, A, B, C), proposing(C, A, B, C)), Persist)
     assert core.waiting_for == (C,)
     assert has(see(core, promising(B, A, B, C), promising(C, A, B, C)), Persist)
 
 
-def test_raft_starts_only_after_the_founding_is_durable() -> None:
+def test_raft_starts_after_founding_is_durable() -> None:
     core = formation(B, 2, endorsed_with(B, A, B))
     effects = see(core, endorsing(A, A, B))
     assert not has(effects, Founded)
@@ -211,7 +211,7 @@ def test_raft_starts_only_after_the_founding_is_durable() -> None:
     assert core.phase is FormationPhase.FOUNDED
 
 
-def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> None:
+def test_founders_derive_same_cluster_in_any_order() -> None:
     foundings = []
     for own, others in ((A, (B, C)), (B, (C, A)), (C, (A, B))):
         core = formation(own, 3, promised_with(own, A, B, C))
@@ -221,7 +221,7 @@ def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> Non
     assert foundings == [some_founding(A, B, C)] * 3
 
 
-def test_raft_ids_follow_the_order_of_node_ids_and_log_time_begins_at_the_median_clock() -> None:
+def test_founding_sets_raft_ids_and_median_log_time() -> None:
     founding = founding_of(
         {
             C: Promise((A, B, C), CLOCK_MS + 86_400_000, b"c" * 16),
@@ -234,7 +234,7 @@ def test_raft_ids_follow_the_order_of_node_ids_and_log_time_begins_at_the_median
     assert len(founding.cluster_id) == 16
 
 
-def test_a_founding_is_what_its_promises_make_and_nothing_else_can_be_expressed() -> None:
+def test_packed_founding_is_unambiguous() -> None:
     founding = some_founding(A, B, C)
     assert unpacked(founding.packed) == founding
     assert unpacked(founding.packed).cluster_id == founding.cluster_id
@@ -251,12 +251,12 @@ def test_a_founding_is_what_its_promises_make_and_nothing_else_can_be_expressed(
 @pytest.mark.parametrize(
     "packed", [b"", b"x" * 29, b"x" * 31, b"x" * 60, b"x" * 300, some_founding(B).packed + some_founding(A).packed]
 )
-def test_bytes_that_make_no_founding_are_refused(packed: bytes) -> None:
+def test_malformed_founding_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match="a founding has 1 to 9"):
         unpacked(packed)
 
 
-def test_another_nonce_makes_another_cluster() -> None:
+def test_nonce_changes_cluster_id() -> None:
     one, other = Promise((A,), 1, bytes(16)), Promise((A,), 1, bytes(15) + b"1")
     assert founding_of({A: one}).cluster_id != founding_of({A: other}).cluster_id
 
@@ -268,12 +268,12 @@ def test_single_founder_creates_its_farm_immediately() -> None:
     assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
 
 
-def test_a_restarted_founder_starts_raft_again_from_what_is_durable() -> None:
+def test_restarted_founder_starts_raft_from_storage() -> None:
     state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
     assert the(act(formation(A, 2, state), Started()), Founded) == Founded(some_founding(A, B), raft_id=1)
 
 
-def test_a_late_founder_adopts_the_founding_of_its_set_though_a_co_founder_is_dead() -> None:
+def test_late_founder_adopts_founding_without_dead_founder() -> None:
     core = formation(A, 3, endorsed_with(A, A, B, C))
     effects = see(core, founded(B, some_founding(A, B, C)), farm_member(C, reachable=False, notice=FormationNotice()))
     persist = the(effects, Persist)
@@ -281,14 +281,14 @@ def test_a_late_founder_adopts_the_founding_of_its_set_though_a_co_founder_is_de
     assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
 
 
-def test_a_founding_that_was_not_endorsed_is_not_adopted() -> None:
+def test_unendorsed_founding_not_adopted() -> None:
     for state in (promised_with(A, A, B, C), endorsed_with(A, A, B, D)):
         core = formation(A, 3, state)
         assert not has(see(core, founded(B, some_founding(A, B, C))), Persist)
         assert core.phase is FormationPhase.PROMISED
 
 
-def test_all_promises_are_endorsed_before_the_founding() -> None:
+def test_promises_endorsed_before_founding() -> None:
     core = formation(A, 2, promised_with(A, A, B))
     persist = the(see(core, promising(B, A, B)), Persist)
     assert persist.state == endorsed_with(A, A, B)
@@ -299,7 +299,7 @@ def test_all_promises_are_endorsed_before_the_founding() -> None:
     assert the(see(core, endorsing(B, A, B)), Persist).state.founding == some_founding(A, B)
 
 
-def test_a_founder_that_sees_other_promises_stops_the_founding() -> None:
+def test_founder_with_other_promises_stops_founding() -> None:
     core = formation(A, 3, endorsed_with(A, A, B, C))
     other = founding_of(
         {**{each: promise(A, B, C, by=each[7]) for each in (A, B)}, C: Promise((A, B, C), 1, bytes(16))}
@@ -310,8 +310,8 @@ def test_a_founder_that_sees_other_promises_stops_the_founding() -> None:
     assert f"{B.hex()} has seen other promises" in text
 
 
-def test_an_eligible_node_outside_the_set_has_to_endorse_it_too() -> None:
-    """Without it, two nodes that a stranger shows different promises create two clusters within one exchange."""
+def test_eligible_bystander_must_endorse_founding() -> None:
+    """Otherwise different promises of an attacker could make two nodes create two clusters in one exchange."""
     core = formation(A, 2, endorsed_with(A, A, B))
     assert not has(see(core, endorsing(B, A, B), proposing(C)), Persist)
     assert core.waiting_for == (C,)
@@ -321,12 +321,12 @@ def test_an_eligible_node_outside_the_set_has_to_endorse_it_too() -> None:
     assert has(see(core, endorsing(B, A, B), bystander), Persist)
 
 
-def test_an_unreachable_node_outside_the_set_need_not_endorse_it() -> None:
+def test_unreachable_bystander_need_not_endorse() -> None:
     core = formation(A, 2, endorsed_with(A, A, B))
     assert has(see(core, endorsing(B, A, B), proposing(C, reachable=False)), Persist)
 
 
-def test_a_node_outside_the_set_endorses_it_and_then_promises_nothing() -> None:
+def test_endorsing_bystander_does_not_promise() -> None:
     core = formation(C, 2)
     persist = the(see(core, promising(A, A, B), promising(B, A, B)), Persist)
     assert persist.state == FormationState(endorsed=some_founding(A, B))
@@ -335,13 +335,13 @@ def test_a_node_outside_the_set_endorses_it_and_then_promises_nothing() -> None:
     assert not has(see(core, proposing(D, C, D), now=10_000), Persist)
 
 
-def test_an_endorsement_is_given_once_and_survives_a_restart() -> None:
+def test_endorsement_made_once_and_durable() -> None:
     core = formation(C, 2, FormationState(endorsed=some_founding(A, B)))
     assert not has(see(core, promising(D, D, E), promising(E, D, E)), Persist)
     assert core.notice.endorsement == some_founding(A, B).cluster_id
 
 
-def test_a_node_that_signed_two_descriptions_is_no_founder() -> None:
+def test_equivocating_node_is_not_founder() -> None:
     core = formation(A, 2, promised_with(A, A, B))
     false = replace(promising(B, A, B), equivocates=True)
     assert not has(see(core, false), Persist)
@@ -352,7 +352,7 @@ def test_a_node_that_signed_two_descriptions_is_no_founder() -> None:
     assert watching.notice == FormationNotice()
 
 
-def test_only_listed_nodes_found() -> None:
+def test_founders_are_listed_nodes() -> None:
     core = formation(A, 2, founders=frozenset({A, C, D}))
     see(core, proposing(B, A, B), proposing(C, A, C))
     assert core.notice.backs == (A, C)
@@ -361,18 +361,18 @@ def test_only_listed_nodes_found() -> None:
     assert unlisted.notice == FormationNotice()
 
 
-def test_a_set_with_an_unlisted_node_is_not_endorsed() -> None:
+def test_set_with_unlisted_node_not_endorsed() -> None:
     core = formation(A, 2, promised_with(A, A, B), founders=frozenset({A, C}))
     assert not has(see(core, promising(B, A, B)), Persist)
 
 
 @pytest.mark.parametrize("listed", [{A}, {A, B, C, D}])
-def test_a_list_of_founders_of_the_wrong_length_is_refused(listed: set[bytes]) -> None:
+def test_founder_list_of_wrong_length_refused(listed: set[bytes]) -> None:
     with pytest.raises(ValueError, match="founders are listed"):
         formation(A, 2, founders=frozenset(listed))
 
 
-def test_node_that_sees_a_cluster_never_creates_another() -> None:
+def test_node_in_known_cluster_creates_no_other() -> None:
     core = formation(D, 2, of=some_founding(A, B))
     persist = the(see(core, founded(A, some_founding(A, B))), Persist)
     assert the(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
@@ -382,7 +382,7 @@ def test_node_that_sees_a_cluster_never_creates_another() -> None:
     assert restarted.phase is FormationPhase.OBSERVER
 
 
-def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
+def test_cluster_of_dead_founder_counts_as_known() -> None:
     core = formation(A, 2)
     see(core, proposing(B, A, B))
     assert not has(see(core, proposing(B, A, B), founded(C, some_founding(C, D), reachable=False), now=200), Persist)
@@ -391,13 +391,13 @@ def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
 
 
 @pytest.mark.parametrize("mine", [some_founding(A, B), some_founding(C, D)])
-def test_of_two_clusters_a_newcomer_joins_the_one_that_its_key_file_names(mine: Founding) -> None:
+def test_new_node_joins_cluster_of_its_key_file(mine: Founding) -> None:
     core = formation(E, 2, of=mine)
     effects = see(core, founded(A, some_founding(A, B), reachable=False), founded(C, some_founding(C, D)))
     assert the(effects, Persist).state == FormationState(known=mine)
 
 
-def test_a_newcomer_without_a_cluster_id_waits_and_names_the_farms_announced_and_the_command_to_confirm_one() -> None:
+def test_new_node_without_cluster_id_waits_for_confirmation() -> None:
     core = formation(E, 2)
     one, other = some_founding(A, B), invented_founding(C, D)
     effects = see(core, founded(A, one), founded(B, one), founded(D, other), proposing(C, C, E))
@@ -411,7 +411,7 @@ def test_a_newcomer_without_a_cluster_id_waits_and_names_the_farms_announced_and
     assert core.notice == FormationNotice()
 
 
-def test_a_newcomer_joins_the_cluster_that_its_operator_confirmed_and_a_restart_does_not_forget_it() -> None:
+def test_confirmed_cluster_joined_after_restart() -> None:
     core = formation(E, 2)
     see(core, founded(A, some_founding(A, B)), founded(D, invented_founding(C, D)))
     persist = the(act(core, ConfirmRequested(some_founding(A, B).cluster_id)), Persist)
@@ -430,14 +430,14 @@ def test_a_newcomer_joins_the_cluster_that_its_operator_confirmed_and_a_restart_
         (formation(E, 2), "no member reports cluster"),
     ],
 )
-def test_a_confirmation_is_refused_when_it_could_not_be_meant(core: Formation, reason: str) -> None:
+def test_confirmation_of_other_cluster_refused(core: Formation, reason: str) -> None:
     see(core, founded(D, some_founding(B, D)))
     effects = act(core, ConfirmRequested(invented_founding(C, D).cluster_id))
     assert reason in the(effects, FormationRefused).text
     assert not has(effects, Persist)
 
 
-def test_a_founding_of_others_is_ignored_and_told_by_a_newcomer_whose_key_file_names_its_cluster() -> None:
+def test_founding_of_other_cluster_ignored_with_alarm() -> None:
     core = formation(E, 2, of=some_founding(A, B))
     effects = see(core, founded(C, invented_founding(C, D)))
     assert not has(effects, Persist)
@@ -447,7 +447,7 @@ def test_a_founding_of_others_is_ignored_and_told_by_a_newcomer_whose_key_file_n
     assert f"its farm key file names cluster {some_founding(A, B).cluster_id.hex()}" in text
 
 
-def test_node_with_cluster_id_in_key_file_never_creates_a_farm() -> None:
+def test_node_with_cluster_id_never_creates_farm() -> None:
     core = formation(A, 2, of=some_founding(C, D))
     see(core, proposing(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
@@ -458,10 +458,10 @@ def test_node_with_cluster_id_in_key_file_never_creates_a_farm() -> None:
     assert not has(act(alone, Started()), Persist)
 
 
-def test_a_founder_believes_a_founding_of_others_only_if_its_own_promise_is_inside() -> None:
+def test_founder_needs_own_promise_in_founding() -> None:
     core = formation(A, 3, promised_with(A, A, B, C))
-    told = [some_founding(B, C, D), invented_founding(A, B, C)]
-    for founding in told:
+    foundings = [some_founding(B, C, D), invented_founding(A, B, C)]
+    for founding in foundings:
         assert not has(see(core, founded(B, founding)), Persist)
         assert core.phase is FormationPhase.PROMISED
         assert founding.cluster_id.hex() in core.alarms[0]
@@ -469,15 +469,15 @@ def test_a_founder_believes_a_founding_of_others_only_if_its_own_promise_is_insi
     assert not has(see(withdrawn, founded(B, invented_founding(A, B, C))), Persist)
 
 
-def test_a_founders_promise_beside_invented_ones_is_not_believed_from_a_stranger() -> None:
-    """Promises are public: a holder of the farm key can put a real one into a founding of its own making."""
+def test_real_promise_in_forged_founding_not_accepted() -> None:
+    """Promises are public: any holder of the farm key can put a real promise into a forged founding."""
     core = formation(A, 3, promised_with(A, A, B, C))
     forged = invented_founding(A, B, C, real=A)
     assert not has(see(core, founded(E, forged), promising(B, A, B, C)), Persist)
     assert core.ignored == {E: forged}
 
 
-def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_from_any_sender() -> None:
+def test_node_of_farm_adopts_no_other_founding() -> None:
     mine, promised = some_founding(A, B), promise(A, B, by=1)
     for state in (FormationState(promise=promised, founding=mine), FormationState(known=mine)):
         core = formation(A, 2, state)
@@ -486,7 +486,7 @@ def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_from_any_sender(
             assert core.founding == mine
 
 
-def test_an_alarm_stays_short_however_many_foundings_a_stranger_invents() -> None:
+def test_alarm_text_bounded_for_many_foundings() -> None:
     core = formation(E, 2)
     invented = [founding_of({bytes([9] * 7 + [n]): Promise((), n, bytes(16))}) for n in range(200)]
     see(core, *(founded(bytes([8] * 7 + [number]), each) for number, each in enumerate(invented)))
@@ -494,7 +494,7 @@ def test_an_alarm_stays_short_however_many_foundings_a_stranger_invents() -> Non
     assert "and 196 more" in core.alarms[0]
 
 
-def test_a_founder_whose_storage_is_older_than_the_farm_never_votes_and_says_why() -> None:
+def test_founder_with_lost_storage_never_votes() -> None:
     core = formation(A, 2, of=some_founding(A, B))
     persist = the(see(core, founded(B, some_founding(A, B))), Persist)
     effects = act(core, Persisted(persist.number))
@@ -502,7 +502,7 @@ def test_a_founder_whose_storage_is_older_than_the_farm_never_votes_and_says_why
     assert "move the state directory away" in the(effects, Alarm).text
 
 
-def test_two_clusters_under_one_farm_raise_an_alarm_and_are_not_merged() -> None:
+def test_second_cluster_raises_alarm_without_merge() -> None:
     state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
     core = formation(A, 2, state)
     effects = see(core, founded(C, some_founding(C, D)))
@@ -514,7 +514,7 @@ def test_two_clusters_under_one_farm_raise_an_alarm_and_are_not_merged() -> None
     assert core.founding == some_founding(A, B)
 
 
-def test_an_alarm_is_raised_once_and_ends_with_its_cause() -> None:
+def test_alarm_raised_once_and_ends_with_cause() -> None:
     core = formation(A, 2, FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B)))
     see(core, founded(C, some_founding(C, D)))
     assert not has(see(core, founded(C, some_founding(C, D))), Alarm)
@@ -522,7 +522,7 @@ def test_an_alarm_is_raised_once_and_ends_with_its_cause() -> None:
     assert core.alarms == ()
 
 
-def test_colliding_promises_raise_an_alarm_that_names_the_nodes_to_withdraw_on() -> None:
+def test_colliding_promises_alarm_names_nodes_to_withdraw() -> None:
     core = formation(B, 3, promised_with(B, B, C, D))
     see(core, promising(A, A, B, C), promising(C, A, B, C), promising(D, B, C, D))
     assert core.alarms == ()
@@ -531,7 +531,7 @@ def test_colliding_promises_raise_an_alarm_that_names_the_nodes_to_withdraw_on()
     assert f"Run `garlicfarm withdraw` on {B.hex()}, {D.hex()}, one at a time" in text
 
 
-def test_a_founder_that_does_not_come_raises_an_alarm_that_names_it() -> None:
+def test_missing_founder_named_in_alarm() -> None:
     core = formation(A, 3, promised_with(A, A, B, C))
     see(core, promising(B, A, B, C))
     text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
@@ -539,7 +539,7 @@ def test_a_founder_that_does_not_come_raises_an_alarm_that_names_it() -> None:
     assert B.hex() + " cannot" not in text
 
 
-def test_a_withdrawn_promise_disappears_from_the_notice_once_that_is_durable() -> None:
+def test_withdrawn_promise_hidden_after_it_is_durable() -> None:
     core = formation(A, 2, promised_with(A, A, B))
     persist = the(act(core, WithdrawRequested()), Persist)
     assert core.notice.promise is not None
@@ -548,21 +548,21 @@ def test_a_withdrawn_promise_disappears_from_the_notice_once_that_is_durable() -
     assert persist.state.withdrawn == (promise(A, B, by=1),)
 
 
-def test_an_endorsement_that_a_founder_does_not_share_can_be_withdrawn() -> None:
+def test_unshared_endorsement_can_be_withdrawn() -> None:
     for state in (endorsed_with(A, A, B), FormationState(endorsed=some_founding(B, C))):
         core = formation(A, 2, state)
-        wanted = the(act(core, WithdrawRequested()), Persist).state
-        assert wanted.endorsed is None
-        assert wanted.revoked == (state.endorsed,)
+        withdrawn = the(act(core, WithdrawRequested()), Persist).state
+        assert withdrawn.endorsed is None
+        assert withdrawn.revoked == (state.endorsed,)
 
 
-def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
+def test_promise_after_withdrawal_keeps_clock_and_nonce() -> None:
     core = formation(A, 2, FormationState(withdrawn=(promise(A, C, by=1),)))
     see(core, proposing(B, A, B))
     assert the(act(core, DeadlineReached(), now=100), Persist).state.promise == promise(A, B, by=1)
 
 
-def test_node_belongs_to_a_withdrawn_set_that_completed() -> None:
+def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
     revoked = (some_founding(A, B, C),)
     core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), revoked=revoked))
     assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
@@ -583,9 +583,7 @@ def test_node_belongs_to_a_withdrawn_set_that_completed() -> None:
         ),
     ],
 )
-def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
-    state: FormationState, members: tuple[FarmMember, ...], reason: str
-) -> None:
+def test_unsafe_withdrawal_refused(state: FormationState, members: tuple[FarmMember, ...], reason: str) -> None:
     core = formation(A, 2, state)
     see(core, *members)
     effects = act(core, WithdrawRequested())
@@ -593,20 +591,20 @@ def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
     assert not has(effects, Persist)
 
 
-def test_twice_the_expected_nodes_do_not_promise_and_alarm() -> None:
+def test_twice_expected_nodes_raise_alarm_not_promise() -> None:
     core = formation(A, 2)
     effects = see(core, proposing(B, A, B), proposing(C), proposing(D))
     assert "`expect` must exceed half" in the(effects, Alarm).text
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
-def test_a_node_with_another_expectation_raises_an_alarm() -> None:
+def test_other_expectation_raises_alarm() -> None:
     core = formation(A, 2)
     text = the(see(core, promising(B, A, B, C)), Alarm).text
     assert "promises 3 founders, but this node's farm key expects 2" in text
 
 
-def test_a_node_that_may_not_found_only_observes() -> None:
+def test_node_without_permission_to_create_observes() -> None:
     core = formation(A, 2, may_create=False)
     see(core, proposing(B, A, B), promising(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
@@ -614,22 +612,22 @@ def test_a_node_that_may_not_found_only_observes() -> None:
 
 
 @pytest.mark.parametrize("expect", [0, -1, EXPECT_MAX + 1])
-def test_an_impossible_expectation_is_refused(expect: int) -> None:
+def test_expectation_out_of_range_refused(expect: int) -> None:
     with pytest.raises(ValueError, match=f"expect is {expect}"):
         formation(A, expect)
 
 
 @pytest.mark.parametrize(
-    "founders", [(A,), (A, B, C), (B, A), (A, A)], ids=["too few", "too many", "not in order", "one twice"]
+    "founders", [(A,), (A, B, C), (B, A), (A, A)], ids=["too few", "too many", "unsorted", "duplicate"]
 )
-def test_a_promise_of_a_malformed_set_is_never_joined(founders: Founders) -> None:
+def test_malformed_promise_not_joined(founders: Founders) -> None:
     core = formation(A, 2)
     malformed = FormationNotice(promise=Promise(founders, CLOCK_MS, bytes(16)))
     see(core, farm_member(B, reachable=True, notice=malformed))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
-def test_a_persist_of_an_earlier_number_is_ignored() -> None:
+def test_persisted_event_of_other_number_ignored() -> None:
     core = formation(A, 1)
     persist = the(act(core, Started()), Persist)
     assert act(core, Persisted(persist.number + 1)) == []

@@ -1,4 +1,4 @@
-"""Which members a full directory forgets: a flood of names displaces only its own."""
+"""Eviction from a full directory: a flood of identities displaces only its own entries."""
 
 import pytest
 
@@ -14,10 +14,10 @@ FLOOD = range(1_000, 1_500)
 
 
 def full_of(*numbers: int) -> Story:
-    """A node with peer 1 and a directory that is full of these and 100, 101, ...; peer 1 named them."""
+    """Return a node with peer 1 and a directory filled by peer 1 with these nodes and 100, 101, ..."""
     story = Story(options=SwimOptions(directory_limit=LIMIT))
-    story.befriend(1)
-    story.hear_of(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))
+    story.add_peers(1)
+    story.discover(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))
     assert len(known(story)) == LIMIT
     return story
 
@@ -26,57 +26,57 @@ def known(story: Story) -> list[NodeId]:
     return [member.node_id for member in story.swim.describe().members]
 
 
-@pytest.mark.parametrize("told_twice", [False, True])
-def test_a_flood_of_identities_takes_one_place_and_washes_out_no_quiet_member(told_twice: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("repeated", [False, True])
+def test_flood_of_identities_displaces_one_member(repeated: bool) -> None:  # noqa: FBT001
     story = full_of(2, 3)
     before = known(story)
     for number in FLOOD:
         story.now += 1
-        for _ in range(1 + told_twice):
-            story.hear_news(1, AliveUpdate(info_of(number)))
+        for _ in range(1 + repeated):
+            story.receive_updates(1, AliveUpdate(info_of(number)))
     after = known(story)
     assert len(after) == LIMIT
     assert len(set(before) - set(after)) == 1
-    assert node_id(FLOOD[-1]) in after, "a newcomer still has its chance"
+    assert node_id(FLOOD[-1]) in after, "a new node still gets a place"
 
 
-def test_a_member_that_spoke_to_us_stays_while_there_is_one_that_never_did() -> None:
+def test_member_with_contact_stays_before_unmet_ones() -> None:
     story = full_of(2)
-    story.hear(2, story.ping(2))
+    story.receive(2, story.ping(2))
     for number in FLOOD:
         story.now += 1
-        story.hear_news(1, AliveUpdate(info_of(number)))
+        story.receive_updates(1, AliveUpdate(info_of(number)))
     assert {node_id(1), node_id(2)} <= set(known(story))
 
 
-def test_the_sample_of_a_welcome_does_not_push_out_the_member_that_welcomes() -> None:
+def test_sample_of_welcome_keeps_its_sender() -> None:
     story = full_of(2)
     story.step(SeedsGiven((address_of(60),)))
     story.pass_time(1, answering=(1,))
-    story.hear(60, JoinAck(info_of(60), tuple(info_of(number) for number in (61, 62, 63))))
+    story.receive(60, JoinAck(info_of(60), tuple(info_of(number) for number in (61, 62, 63))))
     assert node_id(60) in known(story)
     assert all(peer in known(story) for peer in story.swim.membership.links)
 
 
-def test_the_tombstones_of_those_we_never_met_go_first() -> None:
+def test_tombstones_of_unmet_members_dropped_first() -> None:
     story = full_of(2, 3)
-    story.hear(2, story.ping(2))
-    story.hear_news(1, verdict(2, Status.DEAD, by=1), verdict(3, Status.DEAD, by=1))
-    story.hear_of(50)
+    story.receive(2, story.ping(2))
+    story.receive_updates(1, verdict(2, Status.DEAD, by=1), verdict(3, Status.DEAD, by=1))
+    story.discover(50)
     assert story.status(2) is Status.DEAD
     assert story.status(3) is None
     assert story.status(100) is Status.ALIVE
 
 
-def test_among_those_that_we_met_the_longest_unmentioned_goes() -> None:
+def test_longest_unmentioned_contact_dropped_next() -> None:
     story = Story(options=SwimOptions(directory_limit=LIMIT))
-    story.befriend(1)
+    story.add_peers(1)
     numbers = range(2, LIMIT + 1)
     for number in numbers:
-        story.hear_of(number)
+        story.discover(number)
         story.now += 1
-        story.hear(number, story.ping(number))
-    story.hear_of(2)
-    story.hear_of(50)
+        story.receive(number, story.ping(number))
+    story.discover(2)
+    story.discover(50)
     assert story.status(3) is None
     assert story.status(2) is Status.ALIVE

@@ -1,4 +1,4 @@
-"""The small mechanisms of gossip, each by itself."""
+"""Small mechanisms of gossip: rotation, health, suspicion, update queue, rate limit, options."""
 
 from random import Random
 
@@ -14,14 +14,14 @@ from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import info_of, verdict
 
 
-def test_a_rotation_visits_each_member_once_per_pass() -> None:
+def test_rotation_visits_each_member_once_per_pass() -> None:
     rotation = Rotation(Random(3))
     members = [node_id(n) for n in range(10)]
     for _ in range(5):
         assert sorted(m for m in (rotation.next(members) for _ in members) if m) == members
 
 
-def test_a_newcomer_is_visited_within_two_passes_and_one_that_left_never() -> None:
+def test_rotation_visits_new_member_within_two_passes() -> None:
     rotation = Rotation(Random(3))
     members = [node_id(n) for n in range(10)]
     for _ in range(4):
@@ -32,22 +32,22 @@ def test_a_newcomer_is_visited_within_two_passes_and_one_that_left_never() -> No
     assert members[0] not in visited
 
 
-def test_changes_in_the_middle_of_a_pass_skip_no_member() -> None:
+def test_rotation_changed_within_pass_skips_none() -> None:
     for seed in range(50):
         rotation = Rotation(Random(seed))
         members = [node_id(n) for n in range(10)]
         visited = [rotation.next(members) for _ in range(5)]
-        gone = visited[2]
-        rest = [m for m in members if m != gone]
+        removed = visited[2]
+        rest = [m for m in members if m != removed]
         visited += [rotation.next([*rest, node_id(99)]) for _ in range(6)]
         assert set(rest) <= set(visited), f"random seed {seed}"
 
 
-def test_an_empty_rotation_has_no_next() -> None:
+def test_rotation_without_members_returns_none() -> None:
     assert Rotation(Random(1)).next([]) is None
 
 
-def test_health_stays_between_zero_and_its_limit() -> None:
+def test_health_bounded_by_zero_and_limit() -> None:
     awareness = Awareness(8)
     awareness.adjust(-5)
     assert awareness.scale(100) == 100
@@ -62,83 +62,83 @@ def _suspicion(group_size: int, confirmations: int) -> int:
     return suspicion.deadline - 1_000
 
 
-def test_a_suspicion_lasts_from_its_longest_to_its_shortest_as_confirmations_come() -> None:
+def test_suspicion_shortened_by_confirmations() -> None:
     durations = [_suspicion(10, confirmations) for confirmations in range(5)]
     assert durations[0] == 30_000
     assert durations == sorted(durations, reverse=True)
     assert durations[3] == durations[4] == 5_000
 
 
-def test_where_no_member_could_confirm_a_suspicion_is_short_at_once() -> None:
+def test_suspicion_without_possible_confirmers_is_short() -> None:
     assert _suspicion(3, 0) == 5_000
 
 
-def test_a_suspicion_lasts_longer_in_a_larger_group() -> None:
+def test_suspicion_longer_in_larger_group() -> None:
     assert _suspicion(1_000, 3) == 15_000
 
 
-def test_news_is_told_lambda_log_n_times() -> None:
+def test_update_sent_lambda_log_n_times() -> None:
     for group_size, times in ((1, 4), (9, 4), (10, 8), (99, 8), (100, 12)):
-        news = UpdateQueue(4)
-        news.add_verdict(verdict(1, Status.DEAD, by=2))
-        told = 0
-        while news.take(1_000, group_size)[0]:
-            told += 1
-        assert told == times, f"group of {group_size}"
-        assert len(news.queued) == 0
+        queue = UpdateQueue(4)
+        queue.add_verdict(verdict(1, Status.DEAD, by=2))
+        sends = 0
+        while queue.take(1_000, group_size)[0]:
+            sends += 1
+        assert sends == times, f"group of {group_size}"
+        assert len(queue.queued) == 0
 
 
-def test_the_least_told_news_goes_first() -> None:
-    news = UpdateQueue(4)
+def test_least_sent_update_goes_first() -> None:
+    queue = UpdateQueue(4)
     first, second = verdict(1, Status.DEAD, by=9), verdict(2, Status.DEAD, by=9)
-    news.add_verdict(first)
-    assert news.take(50, 50)[0] == [first]
-    news.add_verdict(second)
-    assert news.take(50, 50)[0] == [second]
+    queue.add_verdict(first)
+    assert queue.take(50, 50)[0] == [first]
+    queue.add_verdict(second)
+    assert queue.take(50, 50)[0] == [second]
 
 
-def test_newer_news_about_a_member_replaces_the_older() -> None:
-    news = UpdateQueue(4)
-    news.add_verdict(verdict(1, Status.SUSPECT, by=9))
-    news.add_verdict(verdict(1, Status.DEAD, by=9))
-    assert news.take(1_000, 5)[0] == [verdict(1, Status.DEAD, by=9)]
+def test_newer_update_about_member_replaces_older() -> None:
+    queue = UpdateQueue(4)
+    queue.add_verdict(verdict(1, Status.SUSPECT, by=9))
+    queue.add_verdict(verdict(1, Status.DEAD, by=9))
+    assert queue.take(1_000, 5)[0] == [verdict(1, Status.DEAD, by=9)]
 
 
-def test_news_keeps_to_its_budget_and_what_does_not_fit_waits() -> None:
-    news = UpdateQueue(4)
+def test_updates_stay_within_byte_budget() -> None:
+    queue = UpdateQueue(4)
     updates = [AliveUpdate(info_of(n, metadata=bytes(400))) for n in range(1, 6)]
     for update in updates:
-        news.add_alive(update.info, update_bytes(update))
-    taken = news.take(1_150, 10)[0]
+        queue.add_alive(update.info, update_bytes(update))
+    taken = queue.take(1_150, 10)[0]
     assert sum(update_bytes(update) for update in taken) <= 1_150
     assert 0 < len(taken) < 5
-    rest = news.take(1_150, 10)[0]
+    rest = queue.take(1_150, 10)[0]
     assert not set(taken) & set(rest)
 
 
-def test_a_member_is_not_told_that_it_lives() -> None:
-    news = UpdateQueue(4)
-    news.add_alive(info_of(1), info_bytes(info_of(1)))
-    assert news.take(1_000, 5, receiver=node_id(1))[0] == []
-    assert len(news.take(1_000, 5, receiver=node_id(2))[0]) == 1
+def test_alive_update_not_sent_to_its_subject() -> None:
+    queue = UpdateQueue(4)
+    queue.add_alive(info_of(1), info_bytes(info_of(1)))
+    assert queue.take(1_000, 5, receiver=node_id(1))[0] == []
+    assert len(queue.take(1_000, 5, receiver=node_id(2))[0]) == 1
 
 
-def test_in_a_pair_news_that_the_other_lives_is_no_news() -> None:
-    news = UpdateQueue(4)
-    news.add_alive(info_of(1), info_bytes(info_of(1)))
-    news.add_verdict(verdict(2, Status.DEAD, by=9))
-    assert news.take(1_000, 2, receiver=node_id(1))[0] == [verdict(2, Status.DEAD, by=9)]
-    assert len(news.queued) == 1, "the verdict is told again, the introduction is not"
+def test_alive_update_not_sent_in_pair() -> None:
+    queue = UpdateQueue(4)
+    queue.add_alive(info_of(1), info_bytes(info_of(1)))
+    queue.add_verdict(verdict(2, Status.DEAD, by=9))
+    assert queue.take(1_000, 2, receiver=node_id(1))[0] == [verdict(2, Status.DEAD, by=9)]
+    assert len(queue.queued) == 1, "the verdict is sent again, the introduction is not"
 
 
-def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
+def test_rate_allows_burst_then_refill() -> None:
     rate = TokenBucket(per_second=10, burst=5)
     assert sum(rate.take(0) for _ in range(100)) == 5
     assert sum(rate.take(now) for now in range(0, 10_001, 10)) == 100
 
 
 @pytest.mark.parametrize("options", [SwimOptions.lan(), SwimOptions.loopback()])
-def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: SwimOptions) -> None:
+def test_presets_leave_helpers_time_of_direct_ping(options: SwimOptions) -> None:
     assert 2 * options.probe_timeout_ms <= options.probe_period_ms
 
 
@@ -150,6 +150,6 @@ def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: Swim
         ({"helpers": -1}, "helpers = -1"),
     ],
 )
-def test_options_that_cannot_work_are_refused_by_name(knobs: dict[str, int], named: str) -> None:
+def test_invalid_options_refused_by_name(knobs: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         SwimOptions(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind

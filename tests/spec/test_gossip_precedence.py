@@ -1,4 +1,4 @@
-"""Which of two claims about a member wins: the whole rule as one table, and what a node does about claims on itself."""
+"""Precedence of two claims about a member: the rule as one table, and claims about the node itself."""
 
 from itertools import permutations, product
 
@@ -24,7 +24,7 @@ EQUAL = [KNOWN]
 NEWER = [Incarnation(3, 6), Incarnation(4, 0)]
 AGES = {"older": OLDER, "equal": EQUAL, "newer": NEWER}
 
-# claimed, known: what an older, an equal, a newer claim does
+# (claimed, known): outcomes of an older, an equal and a newer claim
 ABOUT_OTHERS = {
     (ALIVE, ALIVE): (NOTHING, NOTHING, REPLACES),
     (ALIVE, SUSPECT): (NOTHING, NOTHING, REPLACES),
@@ -63,50 +63,48 @@ CASES_ABOUT_SELF = [
 ]
 
 
-def test_the_table_here_has_every_pair_of_statuses() -> None:
+def test_table_has_all_pairs_of_statuses() -> None:
     assert set(ABOUT_OTHERS) == set(product(Status, Status))
     assert set(ABOUT_SELF) == set(Status)
 
 
 @pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
-def test_the_table_says_what_a_claim_does(
+def test_claim_outcome_matches_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh(incarnation, claimed, KNOWN, known) is outcome
 
 
 @pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
-def test_a_node_that_hears_a_claim_does_what_the_table_says(
+def test_node_applies_claims_by_table(
     claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     story = Story()
-    story.befriend(1, 2)
-    story.hear_news(1, AliveUpdate(info_of(9, KNOWN.generation, KNOWN.number)))
+    story.add_peers(1, 2)
+    story.receive_updates(1, AliveUpdate(info_of(9, KNOWN.generation, KNOWN.number)))
     if known is not ALIVE:
-        story.hear_news(1, verdict(9, known, by=9 if known is LEFT else 1, generation=3, claim=5))
+        story.receive_updates(1, verdict(9, known, by=9 if known is LEFT else 1, generation=3, claim=5))
     entry = story.entry(9)
     assert entry is not None
     assert (entry.status, entry.incarnation) == (known, KNOWN)
     story.swim._queue.forget(node_id(9))
 
     claim = _claim(9, claimed, incarnation, by=2)
-    story.hear_news(2, claim)
+    story.receive_updates(2, claim)
 
     after = (claimed, incarnation) if outcome is REPLACES else (known, KNOWN)
     assert (entry.status, entry.incarnation) == after
-    assert story.news_about(9) == (None if outcome is NOTHING else claim), (
-        "gossiped further exactly if it changed something"
-    )
+    assert story.queued_update(9) == (None if outcome is NOTHING else claim), "forwarded only if it changed the entry"
 
 
 @pytest.mark.parametrize(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)
-def test_a_node_that_hears_a_claim_about_itself_does_what_the_table_says(
+def test_node_handles_claims_about_itself_by_table(
     claimed: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh_own(incarnation, claimed, KNOWN) is outcome
     story = Story(generation=KNOWN.generation, claim=KNOWN.number)
-    story.befriend(1)
-    story.hear_news(1, _claim(0, claimed, incarnation, by=1))
+    story.add_peers(1)
+    story.receive_updates(1, _claim(0, claimed, incarnation, by=1))
     if outcome is REFUTED:
         assert story.swim.describe().self_info.incarnation > max(incarnation, KNOWN)
     else:
@@ -114,15 +112,15 @@ def test_a_node_that_hears_a_claim_about_itself_does_what_the_table_says(
 
 
 @pytest.mark.parametrize("claimed", list(Status))
-def test_one_that_is_leaving_refutes_nothing_about_itself(claimed: Status) -> None:
+def test_leaving_node_refutes_nothing(claimed: Status) -> None:
     story = Story(generation=3, claim=5)
-    story.befriend(1)
+    story.add_peers(1)
     story.step(LeaveRequested())
-    story.hear_news(1, _claim(0, claimed, Incarnation(3, 6), by=1))
+    story.receive_updates(1, _claim(0, claimed, Incarnation(3, 6), by=1))
     assert story.swim.describe().self_info.incarnation == KNOWN
 
 
-def test_the_order_is_total_so_that_all_nodes_end_with_the_same_claim() -> None:
+def test_claim_order_is_total() -> None:
     claims = [(Incarnation(g, n), s) for g, n, s in product(range(3), range(3), Status)]
     for one, other in product(claims, claims):
         wins = weigh(*one, *other) is REPLACES
@@ -130,7 +128,7 @@ def test_the_order_is_total_so_that_all_nodes_end_with_the_same_claim() -> None:
         assert wins + loses == (one != other)
 
 
-def test_whatever_order_claims_come_in_the_same_one_remains() -> None:
+def test_same_claim_remains_in_any_order() -> None:
     claims = [(Incarnation(1, 0), s) for s in Status] + [(Incarnation(1, 1), ALIVE), (Incarnation(1, 1), SUSPECT)]
     for order in permutations(claims, 4):
         known = order[0]
@@ -141,7 +139,7 @@ def test_whatever_order_claims_come_in_the_same_one_remains() -> None:
 
 
 def _claim(number: int, status: Status, incarnation: Incarnation, by: int) -> Update:
-    """A claim about node `number`; only it can say that it lives or left."""
+    """Return a claim about node `number`. Only the node itself can claim that it is alive or has left."""
     generation, claim = incarnation.generation, incarnation.number
     if status is ALIVE:
         return AliveUpdate(info_of(number, generation, claim))

@@ -1,6 +1,6 @@
-"""Every number of every entry, set to extremes by a hostile leader: operators' commands still work, and all is stored.
+"""Numbers of all entries, set to extremes by a hostile leader: operators' commands still work, and the state is stored.
 
-The entries are made of the record classes, so a new kind or a new number is tested without a change here.
+The entries derive from the record classes, so a new kind or a new number is tested without a change here.
 """
 
 import json
@@ -64,11 +64,11 @@ PERIOD_MS = 30_000
 MASTER, LEAF = destination(0), destination(1)
 ONE, TWO, HOSTILE, GUEST = 1, 2, 3, 9
 OWN_NUMBER = 10_000
-"""The next number of each honest author."""
+"""The next number of each correct author."""
 
 
 def report(server: int, date_ms: int) -> Report:
-    """Of a healthy server, which can publish."""
+    """Return a report of a healthy server that can publish."""
     leaf = LeafStatus(destination(server), healthy=True, uptime_ms=3_600_000, configured_tunnels=4, current_tunnels=4)
     meta = MetaStatus(
         MASTER, PublishConfig.AUTO, publishing=False, last_published_time_ms=0, can_sign_until_s=2**32 - 1
@@ -102,7 +102,7 @@ SAMPLES: tuple[Record, ...] = (
 
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of each number in a JSON document."""
+    """Yield the path of each number in a JSON document."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from paths_of(each, (*path, key))
@@ -123,15 +123,15 @@ def with_number(document: Any, path: tuple[Any, ...], number: float) -> bytes:
 
 
 def hostile_entries(sample: Record) -> Iterator[tuple[str, bytes]]:
-    document = json.loads(encode(sample))  # type: ignore[arg-type]  # every sample is of a kind of the farm's
-    yield "as it is", json.dumps(document).encode()
+    document = json.loads(encode(sample))  # type: ignore[arg-type]  # all samples are kinds of farm entries
+    yield "unchanged", json.dumps(document).encode()
     for path in paths_of(document):
         for number in EXTREMES:
             yield f"{'.'.join(map(str, path))} = {number}", with_number(document, path, number)
 
 
 class Story:
-    """A farm of three, founded and at work; server 3 leads, and is hostile from here on."""
+    """A running farm of three servers; server 3 is the leader, and hostile from here on."""
 
     def __init__(self) -> None:
         self.farm = Farm(BASE_MS, FarmTuning(PERIOD_MS), (node_id(ONE), node_id(TWO), node_id(HOSTILE)))
@@ -143,30 +143,30 @@ class Story:
         self.farm.configure(self.index, 1, ((ONE, TWO, HOSTILE),), (ONE, TWO, HOSTILE))
         self.period(0, (ONE, TWO, HOSTILE))
 
-    def take(self, data: bytes, server: int, number: int | None = None) -> tuple[Change, ...]:
-        """Apply an entry that this server signs."""
+    def apply_signed(self, data: bytes, server: int, number: int | None = None) -> tuple[Change, ...]:
+        """Apply an entry with this server's signature."""
         if number is None:
             number = self.numbers[server] = self.numbers.get(server, OWN_NUMBER) + 1
         self.index += 1
         return self.farm.apply(self.index, 1, self.reader.read(sign_entry(data, key_of(server), CLUSTER_ID, number)))
 
-    def say(self, record: Any, server: int = ONE) -> list[type]:
-        """Apply a record; the kinds of the changes."""
-        return [type(each) for each in self.take(encode(record), server)]
+    def append(self, record: Any, server: int = ONE) -> list[type]:
+        """Apply a record; return the kinds of the changes."""
+        return [type(each) for each in self.apply_signed(encode(record), server)]
 
     def period(self, after_ms: int, servers: tuple[int, ...] = (ONE, TWO)) -> None:
-        """Reports of the servers, and a clock entry."""
+        """Append reports of the servers, and a clock entry."""
         for server in servers:
-            self.say(report(server, BASE_MS + after_ms), server)
-        self.say(Clock(BASE_MS + after_ms, ONE), ONE)
+            self.append(report(server, BASE_MS + after_ms), server)
+        self.append(Clock(BASE_MS + after_ms, ONE), ONE)
 
 
-def broken_by(story: Story) -> list[str]:
-    """What no longer works, after whatever was applied before."""
+def failures_of(story: Story) -> list[str]:
+    """Return the functions that fail after the applied entries."""
     objection = stored_objection(story)
     broken = [] if objection is None else [f"it is not stored: {objection}"]
     try:
-        broken += [name for name, works in commands(story) if not works]
+        broken += [name for name, works in command_results(story) if not works]
     except (ValueError, OverflowError) as error:
         broken.append(f"{type(error).__name__}: {error}")
     if story.farm.state.admitted[HOSTILE].standing is not Standing.EVICTED:
@@ -174,22 +174,22 @@ def broken_by(story: Story) -> list[str]:
     return broken
 
 
-def commands(story: Story) -> Iterator[tuple[str, bool]]:
-    """What an honest operator and honest servers do, and whether it works."""
+def command_results(story: Story) -> Iterator[tuple[str, bool]]:
+    """Yield each command of a correct operator and correct servers, and True if it works."""
     farm, other = story.farm, hash_of(destination(30))
-    yield "evict", ServerEvicted in story.say(Eviction(node_id(HOSTILE), farm.state.rekeying.era + 1, ()))
-    yield "keys replace", story.say(KeyReplacement(farm.state.rekeying.era + 1, ())) == [NewEra]
+    yield "evict", ServerEvicted in story.append(Eviction(node_id(HOSTILE), farm.state.rekeying.era + 1, ()))
+    yield "keys replace", story.append(KeyReplacement(farm.state.rekeying.era + 1, ())) == [NewEra]
     for server in (ONE, TWO):
-        story.say(Removal(server, removed=False))
+        story.append(Removal(server, removed=False))
     new = Admission(node_id(20), "new", key_bytes(20), next_raft_id(farm.state.admitted, node_id(20)))
-    yield "admit", ServerAdmitted in story.say(new)
+    yield "admit", ServerAdmitted in story.append(new)
     for step in (1, 2, 3):
         story.period(step * PERIOD_MS)
     yield "log time", BASE_MS + 3 * PERIOD_MS <= farm.state.log_time_ms <= BASE_MS + 5 * PERIOD_MS
-    yield "exclude", story.say(Exclusion(other, excluded=True)) == [ExclusionChanged]
-    yield "cost", story.say(CostFactor(other, 3)) == [CostFactorChanged]
+    yield "exclude", story.append(Exclusion(other, excluded=True)) == [ExclusionChanged]
+    yield "cost", story.append(CostFactor(other, 3)) == [CostFactorChanged]
     yield "publish", can_publish(story)
-    yield "level raise", story.say(Level(farm.state.level + 1, "0.1.0")) == [LevelRaised]
+    yield "level raise", story.append(Level(farm.state.level + 1, "0.1.0")) == [LevelRaised]
 
 
 def can_publish(story: Story) -> bool:
@@ -200,11 +200,11 @@ def can_publish(story: Story) -> bool:
     planned = plan_publication(
         state, MASTER, publisher, Pace.of_period(1), state.log_time_ms + PERIOD_MS, handed_over=None
     )
-    return planned is not None and PublicationAccepted in story.say(planned.publication, publisher)
+    return planned is not None and PublicationAccepted in story.append(planned.publication, publisher)
 
 
 def stored_objection(story: Story) -> str | None:
-    """Why the state would not load again; None if it does, and is the same."""
+    """Return the reason why the state cannot be loaded; None if it loads as the same state."""
     farm = story.farm
     objection = objection_to_state(farm.state, farm.tuning.period_ms)
     if objection is not None:
@@ -214,43 +214,45 @@ def stored_objection(story: Story) -> str | None:
         stored = b"".join(encode_farm(snapshot))
     except (OverflowError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    # A level above this version's is refused for another reason; no entry of these tests raises it.
+    # A level above the level of this version is refused for another reason; no entry of these tests raises it.
     found = objection_to_snapshot(iter((stored,)))
-    return found or (None if decode_farm_at_once(iter((stored,))).farm == farm.state else "it loads as another state")
+    return found or (
+        None if decode_farm_at_once(iter((stored,))).farm == farm.state else "it loads as a different state"
+    )
 
 
-def broken_by_entries(sample: Record) -> list[str]:
-    """What breaks after one such entry, for each of them; and after all of them in one farm."""
+def failures_of_entries(sample: Record) -> list[str]:
+    """Return the failures after each such entry, and after all of them in one farm."""
     found = []
     together = Story()
     for number, (name, data) in enumerate(hostile_entries(sample)):
         story = Story()
-        story.take(data, HOSTILE, PROOF_NUMBERS[number % len(PROOF_NUMBERS)])
-        together.take(data, HOSTILE, 2**40 + number)
+        story.apply_signed(data, HOSTILE, PROOF_NUMBERS[number % len(PROOF_NUMBERS)])
+        together.apply_signed(data, HOSTILE, 2**40 + number)
         if isinstance(sample, Level) and story.farm.state.level > SUPPORTED_LEVEL:
-            continue  # the next level is right, and the version stops there
-        found += [f"{name}: {each}" for each in broken_by(story)]
+            continue  # the next level is correct, and the version stops there
+        found += [f"{name}: {each}" for each in failures_of(story)]
     if not isinstance(sample, Level):
-        found += [f"all together: {each}" for each in broken_by(together)]
+        found += [f"all together: {each}" for each in failures_of(together)]
     return found
 
 
-def test_every_kind_of_entry_has_a_sample() -> None:
+def test_entry_kinds_all_have_samples() -> None:
     kinds = {each for each in get_args(Record) if each is not Foreign}
     assert {type(each) for each in SAMPLES} == kinds
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda each: type(each).__name__)
-def test_every_sample_is_an_entry_that_counts(sample: Record) -> None:
+def test_sample_entries_are_effective(sample: Record) -> None:
     story = Story()
-    changes = story.take(encode(sample), HOSTILE)  # type: ignore[arg-type]  # as above
+    changes = story.apply_signed(encode(sample), HOSTILE)  # type: ignore[arg-type]  # as above
     assert not any(isinstance(each, EntryWithoutEffect | EntryTooEarly) for each in changes)
     assert story.farm.state.numbers[node_id(HOSTILE)].highest == story.numbers[HOSTILE]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda each: type(each).__name__)
-def test_no_number_of_an_entry_breaks_the_farm(sample: Record) -> None:
-    assert broken_by_entries(sample) == []
+def test_entry_numbers_cannot_break_farm(sample: Record) -> None:
+    assert failures_of_entries(sample) == []
 
 
 REQUESTS = [
@@ -261,35 +263,35 @@ REQUESTS = [
 ]  # fmt: skip
 
 
-def test_no_number_of_a_request_breaks_the_farm() -> None:
+def test_request_numbers_cannot_break_farm() -> None:
     story = Story()
-    story.say(ProducerStart("producer"))
+    story.append(ProducerStart("producer"))
     for number, request in enumerate(REQUESTS):
-        story.take(json.dumps({"request": request}).encode(), HOSTILE, 2**40 + number)
-    assert broken_by(story) == []
+        story.apply_signed(json.dumps({"request": request}).encode(), HOSTILE, 2**40 + number)
+    assert failures_of(story) == []
 
 
-def test_an_era_without_its_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above find a bound that was removed."""
+def test_era_without_step_bound_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above detect a removed bound."""
 
     def any_later(era: int, rekeying: Rekeying, level: int) -> str | None:
         del level
         return None if era > rekeying.era else "begun already"
 
     monkeypatch.setattr(eviction, "_objection_to_era", any_later)
-    broken = broken_by_entries(KeyReplacement(1, ()))
+    broken = failures_of_entries(KeyReplacement(1, ()))
     assert any(each.startswith("rekeying.era = 4294967295: ") for each in broken)
 
 
-def test_an_era_beyond_its_range_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_era_out_of_range_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eviction, "_objection_to_era", lambda *_: None)
     story = Story()
     story.farm.state = replace(story.farm.state, rekeying=Rekeying(2**33))
-    assert any("it is not stored" in each for each in broken_by(story))
+    assert any("it is not stored" in each for each in failures_of(story))
 
 
-def test_a_level_without_its_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_without_step_bound_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "may_raise", lambda *_: True)
     story = Story()
-    story.take(encode(Level(2**16 - 1, "9.9.9")), HOSTILE)
-    assert broken_by(story)
+    story.apply_signed(encode(Level(2**16 - 1, "9.9.9")), HOSTILE)
+    assert failures_of(story)

@@ -1,4 +1,4 @@
-"""Kafka's producers and consumer groups in the farm's state (`bridge.core.state.kafka_clients`)."""
+"""Producers and consumer groups of Kafka in the farm's state (`bridge.core.state.kafka_clients`)."""
 
 from dataclasses import replace
 
@@ -30,23 +30,23 @@ from bridge.core.state.kafka_clients import (
 )
 
 BASE_MS = 1_700_000_000_000
-MEMBER, STRANGER = bytes([1]) * 8, bytes([9]) * 8
+MEMBER, UNKNOWN = bytes([1]) * 8, bytes([9]) * 8
 ALICE, BOB = (principal_hash(b"farm", f"User:{name}") for name in ("alice", "bob"))
 ID = 7
 NEW, DUPLICATE = ProducedStatus.NEW, ProducedStatus.DUPLICATE
 
 
 def clients(sequence: int = 0) -> KafkaClients:
-    """Tables with one producer."""
+    """Return tables with one producer."""
     return KafkaClients({ID: Producer("one", BASE_MS, sequence=sequence)})
 
 
 def admitted(tables: KafkaClients, sequence: int, index: int, epoch: int = 0) -> tuple[KafkaClients, ProducedStatus]:
-    """One more entry of the producer."""
+    """Admit one more entry of the producer."""
     return tables.admit(Produced(ID, epoch, sequence), index, BASE_MS)
 
 
-def test_an_entry_names_its_producer_in_one_spelling() -> None:
+def test_producer_in_entry_has_one_spelling() -> None:
     assert produced_in("kafka:7.0.12") == Produced(7, 0, 12)
     assert str(Produced(7, 0, 12)) == "kafka:7.0.12"
     for text in (
@@ -62,7 +62,7 @@ def test_an_entry_names_its_producer_in_one_spelling() -> None:
         assert produced_in(text) is None
 
 
-def test_the_next_sequence_counts_and_a_copy_is_told_the_place_of_the_first() -> None:
+def test_next_sequence_admitted_and_copy_skipped() -> None:
     tables = clients()
     for sequence in range(3):
         tables, verdict = admitted(tables, sequence, 20 + sequence)
@@ -73,13 +73,13 @@ def test_the_next_sequence_counts_and_a_copy_is_told_the_place_of_the_first() ->
     assert (tables.is_skipped(23), tables.is_skipped(22)) == (True, False)
 
 
-def test_a_sequence_that_overtakes_another_does_not_count_and_leaves_room_for_that() -> None:
+def test_sequence_out_of_order_not_admitted() -> None:
     tables, verdict = admitted(clients(), 1, 20)
     assert verdict is ProducedStatus.OUT_OF_ORDER
     assert admitted(tables, 0, 21)[1] is NEW
 
 
-def test_sequences_begin_again_at_zero() -> None:
+def test_sequences_wrap_to_zero() -> None:
     tables, verdict = admitted(clients(sequence=SEQUENCES - 1), SEQUENCES - 1, 20)
     assert verdict is NEW
     tables, verdict = admitted(tables, 0, 21)
@@ -88,7 +88,7 @@ def test_sequences_begin_again_at_zero() -> None:
     assert tables.producers[ID].index_of(Produced(ID, 0, 0)) == 21
 
 
-def test_a_higher_epoch_begins_at_zero_and_fences_the_one_before() -> None:
+def test_higher_epoch_fences_earlier_one() -> None:
     tables, _ = admitted(clients(sequence=5), 5, 20)
     assert admitted(tables, 6, 21, epoch=1)[1] is ProducedStatus.OUT_OF_ORDER
     tables, verdict = admitted(tables, 0, 21, epoch=1)
@@ -97,7 +97,7 @@ def test_a_higher_epoch_begins_at_zero_and_fences_the_one_before() -> None:
     assert tables.producers[ID].index_of(Produced(ID, 0, 5)) is None
 
 
-def test_of_entries_that_do_not_stand_side_by_side_the_newest_places_are_remembered() -> None:
+def test_indexes_of_latest_runs_are_kept() -> None:
     tables = clients()
     for sequence in range(RUNS_MAX + 1):
         tables, _ = admitted(tables, sequence, 20 + 2 * sequence)
@@ -106,14 +106,14 @@ def test_of_entries_that_do_not_stand_side_by_side_the_newest_places_are_remembe
     assert producer.index_of(Produced(ID, 0, RUNS_MAX)) == 20 + 2 * RUNS_MAX
 
 
-def test_a_producer_that_was_silent_for_a_day_is_unknown_and_goes_when_another_begins() -> None:
+def test_producer_idle_for_day_expires() -> None:
     produced = Produced(ID, 0, 0)
     assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS) is NEW
     assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS + 1) is ProducedStatus.UNKNOWN
     assert set(clients().begun("two", 9, BASE_MS + PRODUCER_EXPIRY_MS + 1).producers) == {9}
 
 
-def test_the_producer_that_was_used_least_recently_makes_room() -> None:
+def test_least_recently_used_producer_dropped() -> None:
     tables = clients()
     for number in range(PRODUCERS_MAX):
         tables = tables.begun(f"more {number}", 100 + number, BASE_MS + 1)
@@ -123,7 +123,7 @@ def test_the_producer_that_was_used_least_recently_makes_room() -> None:
     assert tables.id_of("none") is None
 
 
-def test_the_newest_skipped_entries_are_remembered() -> None:
+def test_latest_skipped_entries_are_kept() -> None:
     tables = clients()
     for index in range(SKIPPED_MAX + 1):
         tables, _ = tables.admit(Produced(ID, 0, 5), 100 + index, BASE_MS)
@@ -132,7 +132,7 @@ def test_the_newest_skipped_entries_are_remembered() -> None:
     assert not tables.is_skipped(100)
 
 
-def test_a_group_too_many_notes_nothing_until_one_is_forgotten() -> None:
+def test_group_beyond_limit_waits_for_expired_one() -> None:
     tables = KafkaClients()
     for number in range(GROUPS_MAX):
         tables = tables.noted(f"group {number}", NotedOffset(1, -1, "", BASE_MS + number))
@@ -147,15 +147,15 @@ def test_a_group_too_many_notes_nothing_until_one_is_forgotten() -> None:
 
 
 class Story:
-    """A farm with one member, and the log that it applies."""
+    """A farm with one member, and its applied log."""
 
     def __init__(self, level: int = KAFKA_LEVEL) -> None:
         self.farm = Farm(BASE_MS, founders=(MEMBER,))
         self.farm.state = replace(self.farm.state, level=level)
         self.index = 0
 
-    def say(self, record: Record, author: bytes | None = MEMBER) -> int:
-        """One more entry."""
+    def append(self, record: Record, author: bytes | None = MEMBER) -> int:
+        """Append one entry, and return its index."""
         self.index += 1
         proof = None if author is None else Author(author, self.index)
         self.farm.apply(self.index, 1, ProvenRecord(record, proof))
@@ -163,120 +163,120 @@ class Story:
 
     @property
     def tables(self) -> KafkaClients:
-        """What the state knows."""
+        """Return the tables of the state."""
         return self.farm.state.kafka
 
 
-def test_a_producers_id_is_the_index_of_its_first_entry() -> None:
+def test_producer_id_is_index_of_its_first_entry() -> None:
     story = Story()
-    story.say(Foreign("any"))
-    index = story.say(ProducerStart("name"))
+    story.append(Foreign("any"))
+    index = story.append(ProducerStart("name"))
     assert story.tables.id_of("name") == index == 2
-    first = story.say(Foreign("any", f"kafka:{index}.0.0"))
-    story.say(Foreign("any", f"kafka:{index}.0.0"))
+    first = story.append(Foreign("any", f"kafka:{index}.0.0"))
+    story.append(Foreign("any", f"kafka:{index}.0.0"))
     assert story.tables.producers[index].index_of(Produced(index, 0, 0)) == first
     assert story.tables.skipped == (first + 1,)
 
 
-@pytest.mark.parametrize("author", [None, STRANGER], ids=["unsigned", "stranger"])
-def test_only_a_member_names_producers_and_notes_offsets(author: bytes | None) -> None:
+@pytest.mark.parametrize("author", [None, UNKNOWN], ids=["unsigned", "unknown"])
+def test_producer_and_offset_need_member_as_author(author: bytes | None) -> None:
     story = Story()
-    index = story.say(ProducerStart("name"))
+    index = story.append(ProducerStart("name"))
     before = story.tables
-    story.say(ProducerStart("other"), author)
-    story.say(GroupOffset("group", 5), author)
-    story.say(Foreign("any", f"kafka:{index}.0.0"), author)
+    story.append(ProducerStart("other"), author)
+    story.append(GroupOffset("group", 5), author)
+    story.append(Foreign("any", f"kafka:{index}.0.0"), author)
     assert story.tables == before
 
 
-def test_below_the_level_none_of_these_entries_has_an_effect() -> None:
+def test_kafka_entries_below_level_ignored() -> None:
     story = Story(KAFKA_LEVEL - 1)
-    story.say(ProducerStart("name"))
-    story.say(GroupOffset("group", 5))
-    story.say(Foreign("any", "kafka:1.0.0"))
+    story.append(ProducerStart("name"))
+    story.append(GroupOffset("group", 5))
+    story.append(Foreign("any", "kafka:1.0.0"))
     assert story.tables == KafkaClients()
 
 
 @pytest.mark.parametrize("level", [KAFKA_LEVEL - 1, KAFKA_LEVEL])
-def test_from_the_level_on_a_copy_of_any_request_is_skipped(level: int) -> None:
+def test_copied_request_skipped_from_level_on(level: int) -> None:
     story = Story(level)
-    story.say(Foreign("any", "client-0-1"), None)
-    copy = story.say(Foreign("any", "client-0-1"), None)
-    story.say(Foreign("any", "client-0-2"), None)
+    story.append(Foreign("any", "client-0-1"), None)
+    copy = story.append(Foreign("any", "client-0-1"), None)
+    story.append(Foreign("any", "client-0-2"), None)
     assert story.tables.skipped == ((copy,) if level == KAFKA_LEVEL else ())
 
 
-def test_an_entry_names_the_user_of_its_producer() -> None:
+def test_entry_names_user_of_its_producer() -> None:
     produced = Produced(7, 0, 12, ALICE)
     assert produced_in(str(produced)) == produced
     for wrong in (ALICE[1:], ALICE.upper(), f"{ALICE}.{ALICE}"):
         assert produced_in(f"kafka:7.0.12.{wrong}") is None
 
 
-def test_a_user_has_one_hash_in_each_farm() -> None:
+def test_user_hash_differs_per_farm() -> None:
     assert len({ALICE, BOB, principal_hash(b"another farm", "User:alice")}) == 3
     assert principal_hash(b"farm", None) == ""
 
 
-def test_another_user_cannot_take_a_sequence_of_a_producer() -> None:
+def test_other_user_cannot_use_producer_sequence() -> None:
     story = Story(BOUNDS_LEVEL)
-    producer = story.say(ProducerStart("name", principal=ALICE))
-    story.say(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
+    producer = story.append(ProducerStart("name", principal=ALICE))
+    story.append(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
     for stolen in (Produced(producer, 0, 1, BOB), Produced(producer, 1, 0, BOB), Produced(producer, 0, 1)):
         assert story.tables.judge(stolen, BASE_MS) is ProducedStatus.FOREIGN
-        taken = story.say(Foreign("stolen", str(stolen)))
+        taken = story.append(Foreign("stolen", str(stolen)))
         assert story.tables.is_skipped(taken)
-    own = story.say(Foreign("alice 1", str(Produced(producer, 0, 1, ALICE))))
+    own = story.append(Foreign("alice 1", str(Produced(producer, 0, 1, ALICE))))
     assert not story.tables.is_skipped(own)
 
 
-def test_below_the_level_a_producer_has_no_owner() -> None:
+def test_producer_below_level_lacks_owner() -> None:
     story = Story(KAFKA_LEVEL)
-    producer = story.say(ProducerStart("name", principal=ALICE))
+    producer = story.append(ProducerStart("name", principal=ALICE))
     assert story.tables.producers[producer].principal == ""
-    story.say(Foreign("an application's", f"kafka:{producer}.0.0.{BOB}"))
+    story.append(Foreign("an application's", f"kafka:{producer}.0.0.{BOB}"))
     assert story.tables.producers[producer].sequence == 0
 
 
-def test_a_producer_without_owner_belongs_to_its_next_user() -> None:
+def test_unowned_producer_belongs_to_next_user() -> None:
     story = Story(KAFKA_LEVEL)
-    producer = story.say(ProducerStart("name"))
+    producer = story.append(ProducerStart("name"))
     story.farm.state = replace(story.farm.state, level=BOUNDS_LEVEL)
-    story.say(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
+    story.append(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
     assert story.tables.judge(Produced(producer, 0, 1, BOB), BASE_MS) is ProducedStatus.FOREIGN
 
 
-def test_another_user_cannot_move_the_offset_of_a_group() -> None:
+def test_other_user_cannot_move_group_offset() -> None:
     story = Story(BOUNDS_LEVEL)
-    story.say(GroupOffset("group", 1, principal=ALICE))
-    story.say(GroupOffset("group", 2, principal=BOB))
+    story.append(GroupOffset("group", 1, principal=ALICE))
+    story.append(GroupOffset("group", 2, principal=BOB))
     assert story.tables.groups["group"].offset == 1
     assert story.tables.group_refusal("group", BASE_MS, Owner(BOB, MEMBER)) == "the group group belongs to another user"
-    story.say(GroupOffset("group", 3, principal=ALICE))
+    story.append(GroupOffset("group", 3, principal=ALICE))
     assert story.tables.groups["group"].offset == 3
 
 
 @pytest.mark.parametrize("offset", [2, 2**31, 2**53 - 1])
-def test_an_offset_beyond_the_end_of_the_log_is_not_noted(offset: int) -> None:
+def test_offset_beyond_log_end_ignored(offset: int) -> None:
     story = Story(BOUNDS_LEVEL)
-    story.say(GroupOffset("group", offset))
+    story.append(GroupOffset("group", offset))
     assert story.tables.groups == {}
-    story.say(GroupOffset("group", 2))
+    story.append(GroupOffset("group", 2))
     assert story.tables.groups["group"].offset == 2
 
 
-def test_a_term_of_a_client_beyond_the_log_is_left_out() -> None:
+def test_client_term_beyond_log_left_out() -> None:
     story = Story(BOUNDS_LEVEL)
-    story.say(GroupOffset("group", 1, 2**31 - 1))
+    story.append(GroupOffset("group", 1, 2**31 - 1))
     assert story.tables.groups["group"].leader_epoch == -1
-    story.say(GroupOffset("group", 1, 1))
+    story.append(GroupOffset("group", 1, 1))
     assert story.tables.groups["group"].leader_epoch == 1
 
 
-def test_a_groups_offset_is_replaced() -> None:
+def test_group_offset_replaced() -> None:
     story = Story()
-    story.say(GroupOffset("group", 5))
-    story.say(GroupOffset("group", 3, 2, "back"))
+    story.append(GroupOffset("group", 5))
+    story.append(GroupOffset("group", 3, 2, "back"))
     assert story.tables.groups == {"group": NotedOffset(3, 2, "back", BASE_MS)}
 
 
@@ -294,7 +294,7 @@ def test_a_groups_offset_is_replaced() -> None:
     ],
     ids=["id", "epoch", "sequence", "runs", "producers", "offset", "groups", "skipped"],
 )
-def test_tables_out_of_bounds_are_objected_to(tables: KafkaClients) -> None:
+def test_tables_out_of_bounds_refused(tables: KafkaClients) -> None:
     state = Farm(BASE_MS, founders=(MEMBER,)).state
     assert objection_to_state(state, 30_000) is None
     assert objection_to_state(replace(state, kafka=tables), 30_000) is not None

@@ -1,4 +1,4 @@
-"""Identities that were admitted and never came: their places are free again, their Raft ids are not."""
+"""Admitted identities without a sign of life: their places are released, their Raft ids are not reused."""
 
 from dataclasses import replace
 
@@ -24,11 +24,11 @@ from tests.authored import AuthoredFarm
 BASE_MS = 1_700_000_000_000
 PERIOD_MS = 30_000
 A, B = (bytes([number]) * 8 for number in (1, 2))
-PHANTOM = b"phantom."
+ABSENT = b"absent.."
 
 
 class Story:
-    """A farm of two founders whose leader writes a clock entry each period."""
+    """A farm of two founders; its leader writes a clock entry each period."""
 
     def __init__(self) -> None:
         self.farm = AuthoredFarm(BASE_MS, founders=(A, B))
@@ -36,7 +36,7 @@ class Story:
         self.index = 0
 
     def apply(self, record: Admission | Clock | Report, by: bytes | None = None) -> tuple[object, ...]:
-        """The next entry, of its own author or of `by`."""
+        """Apply the next entry; `by` is an explicit author."""
         self.index += 1
         if by is None:
             return self.farm.apply(self.index, 1, record)
@@ -45,22 +45,22 @@ class Story:
         return self.farm.apply(self.index, 1, ProvenRecord(record, Author(by, self.index)))
 
     def pass_time(self, duration_ms: int) -> list[AdmissionLapsed]:
-        """What lapses meanwhile."""
-        told: list[AdmissionLapsed] = []
+        """Pass time with clock entries, and return the lapsed admissions."""
+        lapsed: list[AdmissionLapsed] = []
         for _ in range(duration_ms // PERIOD_MS):
             time_ms = self.farm.state.log_time_ms + PERIOD_MS
             self.report(time_ms)
-            told += [each for each in self.apply(Clock(time_ms, 1)) if isinstance(each, AdmissionLapsed)]
-        return told
+            lapsed += [each for each in self.apply(Clock(time_ms, 1)) if isinstance(each, AdmissionLapsed)]
+        return lapsed
 
     def report(self, time_ms: int) -> None:
-        """The founders' clocks have reached this, which lets log time follow."""
+        """Report that the founders' clocks have reached this time, so that log time may follow."""
         for server_id in (1, 2):
             self.apply(report(server_id, time_ms))
 
     @property
     def admitted(self) -> dict[int, Admitted]:
-        """The table."""
+        """Return the table of admitted identities."""
         return dict(self.farm.state.admitted)
 
 
@@ -68,77 +68,77 @@ def report(server_id: int, date_ms: int = BASE_MS) -> Report:
     return Report("farm", date_ms, server_id, RouterStatus(attached=False))
 
 
-def test_an_identity_that_never_comes_alive_loses_its_place_after_the_bound_of_log_time() -> None:
+def test_absent_identity_lapses_after_log_time_bound() -> None:
     story = Story()
-    story.apply(Admission(PHANTOM, "phantom"))
+    story.apply(Admission(ABSENT, "absent"))
     assert story.pass_time(LAPSE_MS) == []
-    assert raft_id_of(story.admitted, PHANTOM) == 3
-    assert story.pass_time(PERIOD_MS) == [AdmissionLapsed(3, PHANTOM, "phantom")]
-    assert raft_id_of(story.admitted, PHANTOM) is None
+    assert raft_id_of(story.admitted, ABSENT) == 3
+    assert story.pass_time(PERIOD_MS) == [AdmissionLapsed(3, ABSENT, "absent")]
+    assert raft_id_of(story.admitted, ABSENT) is None
     assert is_lapsed(story.admitted, 3)
 
 
-@pytest.mark.parametrize("sign", ["a report", "an entry of its own", "a place in the configuration"])
-def test_an_identity_that_came_alive_keeps_its_place_for_good(sign: str) -> None:
+@pytest.mark.parametrize("sign", ["report", "own entry", "configuration"])
+def test_live_identity_never_lapses(sign: str) -> None:
     story = Story()
-    story.apply(Admission(PHANTOM, "newcomer"))
+    story.apply(Admission(ABSENT, "newcomer"))
     match sign:
-        case "a report":
+        case "report":
             story.apply(report(3))
-        case "an entry of its own":
-            story.apply(Admission(B, "b"), by=PHANTOM)
+        case "own entry":
+            story.apply(Admission(B, "b"), by=ABSENT)
         case _:
             story.index += 1
             story.farm.configure(story.index, 1, (), {1, 2, 3})
     assert story.pass_time(3 * LAPSE_MS) == []
-    assert story.admitted[3] == Admitted(PHANTOM, "newcomer")
+    assert story.admitted[3] == Admitted(ABSENT, "newcomer")
 
 
-def test_a_lapsed_raft_id_is_never_given_out_again_and_its_identity_gets_a_new_one() -> None:
+def test_lapsed_raft_id_never_assigned_again() -> None:
     story = Story()
-    story.apply(Admission(PHANTOM, "phantom"))
+    story.apply(Admission(ABSENT, "absent"))
     story.pass_time(LAPSE_MS + PERIOD_MS)
-    assert story.admitted[3].standing is Standing.LAPSED, "the highest id is still known to be used up"
+    assert story.admitted[3].standing is Standing.LAPSED, "the highest id stays assigned"
     assert next_raft_id(story.admitted, b"another.") == 4
-    assert story.apply(Admission(PHANTOM, "phantom")) == (ServerAdmitted(4, PHANTOM, "phantom"),)
+    assert story.apply(Admission(ABSENT, "absent")) == (ServerAdmitted(4, ABSENT, "absent"),)
     story.apply(report(4))
     story.pass_time(2 * PERIOD_MS)
     assert 3 not in story.admitted
     assert is_lapsed(story.admitted, 3)
     assert not is_lapsed(story.admitted, 4)
-    assert not is_lapsed(story.admitted, 5), "it was not given out yet"
+    assert not is_lapsed(story.admitted, 5), "it was not assigned yet"
 
 
-def test_what_a_lapsed_identity_signs_has_no_effect() -> None:
+def test_entries_of_lapsed_identity_ignored() -> None:
     story = Story()
-    story.apply(Admission(PHANTOM, "phantom"))
+    story.apply(Admission(ABSENT, "absent"))
     story.pass_time(LAPSE_MS + PERIOD_MS)
     for record in (report(3), Admission(b"another.", "another")):
-        [told] = story.apply(record, by=PHANTOM)
-        assert isinstance(told, EntryWithoutEffect)
+        [lapsed] = story.apply(record, by=ABSENT)
+        assert isinstance(lapsed, EntryWithoutEffect)
 
 
-def test_two_thousand_phantoms_at_the_pace_of_admissions_use_up_no_places() -> None:
+def test_absent_identities_fill_few_places() -> None:
     story = Story()
     most = 0
     for number in range(2_000):
-        story.apply(Admission(number.to_bytes(8, "big"), f"phantom-{number}"))
+        story.apply(Admission(number.to_bytes(8, "big"), f"absent-{number}"))
         story.pass_time(PERIOD_MS)
         most = max(most, len(story.admitted))
     assert most <= 2 + LAPSE_MS // PERIOD_MS + 2 < ADMITTED_MAX
     assert next_raft_id(story.admitted, b"the next") == 2 + 2_000 + 1
 
 
-def test_time_without_a_leader_is_no_silence_of_the_newcomer() -> None:
+def test_time_without_leader_does_not_lapse_identity() -> None:
     story = Story()
-    story.apply(Admission(PHANTOM, "newcomer"))
+    story.apply(Admission(ABSENT, "newcomer"))
     gap = story.farm.state.log_time_ms + 10 * LAPSE_MS
     story.report(gap)
     assert not [each for each in story.apply(Clock(gap, 1)) if isinstance(each, AdmissionLapsed)]
-    assert raft_id_of(story.admitted, PHANTOM) == 3
+    assert raft_id_of(story.admitted, ABSENT) == 3
 
 
-def test_a_founder_never_lapses() -> None:
+def test_founder_never_lapses() -> None:
     story = Story()
     assert story.pass_time(3 * LAPSE_MS) == []
     assert set(story.admitted) == {1, 2}

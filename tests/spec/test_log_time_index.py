@@ -1,4 +1,4 @@
-"""`LogTimeIndex`: a bisection per stretch of rising times finds the same moments as a scan."""
+"""`LogTimeIndex`: a bisection of each increasing run of times finds the same entries as a scan."""
 
 import pytest
 
@@ -8,7 +8,7 @@ BASE_MS = 1_000_000
 
 
 @pytest.mark.parametrize("turn_back", [False, True])
-def test_last_until_equals_a_scan(*, turn_back: bool) -> None:
+def test_last_until_equals_scan(*, turn_back: bool) -> None:
     moments = LogTimeIndex.from_base(BASE_MS)
     for number in range(1, 40):
         moments.note(number, BASE_MS + 100 * (number % 25 if turn_back else number))
@@ -22,7 +22,7 @@ def test_last_until_equals_a_scan(*, turn_back: bool) -> None:
         assert moments.last_until(time_ms) == scan(time_ms)
 
 
-def test_stored_index_finds_the_turns_back_again() -> None:
+def test_stored_index_restores_decreasing_times() -> None:
     moments = LogTimeIndex.from_base(BASE_MS)
     for index, time_ms in ((1, BASE_MS + 300), (2, BASE_MS + 100), (3, BASE_MS + 200)):
         moments.note(index, time_ms)

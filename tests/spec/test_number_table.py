@@ -1,4 +1,4 @@
-"""Every number of the state has a range, an author, a step and an end, and a recovery resets each kind everywhere."""
+"""Each number of the state has a range, an author, a step and an end. A recovery resets all numbers of each kind."""
 
 from dataclasses import dataclass, replace
 
@@ -16,13 +16,13 @@ from tests.spec.filled_state import filled, places_of
 
 PERIOD_MS = 30_000
 SURVIVOR = bytes(8)
-POISON_TERM, POISON_MS, POISON_INDEX = 2**31 - 1, 4_000_000_000_000, 2**52
+FAR_TERM, FAR_MS, FAR_INDEX = 2**31 - 1, 4_000_000_000_000, 2**52
 LAST_INDEX = 100
 LOG_TIME_MS = 1_767_225_600_000
 
 
 def state_with(changes: dict[str, float] | None = None) -> FarmState:
-    """All tables filled, each number at its least value but for these."""
+    """Return a state with all tables filled; each number has its least value, except these."""
     given = changes or {}
     state: FarmState = filled(FarmState, lambda place: given.get(place, declared(place).least))
     return state
@@ -32,36 +32,36 @@ def undeclared(cls: type) -> list[str]:
     return [place for place in places_of(cls) if place not in NUMBERS]
 
 
-def test_every_number_of_the_state_is_declared() -> None:
+def test_state_numbers_all_declared() -> None:
     assert undeclared(FarmState) == [], "declare these in bridge/core/state/numbers.py"
 
 
-def test_every_declaration_names_a_number_of_the_state() -> None:
+def test_declarations_all_name_state_numbers() -> None:
     assert set(NUMBERS) - set(places_of(FarmState)) == set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Quota:
-    """As someone may add it."""
+    """A table that a developer may add."""
 
     used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _NextState(FarmState):
-    """The state of a later version."""
+    """A state of a later version."""
 
     quotas: tuple[_Quota, ...] = ()
 
 
-def test_a_number_without_a_declaration_is_found() -> None:
+def test_undeclared_number_is_detected() -> None:
     assert "_Quota.used" in undeclared(_NextState)
     with pytest.raises(UndeclaredNumberError, match=r"_Quota\.used"):
         with_numbers(_Quota(), lambda _, value: value)
 
 
 @pytest.mark.parametrize("place", NUMBERS)
-def test_every_declaration_has_an_author_and_an_end(place: str) -> None:
+def test_declarations_have_author_and_end(place: str) -> None:
     number = NUMBERS[place]
     assert number.least < number.most
     assert number.moved_by
@@ -69,7 +69,7 @@ def test_every_declaration_has_an_author_and_an_end(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", NUMBERS)
-def test_a_number_within_its_range_is_stored_and_loads(place: str) -> None:
+def test_number_at_range_ends_is_stored_and_loaded(place: str) -> None:
     number = NUMBERS[place]
     for value in (number.least, number.most):
         state = state_with({place: value} | ({"AuthorNumbers.highest": value} if place.endswith("report") else {}))
@@ -79,30 +79,30 @@ def test_a_number_within_its_range_is_stored_and_loads(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", NUMBERS)
-def test_a_number_out_of_its_range_is_an_objection(place: str) -> None:
+def test_number_out_of_range_refused(place: str) -> None:
     number = NUMBERS[place]
     for value in (number.least - 1, number.most + max(1, number.most // 2)):
         assert objection_to_state(state_with({place: value}), PERIOD_MS) is not None
 
 
-def test_a_number_whose_range_is_removed_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above finds a range that is missing."""
+def test_removed_range_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would detect a missing range."""
     wide = replace(NUMBERS["Rekeying.era"], most=2**70)
     monkeypatch.setitem(NUMBERS, "Rekeying.era", wide)
     assert objection_to_state(state_with({"Rekeying.era": 2**40}), PERIOD_MS) is None
 
 
-def poisoned() -> FarmState:
-    """Each number that a recovery resets lies far beyond where the new cluster begins."""
+def far_state() -> FarmState:
+    """Return a state whose resettable numbers are far beyond the start of the new cluster."""
     values: dict[NumberKind, float] = {
-        NumberKind.TERM: POISON_TERM,
-        NumberKind.CLIENT_TERM: POISON_TERM,
-        NumberKind.INDEX: POISON_INDEX,
-        NumberKind.NEXT_INDEX: POISON_INDEX,
-        NumberKind.LOG_TIME: POISON_MS,
-        NumberKind.CLOCK: POISON_MS,
+        NumberKind.TERM: FAR_TERM,
+        NumberKind.CLIENT_TERM: FAR_TERM,
+        NumberKind.INDEX: FAR_INDEX,
+        NumberKind.NEXT_INDEX: FAR_INDEX,
+        NumberKind.LOG_TIME: FAR_MS,
+        NumberKind.CLOCK: FAR_MS,
         NumberKind.SECOND: 2**32 - 1,
-        NumberKind.SECOND_MS: POISON_MS,
+        NumberKind.SECOND_MS: FAR_MS,
         NumberKind.ERA: 2**32 - 1,
         NumberKind.RAFT_ID: 1,
     }
@@ -111,12 +111,12 @@ def poisoned() -> FarmState:
 
 
 def after(reset: Reset) -> list[tuple[str, NumberKind, float]]:
-    state = recovered(poisoned(), SURVIVOR, reset)
-    assert state.servers, "its own report is kept"
+    state = recovered(far_state(), SURVIVOR, reset)
+    assert state.servers, "the report of the server itself is kept"
     return [(place, declared(place).kind, value) for place, value in numbers_in(state)]
 
 
-def test_recovery_with_terms_reset_leaves_no_old_term() -> None:
+def test_recovery_with_terms_reset_resets_all_terms() -> None:
     left = [
         (place, value)
         for place, kind, value in after(Reset(term=True))
@@ -126,7 +126,7 @@ def test_recovery_with_terms_reset_leaves_no_old_term() -> None:
     assert left == []
 
 
-def test_recovery_with_time_reset_leaves_no_later_time() -> None:
+def test_recovery_with_time_reset_limits_all_times() -> None:
     times = {NumberKind.LOG_TIME, NumberKind.CLOCK}
     left = [
         (place, value)
@@ -136,32 +136,32 @@ def test_recovery_with_time_reset_leaves_no_later_time() -> None:
     assert left == []
 
 
-def test_recovery_with_seconds_reset_leaves_no_second() -> None:
+def test_recovery_with_seconds_reset_resets_all_seconds() -> None:
     seconds = {NumberKind.SECOND, NumberKind.SECOND_MS}
     assert [place for place, kind, value in after(Reset(second=True)) if kind in seconds and value > 0] == []
 
 
-def test_recovery_with_eras_reset_leaves_no_era() -> None:
+def test_recovery_with_eras_reset_resets_all_eras() -> None:
     assert [place for place, kind, value in after(Reset(era=True)) if kind is NumberKind.ERA and value > 0] == []
 
 
-def test_recovery_leaves_no_position_after_the_end_of_the_log() -> None:
+def test_recovery_limits_positions_to_end_of_log() -> None:
     ends = {NumberKind.INDEX: LAST_INDEX, NumberKind.NEXT_INDEX: LAST_INDEX + 1}
     left = [(place, value) for place, kind, value in after(Reset()) if kind in ends and value > ends[kind]]
-    # The id of a producer is a key: it is the index of the entry that began it, so no log has a later one.
+    # The id of a producer is a key: the index of its first entry, so no log has a later id.
     assert [place for place, _ in left] == ["KafkaClients.producers.key"]
 
 
-def test_recovery_without_a_reset_keeps_the_numbers() -> None:
+def test_recovery_without_reset_keeps_numbers() -> None:
     kept = {place: value for place, _, value in after(Reset())}
-    assert kept["NotedOffset.leader_epoch"] == POISON_TERM
-    assert kept["FarmState.log_time_ms"] == POISON_MS
+    assert kept["NotedOffset.leader_epoch"] == FAR_TERM
+    assert kept["FarmState.log_time_ms"] == FAR_MS
     assert kept["Rekeying.era"] == 2**32 - 1
 
 
 @pytest.mark.parametrize("level", [BOUNDS_LEVEL - 1, BOUNDS_LEVEL])
-def test_a_correction_of_log_time_moves_every_log_time(level: int) -> None:
-    before = replace(poisoned(), level=level)
+def test_log_time_correction_moves_all_log_times(level: int) -> None:
+    before = replace(far_state(), level=level)
     after_it = _moved_back(before, 1_000)
     unmoved = {
         place

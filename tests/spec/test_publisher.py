@@ -1,4 +1,4 @@
-"""Which server publishes what and when: the same at every server, with hysteresis, and never nothing."""
+"""Choice of publisher, leaves and publication times: identical on all servers, with hysteresis, never empty."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def inability(state: FarmState, server_id: int) -> Inability | None:
 
 
 def period(log: Log, number: int, **changes: Mapping[str, object]) -> list[object]:
-    """A reporting period: servers 1 and 2 report (with changes `one` and `two`), then the clock entry."""
+    """Append one period: servers 1 and 2 report (with changes `one` and `two`), then comes the clock entry."""
     date_ms = BASE_MS + number * PERIOD_MS - 1_000
     log.append(report(1, date_ms, **changes.get("one", {})), report(2, date_ms, **changes.get("two", {})))
     return list(log.clock(number * PERIOD_MS))
@@ -34,7 +34,7 @@ def period(log: Log, number: int, **changes: Mapping[str, object]) -> list[objec
 # The score
 
 
-def test_an_idle_router_that_has_been_up_for_ten_minutes_has_a_thousand_points() -> None:
+def test_idle_router_up_ten_minutes_scores_a_thousand() -> None:
     assert score(report(1)) == 1_000
 
 
@@ -54,13 +54,11 @@ def test_an_idle_router_that_has_been_up_for_ten_minutes_has_a_thousand_points()
         ({"memory_percent": 40}, 980),
     ],
 )
-def test_what_is_bad_costs_points_in_proportion_and_what_is_unknown_costs_half(
-    changes: dict[str, object], points: int
-) -> None:
+def test_score_reduced_by_bad_or_unknown_figures(changes: dict[str, object], points: int) -> None:
     assert score(report(1, **changes)) == points
 
 
-# Who is able
+# Ability
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,7 @@ def test_what_is_bad_costs_points_in_proportion_and_what_is_unknown_costs_half(
         ({}, None),
     ],
 )
-def test_a_server_that_cannot_or_may_not_sign_is_never_chosen(
-    changes: dict[str, object], reason: Inability | None
-) -> None:
+def test_unable_server_never_chosen(changes: dict[str, object], reason: Inability | None) -> None:
     log = Log()
     date_ms = changes.pop("date_ms", BASE_MS)
     assert isinstance(date_ms, int)
@@ -86,7 +82,7 @@ def test_a_server_that_cannot_or_may_not_sign_is_never_chosen(
     assert log.publisher == (1 if reason is None else None)
 
 
-def test_a_server_that_reports_no_master_is_no_candidate_but_its_leaves_are_listed() -> None:
+def test_server_without_master_is_not_candidate() -> None:
     log = Log()
     log.append(report(1), report(2, masters=()))
     assert inability(log.farm.state, 2) is Inability.NO_KEY
@@ -96,7 +92,7 @@ def test_a_server_that_reports_no_master_is_no_candidate_but_its_leaves_are_list
 # The choice
 
 
-def test_of_equals_the_lower_server_id_publishes() -> None:
+def test_lower_server_id_publishes_among_equals() -> None:
     log = Log()
     log.append(report(3, attached=False), report(2, attached=False))
     log.append(report(2), report(1))
@@ -105,7 +101,7 @@ def test_of_equals_the_lower_server_id_publishes() -> None:
     assert log.publisher == 1
 
 
-def test_a_better_server_takes_over_after_three_clock_entries_in_a_row() -> None:
+def test_better_server_publishes_after_three_clock_entries() -> None:
     log = Log()
     log.append(report(1, **WEAK))
     for number in (1, 2):
@@ -114,7 +110,7 @@ def test_a_better_server_takes_over_after_three_clock_entries_in_a_row() -> None
     assert PublisherChanged(MASTER, 2, 1) in period(log, 3, one=WEAK)
 
 
-def test_a_lead_below_the_margin_never_counts() -> None:
+def test_lead_below_margin_never_counts() -> None:
     log = Log()
     for number in range(1, 20):
         period(log, number, one={"job_lag_ms": 333}, two={})
@@ -122,7 +118,7 @@ def test_a_lead_below_the_margin_never_counts() -> None:
     assert score(report(1, job_lag_ms=333)) == 1_000 - TUNING.margin_points + 1
 
 
-def test_one_good_period_of_the_publisher_starts_the_count_again() -> None:
+def test_good_period_of_publisher_restarts_count() -> None:
     log = Log()
     log.append(report(1, **WEAK))
     for number, changes in enumerate((WEAK, WEAK, {}, WEAK, WEAK), start=1):
@@ -130,14 +126,14 @@ def test_one_good_period_of_the_publisher_starts_the_count_again() -> None:
     assert log.publisher == 1
 
 
-def test_many_reports_within_a_period_count_no_more_than_one() -> None:
+def test_reports_within_period_count_once() -> None:
     log = Log()
     log.append(report(1, **WEAK))
     log.append(*(report(2, BASE_MS + number) for number in range(50)))
     assert log.publisher == 1
 
 
-def test_a_stale_publisher_is_replaced_within_three_periods() -> None:
+def test_stale_publisher_replaced_within_three_periods() -> None:
     log = Log()
     log.append(report(1, BASE_MS + 29_999))
     changes: list[object] = []
@@ -147,14 +143,14 @@ def test_a_stale_publisher_is_replaced_within_three_periods() -> None:
     assert changes == [PublisherChanged(MASTER, 2, 1)]
 
 
-def test_a_publisher_that_becomes_unable_is_replaced_by_the_very_report_that_says_so() -> None:
+def test_unable_publisher_replaced_by_same_report() -> None:
     for changes in ({"attached": False}, {"publish_config": PublishConfig.OFF}, {"can_sign_until_s": None}):
         log = Log()
         log.append(report(1), report(2))
         assert log.append(report(1, **changes)) == [PublisherChanged(MASTER, 2, 1)]
 
 
-def test_publish_config_on_beats_auto_at_once_and_however_healthy_auto_is() -> None:
+def test_publish_config_on_beats_healthy_auto() -> None:
     log = Log()
     log.append(report(1))
     assert log.append(report(2, publish_config=PublishConfig.ON, **WEAK)) == [PublisherChanged(MASTER, 2, 1)]
@@ -163,7 +159,7 @@ def test_publish_config_on_beats_auto_at_once_and_however_healthy_auto_is() -> N
     assert log.publisher == 2
 
 
-def test_no_node_publishes_when_none_is_able() -> None:
+def test_publisher_none_if_all_are_unable() -> None:
     log = Log()
     log.append(report(1), report(2))
     changes = log.clock(10 * PERIOD_MS)
@@ -171,7 +167,7 @@ def test_no_node_publishes_when_none_is_able() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_noise_in_the_figures_does_not_move_the_publisher(seed: int) -> None:
+def test_noise_in_figures_rarely_moves_publisher(seed: int) -> None:
     random = Random(seed)
     log = Log()
     moves = 0
@@ -184,19 +180,19 @@ def test_noise_in_the_figures_does_not_move_the_publisher(seed: int) -> None:
 # The leaves
 
 
-def test_one_entry_per_healthy_destination_is_listed() -> None:
+def test_healthy_destinations_listed_once_each() -> None:
     log = Log()
     log.append(report(1), report(2, destinations=(leaf("b"), leaf("c", healthy=False), leaf("d"))))
     assert sorted(log.leaves) == ["b", "d", "leaf01"]
 
 
-def test_a_destination_served_by_two_routers_is_listed_once_at_the_lower_cost() -> None:
+def test_destination_of_two_routers_listed_at_lower_cost() -> None:
     log = Log()
     log.append(report(1, destinations=(leaf("a", load=1.0),)), report(2, destinations=(leaf("a", load=0.2),)))
     assert log.leaves == {"a": 10}
 
 
-def test_leaves_of_stale_and_unattached_servers_are_not_healthy() -> None:
+def test_leaves_of_stale_or_unattached_servers_unhealthy() -> None:
     log = Log()
     log.append(*(report(server_id) for server_id in (1, 2, 3, 4)))
     log.append(report(3, BASE_MS + PERIOD_MS - 1), report(4, BASE_MS + PERIOD_MS - 1, attached=False))
@@ -205,20 +201,20 @@ def test_leaves_of_stale_and_unattached_servers_are_not_healthy() -> None:
     assert sorted(log.leaves) == ["leaf02", "leaf03"]
 
 
-def test_if_fewer_than_half_are_healthy_all_are_listed_the_healthy_ones_at_the_lower_cost() -> None:
+def test_unhealthy_leaves_listed_if_majority_is_unhealthy() -> None:
     log = Log()
     log.append(report(1), *(report(each, destinations=(leaf(f"leaf0{each}", healthy=False),)) for each in (2, 3)))
     assert log.leaves == {"leaf01": 0, "leaf02": 100, "leaf03": 100}
 
 
-def test_nothing_at_all_is_never_published() -> None:
+def test_empty_structure_never_published() -> None:
     log = Log()
     log.append(report(1, destinations=()))
     assert log.publisher == 1
     assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
 
-def test_cost_rises_with_load_and_with_missing_tunnels() -> None:
+def test_cost_rises_with_load_and_missing_tunnels() -> None:
     assert leaf_load(IDLE, leaf("a")) == 0
     assert leaf_load(IDLE, leaf("a", load=0.5)) == 25
     assert leaf_load(replace(IDLE, job_lag_ms=1_000), leaf("a", load=1.0)) == 80
@@ -226,20 +222,20 @@ def test_cost_rises_with_load_and_with_missing_tunnels() -> None:
     assert leaf_load(replace(IDLE, current_bandwidth_bytes_per_s=500_000), LeafStatus("a", healthy=True)) == 35
 
 
-def test_a_cost_moves_only_by_the_margin() -> None:
+def test_cost_moves_only_by_margin() -> None:
     log = Log()
     for load, cost in ((0.2, 10), (0.38, 10), (0.06, 10), (0.4, 20), (0.3, 20), (0.2, 10)):
         log.append(report(1, destinations=(leaf("a", load=load),)))
         assert log.leaves == {"a": cost}, f"load {load}"
 
 
-def test_at_most_sixteen_leaves_are_listed_the_cheapest_first() -> None:
+def test_sixteen_cheapest_leaves_are_listed() -> None:
     log = Log()
     log.append(report(1, destinations=tuple(leaf(f"leaf{number:02}", load=number / 20) for number in range(20))))
     assert sorted(log.leaves) == [f"leaf{number:02}" for number in range(LEAVES_MAX)]
 
 
-def test_a_newcomer_displaces_a_member_only_at_a_clock_entry_and_if_cheaper_by_the_margin() -> None:
+def test_new_leaf_replaces_listed_one_at_clock_entry() -> None:
     log = Log()
     members = tuple(leaf(f"leaf{number:02}", load=0.5) for number in range(LEAVES_MAX))
     log.append(report(1, destinations=members))
@@ -260,7 +256,7 @@ def test_a_newcomer_displaces_a_member_only_at_a_clock_entry_and_if_cheaper_by_t
 def planned(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> PlannedPublication | None:
     known = log.farm.state.masters.get(MASTER)
     last = None if known is None else known.publication
-    # The story's publishers hand over whatever was accepted, unless it says otherwise.
+    # The publishers of these tests hand over each accepted publication, unless the test sets another one.
     handed_over = last if last is not None and last.server_id == server_id else None
     return plan_publication(log.farm.state, MASTER, server_id, pace, BASE_MS + after_ms, handed_over=handed_over)
 
@@ -272,28 +268,28 @@ def published(log: Log, after_ms: int, server_id: int = 1) -> Publication:
     return plan.publication
 
 
-def test_the_first_publication_waits_for_the_reports_of_one_period() -> None:
+def test_first_publication_waits_one_period() -> None:
     log = Log()
     log.append(report(1), report(2))
     assert planned(log, PACE.gather_ms - 1) is None
     assert planned(log, PACE.gather_ms) is not None
 
 
-def voted(log: Log, *voters: int) -> Log:
-    """The log of a farm with these voters, each with a clock that is right."""
+def with_voters(log: Log, *voters: int) -> Log:
+    """Return the log of a farm with these voters, each with a correct clock."""
     log.farm.state = replace(log.farm.state, clocks=log.farm.state.clocks.configured((voters,)))
     return log
 
 
-def test_the_first_publication_waits_no_longer_once_every_voter_has_reported_healthy_leaves() -> None:
-    log = voted(Log(), 1, 2, 3)
+def test_first_publication_due_when_all_voters_are_healthy() -> None:
+    log = with_voters(Log(), 1, 2, 3)
     log.append(report(1), report(2))
     assert planned(log, 100) is None
     log.append(report(3))
     plan = planned(log, 100)
     assert plan is not None
     assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf02", "leaf03"]
-    # and what changes after it is published with the others' changes
+    # Later changes are published together with other changes
     assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
     log.append(report(2, destinations=(leaf("other"),)))
     assert planned(log, PACE.change_ms - 1) is None
@@ -308,10 +304,10 @@ def test_the_first_publication_waits_no_longer_once_every_voter_has_reported_hea
         {"destinations": (leaf("leaf02"), leaf("another", healthy=False))},
     ],
 )
-def test_the_first_publication_waits_for_a_router_or_leaf_that_may_come_within_the_period(
+def test_first_publication_waits_for_missing_router_or_leaf(
     missing: dict[str, object],
 ) -> None:
-    log = voted(Log(), 1, 2)
+    log = with_voters(Log(), 1, 2)
     log.append(report(1), report(2, **missing))
     assert planned(log, PACE.gather_ms - 1) is None
     assert planned(log, PACE.gather_ms) is not None
@@ -319,14 +315,14 @@ def test_the_first_publication_waits_for_a_router_or_leaf_that_may_come_within_t
     assert planned(log, 100) is not None
 
 
-def test_only_the_chosen_publisher_plans() -> None:
+def test_plan_made_only_by_chosen_publisher() -> None:
     log = Log()
     log.append(report(1), report(2))
     assert planned(log, PACE.gather_ms, server_id=2) is None
     assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
 
-def test_an_unchanged_structure_is_refreshed_after_five_minutes_give_or_take_a_tenth() -> None:
+def test_unchanged_structure_refreshed_every_five_minutes() -> None:
     waits_ms = set()
     for start_ms in range(30_000, 90_000, 1_000):
         log = Log()
@@ -342,7 +338,7 @@ def test_an_unchanged_structure_is_refreshed_after_five_minutes_give_or_take_a_t
     assert len(waits_ms) > 30
 
 
-def test_changes_are_coalesced_and_published_at_most_every_65_seconds() -> None:
+def test_changes_coalesced_for_65_seconds() -> None:
     log = Log()
     log.append(report(1))
     published(log, 30_000)
@@ -353,7 +349,7 @@ def test_changes_are_coalesced_and_published_at_most_every_65_seconds() -> None:
     assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf03", "other"]
 
 
-def test_a_new_publisher_takes_over_at_once() -> None:
+def test_new_publisher_publishes_immediately() -> None:
     log = Log()
     log.append(report(1), report(2))
     published(log, 30_000)
@@ -361,7 +357,7 @@ def test_a_new_publisher_takes_over_at_once() -> None:
     assert published(log, 31_000, server_id=2).server_id == 2
 
 
-def test_the_published_second_rises_even_if_log_time_does_not() -> None:
+def test_published_second_rises_without_log_time() -> None:
     log = Log()
     log.append(report(1), report(2))
     first = published(log, 30_000)
@@ -370,7 +366,7 @@ def test_the_published_second_rises_even_if_log_time_does_not() -> None:
     assert (first.published_s, second.published_s) == (BASE_S + 30, BASE_S + 31)
 
 
-def test_every_entry_has_fifteen_minutes_left_until_the_next_refresh() -> None:
+def test_entries_outlast_next_refresh_by_fifteen_minutes() -> None:
     log = Log()
     log.append(report(1))
     plan = planned(log, 30_000)
@@ -380,7 +376,7 @@ def test_every_entry_has_fifteen_minutes_left_until_the_next_refresh() -> None:
     assert max(entry.end_s for entry in plan.entries) <= plan.publication.published_s + 65_535
 
 
-def test_the_content_hash_ignores_ends_and_order_but_not_costs() -> None:
+def test_content_hash_depends_on_costs_not_order_or_ends() -> None:
     log = Log()
     log.append(report(1), report(2))
     leaves = log.master.leaves
@@ -391,7 +387,7 @@ def test_the_content_hash_ignores_ends_and_order_but_not_costs() -> None:
     assert plan.publication.content_hash == content_hash(leaves)
 
 
-def test_the_pace_of_the_reporting_period_publishes_changes_with_each_period() -> None:
+def test_pace_of_period_publishes_changes_each_period() -> None:
     log = Log(FarmTuning(period_ms=2_000))
     log.append(report(1))
     pace = Pace.of_period(2_000)
@@ -402,15 +398,15 @@ def test_the_pace_of_the_reporting_period_publishes_changes_with_each_period() -
     assert planned(log, 4_000, pace=pace) is not None
 
 
-def test_a_publication_that_was_accepted_and_never_handed_over_is_planned_again_at_once() -> None:
-    # given a publisher whose plan was accepted, and whose process died before it signed
+def test_accepted_but_unsigned_publication_planned_again() -> None:
+    # Given a publisher with an accepted plan, whose process died before it signed
     log = Log()
     log.append(report(1))
     log.clock(40_000)
     accepted = published(log, 40_000)
-    # when it comes back a moment later, then it plans anew, with a later second
+    # When it restarts, then it makes a new plan with a later second
     again = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 41_000, handed_over=None)
     assert again is not None
     assert again.publication.published_s > accepted.published_s
-    # and one that did hand over has nothing to do
+    # And a publisher that has handed over does not make a plan
     assert plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 41_000, handed_over=accepted) is None

@@ -1,4 +1,4 @@
-"""The worked example of docs/explanation/publishing.md, played: its figures are read out of the document."""
+"""Worked example of docs/explanation/publishing.md, executed. The test reads its figures from the document."""
 
 import re
 from functools import cache
@@ -19,13 +19,13 @@ UPTIME_AT_THE_START = {1: 60, 2: 60, 3: 3}
 
 @cache
 def rows() -> dict[int, list[int]]:
-    """The table's cells by server."""
+    """Map each server to its cells of the table."""
     found = re.findall(r"^\| server (\d) \|(.*)\|$", TEXT, flags=re.MULTILINE)
     return {int(name): [int(cell) for cell in cells.split("|")] for name, cells in found}
 
 
 def report_of(server_id: int, after_ms: int = 0) -> Report:
-    """What a server of the table reports, that long after the beginning."""
+    """Return the report of a server of the table, `after_ms` after the beginning."""
     lag, uptime, bandwidth, processor, memory, connections, _, _ = rows()[server_id]
     return report(
         server_id,
@@ -49,7 +49,7 @@ def report_of(server_id: int, after_ms: int = 0) -> Report:
 
 
 def period(log: Log, number: int, *servers: int) -> list[object]:
-    """A reporting period: the servers that live report at 10 (or 40) seconds, then comes the clock entry."""
+    """Append a period: the running servers report 10 seconds after its start, then comes the clock entry."""
     log.append(*(report_of(each, number * PERIOD_MS + REPORTED_AT_MS) for each in servers))
     return list(log.clock((number + 1) * PERIOD_MS))
 
@@ -61,7 +61,7 @@ def published(log: Log, server_id: int, after_ms: int) -> Publication:
     return plan.publication
 
 
-def test_the_figures_of_the_table_are_what_the_code_computes() -> None:
+def test_table_figures_match_code() -> None:
     log = Log()
     log.append(*(report_of(each) for each in rows()))
     assert {server_id: cells[1] for server_id, cells in rows().items()} == UPTIME_AT_THE_START
@@ -71,9 +71,9 @@ def test_the_figures_of_the_table_are_what_the_code_computes() -> None:
     assert log.leaves == {f"leaf{server_id}": cells[-1] for server_id, cells in rows().items()}
 
 
-def test_the_story_goes_as_it_is_told() -> None:
+def test_example_steps_match_code() -> None:
     log = Log()
-    # Hysteresis: server 1 reports first; server 2 leads by 189 and takes over at the third clock entry.
+    # Hysteresis: server 1 reports first; server 2 leads by 189 and becomes the publisher at the third clock entry.
     assert period(log, 0, 1, 2, 3) == []
     assert log.publisher == 1
     assert score(report_of(2)) - score(report_of(1)) == 189
@@ -84,18 +84,18 @@ def test_the_story_goes_as_it_is_told() -> None:
         assert period(log, number, 1, 2, 3) == []
     assert score(report_of(3, 7 * 60_000)) == 957 == score(report_of(2)) + 43
     last = published(log, 2, 600_000)
-    # Staleness: the last report of server 2 is of 10:10; it is fresh at 10:30 and stale at 11:00.
+    # Staleness: the last report of server 2 is from 10:10; it is fresh at 10:30 and stale at 11:00.
     assert period(log, 20, 1, 2, 3) == []
     assert period(log, 21, 1, 3) == [PublisherChanged(MASTER, 3, 2)]
     assert log.farm.state.log_time_ms == BASE_MS + 660_000
     assert sorted(log.leaves) == ["leaf1", "leaf3"]
     assert published(log, 3, 660_000).published_s > last.published_s
-    # Fewer than half: the last report of server 1 is of 10:40; it is stale at 11:30.
+    # Fewer than half: the last report of server 1 is from 10:40; it is stale at 11:30.
     assert period(log, 22, 3) == []
     assert log.leaves == {"leaf3": 4, "leaf2": 108, "leaf1": 137}
 
 
-def test_the_weights_of_the_example_show_as_it_is_told() -> None:
+def test_example_weights_match_code() -> None:
     log = Log()
     period(log, 0, 1, 2, 3)
     log.append(CostFactor(hash_of("leaf3"), 1.5))
@@ -113,7 +113,7 @@ def test_the_weights_of_the_example_show_as_it_is_told() -> None:
     assert log.leaves["leaf1"] == 38
 
 
-def test_of_equal_scores_the_lower_id_takes_over() -> None:
+def test_lower_server_id_publishes_at_equal_scores() -> None:
     log = Log()
     log.append(report_of(2))
     log.append(*(report(each) for each in (3, 1)))
@@ -122,7 +122,7 @@ def test_of_equal_scores_the_lower_id_takes_over() -> None:
     assert changes == [PublisherChanged(MASTER, 1, 2)]
 
 
-def test_the_document_tells_the_same_figures() -> None:
-    told = ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137")
-    for words in (*told, "= 16", "cost of 42", "= 48", "back at 38"):
+def test_document_text_has_figures() -> None:
+    figures = ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137")
+    for words in (*figures, "= 16", "cost of 42", "= 48", "back at 38"):
         assert words in " ".join(TEXT.split()), words

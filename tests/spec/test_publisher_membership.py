@@ -1,4 +1,4 @@
-"""Which sixteen of many leaves are listed: the healthy first, members before newcomers, at every server the same."""
+"""Selection of sixteen leaves: healthy ones first, listed ones before new ones, identical on all servers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,8 +11,8 @@ from bridge.core.state.farm_state import FarmState
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 
-def test_healthy_leaves_take_the_places_of_a_dead_servers_leaves_at_once() -> None:
-    """Sixteen leaves of one server fill the structure; it dies, and five leaves of two others wait outside."""
+def test_healthy_leaves_replace_leaves_of_dead_server() -> None:
+    """Sixteen leaves of a server fill the structure. It dies; five leaves of two other servers are not listed."""
     log = Log()
     log.append(report(1, destinations=tuple(leaf(f"dead{number:02}") for number in range(LEAVES_MAX))))
     assert sorted(log.leaves) == [f"dead{number:02}" for number in range(LEAVES_MAX)]
@@ -25,33 +25,33 @@ def test_healthy_leaves_take_the_places_of_a_dead_servers_leaves_at_once() -> No
     assert [name for name in log.leaves if log.leaves[name] < 100] == ["a", "b", "c", "d"]
 
 
-def test_a_hostile_member_with_sixty_four_leaves_leaves_every_honest_one_its_place() -> None:
-    """Its leaves cost nothing and came first: all sixteen places were its own, and none of the others'."""
+def test_hostile_leaves_do_not_displace_correct_ones() -> None:
+    """Before, the free leaves of a hostile member came first and took all sixteen places."""
     log = Log()
     log.append(report(4, destinations=tuple(leaf(f"hostile{number:02}") for number in range(64))))
     assert len(log.leaves) == LEAVES_MAX
     for server_id in (1, 2, 3):
-        honest = (leaf(f"honest{server_id}a", load=0.9), leaf(f"honest{server_id}b", load=1.0))
-        log.append(report(server_id, destinations=honest))
-    assert {f"honest{server_id}{each}" for server_id in (1, 2, 3) for each in "ab"} <= log.leaves.keys()
+        correct = (leaf(f"correct{server_id}a", load=0.9), leaf(f"correct{server_id}b", load=1.0))
+        log.append(report(server_id, destinations=correct))
+    assert {f"correct{server_id}{each}" for server_id in (1, 2, 3) for each in "ab"} <= log.leaves.keys()
     assert sum(name.startswith("hostile") for name in log.leaves) == LEAVES_MAX // 4
 
 
-def test_a_node_that_claims_the_leaves_of_others_uses_up_its_own_places() -> None:
-    """Counted to the node that claims more, or to the lower Raft id, honest leaves would wait behind hostile ones."""
+def test_claimed_leaves_use_places_of_claimant() -> None:
+    """If a leaf counted for the node with more claims, or the lower Raft id, correct leaves would come last."""
     log = Log()
-    honest = {
-        server_id: tuple(leaf(f"honest{server_id}{each}", load=0.9) for each in "abcd") for server_id in (2, 3, 4)
+    correct = {
+        server_id: tuple(leaf(f"correct{server_id}{each}", load=0.9) for each in "abcd") for server_id in (2, 3, 4)
     }
-    claimed = tuple(replace(each, healthy=False) for leaves in honest.values() for each in leaves)
+    claimed = tuple(replace(each, healthy=False) for leaves in correct.values() for each in leaves)
     log.append(report(1, destinations=(*claimed, *(leaf(f"hostile{number:02}") for number in range(52)))))
-    for server_id, leaves in honest.items():
+    for server_id, leaves in correct.items():
         log.append(report(server_id, destinations=leaves))
-    assert {each.destination for leaves in honest.values() for each in leaves} <= log.leaves.keys()
+    assert {each.destination for leaves in correct.values() for each in leaves} <= log.leaves.keys()
     assert len(log.leaves) == LEAVES_MAX
 
 
-def test_of_more_servers_than_places_each_has_one_at_most() -> None:
+def test_more_servers_than_places_get_one_each() -> None:
     log = Log()
     log.append(
         *(report(server_id, destinations=(leaf(f"{server_id}a"), leaf(f"{server_id}b"))) for server_id in range(1, 21))
@@ -60,7 +60,7 @@ def test_of_more_servers_than_places_each_has_one_at_most() -> None:
     assert len({name[:-1] for name in log.leaves}) == LEAVES_MAX
 
 
-def test_a_server_at_its_limit_exchanges_its_own_leaves_alone() -> None:
+def test_server_at_limit_replaces_only_its_own_leaves() -> None:
     log = Log()
     log.append(report(1, destinations=tuple(leaf(f"one{number:02}", load=0.5) for number in range(8))))
     log.append(report(2, destinations=tuple(leaf(f"two{number:02}", load=0.9) for number in range(8))))
@@ -72,7 +72,7 @@ def test_a_server_at_its_limit_exchanges_its_own_leaves_alone() -> None:
 
 
 def healthy_in(state: FarmState) -> set[str]:
-    """The destinations that count as healthy."""
+    """Return the healthy destinations."""
     return {
         each.destination
         for server in state.serving(MASTER)
@@ -82,17 +82,17 @@ def healthy_in(state: FarmState) -> set[str]:
 
 
 def known_in(state: FarmState) -> set[str]:
-    """All destinations that any node reports."""
+    """Return all destinations that any node reports."""
     return {each.destination for server in state.serving(MASTER) for each in server.report.destinations}
 
 
 def server_of(name: str) -> str:
-    """Who reports a leaf of these stories."""
+    """Return the server that reports a leaf of these tests."""
     return name.partition("-")[0]
 
 
-def eventful(log: Log, random: Random, number: int) -> None:
-    """A period in which servers fall silent, leaves fall ill, and loads wander."""
+def random_period(log: Log, random: Random, number: int) -> None:
+    """Append a period with random missing reports, unhealthy leaves and loads."""
     for server_id in (1, 2, 3):
         if random.random() < 0.2:
             continue
@@ -105,45 +105,45 @@ def eventful(log: Log, random: Random, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_the_list_is_full_within_its_limits_and_healthy_first(seed: int) -> None:
+def test_list_full_within_limits_with_healthy_leaves_first(seed: int) -> None:
     log, random = Log(), Random(seed)
-    ill_listed = 0
+    unhealthy_listed = 0
     for number in range(1, 60):
-        eventful(log, random, number)
+        random_period(log, random, number)
         state = log.farm.state
         listed, healthy, known = set(log.leaves), healthy_in(state), known_in(state)
-        says = f"seed {seed}, period {number}"
-        assert listed <= known, says
-        assert len(listed) <= LEAVES_MAX, says
-        wanted = healthy if 2 * len(healthy) >= len(known) else known
-        own = Counter(server_of(name) for name in wanted)
-        each_may_have = LEAVES_MAX // len(own)
-        assert len(listed) == sum(min(each_may_have, count) for count in own.values()), says
+        label = f"seed {seed}, period {number}"
+        assert listed <= known, label
+        assert len(listed) <= LEAVES_MAX, label
+        eligible = healthy if 2 * len(healthy) >= len(known) else known
+        own = Counter(server_of(name) for name in eligible)
+        per_server = LEAVES_MAX // len(own)
+        assert len(listed) == sum(min(per_server, count) for count in own.values()), label
         places = Counter(server_of(name) for name in listed)
-        assert max(places.values()) <= each_may_have, says
+        assert max(places.values()) <= per_server, label
         for waiting in healthy - listed:
             server_id = server_of(waiting)
-            assert places[server_id] == each_may_have, f"{says}: {waiting} waits though its server has room"
-            ill = {name for name in listed - healthy if server_of(name) == server_id}
-            assert not ill, f"{says}: {ill} are listed while the healthy {waiting} of the same server waits"
-        ill_listed += bool(listed - healthy)
-    assert ill_listed, "the story never came to the point"
+            assert places[server_id] == per_server, f"{label}: {waiting} is not listed, although its server has a place"
+            unhealthy = {name for name in listed - healthy if server_of(name) == server_id}
+            assert not unhealthy, f"{label}: {unhealthy} are listed, but {waiting} of the same server is not"
+        unhealthy_listed += bool(listed - healthy)
+    assert unhealthy_listed, "no period listed an unhealthy leaf"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_second_election_from_the_same_state_changes_nothing_between_clock_entries(seed: int) -> None:
+def test_selection_repeated_between_clock_entries_is_stable(seed: int) -> None:
     log, random = Log(), Random(seed)
     for number in range(1, 30):
-        eventful(log, random, number)
+        random_period(log, random, number)
         again = select_leaves(log.farm.state, MASTER, TUNING, at_clock=False)
         assert again == log.master.leaves, f"seed {seed}, period {number}"
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_choice_does_not_depend_on_the_order_in_which_a_server_holds_its_tables(seed: int) -> None:
+def test_selection_independent_of_table_order(seed: int) -> None:
     log, random = Log(), Random(seed)
     for number in range(1, 20):
-        eventful(log, random, number)
+        random_period(log, random, number)
         state = log.farm.state
         shuffled = list(state.servers.items())
         random.shuffle(shuffled)

@@ -1,4 +1,4 @@
-"""The plan of a configuration change, against what makes it safe: majorities of neighboring steps always meet."""
+"""Plan of a configuration change, tested for safety: majorities of consecutive steps always intersect."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -22,7 +22,7 @@ TIMEOUT_MS = lan().election_timeout_min_ms
 
 @st.composite
 def configurations(draw: st.DrawFn) -> Configuration:
-    """Any that is not joint, of servers 1 to 7, some of which have moved."""
+    """Return a simple (not joint) configuration of servers 1 to 7, some of them at a second address."""
     ids = draw(st.lists(st.integers(1, 7), min_size=1, max_size=7, unique=True))
     count = draw(st.integers(1, len(ids)))
     servers = tuple(Server(number, f"tcp://{number}:{draw(st.integers(1, 2))}") for number in ids)
@@ -30,7 +30,7 @@ def configurations(draw: st.DrawFn) -> Configuration:
 
 
 def quorums(configuration: Configuration) -> list[frozenset[ServerId]]:
-    """Every smallest set of servers that decides in this configuration."""
+    """Return all minimal sets of servers that decide in this configuration."""
     deciding = [frozenset[ServerId]()]
     for servers in filter(None, (configuration.voters, configuration.old_voters)):
         ids = [server.server_id for server in servers]
@@ -40,7 +40,7 @@ def quorums(configuration: Configuration) -> list[frozenset[ServerId]]:
 
 
 def steps(current: Configuration, target: Configuration, joint: JointConsensus) -> list[Configuration] | ChangeRefusal:
-    """All configurations from `current` to `target`, as a leader would append them."""
+    """Return all configurations from `current` to `target`, in the order of the log."""
     step = first_step(current, target, joint=joint, learners=True)
     if isinstance(step, ChangeRefusal):
         return step
@@ -48,35 +48,33 @@ def steps(current: Configuration, target: Configuration, joint: JointConsensus) 
 
 
 @given(configurations(), configurations(), st.sampled_from(JointConsensus))
-def test_each_step_shares_a_server_with_every_majority_of_the_step_before(
+def test_consecutive_steps_have_intersecting_majorities(
     current: Configuration, target: Configuration, joint: JointConsensus
 ) -> None:
-    """So two leaders can not be elected in one term, one by each."""
+    """Otherwise the two configurations could elect two leaders in one term."""
     assert target_refusal(current, target) is None
-    way = steps(current, target, joint)
-    if isinstance(way, ChangeRefusal):
+    path = steps(current, target, joint)
+    if isinstance(path, ChangeRefusal):
         assert joint is JointConsensus.NEVER
-        assert way is ChangeRefusal.MORE_THAN_ONE_SERVER
+        assert path is ChangeRefusal.MORE_THAN_ONE_SERVER
         assert len(current.voter_ids ^ target.voter_ids) > 1
         return
-    assert way[-1] == target
-    for before, after in pairwise(way):
+    assert path[-1] == target
+    for before, after in pairwise(path):
         assert possible_configuration(after)
         assert all(one & other for one in quorums(before) for other in quorums(after))
 
 
 @given(configurations(), configurations())
-def test_no_server_gets_a_vote_before_it_has_caught_up(current: Configuration, target: Configuration) -> None:
-    """Newcomers are exactly the voters that were none before, learners among them."""
+def test_new_voters_must_catch_up_before_voting(current: Configuration, target: Configuration) -> None:
+    """The servers that must catch up are exactly the voters of the target that do not vote now, including learners."""
     expected = target.voter_ids - current.voter_ids
     assert {server.server_id for server in newcomers(current, target)} == expected
 
 
 @given(configurations(), configurations())
-def test_learners_are_refused_where_no_configuration_can_name_them(
-    current: Configuration, target: Configuration
-) -> None:
-    """Whatever else changes."""
+def test_learners_refused_by_protocol_without_learners(current: Configuration, target: Configuration) -> None:
+    """The refusal does not depend on other changes."""
     step = first_step(current, target, joint=JointConsensus.FOR_SEVERAL, learners=False)
     assert (step is ChangeRefusal.NO_LEARNERS) == bool(target.learners)
 
@@ -84,14 +82,14 @@ def test_learners_are_refused_where_no_configuration_can_name_them(
 @given(
     st.lists(st.tuples(st.integers(0, 3 * TIMEOUT_MS), st.integers(0, 30), st.integers(0, 30)), max_size=40),
 )
-def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_ones(
-    happenings: list[tuple[int, int, int]],
+def test_new_server_catches_up_in_short_round_or_is_dropped(
+    changes: list[tuple[int, int, int]],
 ) -> None:
-    """Against the plain rule: rounds end when what was there at their beginning is stored."""
+    """The model is the plain rule: a round ends when all entries that existed at its beginning are stored."""
     options, now, last, progress = lan(), 0, 5, Progress(1)
     catch_up = CatchUp(last, now, began_ms=now)
     goal, began, rounds = last, 0, 1
-    for wait_ms, grows, stores in happenings:
+    for wait_ms, grows, stores in changes:
         now += wait_ms
         last += grows
         progress.reached(min(last, progress.match + stores), last, now)
@@ -112,16 +110,16 @@ def test_a_newcomer_votes_after_a_short_round_and_is_given_up_after_many_long_on
         assert catch_up.round_number <= options.catch_up_rounds
 
 
-def test_of_two_servers_that_change_places_without_joint_consensus_majorities_would_miss_each_other() -> None:
-    """What the rule of one server protects from: {1,2,3} and {1,4,5} can decide by {2,3} and {4,5}."""
+def test_change_of_two_servers_needs_joint_consensus() -> None:
+    """The rule of one server protects from this case: {1,2,3} and {1,4,5} could decide by {2,3} and {4,5}."""
     old = Configuration(tuple(Server(number, "") for number in (1, 2, 3)))
     new = Configuration(tuple(Server(number, "") for number in (1, 4, 5)))
     assert any(not one & other for one in quorums(old) for other in quorums(new))
     assert first_step(old, new, joint=JointConsensus.NEVER, learners=True) is ChangeRefusal.MORE_THAN_ONE_SERVER
 
 
-def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_entry() -> None:
-    """At once, so that no committed log lacks it: a server that joins later knows it from nowhere else."""
+def test_first_leader_appends_configuration_after_no_op() -> None:
+    """Each committed log thus has the configuration, which is the only source for servers that join later."""
     log = Log(RecoveredLog(), Configuration((Server(1, "tcp://1"),)))
     assert not log.names_configuration
     log.append(
@@ -138,7 +136,7 @@ def test_the_first_leader_writes_the_configuration_where_the_no_op_is_another_en
     assert [entry.kind for entry in entries] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
 
 
-def test_the_records_of_the_protocol_stand_between_the_no_op_and_the_first_members() -> None:
+def test_protocol_records_between_no_op_and_members() -> None:
     records = LeaderRecords(head=lambda: b"at noon", controls=lambda: (b"version 1",))
     bench = FetchBench(features=KRAFT, leader_records=records)
     bench.lead()
@@ -149,23 +147,23 @@ def test_the_records_of_the_protocol_stand_between_the_no_op_and_the_first_membe
     assert no_op_head(no_op.data) == configuration_head(members.data) == b"at noon"
 
 
-def test_a_no_op_names_servers_as_the_wire_does() -> None:
-    """Otherwise the leader's own entry would differ from the one that its followers read."""
+def test_no_op_names_servers_like_wire() -> None:
+    """Otherwise the leader's own entry would differ from the entry that its followers decode."""
     bench = FetchBench(leader_records=LeaderRecords(named=lambda server_id: f"server {server_id}"))
     bench.lead()
     named = tuple(f"server {number}" for number in (1, 2, 3))
     assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(named[0], named, named[:2])),)
 
 
-def test_a_leader_whose_log_has_entries_and_no_members_writes_them() -> None:
-    """It may have fetched the no-op of the first leader, and not what follows it."""
+def test_leader_of_log_without_members_appends_them() -> None:
+    """The leader may have fetched the no-op of the first leader, but not the following entries."""
     bench = FetchBench(features=KRAFT, entries=(no_op_entry(1, NoOp(2)),), term=1)
     bench.lead()
     written = bench.raft._replica.log.entries(2, 9, 1_000) or ()
     assert [entry.kind for entry in written] == [EntryKind.NO_OP, EntryKind.CONFIGURATION]
 
 
-def test_voters_that_are_told_at_the_start_never_stand_in_the_log() -> None:
+def test_static_voters_not_written_to_log() -> None:
     bench = FetchBench()
     bench.lead()
     assert bench.raft._replica.log.entries(1, 9, 1_000) == (no_op_entry(1, NoOp(1, (1, 2, 3), (1, 2))),)

@@ -1,4 +1,4 @@
-"""Records and heads of commands that belong to the protocol: replicated like commands, and opaque to the core."""
+"""Protocol-specific records and command heads: replicated like commands, and opaque to the core."""
 
 import pytest
 
@@ -21,7 +21,7 @@ RECORD = b"\x00\x05 KRaftVersion"
 REQUEST_ID = b"123456789012"
 
 
-def test_a_control_record_is_replicated_and_handed_over_like_a_command() -> None:
+def test_control_record_replicated_and_applied() -> None:
     bench = FetchBench(1)
     bench.lead()
     bench.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
@@ -32,16 +32,16 @@ def test_a_control_record_is_replicated_and_handed_over_like_a_command() -> None
     assert applied[-1] == Entry(2, EntryKind.CONTROL, RECORD)
 
 
-def test_a_follower_stores_a_control_record_as_it_came() -> None:
+def test_follower_stores_control_record_unchanged() -> None:
     bench = FetchBench(1)
-    asked = bench.follow(TWO, 2)
+    fetch = bench.follow(TWO, 2)
     record = Entry(2, EntryKind.CONTROL, RECORD)
-    bench.reply(asked, (record,))
+    bench.reply(fetch, (record,))
     assert [entry for persist in bench.all(Persist) for entry in persist.entries] == [record]
 
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
-def test_a_log_without_control_records_takes_none(features: Features) -> None:
+def test_log_without_control_records_refuses_them(features: Features) -> None:
     follower = Bench(1, features=features)
     refused = follower.append(2, LogId(1, 1), (Entry(2, EntryKind.CONTROL, RECORD),))
     assert (refused.success, follower.about.last) == (False, LogId(1, 1))
@@ -51,7 +51,7 @@ def test_a_log_without_control_records_takes_none(features: Features) -> None:
         leader.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
 
 
-def test_a_command_carries_its_request_id_through_the_log() -> None:
+def test_command_keeps_request_id_in_log() -> None:
     bench = Bench(1, features=ZMQ_RAFT)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -61,8 +61,8 @@ def test_a_command_carries_its_request_id_through_the_log() -> None:
     assert [entry.data for entry in append.entries] == [REQUEST_ID + b"x"]
 
 
-def test_a_command_that_lacks_its_head_is_neither_proposed_nor_taken() -> None:
-    """Other implementations die of an entry without it, so none may enter the log."""
+def test_command_without_head_refused() -> None:
+    """Other implementations crash on an entry without a head, so the log must not contain one."""
     follower = Bench(features=ZMQ_RAFT)
     assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID[:-1]),)).success
     assert not follower.append(2, ORIGIN, (Entry.command(2, REQUEST_ID),)).success
@@ -73,7 +73,7 @@ def test_a_command_that_lacks_its_head_is_neither_proposed_nor_taken() -> None:
         leader.step(Proposed(proposal_id=1, commands=(REQUEST_ID + b"x", REQUEST_ID)))
 
 
-def test_a_configuration_keeps_the_head_that_stands_before_it() -> None:
+def test_configuration_keeps_its_head() -> None:
     entry = configuration_entry(1, plain(1, 2, 3), REQUEST_ID)
     assert configuration_head(entry.data) == REQUEST_ID
     assert configuration_in(entry) == plain(1, 2, 3)
@@ -81,12 +81,12 @@ def test_a_configuration_keeps_the_head_that_stands_before_it() -> None:
 
 
 @pytest.mark.parametrize("kept", [*range(3 + len(REQUEST_ID)), -1])
-def test_a_configuration_that_ends_within_its_head_is_refused(kept: int) -> None:
+def test_configuration_cut_within_head_refused(kept: int) -> None:
     with pytest.raises(EntryDataError):
         decode_configuration(configuration_entry(1, plain(1, 2, 3), REQUEST_ID).data[:kept])
 
 
-def test_a_configuration_has_one_head_of_at_most_255_bytes() -> None:
+def test_configuration_head_limited_to_255_bytes() -> None:
     entry = configuration_entry(1, plain(1, 2, 3), REQUEST_ID)
     twice = entry.data[: 3 + len(REQUEST_ID)] + entry.data
     for data in (twice, bytes((255, 254, 0)) + configuration_entry(1, plain(1)).data):
@@ -96,8 +96,8 @@ def test_a_configuration_has_one_head_of_at_most_255_bytes() -> None:
         configuration_entry(1, plain(1, 2, 3), bytes(256))
 
 
-def test_the_first_configuration_of_a_change_carries_the_head_that_was_asked_for() -> None:
-    """ØMQ Raft finds the request of a change by the id in C_old,new; C_new is the leader's own."""
+def test_first_configuration_of_change_has_requested_head() -> None:
+    """ØMQ Raft finds the request of a change by the id in C_old,new; the leader appends C_new without a head."""
     bench = Group()
     bench.become_leader()
     bench.step(ChangeConfiguration(1, plain(3, 4, 5), REQUEST_ID))

@@ -19,7 +19,7 @@ AT = LogId
 def test_term_and_vote_are_updated_on_stable_storage_before_responding() -> None:
     """Persistent state on all servers: (Updated on stable storage before responding to RPCs)."""
     bench = Bench(fast=False)
-    bench.ask(term=1)
+    bench.request_vote(term=1)
     (persist,) = bench.all(Persist)
     (reply,) = bench.all(Send)
     assert persist.hard_state == HardState(1, TWO)
@@ -124,7 +124,7 @@ def test_commit_index_follows_the_leader_only_to_the_last_new_entry() -> None:
 
 def test_vote_request_of_an_older_term_is_refused() -> None:
     """1. Reply false if term < currentTerm."""
-    reply = Bench(term=4).ask(term=3)
+    reply = Bench(term=4).request_vote(term=3)
     assert (reply.granted, reply.term) == (False, 4)
 
 
@@ -132,7 +132,7 @@ def test_vote_request_of_an_older_term_is_refused() -> None:
 def test_the_vote_of_a_term_is_given_once(voted_for: int | None, granted: bool) -> None:  # noqa: FBT001 - a column of the table
     """2. If votedFor is null or candidateId, and candidate's log is up-to-date, grant vote."""
     bench = Bench(term=3, voted_for=TWO if voted_for == 2 else THREE if voted_for == 3 else None)
-    assert bench.ask(term=3, sender=TWO).granted is granted
+    assert bench.request_vote(term=3, sender=TWO).granted is granted
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_later_term_wins_and_then_the_longer_log(
     granted: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """2. ... candidate's log is at least as up-to-date as receiver's log (section 5.4.1)."""
-    assert Bench(*own).ask(term=9, last=candidate).granted is granted
+    assert Bench(*own).request_vote(term=9, last=candidate).granted is granted
 
 
 # Rules for all servers
@@ -219,9 +219,9 @@ def test_granting_a_vote_resets_the_election_timer_and_refusing_one_does_not() -
     bench = Bench(1, 1)
     bench.now = bench.raft.deadline - 1
     due = bench.raft.deadline
-    bench.ask(term=2, last=ORIGIN)
+    bench.request_vote(term=2, last=ORIGIN)
     assert bench.raft.deadline == due
-    bench.ask(term=3, last=AT(2, 1))
+    bench.request_vote(term=3, last=AT(2, 1))
     assert bench.raft.deadline >= bench.now + lan().election_timeout_min_ms
 
 

@@ -27,7 +27,7 @@ def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
     assert persist.hard_state is not None
     assert (persist.hard_state.term, persist.hard_state.voted_for) == (4, None)
     bench = Bench(fast=False)
-    bench.ask(4, AT(9, 3))
+    bench.request_vote(4, AT(9, 3))
     hard_states = [persist.hard_state for persist in bench.all(Persist)]
     assert [(hard_state.term, hard_state.voted_for) for hard_state in hard_states if hard_state is not None] == [
         (4, TWO)
@@ -37,7 +37,7 @@ def test_a_server_that_has_not_voted_in_its_term_has_no_vote() -> None:
 def test_the_vote_of_the_term_before_is_gone_when_the_term_is_raised() -> None:
     """votedFor: candidateId that received vote in current term."""
     bench = Bench(term=3, voted_for=THREE)
-    assert bench.ask(4, AT(9, 3), TWO).granted
+    assert bench.request_vote(4, AT(9, 3), TWO).granted
 
 
 def test_an_entry_has_the_command_and_the_term_in_which_the_leader_took_it() -> None:
@@ -171,9 +171,9 @@ def test_a_candidate_tells_its_term_itself_and_where_its_log_ends() -> None:
 def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_given() -> None:
     """Results: term: currentTerm, for candidate to update itself; voteGranted: true means candidate received vote."""
     bench = Bench(1, 1, term=7)
-    refusal = bench.ask(3)
+    refusal = bench.request_vote(3)
     assert (refusal.term, refusal.granted) == (7, False)
-    vote = bench.ask(8, AT(2, 1))
+    vote = bench.request_vote(8, AT(2, 1))
     assert (vote.term, vote.granted) == (8, True)
     candidate = Bench(1)
     candidate.expire()

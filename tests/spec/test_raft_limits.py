@@ -1,4 +1,4 @@
-"""What bounds a replica: full queues, old entries read back, stale answers, strangers, absurd numbers."""
+"""Limits of a replica: full queues, entries read back, stale replies, peers outside the group, numbers out of range."""
 
 from dataclasses import replace
 
@@ -17,10 +17,10 @@ from consensus.core.replication.progress import MAX_REMEMBERED_REQUESTS, Progres
 from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 
 AT = LogId
-STRANGER = 77
+OUTSIDER = 77
 
 
-def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commit() -> None:
+def test_proposals_above_limit_busy_until_commit() -> None:
     bench = Bench(options=replace(lan(), max_pending_proposals=2))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -43,13 +43,13 @@ def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commi
 
 
 def _append_in_flight(bench: Bench) -> int:
-    """The correlation of the first append with entries to server 2 that has no answer yet."""
+    """Return the correlation of the first unanswered append with entries to server 2."""
     progress = bench.raft._role.current.followers[TWO]  # type: ignore[union-attr] # the bench leads here
     correlations: list[int] = [number for number, sent in progress.in_flight.items() if sent.carries_entries]
     return correlations[0]
 
 
-def test_too_many_bytes_are_refused_as_busy() -> None:
+def test_proposal_bytes_above_limit_are_busy() -> None:
     bench = Bench(options=replace(lan(), max_pending_bytes=200))
     bench.lead()
     bench.propose(b"x" * 150, proposal_id=1)
@@ -57,7 +57,7 @@ def test_too_many_bytes_are_refused_as_busy() -> None:
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=2, outcome=Outcome.BUSY, leader=1)]
 
 
-def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fate() -> None:
+def test_uncommitted_proposal_is_unknown_after_leadership() -> None:
     bench = Bench()
     bench.lead()
     bench.propose(b"x", proposal_id=8)
@@ -65,7 +65,7 @@ def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fa
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=8, outcome=Outcome.UNKNOWN)]
 
 
-def test_entries_that_left_the_tail_are_read_back_for_the_state_machine_in_order() -> None:
+def test_trimmed_entries_read_back_in_order_to_apply() -> None:
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2, max_entries_per_append=3))
     bench.append(term=1, previous=AT(6, 1))
     bench.append(term=1, previous=AT(6, 1), commit=6)
@@ -80,7 +80,7 @@ def test_entries_that_left_the_tail_are_read_back_for_the_state_machine_in_order
     assert bench.about.applied_index == 6
 
 
-def test_entries_that_left_the_tail_are_read_back_for_a_follower_that_lags() -> None:
+def test_trimmed_entries_read_back_for_lagging_follower() -> None:
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
@@ -91,9 +91,12 @@ def test_entries_that_left_the_tail_are_read_back_for_a_follower_that_lags() -> 
     assert (append.previous, len(append.entries)) == (AT(2, 1), 4)
 
 
-def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owed() -> None:
-    """Sent as far as the window allows: entries that are dropped after the read would be read again, without end."""
-    # Given a follower that lags by entries which left the tail, and has confirmed where the logs agree
+def test_entries_read_back_once_while_reply_is_pending() -> None:
+    """The leader sends up to the window.
+
+    Otherwise it would drop the entries after the read, and read them again without end.
+    """
+    # Given a follower that lacks trimmed entries, and has confirmed the last common position
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=1, max_entries_per_append=1, in_flight=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=2)
@@ -102,20 +105,20 @@ def test_entries_are_read_back_once_while_the_answer_to_those_before_them_is_owe
     (probe,) = bench.appends(TWO)
     bench.matched(TWO, probe)
     for index in (3, 4):
-        # When the next entries come back from storage, while it owes an answer to the ones before
+        # When the next entries arrive from storage, while the reply to the previous ones is pending
         (read,) = bench.all(ReadEntries)
         assert read.first == index
         bench.step(EntriesRead(read.request_id, index, suffix(index, 1)))
         # Then they are sent
         (append,) = bench.appends(TWO)
         assert (append.previous.index, len(append.entries)) == (index - 1, 1)
-    # And when the window is full nothing more is read
+    # And when the window is full, the leader reads no more entries
     assert bench.all(ReadEntries) == []
 
 
-def test_a_late_answer_brings_the_retry_of_a_later_request_forward() -> None:
-    """As long as a follower seems unreachable nothing is retried, so the deadline does not count what it owes."""
-    # Given a follower that has not answered the first append in time, and a heartbeat that is under way to it
+def test_late_reply_advances_retry_of_later_request() -> None:
+    """While a follower appears unreachable, the leader does not retry, and the deadline ignores pending replies."""
+    # Given a follower without a timely reply to the first append, and a heartbeat in transfer to it
     bench = Bench(1, options=replace(lan(), heartbeat_ms=300, retry_ms=100))
     bench.lead()
     first, began_ms = bench.appends(TWO)[0], bench.now
@@ -124,14 +127,14 @@ def test_a_late_answer_brings_the_retry_of_a_later_request_forward() -> None:
     (heartbeat,) = bench.appends(TWO)
     assert not heartbeat.entries
     sent_ms = bench.now
-    # When the first append is answered
+    # When the follower replies to the first append
     bench.now += 50
     bench.refused(TWO, first, hint=1)
-    # Then the leader looks after the heartbeat when its answer is overdue, not with the next heartbeat
+    # Then the leader checks the heartbeat when its reply is overdue, not with the next heartbeat
     assert bench.raft.deadline <= sent_ms + 100
 
 
-def test_a_read_whose_range_is_gone_or_that_no_request_waits_for_changes_nothing() -> None:
+def test_unmatched_entries_read_dropped() -> None:
     bench = Bench(*[1] * 6, options=replace(lan(), tail_entries=2))
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=3)
@@ -142,7 +145,7 @@ def test_a_read_whose_range_is_gone_or_that_no_request_waits_for_changes_nothing
     assert (Drop.UNMATCHED_ENTRIES_READ, 1) in bench.about.dropped
 
 
-def test_entries_that_are_not_durable_never_leave_the_tail() -> None:
+def test_entries_not_durable_stay_in_tail() -> None:
     bench = Bench(fast=False, options=replace(lan(), tail_entries=1))
     bench.append(term=1, entries=entries_of(1, 1, 1))
     assert bench.raft._replica.log.tail_first == 1
@@ -150,7 +153,7 @@ def test_entries_that_are_not_durable_never_leave_the_tail() -> None:
     assert bench.raft._replica.log.tail_first == 3
 
 
-def test_a_follower_whose_disk_is_behind_takes_no_more_than_it_can_hold() -> None:
+def test_follower_with_slow_disk_limits_backlog() -> None:
     bench = Bench(fast=False, options=replace(lan(), tail_entries=3))
     bench.append(term=1, entries=entries_of(1, 1, 1))
     reply = bench.append(term=1, previous=AT(3, 1), entries=suffix(4, 1))
@@ -159,7 +162,7 @@ def test_a_follower_whose_disk_is_behind_takes_no_more_than_it_can_hold() -> Non
     assert (Drop.APPEND_BACKLOG_FULL, 1) in bench.about.dropped
 
 
-def test_a_leader_asks_such_a_follower_again_with_the_next_heartbeat_not_at_once() -> None:
+def test_follower_with_backlog_retried_by_heartbeat() -> None:
     bench = Bench()
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0], up_to=0)
@@ -171,7 +174,7 @@ def test_a_leader_asks_such_a_follower_again_with_the_next_heartbeat_not_at_once
     assert len(append.entries) == 1
 
 
-def test_an_answer_counts_once_and_a_foreign_correlation_never() -> None:
+def test_append_reply_counts_once_by_correlation() -> None:
     bench = Bench(1, voters=5)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -183,17 +186,17 @@ def test_an_answer_counts_once_and_a_foreign_correlation_never() -> None:
     assert (Drop.STALE_APPEND_REPLY, 2) in bench.about.dropped
 
 
-def test_a_vote_counts_once_and_a_foreign_correlation_never() -> None:
+def test_vote_counts_once_by_correlation() -> None:
     bench = Bench(voters=5)
     bench.expire()
-    question = bench.raft._role.current.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
-    for correlation in (question, question, question + 50):
+    request = bench.raft._role.current.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
+    for correlation in (request, request, request + 50):
         bench.receive(TWO, VoteReply(term=1, granted=True, correlation=correlation))
     assert bench.is_(Role.CANDIDATE)
     assert (Drop.STALE_VOTE_REPLY, 2) in bench.about.dropped
 
 
-def test_an_answer_for_more_than_was_sent_is_dropped() -> None:
+def test_reply_beyond_request_dropped() -> None:
     bench = Bench(1)
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0], up_to=50)
@@ -201,21 +204,21 @@ def test_an_answer_for_more_than_was_sent_is_dropped() -> None:
     assert (Drop.APPEND_REPLY_BEYOND_REQUEST, 1) in bench.about.dropped
 
 
-def test_answers_of_strangers_change_nothing_not_even_the_term() -> None:
+def test_replies_of_outsiders_do_not_change_term() -> None:
     bench = Bench(1)
     bench.lead()
-    bench.receive(STRANGER, AppendReply(term=99, success=False, next_index=1, correlation=1))
-    bench.receive(STRANGER, VoteReply(term=99, granted=False, correlation=1))
+    bench.receive(OUTSIDER, AppendReply(term=99, success=False, next_index=1, correlation=1))
+    bench.receive(OUTSIDER, VoteReply(term=99, granted=False, correlation=1))
     assert (bench.about.term, bench.about.role) == (2, Role.LEADER)
     assert (Drop.REPLY_OF_NON_MEMBER, 2) in bench.about.dropped
 
 
-def test_a_stranger_with_a_good_log_gets_a_vote_for_the_log_decides_not_membership() -> None:
-    assert Bench(1).ask(term=2, last=AT(1, 1), sender=STRANGER).granted
+def test_outsider_with_current_log_gets_vote() -> None:
+    assert Bench(1).request_vote(term=2, last=AT(1, 1), sender=OUTSIDER).granted
 
 
 @pytest.mark.parametrize("term", [-1, MAX_NUMBER + 1, 2**200])
-def test_terms_out_of_range_are_never_adopted(term: int) -> None:
+def test_terms_out_of_range_never_adopted(term: int) -> None:
     bench = Bench(1)
     bench.receive(TWO, RequestVote(term=term, candidate=TWO, last=AT(1, 1), correlation=1))
     bench.receive(TWO, AppendEntries(term=term, leader=TWO, previous=AT(1, 1), entries=(), commit=0, correlation=1))
@@ -225,7 +228,7 @@ def test_terms_out_of_range_are_never_adopted(term: int) -> None:
     assert bench.about.dropped == ((Drop.TERM_RANGE, 4),)
 
 
-def test_at_the_highest_term_no_server_campaigns_and_nothing_breaks() -> None:
+def test_server_at_highest_term_does_not_campaign() -> None:
     bench = Bench(1, term=MAX_NUMBER)
     for _ in range(3):
         bench.expire()
@@ -235,15 +238,15 @@ def test_at_the_highest_term_no_server_campaigns_and_nothing_breaks() -> None:
 @pytest.mark.parametrize(
     "voters",
     [(), (Server(1, "tcp://a"), Server(1, "tcp://b"))],
-    ids=["no voter", "one server twice"],
+    ids=["no voter", "duplicate"],
 )
-def test_a_configuration_without_voters_or_with_one_twice_is_refused(voters: tuple[Server, ...]) -> None:
+def test_configuration_without_valid_voters_refused(voters: tuple[Server, ...]) -> None:
     bench = Bench()
     assert not bench.append(term=1, entries=[configuration_entry(1, Configuration(voters))]).success
     assert bench.about.configuration == group(3)
 
 
-def test_a_configuration_takes_effect_when_appended_and_is_taken_back_when_truncated() -> None:
+def test_configuration_takes_effect_until_truncated() -> None:
     bench = Bench(1)
     bench.append(term=1, previous=AT(1, 1), entries=[configuration_entry(1, group(5))])
     assert bench.about.configuration == group(5)
@@ -251,7 +254,7 @@ def test_a_configuration_takes_effect_when_appended_and_is_taken_back_when_trunc
     assert bench.about.configuration == group(3)
 
 
-def test_requests_to_a_follower_that_never_answers_are_remembered_within_bounds() -> None:
+def test_requests_to_unresponsive_follower_are_bounded() -> None:
     bench = Bench(voters=3)
     bench.lead()
     bench.matched(THREE, bench.appends(THREE)[0])
@@ -267,7 +270,7 @@ def test_requests_to_a_follower_that_never_answers_are_remembered_within_bounds(
     assert two.in_flight <= MAX_REMEMBERED_REQUESTS
 
 
-def test_a_leader_says_of_no_follower_when_it_answered_before_it_did() -> None:
+def test_contact_time_unknown_before_first_reply() -> None:
     bench = Bench(voters=3)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -276,7 +279,7 @@ def test_a_leader_says_of_no_follower_when_it_answered_before_it_did() -> None:
     assert [each.contact_ms for each in bench.about.followers] == [0, None]
 
 
-def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
+def test_late_reply_of_slow_follower_counts() -> None:
     bench = Bench(voters=3)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -287,7 +290,7 @@ def test_a_late_answer_of_a_slow_follower_still_counts() -> None:
     assert bench.about.followers[0].match == 1
 
 
-def test_the_description_tells_what_the_handshake_with_each_peer_settled() -> None:
+def test_description_has_extensions_of_peers() -> None:
     bench = Bench(pre_vote=None)
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True, transfer=True, configurations=True)))
     bench.step(PeerExtensions(THREE, Extensions()))
@@ -297,14 +300,14 @@ def test_the_description_tells_what_the_handshake_with_each_peer_settled() -> No
     }
 
 
-def test_handshakes_of_endless_peers_are_not_all_remembered() -> None:
+def test_stored_handshakes_are_bounded() -> None:
     bench = Bench()
     for number in range(1_000, 3_000):
         bench.step(PeerExtensions(number, Extensions(pre_vote=True)))
     assert len(bench.about.extensions) <= 256
 
 
-def test_a_clock_that_goes_back_stands_still() -> None:
+def test_clock_going_back_is_ignored() -> None:
     bench = Bench()
     bench.now = 5_000
     bench.append(term=1)
@@ -315,7 +318,7 @@ def test_a_clock_that_goes_back_stands_still() -> None:
     assert due >= 6_000
 
 
-def test_a_recovered_log_may_hold_only_its_tail_in_memory() -> None:
+def test_recovered_log_may_have_only_tail_in_memory() -> None:
     log = Log(
         RecoveredLog(
             runs=(TermRun(1, 1), TermRun(4, 3)), tail_first=6, tail=(Entry.command(3, b"x"),), configurations=()

@@ -1,7 +1,7 @@
-"""The log against a model that a reader can check by eye: a list of entries that were never forgotten.
+"""The log against a simple model: a list that keeps all entries.
 
-What the log forgets (compacted, or trimmed out of memory) it must not answer, or answer truly; all else it must answer
-as the list would.
+For entries that the log has dropped (by compaction, or by trimming the memory), it returns either None or the correct
+result. For all other entries it must return the same as the list.
 """
 
 from hypothesis import settings
@@ -32,7 +32,7 @@ def entry_of(term: int, content: bytes | Configuration) -> Entry:
 
 
 class _LogAndList(RuleBasedStateMachine):
-    """`entries` is the whole log, `start` how much of it the log may have forgotten."""
+    """State machine of hypothesis. `entries` is the whole log; the log may have dropped the first `start` entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _LogAndList(RuleBasedStateMachine):
 
     @initialize(contents=st.lists(CONTENTS, max_size=5))
     def recovered(self, contents: list[bytes | Configuration]) -> None:
-        """The first life left this."""
+        """Start with the entries of an earlier run."""
         self.entries = [entry_of(1 + place // 2, content) for place, content in enumerate(contents)]
         self.log = Log(describe_entries(self.entries), INITIAL)
         self.durable = len(self.entries)
@@ -82,7 +82,7 @@ class _LogAndList(RuleBasedStateMachine):
         kept = self.entries[self.log.tail_first - 1 :]
         over = len(kept) > keep_entries or sum(map(entry_bytes, kept)) > keep_bytes
         assert not over or self.log.tail_first > max(self.durable, self.start), (
-            "only what is not durable stays beyond the limits"
+            "only entries that are not durable may exceed the limits"
         )
 
     @precondition(lambda self: self.durable > self.covered())
@@ -95,7 +95,7 @@ class _LogAndList(RuleBasedStateMachine):
 
     @rule(beyond=st.integers(1, 5), later=st.integers(0, 2))
     def replaced_by_a_snapshot(self, beyond: int, later: int) -> None:
-        """The leader's snapshot goes beyond the log; what it covers is of no interest to the list any more."""
+        """Install a snapshot that ends after the log; the list no longer needs the covered entries."""
         index = max(len(self.entries), self.covered()) + beyond
         term = self.term_of(len(self.entries)) + later or 1
         self.entries += [Entry.command(term, b"?")] * (index - len(self.entries))
@@ -105,13 +105,13 @@ class _LogAndList(RuleBasedStateMachine):
         self.write()
 
     @invariant()
-    def it_ends_where_the_list_ends(self) -> None:
+    def end_equals_end_of_list(self) -> None:
         assert self.log.last == LogId(len(self.entries), self.term_of(len(self.entries)))
         assert self.log.start == LogId(self.start, self.term_of(self.start))
         assert self.log.durable_index == self.durable
 
     @invariant()
-    def it_knows_the_term_of_every_entry_that_it_has(self) -> None:
+    def terms_equal_terms_of_list(self) -> None:
         for index in range(len(self.entries) + 3):
             known = self.start <= index <= len(self.entries)
             assert self.log.term_at(index) == (self.term_of(index) if known else None)
@@ -120,20 +120,20 @@ class _LogAndList(RuleBasedStateMachine):
                 assert self.log.first_of_term_at(index) == self.first_of_term_at(index)
 
     @invariant()
-    def its_configuration_is_the_latest_of_the_list(self) -> None:
+    def configuration_is_latest_of_list(self) -> None:
         assert self.log.configuration == self.configuration_at(len(self.entries))
         for index in range(self.covered(), len(self.entries) + 1):
             assert self.log.configuration_at(index) == self.configuration_at(index)
             changed = sum(self.configuration_at(at) != self.configuration_at(at - 1) for at in self.places_after(index))
-            # The first configuration of a log counts although it repeats what all servers were given at the start.
+            # The first configuration of a log counts, although it repeats the initial one of all servers.
             assert self.log.configurations_after(index) in (changed, changed + 1)
 
     @invariant()
-    def what_is_in_memory_is_what_was_appended(self) -> None:
+    def memory_has_appended_entries(self) -> None:
         first = self.log.tail_first
         assert self.log.entries(first, len(self.entries), 10**9) == tuple(self.entries[first - 1 :])
         assert self.log.entries(first - 1, len(self.entries), 10**9) is None
-        assert first <= max(self.durable, self.start) + 1, "what is not durable could not be read back"
+        assert first <= max(self.durable, self.start) + 1, "entries that are not durable could not be read back"
         assert self.log.tail_bytes == sum(map(entry_bytes, self.entries[first - 1 :]))
 
     def write(self) -> None:
@@ -142,7 +142,7 @@ class _LogAndList(RuleBasedStateMachine):
         self.written.append((self.number, len(self.entries)))
 
     def covered(self) -> int:
-        """Nothing up to here can be truncated: it is in a snapshot, so it is committed."""
+        """Return the last index that cannot be truncated: a snapshot covers it, so it is committed."""
         return 0 if self.log.snapshot is None else self.log.snapshot.last.index
 
     def described(self, index: int, configuration: Configuration) -> SnapshotDescription:
@@ -166,13 +166,13 @@ class _LogAndList(RuleBasedStateMachine):
         return self.base
 
 
-def test_the_log_is_as_a_list_would_have_it() -> None:
-    """Whatever is appended, truncated, compacted, trimmed, installed or made durable, in any order."""
+def test_log_equals_list_model() -> None:
+    """The operations append, truncate, compact, trim, install and persist, in any order."""
     run_state_machine_as_test(_LogAndList, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
 
 
-def test_a_configuration_that_is_said_again_is_no_change() -> None:
-    """A leader appends the configuration in effect as its first entry where it has no no-op."""
+def test_repeated_configuration_is_not_change() -> None:
+    """In a protocol without a no-op, a leader appends the configuration in effect as its first entry."""
     log = Log(describe_entries([configuration_entry(1, plain(1, 2, 3))]), INITIAL)
     log.append((configuration_entry(2, plain(1, 2, 3)), configuration_entry(3, plain(1, 2, 3))))
     assert (log.configuration_index, log.configurations_after(1)) == (1, 0)
@@ -180,8 +180,8 @@ def test_a_configuration_that_is_said_again_is_no_change() -> None:
     assert (log.configuration_index, log.previous_configuration) == (4, plain(1, 2, 3))
 
 
-def test_a_follower_passes_on_the_bytes_of_exactly_the_entries_that_it_appends() -> None:
-    """Of an append that begins with entries which it holds, the rest; they go to the disk as they came."""
+def test_follower_persists_received_bytes_of_new_entries() -> None:
+    """If an append begins with known entries, the disk gets only the bytes of the new ones, unchanged."""
     bench = Bench()
     bench.append(term=1, entries=entries_of(1, 1), sender=TWO)
     more = entries_of(1, 1, 1, 1)

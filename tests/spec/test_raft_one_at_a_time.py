@@ -1,8 +1,8 @@
-"""A leader whose protocol has one request per follower, and no entry without need: ØMQ Raft.
+"""A leader of a protocol with one request per follower, and without unnecessary entries: ØMQ Raft.
 
-The transport of such a protocol sends a request again until it is answered, and a new one ends the old. A follower of
-another make ends if an append begins below its commit index. So the leader asks one thing at a time, and looks for a
-follower that did not answer from its own end on.
+The transport of such a protocol repeats a request until the reply arrives, and a new request cancels the old one. A
+follower of another implementation exits if an append begins below its commit index. So the leader sends one request at
+a time, and probes an unresponsive follower at the end of the leader's log.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ COMMAND = b"123456789012x"
 
 
 def leader_of(*terms: int, committed: int = 0, features: Features = ZMQ_RAFT, options: Options | None = None) -> Bench:
-    """Server 1 leads with entries of these terms, of which it knows the first `committed` to be committed."""
+    """Return server 1 as a leader with entries of these terms, the first `committed` of them known to be committed."""
     bench = Bench(*terms, features=features, options=options)
     if committed:
         term = terms[-1]
@@ -40,28 +40,28 @@ def leader_of(*terms: int, committed: int = 0, features: Features = ZMQ_RAFT, op
 
 
 def follow_up(bench: Bench) -> AppendEntries:
-    """The next append to server 2, when the clock goes on."""
+    """Advance the clock, and return the next append to server 2."""
     while not bench.appends(TWO):
         bench.expire()
     (append,) = bench.appends(TWO)
     return append
 
 
-def test_a_leader_that_knows_its_whole_log_to_be_committed_appends_nothing() -> None:
+def test_leader_of_committed_log_appends_nothing() -> None:
     bench = leader_of(1, 1, committed=2)
     assert (bench.terms, bench.about.commit_index) == ([1, 1], 2)
     heartbeat = follow_up(bench)
     assert (heartbeat.previous, heartbeat.entries, heartbeat.commit) == (LogId(2, 1), (), 2)
 
 
-def test_the_first_leader_of_an_empty_log_appends_nothing() -> None:
+def test_first_leader_of_empty_log_appends_nothing() -> None:
     bench = leader_of()
     assert bench.about.last.index == 0
 
 
 @pytest.mark.parametrize("committed", [0, 1])
-def test_a_leader_with_uncommitted_entries_of_older_terms_appends_a_checkpoint(committed: int) -> None:
-    """Only an entry of its own term may be committed by counting (Raft section 5.4.2)."""
+def test_leader_with_uncommitted_entries_appends_checkpoint(committed: int) -> None:
+    """Only an entry of the leader's own term may be committed by counting (Raft section 5.4.2)."""
     bench = leader_of(1, 1, committed=committed)
     assert bench.terms == [1, 1, 2]
     append = follow_up(bench)
@@ -70,7 +70,7 @@ def test_a_leader_with_uncommitted_entries_of_older_terms_appends_a_checkpoint(c
     assert bench.about.commit_index == 3
 
 
-def test_a_read_makes_a_leader_append_the_checkpoint_that_it_left_out() -> None:
+def test_read_makes_leader_append_checkpoint() -> None:
     bench = leader_of(1, committed=1)
     bench.step(ReadRequested(7))
     assert bench.terms == [1, 2]
@@ -79,7 +79,7 @@ def test_a_read_makes_a_leader_append_the_checkpoint_that_it_left_out() -> None:
     assert bench.all(ReadReady) == [ReadReady(7, 2)]
 
 
-def test_a_change_of_the_members_waits_for_the_checkpoint() -> None:
+def test_membership_change_waits_for_checkpoint() -> None:
     bench = Group(1, features=ZMQ_RAFT)
     bench.append(1, LogId(1, 1), commit=1)
     bench.lead()
@@ -92,7 +92,7 @@ def test_a_change_of_the_members_waits_for_the_checkpoint() -> None:
     assert bench.answers[-1].outcome is ChangeOutcome.COMMITTED
 
 
-def test_one_server_less_is_a_joint_change_as_well() -> None:
+def test_removal_of_one_server_is_joint_change() -> None:
     bench = Group(1, features=ZMQ_RAFT)
     bench.become_leader()
     bench.change(plain(1, 2))
@@ -101,20 +101,20 @@ def test_one_server_less_is_a_joint_change_as_well() -> None:
     assert found == [joint((1, 2, 3), (1, 2)), plain(1, 2)]
 
 
-def test_a_leader_that_inherits_a_committed_joint_configuration_finishes_it() -> None:
+def test_leader_with_committed_joint_configuration_ends_it() -> None:
     changing = Group(1, features=ZMQ_RAFT)
     changing.become_leader()
     changing.step(ChangeConfiguration(1, plain(1, 2)))
     entries = [*entries_of(1), *changing.appended]
-    heir = Group(entries=entries, term=2, features=ZMQ_RAFT)
-    heir.append(2, LogId(len(entries), entries[-1].term), commit=len(entries))
-    heir.lead()
-    heir.store(2, 3)
-    assert heir.configuration == plain(1, 2)
+    successor = Group(entries=entries, term=2, features=ZMQ_RAFT)
+    successor.append(2, LogId(len(entries), entries[-1].term), commit=len(entries))
+    successor.lead()
+    successor.store(2, 3)
+    assert successor.configuration == plain(1, 2)
 
 
-def test_nothing_is_sent_to_a_follower_that_owes_an_answer() -> None:
-    """Neither entries nor heartbeats; what has gathered goes with the next request."""
+def test_follower_gets_one_request_at_a_time() -> None:
+    """The leader sends neither entries nor heartbeats; the collected entries go with the next request."""
     bench = leader_of(1)
     first = follow_up(bench)
     for _ in range(3):
@@ -125,8 +125,8 @@ def test_nothing_is_sent_to_a_follower_that_owes_an_answer() -> None:
     assert len(next_append.entries) == 3
 
 
-def test_a_round_of_reads_waits_for_the_answer_under_way_and_asks_again() -> None:
-    """An answer to what was sent before the read proves nothing."""
+def test_read_round_waits_for_pending_reply() -> None:
+    """The reply to a request sent before the read does not confirm it, so the leader sends another one."""
     bench = leader_of(1)
     bench.matched(TWO, follow_up(bench))
     bench.propose(COMMAND)
@@ -135,13 +135,13 @@ def test_a_round_of_reads_waits_for_the_answer_under_way_and_asks_again() -> Non
     assert not bench.appends(TWO)
     bench.matched(TWO, under_way)
     assert not bench.all(ReadReady)
-    (asked,) = bench.appends(TWO)
-    bench.matched(TWO, asked)
+    (confirmation,) = bench.appends(TWO)
+    bench.matched(TWO, confirmation)
     assert bench.all(ReadReady) == [ReadReady(7, 2)]
 
 
-def silent_follower(features: Features) -> tuple[Bench, list[AppendEntries]]:
-    """What a follower that answers once and then never again is sent in five retry intervals."""
+def appends_to_unresponsive_follower(features: Features) -> tuple[Bench, list[AppendEntries]]:
+    """Return the appends sent in five retry intervals to a follower that replies only once."""
     bench = leader_of(1, features=features)
     sent = [follow_up(bench)]
     bench.matched(TWO, sent[0])
@@ -157,21 +157,21 @@ def silent_follower(features: Features) -> tuple[Bench, list[AppendEntries]]:
     return bench, sent
 
 
-def test_a_follower_that_does_not_answer_is_asked_from_the_end_of_the_log_on() -> None:
-    """It may have stored and committed what it was sent, although its answer was lost."""
-    bench, sent = silent_follower(ZMQ_RAFT)
+def test_unresponsive_follower_probed_from_log_end() -> None:
+    """The follower may have stored and committed the sent entries, although its reply was lost."""
+    bench, sent = appends_to_unresponsive_follower(ZMQ_RAFT)
     probes = [append for append in sent if not append.entries]
     assert probes
     assert all(append.previous.index == bench.about.last.index for append in probes)
 
 
-def test_where_appends_below_the_commit_index_harm_nothing_the_follower_is_asked_from_its_match_index_on() -> None:
-    _, sent = silent_follower(GARLIC_FARM)
+def test_unresponsive_follower_probed_from_match_index() -> None:
+    _, sent = appends_to_unresponsive_follower(GARLIC_FARM)
     probes = [append for append in sent if not append.entries]
     assert any(append.previous.index == sent[0].previous.index + len(sent[0].entries) for append in probes)
 
 
-def test_a_late_answer_to_what_was_taken_for_lost_still_counts() -> None:
+def test_late_reply_to_expired_request_counts() -> None:
     bench = leader_of(1)
     first = follow_up(bench)
     while not bench.appends(TWO) or bench.appends(TWO)[0] is first:
@@ -185,8 +185,8 @@ def test_a_late_answer_to_what_was_taken_for_lost_still_counts() -> None:
 
 
 @pytest.mark.parametrize("follower_has", range(5))
-def test_no_append_ever_begins_below_what_the_follower_has_committed(follower_has: int) -> None:
-    """A follower that holds and committed `follower_has` of the leader's entries is found from above."""
+def test_append_never_below_committed_entries_of_follower(follower_has: int) -> None:
+    """The leader approaches from above a follower that has committed `follower_has` of its entries."""
     bench = leader_of(1, 1, 2, 2, 3)
     append = follow_up(bench)
     while append.previous.index > follower_has:
@@ -195,16 +195,16 @@ def test_no_append_ever_begins_below_what_the_follower_has_committed(follower_ha
     assert append.previous.index == follower_has
 
 
-def given_up(bench: Bench) -> tuple[AppendEntries, AppendEntries]:
-    """The first append to server 2, which does not answer in time, and the probe that took its place."""
+def expired_append_and_probe(bench: Bench) -> tuple[AppendEntries, AppendEntries]:
+    """Return the first append to server 2, which does not reply in time, and the probe sent after it."""
     first = follow_up(bench)
     bench.expire()
     return first, follow_up(bench)
 
 
-def test_a_late_refusal_leaves_the_probe_under_way_which_is_answered_before_the_next_is_asked() -> None:
+def test_late_refusal_waits_for_reply_to_probe() -> None:
     bench = leader_of(1, 1, 1)
-    first, probe = given_up(bench)
+    first, probe = expired_append_and_probe(bench)
     bench.refused(TWO, first, hint=1)
     assert not bench.appends(TWO)
     bench.refused(TWO, probe, hint=1)
@@ -212,9 +212,9 @@ def test_a_late_refusal_leaves_the_probe_under_way_which_is_answered_before_the_
     assert append.previous.index == 0
 
 
-def test_a_late_success_leaves_the_probe_under_way_which_is_answered_before_the_next_is_asked() -> None:
+def test_late_success_waits_for_reply_to_probe() -> None:
     bench = leader_of(1, 1, 1)
-    first, probe = given_up(bench)
+    first, probe = expired_append_and_probe(bench)
     bench.propose(COMMAND)
     bench.matched(TWO, first)
     assert not bench.appends(TWO)
@@ -224,10 +224,10 @@ def test_a_late_success_leaves_the_probe_under_way_which_is_answered_before_the_
 
 
 @pytest.mark.parametrize("is_success", [True, False])
-def test_an_older_answer_does_not_say_where_to_go_on(is_success: bool) -> None:  # noqa: FBT001 - a parameter
-    """What was asked since may have brought the follower further; a server of another make would cut that off."""
+def test_older_reply_does_not_set_next_index(is_success: bool) -> None:  # noqa: FBT001 - a parameter
+    """A later request may have extended the follower's log; another implementation would cut that part."""
     bench = leader_of(1, 1, 1)
-    first, probe = given_up(bench)
+    first, probe = expired_append_and_probe(bench)
     if is_success:
         bench.matched(TWO, first)
         assert bench.about.commit_index == 4
@@ -244,17 +244,17 @@ def test_an_older_answer_does_not_say_where_to_go_on(is_success: bool) -> None: 
     assert append.previous.index == (4 if is_success else 1)
 
 
-def reads_entries_back() -> tuple[Bench, ReadEntries]:
-    """A leader that has the disk read what server 2 lacks."""
+def leader_reading_entries() -> tuple[Bench, ReadEntries]:
+    """Return a leader whose disk reads the entries that server 2 lacks."""
     bench = leader_of(1, 1, 1, options=replace(lan(), tail_entries=1))
     bench.refused(TWO, follow_up(bench), hint=1)
     (read,) = bench.all(ReadEntries)
     return bench, read
 
 
-def test_a_round_of_reads_goes_with_the_entries_that_the_disk_reads() -> None:
-    """With a heartbeat under way they could not be sent and would be read again, for each round."""
-    bench, read = reads_entries_back()
+def test_read_round_sent_with_entries_from_disk() -> None:
+    """With a heartbeat in transfer the entries could not be sent, and would be read again for each round."""
+    bench, read = leader_reading_entries()
     bench.step(ReadRequested(7))
     assert not bench.appends(TWO)
     bench.step(EntriesRead(read.request_id, 1, entries_of(1, 1, 1)))
@@ -262,8 +262,8 @@ def test_a_round_of_reads_goes_with_the_entries_that_the_disk_reads() -> None:
     assert len(append.entries) == 3
 
 
-def test_entries_that_come_from_the_disk_too_late_are_read_again_behind_the_heartbeat() -> None:
-    bench, read = reads_entries_back()
+def test_entries_from_slow_disk_read_again_after_heartbeat() -> None:
+    bench, read = leader_reading_entries()
     heartbeat = follow_up(bench)
     assert not heartbeat.entries
     bench.step(EntriesRead(read.request_id, 1, entries_of(1, 1, 1)))
@@ -273,8 +273,8 @@ def test_entries_that_come_from_the_disk_too_late_are_read_again_behind_the_hear
     assert len(bench.all(ReadEntries)) == 1
 
 
-def test_a_commit_index_is_told_with_the_entries_that_the_disk_reads() -> None:
-    """(A heartbeat for each would keep a follower that catches up from ever getting its entries.)."""
+def test_commit_index_sent_with_entries_from_disk() -> None:
+    """With one heartbeat per commit, a follower that catches up would never receive its entries."""
     bench = leader_of(1, 1, 1, options=replace(lan(), tail_entries=1, commit_notice_ms=0))
     (probe,), (waiting,) = bench.appends(TWO), bench.appends(THREE)
     bench.refused(TWO, probe, hint=1)
@@ -291,13 +291,13 @@ def test_a_commit_index_is_told_with_the_entries_that_the_disk_reads() -> None:
 
 
 def chunks(bench: Bench) -> list[InstallSnapshot]:
-    """The chunks of a snapshot that were sent to server 2."""
+    """Return the snapshot chunks for server 2."""
     sent = [send.message for send in bench.all(Send) if send.recipient == TWO]
     return [message for message in sent if isinstance(message, InstallSnapshot)]
 
 
-def sends_snapshot() -> tuple[Bench, ReadSnapshot]:
-    """A leader that has the disk read the snapshot that server 2 lacks."""
+def leader_reading_snapshot() -> tuple[Bench, ReadSnapshot]:
+    """Return a leader whose disk reads the snapshot that server 2 lacks."""
     bench = leader_of(1, 1, committed=2)
     bench.step(SnapshotWanted(2))
     bench.step(SnapshotTaken(SnapshotDescription(LogId(2, 1), group(3), 4, 0), 3))
@@ -306,8 +306,8 @@ def sends_snapshot() -> tuple[Bench, ReadSnapshot]:
     return bench, read
 
 
-def test_a_chunk_goes_before_a_round_of_reads_and_takes_it_along() -> None:
-    bench, read = sends_snapshot()
+def test_chunk_sent_before_read_round() -> None:
+    bench, read = leader_reading_snapshot()
     bench.step(ReadRequested(7))
     assert not bench.appends(TWO)
     bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"abcd", done=True))
@@ -315,9 +315,9 @@ def test_a_chunk_goes_before_a_round_of_reads_and_takes_it_along() -> None:
     assert chunk.done
 
 
-def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_heartbeat() -> None:
-    """(Until then nothing is due: the leader does not turn in circles.)."""
-    bench, read = sends_snapshot()
+def test_chunk_from_slow_disk_read_again_after_heartbeat() -> None:
+    """Until then no deadline is due, so the leader does not loop."""
+    bench, read = leader_reading_snapshot()
     heartbeat = follow_up(bench)
     bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"abcd", done=True))
     assert not chunks(bench)
@@ -326,8 +326,8 @@ def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_hear
     assert len(bench.all(ReadSnapshot)) == 1
 
 
-def test_a_late_answer_to_a_chunk_leaves_the_probe_under_way_which_is_answered_before_the_next_chunk() -> None:
-    bench, read = sends_snapshot()
+def test_late_chunk_reply_waits_for_reply_to_probe() -> None:
+    bench, read = leader_reading_snapshot()
     bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"ab", done=False))
     (chunk,) = chunks(bench)
     probe = follow_up(bench)

@@ -1,4 +1,4 @@
-"""The six policies around elections: one time each, one default, and the relations that keep them safe."""
+"""The six policies for elections: one time each, with a default, and the relations that keep them safe."""
 
 from dataclasses import fields, replace
 
@@ -28,20 +28,20 @@ DEFAULTS = {
 
 
 def with_time(name: str, time_ms: int, *, lease_clock_bound_ms: int | None = None) -> Options:
-    """The options of a LAN with a time of one policy."""
+    """Return the options of a LAN with this time for one policy."""
     return replace(lan(), policies=PolicyTimes(**{name: time_ms}), lease_clock_bound_ms=lease_clock_bound_ms)
 
 
 def times(options: Options) -> dict[str, int]:
-    """The time of each policy."""
+    """Return the time of each policy."""
     return {name: getattr(options, name) for name in NAMES}
 
 
-def test_policy_times_are_derived_from_the_minimum() -> None:
+def test_policy_times_are_derived_from_minimum() -> None:
     assert times(lan()) == DEFAULTS
 
 
-def test_policy_times_follow_a_replaced_minimum() -> None:
+def test_policy_times_follow_replaced_minimum() -> None:
     doubled = replace(lan(), election_timeout_min_ms=2_000)
     assert times(doubled) == {name: 2 * time_ms for name, time_ms in DEFAULTS.items()} | {"sign_of_life_ms": 666}
 
@@ -51,15 +51,15 @@ def test_policy_time_leaves_other_times_unchanged(name: str) -> None:
     assert times(with_time(name, 700)) == DEFAULTS | {name: 700}
 
 
-def test_stickiness_changes_only_the_derived_lease() -> None:
+def test_stickiness_changes_only_derived_lease() -> None:
     assert times(with_time("leader_stickiness_ms", 700)) == DEFAULTS | {"leader_stickiness_ms": 700, "lease_ms": 700}
 
 
-def test_stickiness_ends_the_refusal_of_candidates() -> None:
+def test_stickiness_ends_refusal_of_candidates() -> None:
     bench = Bench(1, options=with_time("leader_stickiness_ms", 400))
     bench.append(term=2, previous=AT(1, 1))
-    assert not bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=399).granted
-    assert bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=1).granted
+    assert not bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=399).granted
+    assert bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=1).granted
 
 
 def test_check_quorum_time_ends_leadership() -> None:
@@ -71,7 +71,7 @@ def test_check_quorum_time_ends_leadership() -> None:
     assert bench.now - began_ms == 400
 
 
-def test_lease_ends_after_its_time_less_the_bound() -> None:
+def test_lease_ends_after_its_time_less_bound() -> None:
     bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100))
     bench.lead()
     leader = bench.raft._role.as_leader
@@ -98,14 +98,14 @@ def test_stall_timeout_ends_leadership() -> None:
 
 
 @pytest.mark.parametrize(("round_ms", "caught_up"), [(499, False), (500, True)])
-def test_catch_up_round_time_limits_the_last_round(round_ms: int, *, caught_up: bool) -> None:
+def test_catch_up_round_time_limits_last_round(round_ms: int, *, caught_up: bool) -> None:
     server = CatchUp(goal=1, asked_ms=0, began_ms=0)
     options = with_time("catch_up_round_ms", round_ms)
     assert server.check(Progress(next=2, match=1), last_index=5, now=500, options=options) is None
     assert server.caught_up is caught_up
 
 
-def test_sign_of_life_time_spaces_fetches_of_a_writer() -> None:
+def test_sign_of_life_time_spaces_fetches_of_writer() -> None:
     bench = FetchBench(1, fast=False, options=with_time("sign_of_life_ms", 200))
     fetch = bench.follow()
     bench.reply(fetch, entries_of(1, 1)[1:])
@@ -133,12 +133,12 @@ def test_sign_of_life_time_spaces_fetches_of_a_writer() -> None:
         (PolicyTimes(catch_up_round_ms=0), "at least 1"),
     ],
 )
-def test_policy_times_that_contradict_are_rejected(policies: PolicyTimes, text: str) -> None:
+def test_contradictory_policy_times_are_rejected(policies: PolicyTimes, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         replace(lan(), policies=policies, lease_clock_bound_ms=50)
 
 
-def test_lease_of_a_peer_with_less_stickiness_is_not_used() -> None:
+def test_lease_of_peer_with_less_stickiness_is_not_used() -> None:
     bench = Bench(options=with_time("lease_ms", 600, lease_clock_bound_ms=100))
     bench.lead()
     bench.step(PeerExtensions(TWO, Extensions(lease_ms=599)))

@@ -1,4 +1,4 @@
-"""Servers that disrupt, and what keeps them from it: stickiness (section 6), check-quorum, pre-vote (thesis 9.6)."""
+"""Disruptive servers, and the protection from them: stickiness (section 6), check-quorum, pre-vote (thesis 9.6)."""
 
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.events import DeadlineReached, PeerExtensions
@@ -11,25 +11,25 @@ from tests.spec.raft_bench import THREE, TWO, Bench, group
 AT = LogId
 
 
-def test_vote_requests_are_ignored_within_the_minimum_election_timeout_of_a_leaders_word() -> None:
-    """If a server receives a RequestVote within the minimum election timeout of hearing from a leader ..."""
+def test_vote_requests_ignored_while_leader_is_in_contact() -> None:
+    """Quote: "… within the minimum election timeout of hearing from a current leader …"."""
     bench = Bench(1)
     bench.append(term=2, previous=AT(1, 1))
-    assert bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=999).granted is False
+    assert bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=999).granted is False
     assert bench.about.term == 2
-    assert bench.ask(term=9, last=AT(5, 2), sender=THREE, after_ms=1).granted is True
+    assert bench.request_vote(term=9, last=AT(5, 2), sender=THREE, after_ms=1).granted is True
 
 
-def test_a_leader_ignores_vote_requests() -> None:
-    """... it does not update its term or grant its vote."""
+def test_leader_ignores_vote_requests() -> None:
+    """Quote: "… it does not update its term or grant its vote"."""
     bench = Bench(1)
     bench.lead()
-    assert not bench.ask(term=9, last=AT(50, 8), sender=THREE).granted
+    assert not bench.request_vote(term=9, last=AT(50, 8), sender=THREE).granted
     assert bench.is_(Role.LEADER)
 
 
-def test_a_leader_without_an_answer_from_a_majority_resigns_and_tells_its_clients() -> None:
-    """(Check-quorum: a leader that was cut off must not keep its clients waiting.)."""
+def test_leader_without_majority_replies_resigns() -> None:
+    """Check-quorum: a disconnected leader must not keep its clients waiting."""
     bench = Bench(voters=5)
     bench.lead()
     bench.propose(b"x", proposal_id=5)
@@ -42,40 +42,39 @@ def test_a_leader_without_an_answer_from_a_majority_resigns_and_tells_its_client
     assert ProposalResolved(proposal_id=5, outcome=Outcome.UNKNOWN) in bench.all(ProposalResolved)
 
 
-def test_pre_vote_is_asked_before_the_term_is_raised() -> None:
-    """(A server that could not win must not disturb those who have a leader.)."""
+def test_pre_vote_before_term_is_raised() -> None:
+    """A server that cannot win must not disturb servers with a leader."""
     bench = Bench(1, pre_vote=True)
     bench.expire()
-    questions = [send.message for send in bench.all(Send)]
-    assert questions
-    assert all(isinstance(question, RequestVote) and question.pre_vote for question in questions)
-    assert {question.term for question in questions} == {2}
+    requests = [send.message for send in bench.all(Send)]
+    assert requests
+    assert all(isinstance(request, RequestVote) and request.pre_vote for request in requests)
+    assert {request.term for request in requests} == {2}
     assert (bench.about.term, bench.about.role) == (1, Role.FOLLOWER)
     assert bench.all(Persist) == []
     bench.grant(TWO)
     assert (bench.about.term, bench.about.role) == (2, Role.CANDIDATE)
 
 
-def test_a_pre_vote_changes_neither_term_nor_vote_nor_timer() -> None:
-    """(It is only a question.)."""
+def test_pre_vote_keeps_term_vote_and_timer() -> None:
     bench = Bench(1)
     due = bench.raft.deadline
-    reply = bench.ask(term=9, last=AT(1, 1), pre_vote=True)
+    reply = bench.request_vote(term=9, last=AT(1, 1), pre_vote=True)
     assert (reply.granted, reply.term, reply.pre_vote) == (True, 9, True)
     assert (bench.about.term, bench.about.voted_for, bench.raft.deadline) == (1, None, due)
     assert bench.all(Persist) == []
 
 
-def test_peers_without_pre_vote_count_as_granting_it() -> None:
-    """(Counting them as denials would stop every election in a mixed cluster.)."""
+def test_peers_without_pre_vote_count_as_granting() -> None:
+    """If they counted as denials, no election in a mixed cluster could succeed."""
     bench = Bench(voters=3)
     bench.expire()
     assert bench.about.term == 1
     assert all(isinstance(send.message, RequestVote) and not send.message.pre_vote for send in bench.all(Send))
 
 
-def test_a_server_that_never_reached_a_peer_keeps_its_term_however_long_it_is_alone() -> None:
-    """(A follower does not dial; cut off, it would come back with a term that deposes the leader.)."""
+def test_disconnected_server_keeps_its_term() -> None:
+    """A follower does not dial. With a raised term a disconnected server would depose the leader when it reconnects."""
     bench = Bench(1, pre_vote=None)
     for _ in range(5):
         bench.expire()
@@ -85,8 +84,8 @@ def test_a_server_that_never_reached_a_peer_keeps_its_term_however_long_it_is_al
         assert (bench.about.term, bench.about.role) == (1, Role.FOLLOWER)
 
 
-def test_a_handshake_during_the_round_settles_what_a_peer_without_pre_vote_counts_for() -> None:
-    """(A mixed cluster elects in the round in which its servers first reach each other.)."""
+def test_handshake_during_round_counts_peer_without_pre_vote() -> None:
+    """So a mixed cluster can elect a leader as soon as its servers connect."""
     bench = Bench(1, pre_vote=None)
     bench.expire()
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
@@ -95,8 +94,7 @@ def test_a_handshake_during_the_round_settles_what_a_peer_without_pre_vote_count
     assert (bench.about.term, bench.about.role) == (2, Role.CANDIDATE)
 
 
-def test_a_server_outside_the_configuration_does_not_campaign() -> None:
-    """(A removed server must not disturb.)."""
+def test_server_outside_configuration_does_not_campaign() -> None:
     bench = Bench(configuration=Configuration(group(3).voters[1:]))
     bench.step(DeadlineReached())
     for _ in range(5):

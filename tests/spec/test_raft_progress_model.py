@@ -1,7 +1,7 @@
-"""What a leader believes of a follower against the follower itself, over a network that loses, repeats and reorders.
+"""The leader's record of a follower against the follower, over a network that loses, repeats and reorders messages.
 
-The follower is a number: up to there its log equals the leader's. The leader's belief may lag behind the truth, never
-run ahead of it; and as soon as answers arrive again, it catches up.
+The follower is a number: up to that index its log equals the leader's. The leader's record may lag behind the
+follower, and never exceeds it. When replies arrive again, the record catches up.
 """
 
 from hypothesis import settings
@@ -24,11 +24,11 @@ class _LeaderAndFollower(RuleBasedStateMachine):
         self.highest_match = 0
         self.progress = Progress(1)
         self.requests: list[tuple[int, int, int]] = []
-        self.answers: list[tuple[int, bool, int]] = []
+        self.replies: list[tuple[int, bool, int]] = []
 
     @initialize(end=st.integers(0, 8), equal=st.integers(0, 8), wrong=st.integers(0, 4))
     def becomes_leader(self, end: int, equal: int, wrong: int) -> None:
-        """The follower's log shares `equal` entries with the leader's and has `wrong` ones behind them."""
+        """Start with a follower that shares `equal` entries with the leader, followed by `wrong` other ones."""
         self.end, self.equal, self.wrong = end, min(equal, end), wrong
         self.progress = Progress(end + 1)
 
@@ -42,47 +42,47 @@ class _LeaderAndFollower(RuleBasedStateMachine):
             self.send(self.progress.next - 1, min(self.end, self.progress.next - 1 + most))
 
     @rule()
-    def sends_a_heartbeat(self) -> None:
+    def sends_heartbeat(self) -> None:
         previous = self.progress.match if self.progress.state is ProgressState.UNREACHABLE else self.progress.next - 1
         self.send(previous, previous)
 
     @rule(data=st.data(), keep=st.booleans())
-    def a_request_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
+    def request_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
         if self.requests:
             place = data.draw(st.integers(0, len(self.requests) - 1))
-            self.answer(self.requests[place] if keep else self.requests.pop(place))
+            self.reply(self.requests[place] if keep else self.requests.pop(place))
 
     @rule(data=st.data(), keep=st.booleans())
-    def an_answer_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
-        if self.answers:
-            place = data.draw(st.integers(0, len(self.answers) - 1))
-            self.take(self.answers[place] if keep else self.answers.pop(place))
+    def reply_arrives(self, data: st.DataObject, keep: bool) -> None:  # noqa: FBT001 - a drawn value
+        if self.replies:
+            place = data.draw(st.integers(0, len(self.replies) - 1))
+            self.receive(self.replies[place] if keep else self.replies.pop(place))
 
     @rule()
-    def two_round_trips_overtake_what_is_under_way(self) -> None:
-        waiting = self.requests, self.answers
-        self.requests, self.answers = [], []
-        self.sends_a_heartbeat()
+    def two_round_trips_overtake_messages(self) -> None:
+        waiting = self.requests, self.replies
+        self.requests, self.replies = [], []
+        self.sends_heartbeat()
         self.deliver()
         self.sends_entries(3)
         self.deliver()
-        self.requests, self.answers = waiting
+        self.requests, self.replies = waiting
 
     @rule()
-    def everything_under_way_is_lost(self) -> None:
+    def messages_are_lost(self) -> None:
         self.requests.clear()
-        self.answers.clear()
+        self.replies.clear()
 
     @rule()
-    def answers_are_overdue(self) -> None:
+    def replies_are_overdue(self) -> None:
         self.progress.became_unreachable(self.progress.match + 1)
 
     @rule()
-    def answers_are_overdue_and_the_end_is_probed(self) -> None:
+    def overdue_replies_probe_the_end(self) -> None:
         self.progress.became_unreachable(self.end + 1)
 
     @invariant()
-    def the_belief_never_runs_ahead_of_the_truth(self) -> None:
+    def match_never_exceeds_follower(self) -> None:
         assert self.progress.match <= self.equal
         assert self.progress.match < self.progress.next <= self.end + 1
 
@@ -92,18 +92,18 @@ class _LeaderAndFollower(RuleBasedStateMachine):
         self.highest_match = self.progress.match
 
     @invariant()
-    def what_is_remembered_is_bounded(self) -> None:
+    def requests_are_bounded(self) -> None:
         assert len(self.progress.in_flight) <= MAX_REMEMBERED_REQUESTS
         assert len(self.progress.expired) <= MAX_REMEMBERED_REQUESTS
         assert self.progress.appends_in_flight <= WINDOW
 
     def teardown(self) -> None:
-        """The network is whole again: within a few rounds the follower has everything, and the leader knows it."""
-        self.everything_under_way_is_lost()
+        """Check that a few rounds on a reliable network complete the follower's log and the leader's record."""
+        self.messages_are_lost()
         self.progress.became_unreachable(self.progress.match + 1)
         for _ in range(2 * self.end + 4):
             self.now += 1
-            self.sends_a_heartbeat()
+            self.sends_heartbeat()
             self.deliver()
             while self.progress.may_send_entries(WINDOW) and self.progress.next <= self.end:
                 self.send(self.progress.next - 1, min(self.end, self.progress.next + 1))
@@ -118,21 +118,21 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     def deliver(self) -> None:
         while self.requests:
-            self.answer(self.requests.pop(0))
-        while self.answers:
-            self.take(self.answers.pop(0))
+            self.reply(self.requests.pop(0))
+        while self.replies:
+            self.receive(self.replies.pop(0))
 
-    def answer(self, request: tuple[int, int, int]) -> None:
-        """The follower's consistency check: it has `previous` as the leader has, or refuses with a hint."""
+    def reply(self, request: tuple[int, int, int]) -> None:
+        """Do the follower's consistency check: accept if it has `previous`, otherwise refuse with a hint."""
         correlation, previous, last = request
         if previous <= self.equal:
             self.equal, self.wrong = max(self.equal, last), self.wrong if last <= self.equal else 0
-            self.answers.append((correlation, True, last))
+            self.replies.append((correlation, True, last))
         else:
-            self.answers.append((correlation, False, min(previous, self.equal + self.wrong) + 1))
+            self.replies.append((correlation, False, min(previous, self.equal + self.wrong) + 1))
 
-    def take(self, answer: tuple[int, bool, int]) -> None:
-        correlation, success, index = answer
+    def receive(self, reply: tuple[int, bool, int]) -> None:
+        correlation, success, index = reply
         request: SentAppend | None = self.progress.answered(correlation)
         if request is None:
             return
@@ -142,13 +142,13 @@ class _LeaderAndFollower(RuleBasedStateMachine):
             self.progress.refused(request, index)
 
 
-def test_the_leader_never_believes_more_than_is_true_and_learns_all_of_it_in_the_end() -> None:
+def test_leader_record_never_exceeds_follower_and_catches_up() -> None:
     run_state_machine_as_test(
         _LeaderAndFollower, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
     )
 
 
-def test_an_answer_that_was_given_up_and_comes_late_does_not_lower_the_belief() -> None:
+def test_late_reply_to_expired_append_keeps_match() -> None:
     progress = Progress(1, state=ProgressState.REPLICATING)
     progress.sent(1, 0, 1, 10)
     progress.became_unreachable(1)

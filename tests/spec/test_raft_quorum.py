@@ -1,4 +1,4 @@
-"""Majorities against the plain definition: some majority of every set agrees."""
+"""Majorities against their definition: a majority of each set agrees."""
 
 from itertools import combinations
 
@@ -18,16 +18,14 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 
 def holds(sets: Sets, agreeing: set[ServerId]) -> bool:
-    """By enumeration: in each set some subset of more than half of it is among the agreeing."""
+    """Return True if each set has a majority among the agreeing servers, by enumeration."""
     return all(
         any(set(chosen) <= agreeing for chosen in combinations(sorted(voters), len(voters) // 2 + 1)) for voters in sets
     )
 
 
 @given(majorities, st.dictionaries(ids, st.integers(0, 6)))
-def test_an_index_is_held_when_every_set_has_a_majority_that_reached_it(
-    sets: Sets, values: dict[ServerId, int]
-) -> None:
+def test_index_held_when_majority_of_each_set_has_it(sets: Sets, values: dict[ServerId, int]) -> None:
     all_ids = set(range(1, 9))
     reached = [
         value for value in range(7) if holds(sets, {voter for voter in all_ids if values.get(voter, 0) >= value})
@@ -36,9 +34,7 @@ def test_an_index_is_held_when_every_set_has_a_majority_that_reached_it(
 
 
 @given(majorities, st.dictionaries(ids, st.booleans()))
-def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_impossible(
-    sets: Sets, votes: dict[ServerId, bool]
-) -> None:
+def test_vote_won_by_all_majorities_lost_without_one(sets: Sets, votes: dict[ServerId, bool]) -> None:
     granted = {voter for voter, vote in votes.items() if vote}
     not_denied: set[ServerId] = {voter for voter in range(1, 9) if votes.get(voter) is not False}
     expected = VoteResult.OPEN
@@ -49,8 +45,8 @@ def test_a_vote_is_won_by_all_majorities_and_lost_when_one_of_them_has_become_im
     assert tally(votes, sets) is expected
 
 
-def test_one_of_two_joint_majorities_is_not_enough() -> None:
-    """(1,2) and (3,4) with yes, yes, no is lost; and one majority alone leaves the vote open."""
+def test_vote_needs_both_joint_majorities() -> None:
+    """(1,2) and (3,4) with yes, yes, no is lost. A majority of only one set leaves the vote open."""
     one, two, three, four = range(1, 5)
     joint = Configuration(servers(3, 4), old_voters=servers(1, 2)).majorities
     assert tally({one: True, two: True, three: False}, joint) is VoteResult.LOST
@@ -59,9 +55,9 @@ def test_one_of_two_joint_majorities_is_not_enough() -> None:
 
 
 def test_disjoint_majorities_cannot_both_win() -> None:
-    """There is no time when C_old and C_new can both make unilateral decisions.
+    """Quote: "there is no time when C_old and C_new can both make unilateral decisions".
 
-    However the servers of C_old,new are split into two camps, at most one of the camps wins.
+    For each split of the servers of C_old,new into two groups, at most one group wins.
     """
     joint = Configuration(servers(3, 4, 5), old_voters=servers(1, 2)).majorities
     for size in range(6):
@@ -71,8 +67,8 @@ def test_disjoint_majorities_cannot_both_win() -> None:
             assert (tally(votes, joint), tally(against, joint)) != (VoteResult.WON, VoteResult.WON)
 
 
-def test_a_configuration_knows_voters_and_learners() -> None:
-    """A server that leaves the voters to become a learner votes until C_new."""
+def test_configuration_lists_voters_and_learners() -> None:
+    """A voter that becomes a learner keeps its vote until C_new."""
     joint = Configuration(servers(1, 4), old_voters=servers(1, 2, 3), learners=servers(3, 5))
     assert joint.is_joint
     assert [sorted(voters) for voters in joint.majorities] == [[1, 4], [1, 2, 3]]
@@ -83,8 +79,7 @@ def test_a_configuration_knows_voters_and_learners() -> None:
     assert possible_configuration(joint)
 
 
-def test_a_configuration_without_voters_or_with_a_server_named_twice_is_impossible() -> None:
-    """Never zero voters."""
+def test_configuration_without_valid_voters_invalid() -> None:
     assert not possible_configuration(Configuration(()))
     assert not possible_configuration(Configuration((), old_voters=servers(1)))
     assert not possible_configuration(Configuration(servers(1, 1)))

@@ -1,4 +1,4 @@
-"""What a leader sends and this server does not take is answered, and is no contact with a leader, on either side."""
+"""A message of a leader that this server rejects gets a reply, but does not count as contact on either side."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
 AT = LogId
 
 
-def test_nothing_of_it_is_stored_and_its_term_is_not_adopted() -> None:
+def test_rejected_append_not_stored_and_term_not_adopted() -> None:
     bench = Bench(1, term=3)
     bench.step(
         Rejected(
@@ -34,24 +34,24 @@ IMPLAUSIBLE_SNAPSHOT = InstallSnapshot(
 
 
 @pytest.mark.parametrize("refused", [IMPLAUSIBLE_APPEND, IMPLAUSIBLE_SNAPSHOT], ids=["append", "snapshot"])
-def test_what_no_correct_leader_sends_is_no_contact_and_its_answer_is_none_of_the_leaders_term(
+def test_implausible_message_is_not_leader_contact(
     refused: AppendEntries | InstallSnapshot,
 ) -> None:
-    # Given a follower of server 2, which has been heard
+    # Given a follower of server 2, after an append of it
     bench = Bench(1, term=3)
     bench.append(3, AT(1, 1))
     due = bench.raft.deadline
-    # When server 2 sends something impossible
+    # When server 2 sends an invalid message
     bench.receive(TWO, refused, after_ms=900)
-    # Then the follower answers it, but promises nothing: not to the clock of a lease, nor of a quorum
+    # Then the follower replies without a promise: the reply does not count for a lease or a quorum
     (answer,) = (send.message for send in bench.all(Send))
     assert isinstance(answer, AppendReply | SnapshotReply)
     assert (answer.term, answer.correlation) == (0, 7)
     assert bench.raft.deadline == due
-    assert bench.ask(4, AT(1, 1), sender=THREE, after_ms=100).granted
+    assert bench.request_vote(4, AT(1, 1), sender=THREE, after_ms=100).granted
 
 
-def test_a_second_leader_of_the_term_gets_no_answer_that_it_may_count() -> None:
+def test_second_leader_of_term_gets_reply_with_term_zero() -> None:
     bench = Bench(1, term=3)
     bench.append(3, AT(1, 1))
     bench.receive(THREE, AppendEntries(term=3, leader=THREE, previous=AT(1, 1), entries=(), commit=0, correlation=7))
@@ -75,7 +75,7 @@ def test_a_second_leader_of_the_term_gets_no_answer_that_it_may_count() -> None:
     assert answer == SnapshotReply(term=0, accepted=False, next_offset=0, installed=False, correlation=8)
 
 
-def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
+def test_deposed_leader_gets_later_term_in_each_reply() -> None:
     bench = Bench(1, term=3)
     bench.step(
         Rejected(
@@ -87,7 +87,7 @@ def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
     assert [send.message.term for send in bench.all(Send)] == [3]
 
 
-def test_it_restarts_no_election_timer_and_makes_no_server_refuse_candidates() -> None:
+def test_rejected_append_keeps_election_timer() -> None:
     bench = Bench(1, term=3)
     due = bench.raft.deadline
     bench.step(
@@ -97,18 +97,18 @@ def test_it_restarts_no_election_timer_and_makes_no_server_refuse_candidates() -
         after_ms=100,
     )
     assert bench.raft.deadline == due
-    assert bench.ask(4, AT(1, 1), sender=THREE).granted
+    assert bench.request_vote(4, AT(1, 1), sender=THREE).granted
 
 
-def test_its_answer_keeps_no_leader_from_resigning_and_confirms_no_read() -> None:
+def test_reply_to_rejected_append_confirms_nothing() -> None:
     bench = Bench(1)
     bench.lead()
     first = bench.appends(TWO)[0]
     bench.matched(TWO, first)
     bench.step(ReadRequested(1))
-    (asked,) = bench.appends(TWO)
+    (append,) = bench.appends(TWO)
     bench.now += 500
-    bench.receive(TWO, AppendReply(term=0, success=False, next_index=1, correlation=asked.correlation))
+    bench.receive(TWO, AppendReply(term=0, success=False, next_index=1, correlation=append.correlation))
     assert bench.all(ReadReady) == []
     (follower,) = (each for each in bench.about.followers if each.server_id == TWO)
     assert follower.contact_ms == 500
@@ -119,7 +119,7 @@ def test_its_answer_keeps_no_leader_from_resigning_and_confirms_no_read() -> Non
     assert bench.now < 10_000
 
 
-def test_a_snapshot_that_the_state_machine_cannot_take_is_not_installed() -> None:
+def test_snapshot_refused_by_state_machine_not_installed() -> None:
     bench = Bench(1, term=3)
     bench.receive(
         TWO,

@@ -1,4 +1,4 @@
-"""Raft section 5 beyond figure 2, sentence by sentence; 5.4 has a file of its own, as have servers that disrupt."""
+"""Raft section 5 except figure 2, by its sentences. Separate files test section 5.4 and disruptive servers."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ AT = LogId
 # 5.1 basics
 
 
-def test_servers_start_as_followers_whatever_they_were_before() -> None:
-    """When servers start up, they begin as followers."""
+def test_server_starts_as_follower() -> None:
+    """Quote: "When servers start up, they begin as followers"."""
     assert Bench(1, 2, term=4, voted_for=ONE).is_(Role.FOLLOWER)
 
 
-def test_a_follower_names_the_leader_to_clients() -> None:
-    """If a client contacts a follower, the follower redirects it to the leader."""
+def test_follower_names_leader_to_clients() -> None:
+    """Quote: "if a client contacts a follower, the follower redirects it to the leader"."""
     bench = Bench()
     bench.propose(b"x", proposal_id=3)
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=3, outcome=Outcome.NOT_LEADER)]
@@ -34,13 +34,13 @@ def test_a_follower_names_the_leader_to_clients() -> None:
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=4, outcome=Outcome.NOT_LEADER, leader=THREE)]
 
 
-def test_a_term_in_which_the_vote_splits_ends_without_a_leader() -> None:
-    """In some situations an election will result in a split vote; then the term will end with no leader."""
+def test_split_vote_ends_term_without_leader() -> None:
+    """Quote: "… a split vote. In this case the term will end with no leader"."""
     bench = Bench(voters=5)
     bench.expire()
-    asked = list(bench.effects)
+    requests = list(bench.effects)
     bench.grant(TWO)
-    bench.effects = asked
+    bench.effects = requests
     bench.grant(THREE, FOUR, granted=False)
     assert bench.is_(Role.CANDIDATE)
     bench.expire()
@@ -50,24 +50,24 @@ def test_a_term_in_which_the_vote_splits_ends_without_a_leader() -> None:
 # 5.2 leader election
 
 
-def test_a_candidate_refuses_a_leader_of_an_older_term_and_stays_candidate() -> None:
-    """If the term in the RPC is smaller than its current term, it rejects it and continues in candidate state."""
+def test_candidate_refuses_leader_of_older_term() -> None:
+    """Quote: "then the candidate rejects the RPC and continues in candidate state"."""
     bench = Bench(term=4)
     bench.expire()
     assert not bench.append(term=4).success
     assert bench.is_(Role.CANDIDATE)
 
 
-def test_election_timeouts_are_drawn_from_the_whole_interval() -> None:
-    """Election timeouts are chosen randomly from a fixed interval."""
+def test_election_timeouts_drawn_from_whole_interval() -> None:
+    """Quote: "election timeouts are chosen randomly from a fixed interval"."""
     timeouts = {Bench(seed=seed).raft.deadline for seed in range(200)}
     assert min(timeouts) >= 1_000
     assert max(timeouts) <= 2_000
     assert max(timeouts) - min(timeouts) > 900
 
 
-def test_each_candidate_restarts_its_randomized_timeout_at_the_start_of_an_election() -> None:
-    """Each candidate restarts its randomized election timeout at the start of an election."""
+def test_candidate_restarts_timeout_at_each_election() -> None:
+    """Quote: "Each candidate restarts its randomized election timeout at the start of an election"."""
     bench = Bench()
     waits = set()
     for _ in range(20):
@@ -76,11 +76,11 @@ def test_each_candidate_restarts_its_randomized_timeout_at_the_start_of_an_elect
     assert len(waits) > 15
 
 
-def test_the_first_heartbeat_prevents_new_elections() -> None:
-    """It then sends heartbeat messages to all of the other servers to ... prevent new elections."""
+def test_first_heartbeat_prevents_elections() -> None:
+    """Quote: "It then sends heartbeat messages to all of the other servers to … prevent new elections"."""
     bench = Bench()
     bench.append(term=1)
-    assert bench.ask(term=2, last=AT(9, 1), sender=THREE) == VoteReply(
+    assert bench.request_vote(term=2, last=AT(9, 1), sender=THREE) == VoteReply(
         term=1, granted=False, correlation=bench.correlation
     )
 
@@ -88,8 +88,8 @@ def test_the_first_heartbeat_prevents_new_elections() -> None:
 # 5.3 log replication
 
 
-def test_the_leader_begins_its_term_with_its_configuration_again() -> None:
-    """(The no-op of a new term; as index 1 of a fresh log it is the initial configuration.)."""
+def test_leader_begins_term_with_its_configuration() -> None:
+    """The configuration is the no-op of a new term. At index 1 of an empty log it is the initial configuration."""
     bench = Bench()
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -97,8 +97,8 @@ def test_the_leader_begins_its_term_with_its_configuration_again() -> None:
     assert [configuration_in(entry) for entry in append.entries] == [group(3)]
 
 
-def test_a_dead_follower_is_sent_heartbeats_for_ever_and_catches_up() -> None:
-    """If followers crash or run slowly ..., the leader retries AppendEntries RPCs indefinitely."""
+def test_dead_follower_gets_heartbeats_and_catches_up() -> None:
+    """Quote: "the leader retries AppendEntries RPCs indefinitely", for followers that crash or are slow."""
     bench = Bench(voters=3)
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -118,8 +118,8 @@ def test_a_dead_follower_is_sent_heartbeats_for_ever_and_catches_up() -> None:
     assert {follower.match for follower in bench.about.followers} == {2}
 
 
-def test_the_leader_never_overwrites_or_deletes_entries_in_its_log() -> None:
-    """The leader never overwrites or deletes entries in its own log (leader append-only)."""
+def test_leader_never_overwrites_its_entries() -> None:
+    """Leader append-only: a leader never overwrites or deletes entries in its log."""
     bench = Bench(1)
     bench.lead()
     before = bench.terms
@@ -132,19 +132,19 @@ def test_the_leader_never_overwrites_or_deletes_entries_in_its_log() -> None:
 @pytest.mark.parametrize(
     ("own", "previous", "hint"),
     [
-        ((1, 1, 1), AT(9, 3), 4),  # too short: from the end
+        ((1, 1, 1), AT(9, 3), 4),  # too short: from the end of the log
         ((1, 1, 2, 2, 2), AT(5, 3), 3),  # the whole conflicting term is skipped
         ((1, 1, 2, 2, 2), AT(2, 3), 1),
     ],
 )
-def test_a_refusal_says_from_where_to_try(own: tuple[int, ...], previous: LogId, hint: int) -> None:
-    """The follower can include the term of the conflicting entry and the first index it stores for that term."""
+def test_refusal_has_index_to_try_next(own: tuple[int, ...], previous: LogId, hint: int) -> None:
+    """Quote: "… the term of the conflicting entry and the first index it stores for that term"."""
     reply = Bench(*own).append(term=5, previous=previous)
     assert (reply.success, reply.next_index) == (False, hint)
 
 
-def test_one_refusal_is_enough_for_each_conflicting_term() -> None:
-    """One AppendEntries RPC will be required for each term with conflicting entries, rather than one per entry."""
+def test_conflicting_term_needs_one_refusal() -> None:
+    """Quote: "one AppendEntries RPC will be required for each term with conflicting entries"."""
     leader = Bench(*[1] * 10, *[5] * 90, term=8)
     follower = Bench(*[1] * 10, *[2] * 50, *[3] * 50, term=8)
     leader.lead()
@@ -161,8 +161,8 @@ def test_one_refusal_is_enough_for_each_conflicting_term() -> None:
     assert follower.terms == leader.terms
 
 
-def test_appends_are_pipelined_up_to_the_window_and_batched_beyond_it() -> None:
-    """(Throughput: `next` runs ahead of the answers.)."""
+def test_appends_pipelined_up_to_window_then_batched() -> None:
+    """For throughput, `next` advances before the replies arrive."""
     bench = Bench(options=replace(lan(), in_flight=2))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -176,8 +176,7 @@ def test_appends_are_pipelined_up_to_the_window_and_batched_beyond_it() -> None:
     assert (batch.previous.index, len(batch.entries)) == (3, 3)
 
 
-def test_a_message_carries_limited_bytes_but_at_least_one_entry() -> None:
-    """(Limits on entries and bytes per message.)."""
+def test_message_has_limited_bytes_and_at_least_one_entry() -> None:
     bench = Bench(options=replace(lan(), max_bytes_per_append=100, in_flight=10))
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -185,8 +184,8 @@ def test_a_message_carries_limited_bytes_but_at_least_one_entry() -> None:
     assert [len(append.entries) for append in bench.appends(TWO)] == [1, 1, 1]
 
 
-def test_a_leader_counts_itself_only_when_its_own_disk_has_the_entry() -> None:
-    """(A leader's own entry is stored on a server only when it is durable there.)."""
+def test_leader_counts_its_own_durable_entries() -> None:
+    """An entry counts as stored on the leader only when it is durable there."""
     bench = Bench(fast=False)
     bench.expire()
     bench.persisted(bench.all(Persist)[0].number)
@@ -201,8 +200,8 @@ def test_a_leader_counts_itself_only_when_its_own_disk_has_the_entry() -> None:
     assert bench.about.commit_index == 1
 
 
-def test_an_established_leaders_appends_do_not_wait_for_its_own_disk() -> None:
-    """(Replication runs while the leader's own disk writes.)."""
+def test_leader_appends_before_own_disk_write() -> None:
+    """The replication runs in parallel to the leader's own disk write."""
     bench = Bench()
     bench.lead()
     bench.fast = False
@@ -214,13 +213,13 @@ def test_an_established_leaders_appends_do_not_wait_for_its_own_disk() -> None:
 # 5.4 safety
 
 
-def test_the_voter_denies_its_vote_if_its_own_log_is_more_up_to_date() -> None:
-    """The voter denies its vote if its own log is more up-to-date than that of the candidate."""
-    assert not Bench(1, 3).ask(term=9, last=AT(8, 2)).granted
+def test_vote_denied_if_own_log_is_more_up_to_date() -> None:
+    """Quote: "the voter denies its vote if its own log is more up-to-date than that of the candidate"."""
+    assert not Bench(1, 3).request_vote(term=9, last=AT(8, 2)).granted
 
 
-def test_an_append_that_contradicts_committed_entries_is_refused_and_changes_nothing() -> None:
-    """(Committed entries are never truncated, whatever a faulty leader sends.)."""
+def test_append_against_committed_entries_refused() -> None:
+    """Committed entries are never truncated, even by appends of a faulty leader."""
     bench = Bench(1, 1, 1)
     bench.append(term=1, previous=AT(3, 1), commit=3)
     reply = bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=TWO)
@@ -232,8 +231,8 @@ def test_an_append_that_contradicts_committed_entries_is_refused_and_changes_not
 # 5.5 follower and candidate crashes
 
 
-def test_a_repeated_append_is_answered_as_before_and_changes_nothing() -> None:
-    """Raft RPCs are idempotent, so this causes no harm."""
+def test_repeated_append_gets_same_reply() -> None:
+    """Quote: "Raft RPCs are idempotent, so this causes no harm"."""
     bench = Bench()
     first = bench.append(term=1, entries=entries_of(1, 1))
     again = bench.append(term=1, entries=entries_of(1, 1))
@@ -241,8 +240,8 @@ def test_a_repeated_append_is_answered_as_before_and_changes_nothing() -> None:
     assert bench.all(Persist) == []
 
 
-def test_a_repeated_append_that_is_still_being_written_waits_for_that_write() -> None:
-    """(Otherwise the repetition would report as stored what is not.)."""
+def test_repeated_append_waits_for_pending_write() -> None:
+    """Otherwise the second reply would report entries as stored before they are."""
     bench = Bench(fast=False)
     bench.append(term=1, entries=entries_of(1))
     (first,) = bench.all(Send)
@@ -251,8 +250,8 @@ def test_a_repeated_append_that_is_still_being_written_waits_for_that_write() ->
     assert again.after == first.after > 0
 
 
-def test_a_heartbeat_is_answered_at_once_with_what_is_durable_already() -> None:
-    """(A follower with a slow disk is late, but never seems dead.)."""
+def test_heartbeat_reply_has_durable_entries() -> None:
+    """A follower with a slow disk is late, but does not appear dead."""
     bench = Bench(1, term=1, fast=False)
     bench.append(term=1, previous=AT(1, 1), entries=suffix(2, 1))
     reply = bench.append(term=1, previous=AT(2, 1))
@@ -263,7 +262,7 @@ def test_a_heartbeat_is_answered_at_once_with_what_is_durable_already() -> None:
 # 5.6 timing
 
 
-def test_a_tuning_that_could_keep_no_leader_is_refused() -> None:
+def test_options_without_stable_leader_refused() -> None:
     """Raft needs broadcastTime << electionTimeout."""
     with pytest.raises(ValueError, match="heartbeat"):
         Options(election_timeout_min_ms=100, election_timeout_max_ms=200, heartbeat_ms=100, retry_ms=10)
@@ -273,11 +272,10 @@ def test_a_tuning_that_could_keep_no_leader_is_refused() -> None:
     assert local().heartbeat_ms * 5 <= local().election_timeout_min_ms
 
 
-# beside the paper
+# Not in the paper
 
 
-def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -> None:
-    """(A majority of one.)."""
+def test_single_server_elects_itself_and_commits() -> None:
     bench = Bench(voters=1, fast=False)
     bench.expire()
     assert bench.is_(Role.CANDIDATE)
@@ -293,21 +291,21 @@ def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -
     ]
 
 
-def test_the_hard_state_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:
-    """(One vote per term; the same candidate asking again is granted again, also after a restart.)."""
+def test_vote_is_durable_and_repeated_for_same_candidate() -> None:
+    """Each server has one vote per term; the same candidate gets it again, also after a restart."""
     bench = Bench(1)
-    assert bench.ask(term=2, last=AT(1, 1)).granted
+    assert bench.request_vote(term=2, last=AT(1, 1)).granted
     assert bench.all(Persist)[0].hard_state == HardState(2, TWO)
-    assert bench.ask(term=2, last=AT(1, 1)).granted
+    assert bench.request_vote(term=2, last=AT(1, 1)).granted
     restarted = Bench(1, term=2, voted_for=TWO)
-    assert restarted.ask(term=2, last=AT(1, 1)).granted
-    assert not restarted.ask(term=2, last=AT(1, 1), sender=FIVE).granted
+    assert restarted.request_vote(term=2, last=AT(1, 1)).granted
+    assert not restarted.request_vote(term=2, last=AT(1, 1), sender=FIVE).granted
     assert restarted.all(Persist) == []
 
 
-def test_a_heartbeat_tells_an_idle_follower_of_a_commit_soon() -> None:
-    """(Followers apply within milliseconds, not within a heartbeat interval.)."""
-    # Given a commit, and nothing else to be sent
+def test_commit_notice_sent_to_idle_follower() -> None:
+    """Followers apply commands within milliseconds, not within a heartbeat interval."""
+    # Given a commit, and no other message to send
     bench = Bench()
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -325,8 +323,8 @@ def test_a_heartbeat_tells_an_idle_follower_of_a_commit_soon() -> None:
     assert bench.appends(TWO) == []
 
 
-def test_the_next_append_tells_of_a_commit_and_spares_the_heartbeat() -> None:
-    """(Under load a notice of its own would double the appends.)."""
+def test_next_append_replaces_commit_notice() -> None:
+    """Under load a separate notice would double the number of appends."""
     bench = Bench()
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -338,8 +336,8 @@ def test_the_next_append_tells_of_a_commit_and_spares_the_heartbeat() -> None:
     assert bench.appends(TWO) == []
 
 
-def test_a_follower_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_answered_before() -> None:
-    """What a replica under load holds never reaches the end of the log, for that moves on."""
+def test_follower_caught_up_with_log_end_of_previous_reply() -> None:
+    """Under load the entries of a replica never reach the end of the log, because the end moves."""
     bench = Bench(1)
     bench.lead()
 
@@ -351,12 +349,12 @@ def test_a_follower_has_caught_up_when_it_holds_all_that_the_leader_had_when_it_
     bench.propose(b"x")
     bench.matched(TWO, first)
     (second,) = bench.appends(TWO)
-    assert caught_up(TWO) is None  # the proposal is on its way
+    assert caught_up(TWO) is None  # the proposal is in transfer
     bench.now += 50
     bench.propose(b"y")
     (third,) = bench.appends(TWO)
     bench.matched(TWO, second)
-    assert caught_up(TWO) == 50  # it holds all that there was 50 ms ago, when it answered before
+    assert caught_up(TWO) == 50  # it holds all entries of 50 ms ago, the time of its previous reply
     bench.now += 5
     bench.matched(TWO, third)
     assert (caught_up(TWO), caught_up(THREE)) == (0, None)

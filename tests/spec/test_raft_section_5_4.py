@@ -1,7 +1,7 @@
-"""Section 5.4 of the Raft paper (safety), sentence by sentence.
+"""Section 5.4 of the Raft paper (safety), by its sentences.
 
-The steps of the proof that are about whole histories are checked after every simulated step, by the judge of
-`tests/simulation/consensus`; here is what a single server contributes to them.
+The judge of `tests/simulation/consensus` checks the steps of the proof that concern whole histories, after every
+simulated step. This file tests the contribution of a single server to them.
 """
 
 from dataclasses import replace
@@ -22,22 +22,22 @@ ONE_BY_ONE = replace(lan(), max_entries_per_append=1, in_flight=1)
 # -- 5.4.1 election restriction ----------------------------------------------------------------------------------------
 
 
-def test_of_two_logs_that_end_in_different_terms_the_one_with_the_later_term_is_more_up_to_date() -> None:
+def test_log_with_later_last_term_is_more_up_to_date() -> None:
     """If the logs have last entries with different terms, then the log with the later term is more up-to-date."""
-    assert Bench(1, 1, 1, 1, term=4).ask(5, AT(2, 3)).granted, "shorter, and later"
-    assert not Bench(1, 3, term=4).ask(5, AT(9, 2)).granted, "longer, and older"
+    assert Bench(1, 1, 1, 1, term=4).request_vote(5, AT(2, 3)).granted, "shorter, and later"
+    assert not Bench(1, 3, term=4).request_vote(5, AT(9, 2)).granted, "longer, and older"
 
 
-def test_of_two_logs_that_end_in_the_same_term_the_longer_one_is_more_up_to_date() -> None:
+def test_longer_log_with_same_last_term_is_more_up_to_date() -> None:
     """If the logs end with the same term, then whichever log is longer is more up-to-date."""
-    assert not Bench(1, 2, 2).ask(5, AT(2, 2)).granted
-    assert Bench(1, 2, 2).ask(5, AT(3, 2)).granted, "as long: at least as up-to-date"
-    assert Bench(1, 2, 2).ask(5, AT(4, 2)).granted
+    assert not Bench(1, 2, 2).request_vote(5, AT(2, 2)).granted
+    assert Bench(1, 2, 2).request_vote(5, AT(3, 2)).granted, "equal length: at least as up-to-date"
+    assert Bench(1, 2, 2).request_vote(5, AT(4, 2)).granted
 
 
 @st.composite
-def a_committed_log_and_one_that_lacks_its_last_entry(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """The second shares a part with the first and goes on with entries of older terms, or ends there."""
+def committed_log_and_log_without_its_last_entry(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Draw a committed log, and a log that shares a prefix with it and may continue with entries of older terms."""
     committed = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6).map(sorted))
     shared = committed[: draw(st.integers(0, len(committed) - 1))]
     older = range(shared[-1] if shared else 1, committed[-1])
@@ -45,24 +45,22 @@ def a_committed_log_and_one_that_lacks_its_last_entry(draw: st.DrawFn) -> tuple[
     return committed, shared + more
 
 
-@given(a_committed_log_and_one_that_lacks_its_last_entry(), st.lists(st.integers(0, 2), min_size=3, max_size=3))
-def test_no_candidate_wins_that_lacks_what_a_majority_holds(
-    logs: tuple[list[int], list[int]], beyond: list[int]
-) -> None:
-    """Raft prevents a candidate from winning an election unless its log contains all committed entries.
+@given(committed_log_and_log_without_its_last_entry(), st.lists(st.integers(0, 2), min_size=3, max_size=3))
+def test_candidate_without_committed_entry_loses(logs: tuple[list[int], list[int]], beyond: list[int]) -> None:
+    """Quote: "… prevent a candidate from winning an election unless its log contains all committed entries".
 
-    Three of five hold the entry, and perhaps more of its term behind it: none of them votes for who lacks it.
+    Three of five servers have the entry, and perhaps later entries of its term; none of them votes for this candidate.
     """
     committed, candidate = logs
     last = AT(len(candidate), candidate[-1] if candidate else 0)
     for more in beyond:
-        assert not Bench(*committed, *[committed[-1]] * more, voters=5).ask(9, last).granted
+        assert not Bench(*committed, *[committed[-1]] * more, voters=5).request_vote(9, last).granted
 
 
 # -- 5.4.2 committing entries from previous terms ----------------------------------------------------------------------
 
 
-def test_a_new_leader_finishes_the_replication_of_what_it_found() -> None:
+def test_new_leader_continues_replication_of_its_log() -> None:
     """If a leader crashes before committing an entry, future leaders will attempt to finish replicating the entry."""
     bench = Bench(1, 1, 2)
     bench.lead()
@@ -72,8 +70,8 @@ def test_a_new_leader_finishes_the_replication_of_what_it_found() -> None:
     assert again.entries[:2] == entries_of(1, 1, 2)[1:]
 
 
-def test_a_leader_cannot_conclude_that_an_older_entry_is_committed_when_a_majority_stores_it() -> None:
-    """... an entry from a previous term is committed once it is stored on a majority of servers (it is not)."""
+def test_older_entry_on_majority_not_committed() -> None:
+    """Quote: "… cannot immediately conclude that an entry from a previous term is committed …"."""
     bench = Bench(1, 1, options=ONE_BY_ONE)
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
@@ -82,7 +80,7 @@ def test_a_leader_cannot_conclude_that_an_older_entry_is_committed_when_a_majori
     assert (bench.about.followers[0].match, bench.about.commit_index) == (2, 0)
 
 
-def test_only_entries_of_the_current_term_are_committed_by_counting_and_those_before_with_them() -> None:
+def test_entries_of_current_term_commit_earlier_ones() -> None:
     """Raft never commits log entries from previous terms by counting replicas.
 
     Only log entries from the leader's current term are committed by counting replicas; once an entry from the current
@@ -102,15 +100,15 @@ def test_only_entries_of_the_current_term_are_committed_by_counting_and_those_be
 # -- 5.4.3 safety argument ---------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_has_voted_in_a_later_term_takes_nothing_from_the_leader_before() -> None:
+def test_voter_of_later_term_refuses_earlier_leader() -> None:
     """It would have rejected the AppendEntries request (its current term would have been higher than T)."""
     bench = Bench(1)
-    assert bench.ask(7, AT(1, 1)).granted
+    assert bench.request_vote(7, AT(1, 1)).granted
     assert not bench.append(6, AT(1, 1), entries_of(1, 6)[1:]).success
     assert bench.terms == [1]
 
 
-def test_a_follower_removes_an_entry_only_if_it_conflicts_with_the_leader() -> None:
+def test_follower_removes_only_conflicting_entries() -> None:
     """Leaders never remove entries, and followers only remove entries if they conflict with the leader."""
     bench = Bench(1, 1, 2, 2)
     bench.append(3, AT(1, 1), entries_of(1, 1)[1:])
@@ -119,7 +117,7 @@ def test_a_follower_removes_an_entry_only_if_it_conflicts_with_the_leader() -> N
     assert bench.terms == [1, 1, 3]
 
 
-def test_a_leader_never_overwrites_its_own_log() -> None:
+def test_leader_never_overwrites_own_log() -> None:
     """Leader Append-Only: a leader never overwrites or deletes entries in its log; it only appends new entries."""
     bench = Bench(1, 1)
     bench.lead()
@@ -130,7 +128,7 @@ def test_a_leader_never_overwrites_its_own_log() -> None:
     assert bench.terms == [1, 1, 2]
 
 
-def test_entries_are_applied_in_the_order_of_the_log_and_none_is_left_out() -> None:
+def test_entries_applied_in_log_order_without_gaps() -> None:
     """Raft requires servers to apply entries in log index order."""
     bench = Bench(1, 1, 2, term=2)
     applied: list[int] = []
@@ -144,7 +142,7 @@ def test_entries_are_applied_in_the_order_of_the_log_and_none_is_left_out() -> N
 # -- 5.5 and 5.6 -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_whose_answer_was_lost_is_answered_again_after_a_restart() -> None:
+def test_repeated_request_after_restart_gets_same_reply() -> None:
     """If a server crashes after completing an RPC but before responding, then it will receive the same RPC again."""
     before = Bench(1)
     first = before.append(2, AT(1, 1), entries_of(1, 2)[1:])
@@ -154,10 +152,10 @@ def test_a_request_whose_answer_was_lost_is_answered_again_after_a_restart() -> 
     assert after.terms == [1, 2]
 
 
-def test_a_slow_clock_makes_no_server_do_anything_wrong_only_later() -> None:
+def test_late_clock_does_not_break_safety() -> None:
     """Safety must not depend on timing.
 
-    A leader that slept through an election learns of it by the answers that it gets, whatever its clock says.
+    A leader suspended during an election receives the new term with the replies, at any reading of its clock.
     """
     bench = Bench(1)
     bench.lead()

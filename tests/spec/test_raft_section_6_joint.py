@@ -1,7 +1,7 @@
-"""Section 6 of the Raft paper, sentence by sentence: joint consensus.
+"""Section 6 of the Raft paper, by its sentences: joint consensus.
 
-What needs several servers at once is told in stories under `tests/scenarios/raft`; majorities alone are tested in
-`test_raft_quorum.py`, the plan of a change in `test_raft_configuration.py`.
+The scenarios under `tests/scenarios/raft` test groups of servers. `test_raft_quorum.py` tests majorities, and
+`test_raft_configuration.py` the plan of a change.
 """
 
 import pytest
@@ -14,13 +14,13 @@ from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain
 from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
 
-def test_any_approach_where_servers_switch_directly_from_old_to_new_is_unsafe() -> None:
+def test_change_begins_with_joint_configuration() -> None:
     """In Raft the cluster first switches to a transitional configuration we call joint consensus."""
     bench = in_joint_consensus()
     assert configuration_in(bench.appended[-1]) == joint((1, 2, 3), (3, 4, 5))
 
 
-def test_log_entries_are_replicated_to_all_servers_in_both_configurations() -> None:
+def test_joint_entries_replicated_to_both_configurations() -> None:
     """Log entries are replicated to all servers in both configurations."""
     bench = in_joint_consensus()
     assert bench.replicated_to == [2, 3, 4, 5]
@@ -28,7 +28,7 @@ def test_log_entries_are_replicated_to_all_servers_in_both_configurations() -> N
 
 
 @pytest.mark.parametrize(("old", "new"), [((1, 2, 3), (4, 5)), ((2, 3), (1, 4, 5))])
-def test_any_server_from_either_configuration_may_serve_as_leader(old: tuple[int, ...], new: tuple[int, ...]) -> None:
+def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tuple[int, ...]) -> None:
     """Any server from either configuration may serve as leader."""
     bench = Bench(configuration=joint(old, new), voters=5)
     bench.lead()
@@ -39,9 +39,7 @@ def test_any_server_from_either_configuration_may_serve_as_leader(old: tuple[int
     ("granting", "role"),
     [((2, 4), Role.CANDIDATE), ((4, 5, 6), Role.CANDIDATE), ((2, 3), Role.CANDIDATE), ((2, 4, 5), Role.LEADER)],
 )
-def test_elections_require_separate_majorities_from_both_the_old_and_new_configurations(
-    granting: tuple[int, ...], role: Role
-) -> None:
+def test_joint_election_needs_both_majorities(granting: tuple[int, ...], role: Role) -> None:
     """Agreement (for elections and entry commitment) requires separate majorities from both ... configurations."""
     bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6)
     bench.expire()
@@ -52,7 +50,7 @@ def test_elections_require_separate_majorities_from_both_the_old_and_new_configu
 @pytest.mark.parametrize(
     ("storing", "committed"), [((2,), False), ((4, 5), False), ((2, 4), False), ((2, 3, 4), True), ((2, 4, 5), True)]
 )
-def test_entry_commitment_requires_separate_majorities_from_both_configurations(
+def test_joint_commitment_needs_both_majorities(
     storing: tuple[int, ...],
     committed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
@@ -63,23 +61,23 @@ def test_entry_commitment_requires_separate_majorities_from_both_configurations(
     assert (bench.about.commit_index >= index) is committed
 
 
-def test_the_cluster_continues_servicing_client_requests_throughout_the_change() -> None:
+def test_client_requests_served_during_change() -> None:
     """... joint consensus allows the cluster to continue servicing client requests throughout the ... change."""
     bench = in_joint_consensus()
-    bench.propose(b"meanwhile")
+    bench.propose(b"x")
     index = bench.about.last.index
     bench.store(2, 3, 4)
     assert bench.about.commit_index >= index
 
 
-def test_a_request_to_change_the_configuration_stores_the_joint_one_as_an_entry_and_replicates_it() -> None:
+def test_change_request_stored_and_replicated_as_joint_entry() -> None:
     """When the leader receives a request to change ..., it stores the configuration ... as a log entry."""
     bench = in_joint_consensus()
     assert bench.about.last == LogId(2, 1)
     assert bench.sent[TWO].entries == (configuration_entry(1, joint((1, 2, 3), (3, 4, 5))),)
 
 
-def test_a_server_always_uses_the_latest_configuration_in_its_log_committed_or_not() -> None:
+def test_latest_configuration_in_log_is_used() -> None:
     """Once a given server adds the new configuration entry to its log, it uses that ... for all future decisions."""
     bench = Bench(configuration=plain(1, 2, 3), voters=5)
     bench.append(
@@ -93,8 +91,8 @@ def test_a_server_always_uses_the_latest_configuration_in_its_log_committed_or_n
     assert all(isinstance(send.message, RequestVote) for send in bench.all(Send))
 
 
-def test_a_configuration_is_taken_back_when_its_entry_is_truncated() -> None:
-    """(The latest configuration in the log is, after a truncation, the one before.)."""
+def test_truncated_configuration_is_reverted() -> None:
+    """After a truncation, the latest configuration in the log is the previous one."""
     bench = Bench()
     bench.append(
         term=1, entries=[configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (1, 4, 5)))]
@@ -103,7 +101,7 @@ def test_a_configuration_is_taken_back_when_its_entry_is_truncated() -> None:
     assert bench.about.configuration == plain(1, 2, 3)
 
 
-def test_the_leader_uses_the_rules_of_the_joint_configuration_to_commit_it() -> None:
+def test_joint_rules_commit_joint_configuration() -> None:
     """... the leader will use the rules of C_old,new to determine when the log entry for C_old,new is committed."""
     bench = in_joint_consensus()
     bench.store(2)
@@ -112,7 +110,7 @@ def test_the_leader_uses_the_rules_of_the_joint_configuration_to_commit_it() -> 
     assert bench.about.commit_index >= 2
 
 
-def test_once_the_joint_configuration_is_committed_the_leader_creates_the_entry_of_the_new_one() -> None:
+def test_committed_joint_configuration_creates_new_one() -> None:
     """It is now safe for the leader to create a log entry describing C_new and replicate it to the cluster."""
     bench = in_joint_consensus()
     bench.store(2, 4)
@@ -122,7 +120,7 @@ def test_once_the_joint_configuration_is_committed_the_leader_creates_the_entry_
     assert bench.sent[FIVE].entries[-1] == configuration_entry(1, plain(3, 4, 5))
 
 
-def test_the_new_configuration_commits_under_the_rules_of_the_new_one_alone() -> None:
+def test_new_configuration_committed_by_its_own_rules() -> None:
     """When the new configuration has been committed under the rules of C_new, the old configuration is irrelevant."""
     bench = in_joint_consensus()
     bench.store(2, 3, 4)
@@ -137,7 +135,7 @@ def test_the_new_configuration_commits_under_the_rules_of_the_new_one_alone() ->
     ]
 
 
-def test_a_new_leader_that_has_the_joint_configuration_finishes_the_change() -> None:
+def test_new_leader_with_joint_configuration_ends_change() -> None:
     """If the leader crashes, a new leader may be chosen under either C_old or C_old,new."""
     bench = Group(term=1, configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
     bench.lead()
@@ -149,7 +147,7 @@ def test_a_new_leader_that_has_the_joint_configuration_finishes_the_change() -> 
     assert bench.answers == []
 
 
-def test_the_new_servers_cannot_decide_alone() -> None:
+def test_new_servers_cannot_decide_alone() -> None:
     """... C_new cannot make unilateral decisions during this period."""
     bench = Bench(configuration=joint((2, 3), (1, 4, 5)), voters=5)
     bench.expire()
@@ -157,20 +155,20 @@ def test_the_new_servers_cannot_decide_alone() -> None:
     assert bench.is_(Role.CANDIDATE)
 
 
-def test_once_the_joint_configuration_is_committed_no_server_is_elected_without_it() -> None:
-    """The Leader Completeness Property ensures that only servers with the C_old,new log entry can be elected as leader.
+def test_server_without_committed_joint_entry_not_elected() -> None:
+    """Quote: "… only servers with the C_old,new log entry can be elected as leader".
 
-    A server of either majority that stored it refuses a candidate whose log ends before it.
+    A server of either majority with the entry refuses a candidate whose log ends before it.
     """
     stored = (configuration_entry(1, plain(1, 2, 3)), configuration_entry(1, joint((1, 2, 3), (3, 4, 5))))
     for voter in (2, 3, 4):
         bench = Bench(configuration=plain(1, 2, 3), entries=stored, term=1)
-        assert not bench.ask(2, LogId(1, 1), sender=6 - voter).granted
-        assert bench.ask(2, LogId(2, 1), sender=6 - voter).granted
+        assert not bench.request_vote(2, LogId(1, 1), sender=6 - voter).granted
+        assert bench.request_vote(2, LogId(2, 1), sender=6 - voter).granted
 
 
 @pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
-def test_neither_the_old_nor_the_new_servers_decide_without_the_others(granting: tuple[int, ...]) -> None:
+def test_old_and_new_servers_cannot_decide_alone(granting: tuple[int, ...]) -> None:
     """Neither C_old nor C_new can make decisions without approval of the other."""
     bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
     bench.expire()
@@ -178,7 +176,7 @@ def test_neither_the_old_nor_the_new_servers_decide_without_the_others(granting:
     assert bench.is_(Role.CANDIDATE)
 
 
-def test_configurations_are_stored_and_communicated_by_entries_of_the_log() -> None:
+def test_configurations_stored_as_log_entries() -> None:
     """Cluster configurations are stored and communicated using special entries in the replicated log."""
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3, 4))])

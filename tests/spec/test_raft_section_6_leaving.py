@@ -1,4 +1,4 @@
-"""Section 6 of the Raft paper, sentence by sentence: the leader that leaves, and servers that were removed."""
+"""Section 6 of the Raft paper, by its sentences: the departure of the leader, and removed servers."""
 
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Role
 from consensus.core.entry_data import configuration_entry
@@ -11,10 +11,10 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 MINIMUM_MS = lan().election_timeout_min_ms
 
 
-# -- the leader leaves ------------------------------------------------------------------------------------------------
+# -- the leader leaves -------------------------------------------------------------------------------------------------
 
 
-def test_a_leader_outside_the_new_configuration_replicates_and_does_not_count_itself() -> None:
+def test_removed_leader_replicates_without_counting_itself() -> None:
     """... it replicates log entries but does not count itself in majorities."""
     bench = Group()
     bench.become_leader()
@@ -25,7 +25,7 @@ def test_a_leader_outside_the_new_configuration_replicates_and_does_not_count_it
     assert bench.about.commit_index < bench.about.last.index
 
 
-def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed_it() -> None:
+def test_removed_leader_resigns_after_commitment() -> None:
     """... the leader steps down (returns to follower state) once it has committed the C_new log entry."""
     bench = Group()
     bench.become_leader()
@@ -41,8 +41,8 @@ def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed
     assert bench.about.term == 1
 
 
-def test_a_removed_leader_does_not_campaign_once_the_new_configuration_is_committed() -> None:
-    """(Its clients have others to turn to; its votes would only disturb.)."""
+def test_removed_leader_does_not_campaign() -> None:
+    """Its clients have other servers, and its votes would only disturb."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(2, 3))
@@ -53,8 +53,8 @@ def test_a_removed_leader_does_not_campaign_once_the_new_configuration_is_commit
         assert bench.effects == []
 
 
-def test_before_the_new_configuration_is_committed_a_server_that_it_removes_may_campaign() -> None:
-    """Before this point, it may be the case that only a server from C_old can be elected leader."""
+def test_removed_server_may_campaign_before_commitment() -> None:
+    """Quote: "Before this point, it may be the case that only a server from C_old can be elected leader"."""
     entries = (configuration_entry(1, plain(1, 2)), configuration_entry(1, plain(2)))
     bench = Bench(term=1, configuration=plain(1, 2), voters=2, entries=entries)
     bench.expire()
@@ -62,32 +62,32 @@ def test_before_the_new_configuration_is_committed_a_server_that_it_removes_may_
     assert bench.is_(Role.LEADER)
 
 
-# -- removed servers --------------------------------------------------------------------------------------------------
+# -- removed servers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_vote_request_within_the_minimum_election_timeout_of_a_leaders_word_changes_nothing() -> None:
+def test_vote_request_during_leader_contact_ignored() -> None:
     """... it does not update its term or grant its vote."""
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
-    reply = bench.ask(9, LogId(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
+    reply = bench.request_vote(9, LogId(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)
     assert (reply.granted, reply.term, bench.about.term) == (False, 1, 1)
 
 
-def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server() -> None:
-    """... if a leader is able to get heartbeats to its cluster, then it will not be deposed by larger terms."""
+def test_larger_term_of_removed_server_deposes_no_leader() -> None:
+    """Quote: "… able to get heartbeats to its cluster, then it will not be deposed by larger term numbers"."""
     bench = Group(voters=4)
     bench.become_leader()
     bench.change(plain(1, 2, 3))
     bench.store(2, 3)
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
-    bench.ask(9, LogId(5, 1), sender=FOUR)
+    bench.request_vote(9, LogId(5, 1), sender=FOUR)
     assert bench.is_(Role.LEADER)
     bench.receive(FOUR, AppendReply(term=9, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert bench.is_(Role.LEADER)
 
 
-def test_a_removed_server_hears_of_its_removal_and_is_then_left_alone() -> None:
-    """(A server that knows itself to be removed does not campaign.)."""
+def test_removed_server_gets_its_removal_and_then_nothing() -> None:
+    """A server with its removal committed does not campaign."""
     bench = Group(voters=4)
     bench.become_leader()
     bench.change(plain(1, 2, 3))
@@ -100,14 +100,13 @@ def test_a_removed_server_hears_of_its_removal_and_is_then_left_alone() -> None:
     assert bench.replicated_to == [2, 3]
 
 
-def test_the_vote_goes_by_the_log_and_not_by_membership() -> None:
-    """(A server whose log lacks the configuration that made the candidate a voter must still be able to elect it.)."""
+def test_vote_depends_on_log_not_on_membership() -> None:
+    """A server may lack the configuration that made the candidate a voter, and must still be able to elect it."""
     bench = Bench(configuration=plain(1, 2, 3))
-    assert bench.ask(1, LogId(1, 1), sender=FIVE).granted
+    assert bench.request_vote(1, LogId(1, 1), sender=FIVE).granted
 
 
-def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None:
-    """(Nor do those who were not asked.)."""
+def test_votes_of_outsiders_do_not_count() -> None:
     bench = Bench()
     bench.expire()
     bench.receive(FOUR, VoteReply(term=1, granted=True, correlation=bench.correlation))
@@ -115,12 +114,12 @@ def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)
 
 
-def test_a_normal_election_is_not_affected_as_no_server_campaigns_before_the_minimum_election_timeout() -> None:
-    """Each server waits at least a minimum election timeout before starting an election.
+def test_campaign_starts_after_minimum_election_timeout() -> None:
+    """Quote: "each server waits at least a minimum election timeout before starting an election".
 
-    So when one of them asks, the others have not heard from a leader for as long, and listen.
+    So when a server campaigns, the others have also been without a leader for that time, and grant votes.
     """
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     assert bench.raft.deadline - bench.now >= MINIMUM_MS
-    assert bench.ask(2, LogId(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted
+    assert bench.request_vote(2, LogId(1, 1), sender=THREE, after_ms=MINIMUM_MS).granted

@@ -1,4 +1,4 @@
-"""Section 6 of the Raft paper, sentence by sentence: new servers catch up before they vote (thesis section 4.2.1)."""
+"""Section 6 of the Raft paper, by its sentences: new servers catch up before they vote (thesis section 4.2.1)."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.spec.raft_bench import FOUR, ONE, THREE, Bench
 MINIMUM_MS = lan().election_timeout_min_ms
 
 
-def test_new_servers_join_as_non_voting_members_that_are_not_considered_for_majorities() -> None:
+def test_new_server_joins_as_non_voting_member() -> None:
     """... the leader replicates log entries to them, but they are not considered for majorities."""
     bench = Group()
     bench.become_leader()
@@ -23,8 +23,8 @@ def test_new_servers_join_as_non_voting_members_that_are_not_considered_for_majo
     assert bench.configuration == plain(1, 2, 3, 4)
 
 
-def test_a_newcomer_does_not_keep_a_leader_from_resigning() -> None:
-    """(Check-quorum counts voters.)."""
+def test_new_server_does_not_keep_leader_from_resigning() -> None:
+    """Check-quorum counts only voters."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -42,7 +42,7 @@ def test_a_newcomer_does_not_keep_a_leader_from_resigning() -> None:
     ]
 
 
-def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> None:
+def test_change_proceeds_when_new_servers_caught_up() -> None:
     """Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed."""
     bench = Group()
     bench.become_leader()
@@ -53,8 +53,8 @@ def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> N
     assert bench.configuration == joint((1, 2, 3), (3, 4, 5))
 
 
-def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_another() -> None:
-    """(Thesis section 4.2.1: each round carries what arrived during the one before.)."""
+def test_long_catch_up_round_followed_by_another() -> None:
+    """Thesis section 4.2.1: each round transfers the entries that arrived during the previous round."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -66,13 +66,13 @@ def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_anoth
     assert bench.configuration == plain(1, 2, 3, 4)
 
 
-def test_server_that_left_and_comes_back_empty_catches_up_first() -> None:
+def test_returning_empty_server_catches_up_first() -> None:
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2))
     bench.store(2, 3)
     bench.change(plain(1, 2, 3))
-    assert bench.configuration == plain(1, 2), "what it held before it left does not count"
+    assert bench.configuration == plain(1, 2), "the entries from before its removal do not count"
     bench.expire()
     bench.refused(THREE, bench.sent[THREE], hint=1)
     assert bench.sent[THREE].previous.index == 0
@@ -80,8 +80,8 @@ def test_server_that_left_and_comes_back_empty_catches_up_first() -> None:
     assert bench.configuration == plain(1, 2, 3)
 
 
-def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
-    """(Thesis section 4.2.1: a bounded number of rounds, else the change is aborted with an error.)."""
+def test_new_server_slow_in_all_rounds_refused() -> None:
+    """Thesis section 4.2.1: after a limited number of rounds the change is aborted with an error."""
     bench = Group(options=replace(lan(), catch_up_rounds=3))
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -105,8 +105,8 @@ def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
     assert bench.replicated_to == [2, 3]
 
 
-def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
-    """(Thesis section 4.2.1: an unavailable server must not hold up the change for ever.)."""
+def test_unresponsive_new_server_refused() -> None:
+    """Thesis section 4.2.1: an unavailable server must not block the change."""
     bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -125,8 +125,8 @@ def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
     assert bench.now - began == 5_000
 
 
-def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is_to_vote() -> None:
-    """(Its patience begins with the request, not with the last entry that it took.)."""
+def test_idle_learner_has_catch_up_time_from_request() -> None:
+    """The timeout begins with the request, not with the last entry that the learner stored."""
     bench = Group(options=replace(lan(), catch_up_stall_ms=5_000))
     bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))
@@ -140,8 +140,8 @@ def test_a_learner_that_stood_still_for_long_has_its_time_to_catch_up_when_it_is
     assert bench.configuration == plain(1, 2, 3, 4)
 
 
-def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
-    """(It was a member once, or of another cluster: it comes with an empty log, or not at all.)."""
+def test_new_server_of_later_term_refused() -> None:
+    """The server was a member earlier, or belongs to another cluster. It can join only with an empty log."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -156,8 +156,8 @@ def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
     assert bench.about.term == 1
 
 
-def test_a_learner_gets_the_log_and_neither_votes_nor_commits_nor_campaigns() -> None:
-    """(Learners are non-voting members for as long as the configuration says so.)."""
+def test_learner_gets_log_without_vote_or_campaign() -> None:
+    """A learner is a non-voting member while the configuration lists it as one."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))

@@ -1,4 +1,4 @@
-"""Requests to change the members (Raft section 6): one at a time, each refused with its reason, by set of features."""
+"""Requests to change the members (Raft section 6): one at a time, with reasons of refusals, by set of features."""
 
 from dataclasses import replace
 
@@ -12,16 +12,16 @@ from consensus.core.model import Configuration, LogId
 from tests.spec.membership_bench import Group, in_joint_consensus, joint, plain, servers
 from tests.spec.raft_bench import ONE, TWO, Bench
 
-# -- one change at a time ---------------------------------------------------------------------------------------------
+# -- one change at a time ----------------------------------------------------------------------------------------------
 
 
 def refusals(bench: Group) -> list[ChangeRefusal | None]:
-    """Why changes were refused so far."""
+    """Return the reasons of all refusals."""
     return [answer.refusal for answer in bench.answers]
 
 
-def test_there_is_no_change_before_the_leader_has_committed_an_entry_of_its_own_term() -> None:
-    """(An unfinished change of an older leader may still commit elsewhere.)."""
+def test_change_refused_before_commit_in_own_term() -> None:
+    """An unfinished change of an older leader may still commit elsewhere."""
     bench = Group()
     bench.lead()
     bench.change(plain(1, 2))
@@ -29,8 +29,8 @@ def test_there_is_no_change_before_the_leader_has_committed_an_entry_of_its_own_
     assert bench.configuration == plain(1, 2, 3)
 
 
-def test_there_is_no_change_while_another_is_under_way() -> None:
-    """(While newcomers catch up, in joint consensus, and until C_new is committed.)."""
+def test_change_refused_while_another_is_pending() -> None:
+    """A change is pending while new servers catch up, in joint consensus, and until C_new is committed."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(3, 4, 5), change_id=1)
@@ -58,8 +58,7 @@ def test_there_is_no_change_while_another_is_under_way() -> None:
         (plain(*range(1, 66)), ChangeRefusal.TOO_MANY_SERVERS),
     ],
 )
-def test_an_impossible_configuration_is_refused(target: Configuration, refusal: ChangeRefusal) -> None:
-    """(Never zero voters, never a server twice.)."""
+def test_invalid_configuration_refused(target: Configuration, refusal: ChangeRefusal) -> None:
     bench = Group()
     bench.become_leader()
     bench.change(target)
@@ -67,8 +66,8 @@ def test_an_impossible_configuration_is_refused(target: Configuration, refusal: 
     assert bench.about.last.index == 1
 
 
-def test_a_change_to_what_is_already_there_succeeds_without_an_entry() -> None:
-    """(A client that repeats its request after a lost answer is told that it is done.)."""
+def test_change_to_current_configuration_succeeds() -> None:
+    """A client that repeats its request after a lost reply gets the result without a new entry."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3))
@@ -76,8 +75,7 @@ def test_a_change_to_what_is_already_there_succeeds_without_an_entry() -> None:
     assert bench.about.last.index == 1
 
 
-def test_only_the_leader_changes_the_configuration() -> None:
-    """(Others say who leads.)."""
+def test_change_at_follower_refused_with_leader() -> None:
     bench = Bench()
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     bench.step(ChangeConfiguration(7, plain(1, 2)))
@@ -88,8 +86,8 @@ def test_only_the_leader_changes_the_configuration() -> None:
     ]
 
 
-def test_a_leader_that_resigns_with_a_step_in_its_log_cannot_say_what_becomes_of_it() -> None:
-    """(Unknown, never refused: another leader may finish it.)."""
+def test_pending_change_of_resigning_leader_is_unknown() -> None:
+    """The outcome is unknown, not refused, because another leader may complete the change."""
     bench = in_joint_consensus()
     bench.refused(TWO, bench.sent[TWO], hint=1, term=2)
     assert bench.answers == [ConfigurationResolved(change_id=1, outcome=ChangeOutcome.UNKNOWN)]
@@ -98,16 +96,15 @@ def test_a_leader_that_resigns_with_a_step_in_its_log_cannot_say_what_becomes_of
 # -- sets of features --------------------------------------------------------------------------------------------------
 
 
-def test_one_server_more_or_less_needs_no_joint_consensus() -> None:
-    """(Any majority of the one shares a server with any majority of the other.)."""
+def test_single_server_change_is_not_joint() -> None:
+    """Any majority before the change shares a server with any majority after it."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2))
     assert bench.configuration == plain(1, 2)
 
 
-def test_a_protocol_without_joint_consensus_changes_one_server_at_a_time() -> None:
-    """(More at once is refused, with the reason.)."""
+def test_protocol_without_joint_consensus_changes_one_server() -> None:
     bench = Group(features=replace(GARLIC_FARM, joint=JointConsensus.NEVER))
     bench.become_leader()
     bench.change(plain(1, 2, 4), change_id=1)
@@ -119,8 +116,8 @@ def test_a_protocol_without_joint_consensus_changes_one_server_at_a_time() -> No
     assert bench.configuration == plain(1, 2, 4)
 
 
-def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> None:
-    """(Its server would refuse the entry, and replication to it would stand still.)."""
+def test_peer_without_extension_prevents_joint_change() -> None:
+    """Its server would refuse the entry, and its replication would stop."""
     bench = Group(extended=False)
     bench.become_leader()
     bench.change(plain(1, 4, 5), change_id=1)
@@ -130,8 +127,8 @@ def test_a_peer_that_lacks_the_extension_is_sent_no_joint_configuration() -> Non
     assert bench.configuration == plain(1, 2)
 
 
-def test_a_protocol_without_learners_in_configurations_refuses_them() -> None:
-    """(Observers are what the protocol makes of them there.)."""
+def test_protocol_without_learners_refuses_them() -> None:
+    """In this protocol, observers are not part of the configuration."""
     bench = Group(1, features=ZMQ_RAFT)
     bench.become_leader()
     bench.change(plain(1, 2, 3, learners=(4,)))

@@ -1,4 +1,4 @@
-"""Log compaction, sentence by sentence (Raft section 7, and the InstallSnapshot RPC's rules for the receiver)."""
+"""Log compaction by the sentences of Raft section 7, and the receiver's rules of the InstallSnapshot RPC."""
 
 from consensus.core.drops import Drop
 from consensus.core.effects import (
@@ -29,7 +29,7 @@ def described(index: int, term: int, configuration: Configuration | None = None)
 def chunk(
     bench: Bench, last: LogId, offset: int = 0, data: bytes = IMAGE, *, done: bool = True, term: int = 9
 ) -> list[SnapshotReply]:
-    """Server 2, who leads, sends a chunk; returns the answers of this step."""
+    """Receive a chunk of the leader, server 2; return the replies of this step."""
     bench.correlation += 1
     bench.receive(
         TWO,
@@ -52,7 +52,7 @@ def replies(bench: Bench) -> list[SnapshotReply]:
 
 
 def checked(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
-    """The disk has read the chunks back."""
+    """Complete the check of the stored chunks on the disk; return the replies of this step."""
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, snapshot))
     return replies(bench)
@@ -63,7 +63,7 @@ def changes(bench: Bench) -> list[object]:
 
 
 def installed(bench: Bench, index: int, term: int) -> SnapshotDescription:
-    """The whole of it, in one chunk."""
+    """Install a snapshot sent in one chunk."""
     snapshot = described(index, term)
     assert chunk(bench, snapshot.last) == []
     (reply,) = checked(bench, snapshot)
@@ -72,7 +72,7 @@ def installed(bench: Bench, index: int, term: int) -> SnapshotDescription:
 
 
 class Leading(Bench):
-    """Server 1 leads term 3; the log up to index 4 is gone, and follower 2 has not answered yet."""
+    """Server 1 leads term 3; a snapshot replaces the log up to index 4, and follower 2 has not replied yet."""
 
     def __init__(self) -> None:
         super().__init__(1, 1, 2, 2, 2, term=2)
@@ -85,7 +85,7 @@ class Leading(Bench):
         assert self.about.log_start == LogId(4, 2)
 
     def behind(self) -> ReadSnapshot:
-        """Follower 2 turns out to have an empty log."""
+        """Receive from follower 2 that its log is empty; return the read of the snapshot."""
         self.refused(TWO, self.first_append, 1)
         (read,) = self.all(ReadSnapshot)
         return read
@@ -94,7 +94,7 @@ class Leading(Bench):
 # -- taking one --------------------------------------------------------------------------------------------------------
 
 
-def test_the_snapshot_includes_the_last_included_index_and_its_term_and_the_latest_configuration_as_of_it() -> None:
+def test_snapshot_has_last_index_term_and_configuration() -> None:
     """Raft also includes a small amount of metadata in the snapshot.
 
     To support cluster membership changes, it also includes the latest configuration in the log as of last included
@@ -106,7 +106,7 @@ def test_the_snapshot_includes_the_last_included_index_and_its_term_and_the_late
     assert bench.all(TakeSnapshot) == [TakeSnapshot(LogId(2, 1), group(3))]
 
 
-def test_each_server_takes_snapshots_independently_covering_just_the_committed_entries() -> None:
+def test_snapshot_covers_only_committed_entries() -> None:
     """Each server takes snapshots independently, covering just the committed entries in its log."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=2)
@@ -116,9 +116,7 @@ def test_each_server_takes_snapshots_independently_covering_just_the_committed_e
     assert len(bench.all(TakeSnapshot)) == 1
 
 
-def test_once_a_server_completes_writing_a_snapshot_it_may_delete_the_entries_up_through_the_last_included_index() -> (
-    None
-):
+def test_durable_snapshot_replaces_covered_entries() -> None:
     """Once a server completes writing a snapshot, it may delete all log entries up through the last included index."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
@@ -128,7 +126,7 @@ def test_once_a_server_completes_writing_a_snapshot_it_may_delete_the_entries_up
     assert bench.about.last == LogId(3, 2)
 
 
-def test_the_consistency_check_for_the_first_entry_following_the_snapshot_works() -> None:
+def test_consistency_check_works_after_snapshot() -> None:
     """These are preserved to support the consistency check for the first log entry following the snapshot."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
@@ -137,7 +135,7 @@ def test_the_consistency_check_for_the_first_entry_following_the_snapshot_works(
     assert not bench.append(2, LogId(9, 2)).success
 
 
-def test_an_old_append_that_begins_in_what_is_compacted_is_taken_for_what_it_brings_beyond() -> None:
+def test_append_starting_in_compacted_part_extends_log() -> None:
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(3, 2), 4))
@@ -147,7 +145,7 @@ def test_an_old_append_that_begins_in_what_is_compacted_is_taken_for_what_it_bri
     assert reply.next_index == 3
 
 
-def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snapshot_is_durable() -> None:
+def test_append_covered_by_snapshot_acknowledged_when_durable() -> None:
     # Given a follower that installs a snapshot on a slow disk
     bench = Bench(1, 1, term=9, fast=False)
     snapshot = described(20, 5)
@@ -157,7 +155,7 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
     bench.persisted(stored)
     bench.step(SnapshotChecked(check.request_id, snapshot))
     (install,) = bench.all(Persist)
-    # When a delayed append arrives that lies wholly in what the snapshot covers
+    # When a delayed append arrives whose entries are all covered by the snapshot
     bench.receive(
         TWO, AppendEntries(term=9, leader=TWO, previous=LogId(2, 1), entries=suffix(3, 5), commit=0, correlation=77)
     )
@@ -167,7 +165,7 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
     assert answer.after == install.number
 
 
-def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() -> None:
+def test_snapshot_completed_after_newer_one_ignored() -> None:
     bench = Bench(1, 1, term=1)
     bench.append(1, LogId(2, 1), commit=2)
     installed(bench, 20, 5)
@@ -179,7 +177,7 @@ def test_a_snapshot_that_is_finished_after_a_newer_one_came_changes_nothing() ->
 # -- receiving one: the rules of the RPC -------------------------------------------------------------------------------
 
 
-def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> None:
+def test_rule_1_older_term_gets_immediate_reply() -> None:
     """1. Reply immediately if term < currentTerm."""
     bench = Bench(1, 1, term=9)
     (reply,) = chunk(bench, LogId(5, 2), term=8)
@@ -187,7 +185,7 @@ def test_rule_1_reply_immediately_if_term_is_older_than_the_current_term() -> No
     assert changes(bench) == []
 
 
-def test_rules_2_and_3_the_first_chunk_creates_a_new_snapshot_and_data_is_written_at_its_offset() -> None:
+def test_rules_2_and_3_chunks_stored_at_their_offsets() -> None:
     """2. Create new snapshot file if first chunk (offset is 0). 3. Write data into snapshot file at given offset."""
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
@@ -196,7 +194,7 @@ def test_rules_2_and_3_the_first_chunk_creates_a_new_snapshot_and_data_is_writte
     assert changes(bench) == [StoreChunk(LogId(5, 2), 3, b"de")]
 
 
-def test_rule_4_reply_and_wait_for_more_chunks_if_done_is_false() -> None:
+def test_rule_4_reply_and_wait_for_more_chunks() -> None:
     """4. Reply and wait for more data chunks if done is false."""
     bench = Bench(1, 1)
     (reply,) = chunk(bench, LogId(5, 2), 0, b"abc", done=False)
@@ -204,7 +202,7 @@ def test_rule_4_reply_and_wait_for_more_chunks_if_done_is_false() -> None:
     assert bench.about.last == LogId(2, 1)
 
 
-def test_a_chunk_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_before() -> None:
+def test_chunk_reply_waits_for_durable_write() -> None:
     bench = Bench(1, 1, fast=False)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
@@ -217,17 +215,17 @@ def test_a_chunk_is_answered_only_when_it_is_durable_and_the_next_is_not_taken_b
     assert reply.accepted
 
 
-def test_rule_6_if_the_log_has_the_last_included_entry_what_follows_it_is_retained_and_a_reply_sent() -> None:
+def test_rule_6_entries_after_known_last_entry_retained() -> None:
     """6. If existing log entry has same index and term as ... last included entry, retain log entries following it."""
     bench = Bench(1, 1, 2, 2, 2)
     (reply,) = chunk(bench, LogId(3, 2), 0, b"abc", done=False)
-    assert reply.installed, "nothing is transferred that is there already"
+    assert reply.installed, "stored data is not transferred again"
     assert changes(bench) == []
     assert bench.about.last == LogId(5, 2)
-    assert bench.about.commit_index == 3, "a snapshot covers only what is committed"
+    assert bench.about.commit_index == 3, "a snapshot covers only committed entries"
 
 
-def test_rule_5_the_snapshot_is_saved_and_an_older_or_partial_one_is_discarded() -> None:
+def test_rule_5_older_or_partial_snapshot_discarded() -> None:
     """5. Save snapshot file, discard any existing or partial snapshot with a smaller index."""
     bench = Bench(1, 1)
     installed(bench, 5, 2)
@@ -236,10 +234,10 @@ def test_rule_5_the_snapshot_is_saved_and_an_older_or_partial_one_is_discarded()
     assert Install(snapshot) in changes(bench)
     assert bench.about.snapshot == snapshot
     (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
-    assert reply.installed, "what the partial one would have covered is here already"
+    assert reply.installed, "the log already has all that the partial snapshot covers"
 
 
-def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
+def test_rule_7_entire_log_discarded_otherwise() -> None:
     """7. Discard the entire log. It may have uncommitted entries that conflict with the snapshot."""
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = described(4, 4)
@@ -250,7 +248,7 @@ def test_rule_7_otherwise_the_entire_log_is_discarded() -> None:
     assert bench.about.last == bench.about.log_start == LogId(4, 4)
 
 
-def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loaded() -> None:
+def test_rule_8_state_machine_and_configuration_reset() -> None:
     """8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)."""
     bench = Bench(1, 1, voters=3)
     snapshot = described(10, 4, group(5))
@@ -261,7 +259,7 @@ def test_rule_8_the_state_machine_is_reset_and_the_snapshots_configuration_loade
     assert bench.about.commit_index == bench.about.applied_index == 10
 
 
-def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None:
+def test_installed_snapshot_acknowledged_when_durable() -> None:
     bench = Bench(1, 1, fast=False)
     chunk(bench, LogId(10, 4))
     (check,) = bench.all(CheckSnapshot)
@@ -272,7 +270,7 @@ def test_an_installed_snapshot_is_acknowledged_only_when_it_is_durable() -> None
     assert bench.about.durable_index == 0
 
 
-def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
+def test_snapshot_older_than_commit_index_ignored() -> None:
     """If ... a snapshot that describes a prefix of its log ..., entries following the snapshot are still valid."""
     bench = Bench(1, 1, 2, 2)
     bench.append(9, LogId(4, 2), commit=4)
@@ -282,7 +280,7 @@ def test_a_snapshot_older_than_the_commit_index_changes_nothing() -> None:
     assert bench.about.last == LogId(4, 2)
 
 
-def test_a_wrong_offset_is_refused_with_the_one_that_is_wanted_and_the_transfer_goes_on() -> None:
+def test_wrong_offset_refused_with_expected_one() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     for offset in (0, 2, 7):
@@ -293,7 +291,7 @@ def test_a_wrong_offset_is_refused_with_the_one_that_is_wanted_and_the_transfer_
     assert (reply.accepted, reply.next_offset) == (True, 5)
 
 
-def test_a_chunk_of_another_snapshot_is_refused_unless_it_is_the_first() -> None:
+def test_chunk_of_other_snapshot_refused_unless_first() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
@@ -302,14 +300,14 @@ def test_a_chunk_of_another_snapshot_is_refused_unless_it_is_the_first() -> None
     assert (reply.accepted, reply.next_offset) == (True, 2)
 
 
-def test_a_transfer_begins_anew_when_the_leader_changes() -> None:
+def test_new_leader_restarts_transfer() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     (reply,) = chunk(bench, LogId(5, 2), 3, b"de", done=False, term=10)
     assert (reply.accepted, reply.next_offset) == (False, 0)
 
 
-def test_chunks_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> None:
+def test_chunks_with_wrong_checksum_dropped() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2))
     (reply,) = checked(bench, None)
@@ -318,7 +316,7 @@ def test_chunks_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> N
     assert (Drop.SNAPSHOT_CHECKSUM, 1) in bench.about.dropped
 
 
-def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_but_answered() -> None:
+def test_snapshot_checked_after_leader_change_not_installed() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2))
     (check,) = bench.all(CheckSnapshot)
@@ -332,7 +330,7 @@ def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_bu
 # -- sending one -------------------------------------------------------------------------------------------------------
 
 
-def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a_follower_needs() -> None:
+def test_leader_sends_snapshot_for_compacted_entry() -> None:
     """This happens when the leader has already discarded the next log entry that it needs to send to a follower."""
     bench = Leading()
     read = bench.behind()
@@ -344,7 +342,7 @@ def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a
 
 
 def sent_chunk(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
-    """The disk gives [offset, end), and the leader sends it."""
+    """Read [offset, end) from the disk, and return the chunk that the leader sends."""
     data = IMAGE[read.offset : end]
     bench.step(
         SnapshotRead(request_id=read.request_id, last=read.last, offset=read.offset, data=data, done=end == len(IMAGE))
@@ -362,19 +360,19 @@ def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool =
     )
 
 
-def test_one_chunk_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:
+def test_next_chunk_sent_after_reply() -> None:
     """Leaders always send chunks in order."""
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)
-    bench.propose(b"meanwhile")
+    bench.propose(b"x")
     assert bench.all(ReadSnapshot) == []
     answer(bench, sent, 4)
     (read,) = bench.all(ReadSnapshot)
     assert read.offset == 4
 
 
-def test_after_a_refusal_the_transfer_resumes_at_the_offset_that_the_follower_wants_a_heartbeat_later() -> None:
+def test_refused_chunk_resumes_at_requested_offset() -> None:
     bench = Leading()
     read = bench.behind()
     answer(bench, sent_chunk(bench, read, 4), 2, accepted=False)
@@ -386,7 +384,7 @@ def test_after_a_refusal_the_transfer_resumes_at_the_offset_that_the_follower_wa
     assert reads[0].offset == 2
 
 
-def test_when_no_answer_comes_the_follower_is_only_sent_heartbeats_until_it_gives_a_sign_of_life() -> None:
+def test_unresponsive_follower_gets_only_heartbeats() -> None:
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)
@@ -401,10 +399,10 @@ def test_when_no_answer_comes_the_follower_is_only_sent_heartbeats_until_it_give
             bench.matched(THREE, append)
     bench.refused(TWO, heartbeats[-1], 1)
     (read,) = bench.all(ReadSnapshot)
-    assert read.offset == 4, "what the follower has is not sent again"
+    assert read.offset == 4, "stored chunks are not sent again"
 
 
-def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow() -> None:
+def test_installed_snapshot_counts_as_match() -> None:
     bench = Leading()
     read = bench.behind()
     answer(bench, sent_chunk(bench, read, len(IMAGE)), len(IMAGE), whole=True)
@@ -415,7 +413,7 @@ def test_an_installed_snapshot_counts_as_held_and_the_entries_behind_it_follow()
     assert two.state is ProgressState.PROBING
 
 
-def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
+def test_replaced_snapshot_restarts_transfer() -> None:
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)
@@ -425,7 +423,7 @@ def test_a_transfer_begins_anew_when_the_snapshot_was_replaced() -> None:
     assert (read.last, read.offset) == (LogId(5, 2), 0)
 
 
-def test_a_leader_never_installs_a_snapshot() -> None:
+def test_leader_never_installs_snapshot() -> None:
     bench = Leading()
     assert bench.is_(Role.LEADER)
     (reply,) = chunk(bench, LogId(50, 3), term=3)

@@ -1,7 +1,7 @@
-"""Section 8, client interaction, sentence by sentence; and what the thesis adds on handing leadership over (3.10).
+"""Section 8 (client interaction) by its sentences, and leadership transfer by the thesis (3.10).
 
-What needs real servers (a client that finds the leader, retries after a crash and is never executed twice) is in
-`tests/node/test_exactly_once.py`; the session table has its own file, `test_sessions.py`.
+`tests/node/test_exactly_once.py` tests real servers: a client finds the leader and retries after a crash, and each
+command is executed once. `test_sessions.py` tests the session table.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
 
 
 def leading(*, voters: int = 3, committed: bool = True, options: Options | None = None) -> Bench:
-    """Server 1 leads term 1; with `committed`, an entry of its own is committed and all hold it."""
+    """Return server 1 as leader of term 1; with `committed`, all servers have a committed entry of this term."""
     bench = Bench(voters=voters, options=options)
     bench.lead()
     first = heartbeats(bench, *(number for number in range(2, voters + 1)))
@@ -47,22 +47,22 @@ def leading(*, voters: int = 3, committed: bool = True, options: Options | None 
 
 
 def sent_to(bench: Bench, peer: ServerId) -> AppendEntries:
-    """The next append that is due to the peer."""
+    """Return the next append due to the peer."""
     bench.expire()
     return heartbeats(bench, peer)[peer]
 
 
 def heartbeats(bench: Bench, *peers: ServerId) -> dict[ServerId, AppendEntries]:
-    """What the latest step sent to each of the peers, if several then the last."""
-    assert all(bench.appends(peer) for peer in peers), "a peer was sent nothing"
+    """Return the last append of the latest step to each of the peers."""
+    assert all(bench.appends(peer) for peer in peers), "a peer did not get an append"
     return {peer: bench.appends(peer)[-1] for peer in peers}
 
 
-# -- who is asked, and exactly once ------------------------------------------------------------------------------------
+# -- redirects and exactly once ----------------------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_lead_supplies_the_leader_it_has_heard_from() -> None:
-    """'…that server will reject the client's request and supply information about the most recent leader'."""
+def test_follower_refuses_requests_with_known_leader() -> None:
+    """Quote: "… will reject the client's request and supply information about the most recent leader …"."""
     bench = Bench()
     bench.append(term=1, sender=THREE)
     assert bench.propose(b"x") == [
@@ -72,8 +72,8 @@ def test_a_server_that_does_not_lead_supplies_the_leader_it_has_heard_from() -> 
     assert bench.step(TransferLeadership(8)) == [TransferEnded(8, TransferOutcome.NOT_LEADER, THREE)]
 
 
-def test_a_command_whose_serial_number_was_executed_is_answered_without_executing_it_again() -> None:
-    """'If it receives a command whose serial number has already been executed, it responds immediately … '."""
+def test_executed_serial_number_gets_stored_result() -> None:
+    """Quote: "If it receives a command whose serial number has already been executed, it responds immediately .."."""
     table, request = SessionTable(), RequestId("client", 0, 1)
     assert table.admit(request, 5, 0) is RequestStatus.NEW
     table.remember(request, b"response")
@@ -84,8 +84,8 @@ def test_a_command_whose_serial_number_was_executed_is_answered_without_executin
 # -- reads -------------------------------------------------------------------------------------------------------------
 
 
-def test_read_only_operations_write_nothing_into_the_log() -> None:
-    """'Read-only operations can be handled without writing anything into the log.'."""
+def test_read_leaves_log_unchanged() -> None:
+    """Quote: "Read-only operations can be handled without writing anything into the log"."""
     bench = leading()
     before = bench.about.last
     effects = bench.step(ReadRequested(1))
@@ -93,8 +93,8 @@ def test_read_only_operations_write_nothing_into_the_log() -> None:
     assert bench.about.last == before
 
 
-def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed() -> None:
-    """'To find out, it needs to commit an entry from its term.'."""
+def test_read_waits_for_commit_in_own_term() -> None:
+    """Quote: "To find out, it needs to commit an entry from its term"."""
     bench = Bench()
     bench.lead()
     first = heartbeats(bench, TWO)[TWO]
@@ -103,13 +103,13 @@ def test_a_leader_answers_no_read_before_an_entry_of_its_own_term_is_committed()
     assert bench.about.pending_reads == 1
     bench.matched(TWO, first)
     assert bench.about.commit_index == 1
-    assert not bench.all(ReadReady), "only now the round begins"
+    assert not bench.all(ReadReady), "the round begins only now"
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady) == [ReadReady(1, 1)]
 
 
-def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> None:
-    """'Raft handles this by having each leader commit a blank no-op entry into the log at the start of its term'."""
+def test_leader_commits_no_op_at_start_of_term() -> None:
+    """Quote: "… each leader commit a blank no-op entry into the log at the start of its term"."""
     for features, first in (
         (GARLIC_FARM, configuration_entry(2, group(3))),
         (
@@ -124,17 +124,17 @@ def test_a_leader_commits_an_entry_without_effect_at_the_start_of_its_term() -> 
         assert append.entries == (first,)
 
 
-def test_a_leader_exchanges_heartbeats_with_a_majority_before_it_answers() -> None:
-    """'…having the leader exchange heartbeat messages with a majority of the cluster before responding'."""
+def test_read_needs_heartbeat_replies_of_majority() -> None:
+    """Quote: "... having the leader exchange heartbeat messages with a majority of the cluster before responding"."""
     bench = leading(voters=5)
     bench.step(ReadRequested(1))
-    asked = heartbeats(bench, TWO, THREE, FOUR, FIVE)
-    assert bench.matched(TWO, asked[TWO]) == [], "two of five know it"
-    assert ReadReady(1, bench.about.commit_index) in bench.matched(THREE, asked[THREE])
+    requests = heartbeats(bench, TWO, THREE, FOUR, FIVE)
+    assert bench.matched(TWO, requests[TWO]) == [], "two of five servers confirm it"
+    assert ReadReady(1, bench.about.commit_index) in bench.matched(THREE, requests[THREE])
 
 
-def test_an_answer_to_a_request_sent_before_the_read_arrived_proves_nothing() -> None:
-    """'…its information may be stale if a more recent leader has been elected'."""
+def test_reply_to_earlier_request_confirms_no_read() -> None:
+    """Quote: "... its information may be stale if a more recent leader has been elected"."""
     bench = leading()
     earlier = sent_to(bench, TWO)
     bench.step(ReadRequested(1))
@@ -143,7 +143,7 @@ def test_an_answer_to_a_request_sent_before_the_read_arrived_proves_nothing() ->
     assert bench.about.pending_reads == 1
 
 
-def test_what_is_sent_later_confirms_a_round_whose_own_heartbeats_are_lost() -> None:
+def test_later_append_confirms_round_with_lost_heartbeats() -> None:
     bench = leading()
     bench.step(ReadRequested(1))
     bench.expire()
@@ -152,7 +152,7 @@ def test_what_is_sent_later_confirms_a_round_whose_own_heartbeats_are_lost() -> 
     assert bench.all(ReadReady) == [ReadReady(1, 1)]
 
 
-def test_reads_that_arrive_during_a_round_share_the_next() -> None:
+def test_reads_during_round_share_next_round() -> None:
     bench = leading()
     bench.step(ReadRequested(1))
     first = heartbeats(bench, TWO)[TWO]
@@ -165,7 +165,7 @@ def test_reads_that_arrive_during_a_round_share_the_next() -> None:
     assert [ready.read_id for ready in bench.all(ReadReady)] == list(range(2, 12))
 
 
-def test_two_rounds_within_a_millisecond_are_told_apart() -> None:
+def test_rounds_within_millisecond_are_distinct() -> None:
     bench = leading()
     bench.step(ReadRequested(1))
     first = heartbeats(bench, TWO)[TWO]
@@ -176,7 +176,7 @@ def test_two_rounds_within_a_millisecond_are_told_apart() -> None:
     assert bench.all(ReadReady) == [ReadReady(2, 1)]
 
 
-def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
+def test_read_sees_commit_index_at_start_of_round() -> None:
     bench = leading()
     bench.propose(b"x")
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
@@ -185,7 +185,7 @@ def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
     assert bench.all(ReadReady) == [ReadReady(1, 2)]
 
 
-def test_a_leader_that_is_deposed_refuses_the_reads_that_wait() -> None:
+def test_deposed_leader_refuses_pending_reads() -> None:
     bench = leading()
     bench.step(ReadRequested(1))
     bench.append(term=2, previous=LogId(1, 1), sender=THREE)
@@ -194,14 +194,14 @@ def test_a_leader_that_is_deposed_refuses_the_reads_that_wait() -> None:
     assert refused[0].reason is ReadRefusal.NOT_LEADER
 
 
-def test_more_reads_than_the_limit_are_refused_as_busy() -> None:
+def test_reads_above_limit_are_busy() -> None:
     bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_reads=2))
     for number in (1, 2):
         bench.step(ReadRequested(number))
     assert bench.step(ReadRequested(3)) == [ReadRefused(3, ReadRefusal.BUSY, ONE)]
 
 
-def test_a_single_server_answers_at_once() -> None:
+def test_single_server_serves_read_immediately() -> None:
     bench = Bench(voters=1)
     bench.expire()
     assert bench.is_(Role.LEADER)
@@ -215,7 +215,7 @@ LEASED = Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=BOUND_MS)
 
 
 def leased() -> Bench:
-    """A leader whose lease began a moment ago."""
+    """Return a leader whose lease has just begun."""
     bench = leading(options=LEASED)
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
@@ -223,8 +223,8 @@ def leased() -> Bench:
     return bench
 
 
-def test_without_the_switch_there_is_no_lease() -> None:
-    """'…but this would rely on timing for safety (it assumes bounded clock skew)'."""
+def test_lease_off_by_default() -> None:
+    """Quote: "... but this would rely on timing for safety (it assumes bounded clock skew)"."""
     assert lan().lease_clock_bound_ms is None
     bench = leading()
     bench.step(ReadRequested(1))
@@ -233,39 +233,39 @@ def test_without_the_switch_there_is_no_lease() -> None:
     assert not bench.all(ReadReady)
 
 
-def test_a_lease_lasts_a_minimum_election_timeout_less_the_clock_bound() -> None:
-    """'Alternatively, the leader could rely on the heartbeat mechanism to provide a form of lease'."""
+def test_lease_is_election_timeout_minus_clock_bound() -> None:
+    """Quote: "Alternatively, the leader could rely on the heartbeat mechanism to provide a form of lease"."""
     bench = leased()
     assert bench.step(ReadRequested(2), after_ms=1_000 - BOUND_MS - 1) == [ReadReady(2, 1)]
     bench.step(ReadRequested(3), after_ms=1)
     assert not bench.all(ReadReady)
 
 
-def test_a_lease_counts_from_when_the_round_was_asked_not_from_when_it_was_answered() -> None:
+def test_lease_starts_when_round_is_sent() -> None:
     bench = leading(options=LEASED)
     bench.step(ReadRequested(1))
-    asked = heartbeats(bench, TWO)[TWO]
+    requests = heartbeats(bench, TWO)[TWO]
     bench.now += 600
-    bench.matched(TWO, asked)
+    bench.matched(TWO, requests)
     assert bench.all(ReadReady)
     assert bench.step(ReadRequested(2), after_ms=1_000 - 600 - BOUND_MS - 1) == [ReadReady(2, 1)]
     bench.step(ReadRequested(3), after_ms=1)
     assert not bench.all(ReadReady)
 
 
-def test_a_peer_of_another_make_which_may_vote_at_any_time_gives_no_lease() -> None:
-    no_lease_with(Extensions())
+def test_peer_without_lease_extension_prevents_lease() -> None:
+    check_no_lease(Extensions())
 
 
-@pytest.mark.parametrize("lease_ms", [None, 999], ids=["leases off", "a shorter promise"])
-def test_a_peer_that_promised_no_refusal_for_as_long_gives_no_lease(lease_ms: int | None) -> None:
-    no_lease_with(replace(OURS, lease_ms=lease_ms))
+@pytest.mark.parametrize("lease_ms", [None, 999], ids=["leases off", "shorter lease"])
+def test_peer_with_shorter_lease_prevents_lease(lease_ms: int | None) -> None:
+    check_no_lease(replace(OURS, lease_ms=lease_ms))
 
 
-def no_lease_with(said: Extensions) -> None:
-    """A leader asks a majority for every read, because of what one of its voters has said."""
+def check_no_lease(extensions: Extensions) -> None:
+    """Check that a leader confirms each read by a majority if one voter has these extensions."""
     bench = leading(options=LEASED)
-    bench.step(PeerExtensions(THREE, said))
+    bench.step(PeerExtensions(THREE, extensions))
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady)
@@ -273,19 +273,19 @@ def no_lease_with(said: Extensions) -> None:
     assert not bench.all(ReadReady)
 
 
-def test_a_voter_keeps_a_lease_over_a_restart_and_over_a_higher_term() -> None:
+def test_voter_keeps_lease_over_restart_and_higher_term() -> None:
     bench = Bench(options=LEASED)
-    assert not bench.ask(term=5).granted, "it has just started, and may have confirmed a lease before"
+    assert not bench.request_vote(term=5).granted, "it has just started, and may have confirmed a lease earlier"
     assert bench.about.term == 0
     bench.now += 1_000
-    assert bench.ask(term=5).granted
+    assert bench.request_vote(term=5).granted
     bench.append(term=5)
     bench.receive(THREE, VoteReply(term=6, granted=False, correlation=1))
     assert bench.about.term == 6
-    assert not bench.ask(term=7).granted, "a leader that it confirmed may hold a lease until then"
+    assert not bench.request_vote(term=7).granted, "the confirmed leader may hold a lease until then"
 
 
-def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:
+def test_transfer_ends_lease_for_term() -> None:
     bench = leased()
     bench.step(TransferLeadership(5, TWO))
     assert any(isinstance(send.message, TimeoutNow) for send in bench.all(Send))
@@ -293,11 +293,11 @@ def test_a_transfer_ends_the_lease_for_the_rest_of_the_term() -> None:
     bench.receive(TWO, TimeoutNowReply(1, accepted=False, correlation=order.correlation))
     assert bench.all(TransferEnded) == [TransferEnded(5, TransferOutcome.DECLINED, ONE)]
     bench.step(ReadRequested(6))
-    assert not bench.all(ReadReady), "the order may still be under way to a server that will take it"
+    assert not bench.all(ReadReady), "the request may still be in transfer to a server that will accept it"
 
 
 @pytest.mark.parametrize("bound_ms", [0, 1_000])
-def test_a_clock_bound_that_leaves_no_lease_or_no_bound_is_refused(bound_ms: int) -> None:
+def test_clock_bound_out_of_range_refused(bound_ms: int) -> None:
     with pytest.raises(ValueError, match="clock bound"):
         Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=bound_ms)
 
@@ -306,24 +306,24 @@ def test_a_clock_bound_that_leaves_no_lease_or_no_bound_is_refused(bound_ms: int
 
 
 def order_of(bench: Bench) -> TimeoutNow:
-    """The one TimeoutNow of the latest step."""
+    """Return the only TimeoutNow of the latest step."""
     (order,) = (send.message for send in bench.all(Send) if isinstance(send.message, TimeoutNow))
     return order
 
 
-def test_a_leader_cannot_transfer_to_itself_nor_to_a_server_that_does_not_vote() -> None:
+def test_transfer_to_itself_or_non_voter_refused() -> None:
     bench = leading()
     assert bench.step(TransferLeadership(1, ONE)) == [TransferEnded(1, TransferOutcome.TO_ITSELF, ONE)]
     assert bench.step(TransferLeadership(2, FIVE)) == [TransferEnded(2, TransferOutcome.NOT_A_VOTER, ONE)]
 
 
-def test_a_group_of_one_has_no_server_to_transfer_to() -> None:
+def test_transfer_in_single_server_group_refused() -> None:
     bench = Bench(voters=1)
     bench.expire()
     assert bench.step(TransferLeadership(1)) == [TransferEnded(1, TransferOutcome.NO_VOTER, ONE)]
 
 
-def test_without_a_target_the_voter_that_is_caught_up_best_is_chosen() -> None:
+def test_transfer_selects_most_up_to_date_voter() -> None:
     bench = leading()
     bench.propose(b"x")
     bench.matched(THREE, heartbeats(bench, THREE)[THREE])
@@ -332,13 +332,13 @@ def test_without_a_target_the_voter_that_is_caught_up_best_is_chosen() -> None:
     order_of(bench)
 
 
-def test_one_transfer_at_a_time() -> None:
+def test_second_transfer_refused() -> None:
     bench = leading()
     bench.step(TransferLeadership(1, TWO))
     assert bench.step(TransferLeadership(2, THREE)) == [TransferEnded(2, TransferOutcome.ANOTHER_UNDER_WAY, ONE)]
 
 
-def test_what_is_proposed_meanwhile_is_held_and_resumes_when_the_transfer_fails() -> None:
+def test_proposals_during_transfer_held_until_it_fails() -> None:
     bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_proposals=2))
     bench.step(TransferLeadership(1, TWO))
     assert bench.propose(b"a", proposal_id=1) == []
@@ -360,7 +360,7 @@ def test_what_is_proposed_meanwhile_is_held_and_resumes_when_the_transfer_fails(
     assert bench.about.pending_proposals == 2
 
 
-def test_the_target_campaigns_at_once_without_pre_vote_and_with_the_flag() -> None:
+def test_transfer_target_campaigns_without_pre_vote() -> None:
     bench = Bench(pre_vote=True)
     bench.append(term=1, sender=TWO)
     bench.receive(TWO, TimeoutNow(1, TWO, 77))
@@ -370,7 +370,7 @@ def test_the_target_campaigns_at_once_without_pre_vote_and_with_the_flag() -> No
 
 
 @pytest.mark.parametrize(("sender", "term"), [(THREE, 1), (TWO, 0)])
-def test_an_order_of_any_sender_but_the_leader_of_this_term_is_refused(sender: ServerId, term: int) -> None:
+def test_timeout_now_of_other_sender_refused(sender: ServerId, term: int) -> None:
     bench = Bench(term=1)
     bench.append(term=1, sender=TWO)
     bench.receive(sender, TimeoutNow(term, sender, 77))
@@ -378,10 +378,10 @@ def test_an_order_of_any_sender_but_the_leader_of_this_term_is_refused(sender: S
     assert bench.is_(Role.FOLLOWER)
 
 
-def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_itself() -> None:
+def test_transfer_flag_overrides_leader_contact() -> None:
     follower = Bench()
     follower.append(term=1, sender=TWO)
-    assert not follower.ask(term=2, sender=THREE).granted
+    assert not follower.request_vote(term=2, sender=THREE).granted
     follower.receive(THREE, RequestVote(term=2, candidate=THREE, last=ORIGIN, correlation=5, transfer=True))
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in follower.all(Send))
     leader = leading()
@@ -390,28 +390,28 @@ def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_i
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in leader.all(Send))
 
 
-def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_is_known() -> None:
-    """A vote for it would end the refusal of candidates on which the lease of that leader rests."""
-    # Given a follower without a vote in term 2, whose leader has just spoken
+def test_late_transfer_vote_request_refused() -> None:
+    """A vote for it would end the refusal of candidates, which the lease of the leader depends on."""
+    # Given a follower without a vote in term 2, after an append of its leader
     follower = Bench(options=LEASED)
     follower.append(term=2, sender=TWO)
-    # When a request of that term arrives late, of another candidate or of the leader itself
+    # When a delayed vote request of that term arrives, from another candidate or from the leader itself
     for candidate in (THREE, TWO):
         follower.receive(candidate, RequestVote(term=2, candidate=candidate, last=ORIGIN, correlation=5, transfer=True))
         assert [send.message for send in follower.all(Send)] == [VoteReply(term=2, granted=False, correlation=5)]
-    # Then the leader is known as before, and no other server gets a vote within the minimum election timeout
+    # Then the leader stays known, and no other server gets a vote within the minimum election timeout
     assert follower.about.leader == TWO
-    assert not follower.ask(term=3, sender=THREE).granted
+    assert not follower.request_vote(term=3, sender=THREE).granted
 
 
-def test_a_transfer_that_another_server_wins_is_told_as_such() -> None:
+def test_transfer_won_by_other_server_reported() -> None:
     bench = leading()
     bench.step(TransferLeadership(1, TWO))
     bench.append(term=2, previous=LogId(1, 1), entries=suffix(2, 2), sender=THREE)
     assert bench.all(TransferEnded) == [TransferEnded(1, TransferOutcome.ELSEWHERE, THREE)]
 
 
-def test_a_target_that_dies_after_it_took_the_order_leaves_an_unknown_outcome_within_a_bound() -> None:
+def test_dead_transfer_target_leaves_unknown_outcome() -> None:
     bench = leading()
     bench.step(TransferLeadership(1, TWO))
     order = order_of(bench)
@@ -425,18 +425,18 @@ def test_a_target_that_dies_after_it_took_the_order_leaves_an_unknown_outcome_wi
     assert bench.all(TransferEnded) == [TransferEnded(1, TransferOutcome.UNKNOWN, None)]
 
 
-def test_without_the_word_a_leader_abdicates_and_does_not_campaign_for_two_timeouts() -> None:
+def test_transfer_without_extension_resigns_leader() -> None:
     bench = leading()
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
     bench.step(TransferLeadership(1, TWO))
     assert bench.is_(Role.FOLLOWER)
     assert not [send for send in bench.all(Send) if isinstance(send.message, TimeoutNow)]
     assert bench.raft.deadline == bench.now + 2 * lan().election_timeout_max_ms
-    assert bench.ask(term=2, last=LogId(1, 1)).granted
+    assert bench.request_vote(term=2, last=LogId(1, 1)).granted
 
 
-def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log() -> None:
-    """Then it need not repeat itself while it waits; what was accepted may still be lost with the leader."""
+def test_accepted_proposal_reported_on_request() -> None:
+    """The client need not repeat it while it waits. An accepted proposal may still be lost with the leader."""
     bench = Bench(1)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -453,15 +453,15 @@ def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log()
     assert bench.all(ProposalAccepted) == []
 
 
-def test_a_client_that_does_not_ask_for_it_is_told_no_more_than_the_outcome() -> None:
+def test_accepted_proposal_not_reported_by_default() -> None:
     bench = Bench(1)
     bench.lead()
     bench.step(Proposed(proposal_id=7, commands=(b"x",)))
     assert bench.all(ProposalAccepted) == []
 
 
-def test_what_is_refused_or_held_was_not_accepted() -> None:
-    """A follower refuses it; during a transfer it is held, and accepted when the transfer has failed."""
+def test_refused_or_held_proposal_not_accepted() -> None:
+    """A follower refuses the proposal. During a transfer it is held, and accepted after the transfer has failed."""
     follower = Bench(1)
     follower.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))
     assert follower.all(ProposalAccepted) == []
@@ -471,7 +471,7 @@ def test_what_is_refused_or_held_was_not_accepted() -> None:
     bench.step(Proposed(proposal_id=8, commands=(b"x",), report_accepted=True))
     assert bench.all(ProposalAccepted) == []
     accepted = []
-    for _ in range(25):  # the target stays behind, and the other follower answers
+    for _ in range(25):  # the target lags, and the other follower replies
         bench.step(DeadlineReached(), after_ms=100)
         accepted += bench.all(ProposalAccepted)
         for append in bench.appends(THREE):
@@ -479,7 +479,7 @@ def test_what_is_refused_or_held_was_not_accepted() -> None:
     assert [each.proposal_id for each in accepted] == [8]
 
 
-def test_a_client_that_was_told_accepted_is_told_that_its_fate_is_open_when_the_leader_falls() -> None:
+def test_accepted_proposal_of_deposed_leader_is_unknown() -> None:
     bench = Bench(1)
     bench.lead()
     bench.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))

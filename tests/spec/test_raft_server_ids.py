@@ -1,7 +1,8 @@
-"""The id of a server is the protocol's own value: the core orders and compares it, and takes no other for it.
+"""The id of a server is a value of the protocol: the core orders and compares ids, and never confuses two ids.
 
-KRaft (KIP-853) names a replica by the node's id and the id of its directory. A node that lost its disk comes back with
-the same id and another directory; what it votes, fetches or confirms must not count for the replica that it was.
+KRaft (KIP-853) identifies a replica by the id of the node and the id of its directory. A node that lost its disk
+returns with the same node id and another directory; its votes, fetches and confirmations must not count for the earlier
+replica.
 """
 
 import pytest
@@ -32,9 +33,9 @@ from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import Bench, entries_of
 
 ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
-TWO_AGAIN = ReplicaKey(2, b"x" * 16)
-TWO_ANYWHERE = ReplicaKey(2)
-IMPOSTORS = pytest.mark.parametrize("impostor", [TWO_AGAIN, TWO_ANYWHERE], ids=["another directory", "no directory"])
+TWO_NEW_DISK = ReplicaKey(2, b"x" * 16)
+TWO_NO_DISK = ReplicaKey(2)
+IMPOSTORS = pytest.mark.parametrize("impostor", [TWO_NEW_DISK, TWO_NO_DISK], ids=["other directory", "no directory"])
 
 
 def named(*ids: ServerId) -> Configuration:
@@ -46,7 +47,7 @@ def replica(*terms: int, term: int | None = None) -> FetchBench:
 
 
 def leader(*terms: int) -> FetchBench:
-    """Server 1, elected by 2 and 3 as they are in the configuration."""
+    """Return server 1 as leader, elected by 2 and 3 with their configured ids."""
     bench = replica(*terms)
     bench.campaign()
     bench.grant(TWO)  # the pre-vote
@@ -56,35 +57,35 @@ def leader(*terms: int) -> FetchBench:
 
 
 @IMPOSTORS
-def test_a_vote_of_the_same_id_from_another_directory_elects_no_leader(impostor: ReplicaKey) -> None:
+def test_vote_of_other_directory_elects_no_leader(impostor: ReplicaKey) -> None:
     bench = replica(1)
     bench.campaign()
     bench.grant(THREE)
-    (asked,) = (send.message for send in bench.all(Send) if send.recipient == TWO)
-    assert isinstance(asked, RequestVote)
-    bench.receive(impostor, VoteReply(term=asked.term, granted=True, correlation=asked.correlation))
+    (request,) = (send.message for send in bench.all(Send) if send.recipient == TWO)
+    assert isinstance(request, RequestVote)
+    bench.receive(impostor, VoteReply(term=request.term, granted=True, correlation=request.correlation))
     assert bench.is_(Role.CANDIDATE)
-    bench.receive(TWO, VoteReply(term=asked.term, granted=True, correlation=asked.correlation))
+    bench.receive(TWO, VoteReply(term=request.term, granted=True, correlation=request.correlation))
     assert bench.is_(Role.LEADER)
 
 
 @IMPOSTORS
-def test_one_vote_is_not_given_to_two_directories_of_one_id(impostor: ReplicaKey) -> None:
+def test_vote_granted_to_one_directory_of_id(impostor: ReplicaKey) -> None:
     bench = replica(1)
-    assert bench.ask(2, LogId(1, 1), sender=TWO).granted
-    assert not bench.ask(2, LogId(5, 1), sender=impostor).granted
+    assert bench.request_vote(2, LogId(1, 1), sender=TWO).granted
+    assert not bench.request_vote(2, LogId(5, 1), sender=impostor).granted
     assert bench.about.voted_for == TWO
 
 
 @IMPOSTORS
-def test_the_same_id_from_another_directory_is_a_stranger_to_the_voters(impostor: ReplicaKey) -> None:
+def test_other_directory_is_not_voter(impostor: ReplicaKey) -> None:
     bench = replica(1)
-    reply = bench.ask(2, LogId(1, 1), sender=impostor)
+    reply = bench.request_vote(2, LogId(1, 1), sender=impostor)
     assert (reply.granted, reply.error) == (False, RefusalReason.INCONSISTENT_VOTERS)
 
 
 @IMPOSTORS
-def test_a_fetch_of_the_same_id_from_another_directory_commits_nothing(impostor: ReplicaKey) -> None:
+def test_fetch_of_other_directory_commits_nothing(impostor: ReplicaKey) -> None:
     bench = leader(1)
     bench.propose(b"x")
     last = bench.about.last
@@ -95,7 +96,7 @@ def test_a_fetch_of_the_same_id_from_another_directory_commits_nothing(impostor:
 
 
 @IMPOSTORS
-def test_fetches_of_the_same_id_from_another_directory_keep_no_leader_from_resigning(impostor: ReplicaKey) -> None:
+def test_fetches_of_other_directory_do_not_keep_leader(impostor: ReplicaKey) -> None:
     bench = leader(1)
     for _ in range(30):
         bench.fetch(impostor, bench.about.last)
@@ -104,7 +105,7 @@ def test_fetches_of_the_same_id_from_another_directory_keep_no_leader_from_resig
 
 
 @IMPOSTORS
-def test_an_endorsement_of_the_same_id_from_another_directory_confirms_no_read(impostor: ReplicaKey) -> None:
+def test_endorsement_of_other_directory_confirms_no_read(impostor: ReplicaKey) -> None:
     bench = leader(1)
     bench.fetch(TWO, bench.about.last)
     bench.step(ReadRequested(1))
@@ -116,7 +117,7 @@ def test_an_endorsement_of_the_same_id_from_another_directory_confirms_no_read(i
 
 
 @IMPOSTORS
-def test_an_append_reply_of_the_same_id_from_another_directory_commits_nothing(impostor: ReplicaKey) -> None:
+def test_append_reply_of_other_directory_commits_nothing(impostor: ReplicaKey) -> None:
     bench = Bench(1, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
     bench.expire()
     bench.grant(TWO)
@@ -132,29 +133,29 @@ def test_an_append_reply_of_the_same_id_from_another_directory_commits_nothing(i
     assert bench.about.commit_index == last
 
 
-def test_a_replica_that_comes_back_with_another_directory_is_replaced_in_two_changes() -> None:
-    """Swapping one key for another changes two voters, and majorities of before and after could miss each other."""
+def test_directory_replaced_in_two_changes() -> None:
+    """A swap of two keys changes two voters, so majorities before and after the change might not intersect."""
     bench = leader(1)
     bench.fetch(THREE, bench.about.last)
-    bench.step(ChangeConfiguration(1, named(ONE, TWO_AGAIN, THREE)))
+    bench.step(ChangeConfiguration(1, named(ONE, TWO_NEW_DISK, THREE)))
     (resolved,) = bench.all(ConfigurationResolved)
     assert (resolved.outcome, resolved.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.MORE_THAN_ONE_SERVER)
     bench.step(ChangeConfiguration(2, named(ONE, THREE)))
     assert bench.about.configuration == named(ONE, THREE)
 
 
-def test_a_follower_fetches_from_the_directory_that_leads() -> None:
+def test_follower_fetches_from_leading_directory() -> None:
     bench = replica(1)
-    asked = bench.follow(TWO, 2)
-    assert isinstance(asked, Fetch)
-    assert asked.replica == ONE
-    bench.reply(asked, entries_of(1, 2)[1:], sender=TWO_AGAIN, leader=TWO_AGAIN)
+    request = bench.follow(TWO, 2)
+    assert isinstance(request, Fetch)
+    assert request.replica == ONE
+    bench.reply(request, entries_of(1, 2)[1:], sender=TWO_NEW_DISK, leader=TWO_NEW_DISK)
     assert bench.about.last == LogId(1, 1)
-    bench.reply(asked, entries_of(1, 2)[1:], sender=TWO, leader=TWO)
+    bench.reply(request, entries_of(1, 2)[1:], sender=TWO, leader=TWO)
     assert bench.about.last == LogId(2, 2)
 
 
-def test_servers_with_names_elect_replicate_and_hand_over_in_order_of_name() -> None:
+def test_named_servers_elect_and_transfer_in_name_order() -> None:
     bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
     bench.expire()
     bench.grant("a")
@@ -164,7 +165,7 @@ def test_servers_with_names_elect_replicate_and_hand_over_in_order_of_name() -> 
     assert bench.about.transfer_target == "a"
 
 
-def test_a_proposal_commits_among_servers_with_names() -> None:
+def test_proposal_commits_among_named_servers() -> None:
     bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
     bench.expire()
     bench.grant("a")
@@ -182,12 +183,12 @@ def test_a_proposal_commits_among_servers_with_names() -> None:
     [(1, "a"), ("a", ReplicaKey(1)), (ReplicaKey(1), 1), ("",), ("x" * 256,), (0,), (ReplicaKey(1, b"short"),)],
     ids=repr,
 )
-def test_ids_of_different_kinds_and_ids_out_of_range_make_no_configuration(ids: tuple[ServerId, ...]) -> None:
-    """Ids of different kinds have no order among each other."""
+def test_configuration_with_mixed_or_invalid_ids_refused(ids: tuple[ServerId, ...]) -> None:
+    """Ids of different kinds cannot be ordered."""
     assert not possible_configuration(named(*ids))
 
 
-def test_a_change_to_ids_of_another_kind_is_refused() -> None:
+def test_change_to_ids_of_other_kind_refused() -> None:
     bench = Bench(1)
     bench.lead()
     (append,) = bench.appends(2)
@@ -196,5 +197,5 @@ def test_a_change_to_ids_of_another_kind_is_refused() -> None:
     assert [each.refusal for each in bench.all(ConfigurationResolved)] == [ChangeRefusal.IMPOSSIBLE_ID]
 
 
-def test_a_replica_without_a_directory_is_possible_where_all_have_none() -> None:
+def test_replicas_without_directories_are_valid_together() -> None:
     assert possible_configuration(named(ReplicaKey(0), ReplicaKey(1), ReplicaKey(2)))

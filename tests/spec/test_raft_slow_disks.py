@@ -1,6 +1,6 @@
-"""Slow disks cost no leader its leadership: followers answer it at once, with what is durable, while a disk writes.
+"""A leader keeps its role with slow disks: followers reply immediately with the durable entries, while a disk writes.
 
-Three bare cores, a network of 1 ms, and disks of which each writes one group at a time; the timings are those of a LAN.
+The setup is three cores, a network of 1 ms, and disks that write one group of entries at a time, with LAN timings.
 """
 
 from collections import deque
@@ -22,12 +22,12 @@ from consensus.core.raft import Raft
 from tests.spec.raft_bench import ONE, THREE, TWO, entries_of, group
 
 SLOW_MS = 1_600
-"""Longer than the minimum election timeout, shorter than the longest."""
+"""Longer than the minimum election timeout, shorter than the maximum."""
 STRATEGIES = pytest.mark.parametrize("features", [GARLIC_FARM, KRAFT], ids=["append", "fetch"])
 
 
 class Disk:
-    """Writes what gathered while it wrote, as one group."""
+    """A disk that writes all waiting entries as one group after each write."""
 
     def __init__(self) -> None:
         self.delay_ms = 1
@@ -58,12 +58,12 @@ class Group:
                 self.step(each, PeerExtensions(peer, Extensions(pre_vote=True, configurations=True)))
 
     def at(self, due_ms: int, act: Callable[[], None]) -> None:
-        """Have something happen."""
+        """Schedule an action."""
         self._number += 1
         heappush(self._agenda, (due_ms, self._number, act))
 
     def run(self, until_ms: int) -> None:
-        """Let time pass."""
+        """Pass time until `until_ms`."""
         while self.now < until_ms:
             due = min(core.deadline for core in self.cores.values())
             if self._agenda and self._agenda[0][0] <= min(due, until_ms):
@@ -77,12 +77,12 @@ class Group:
                 self.now = until_ms
 
     def step(self, server: ServerId, event: Event) -> None:
-        """One step, and what follows from it."""
+        """Run one step, and carry out its effects."""
         self._carry_out(server, self.cores[server].step(event, self.now))
 
     @property
     def leaders(self) -> list[ServerId]:
-        """Who leads."""
+        """Return the leaders."""
         return [server for server, core in self.cores.items() if core.describe().role is Role.LEADER]
 
     def _carry_out(self, server: ServerId, effects: list[Effect]) -> None:
@@ -125,8 +125,8 @@ class Group:
         self.at(self.now + 1, lambda: self.step(recipient, Received(sender, message)))
 
 
-def led(features: Features) -> Group:
-    """A group in which server 1 leads, and whose followers' disks become slow."""
+def group_with_slow_followers(features: Features) -> Group:
+    """Return a group with server 1 as leader, whose followers have slow disks."""
     found = Group(features)
     found.run(until_ms=4_000)
     (leader,) = found.leaders
@@ -138,10 +138,8 @@ def led(features: Features) -> Group:
 
 @STRATEGIES
 @pytest.mark.parametrize("every_ms", [20, 90, 400, 2_000])
-def test_a_leader_stays_and_commits_while_both_followers_take_longer_than_its_election_timeout_to_write(
-    features: Features, every_ms: int
-) -> None:
-    found = led(features)
+def test_leader_commits_while_followers_write_slowly(features: Features, every_ms: int) -> None:
+    found = group_with_slow_followers(features)
     (leader,) = found.leaders
     term = found.cores[leader].describe().term
     began_ms, proposed = found.now, 0
@@ -155,8 +153,8 @@ def test_a_leader_stays_and_commits_while_both_followers_take_longer_than_its_el
     assert [answer.outcome for answer in found.resolved] == [Outcome.COMMITTED] * proposed
 
 
-def test_a_follower_that_fetches_goes_on_from_its_durable_end_while_its_disk_writes() -> None:
-    found = led(KRAFT)
+def test_follower_with_slow_disk_fetches_from_durable_end() -> None:
+    found = group_with_slow_followers(KRAFT)
     (leader,) = found.leaders
     found.fetches.clear()
     for disk in found.disks.values():
@@ -165,18 +163,18 @@ def test_a_follower_that_fetches_goes_on_from_its_durable_end_while_its_disk_wri
     found.step(leader, Proposed(proposal_id=1, commands=(b"x",)))
     began_ms = found.now
     found.run(began_ms + 4_500)
-    told = [(when, fetch) for when, server, fetch in found.fetches if server == TWO and when > began_ms + 10]
-    assert {fetch.position.index for _, fetch in told} == {durable}
-    times = [began_ms, *(when for when, _ in told), began_ms + 4_500]
+    fetches = [(when, fetch) for when, server, fetch in found.fetches if server == TWO and when > began_ms + 10]
+    assert {fetch.position.index for _, fetch in fetches} == {durable}
+    times = [began_ms, *(when for when, _ in fetches), began_ms + 4_500]
     longest = max(later - earlier for earlier, later in pairwise(times))
     assert longest <= lan().election_timeout_min_ms // 2
 
 
 @STRATEGIES
-def test_a_leader_whose_followers_never_finish_writing_resigns_when_a_proposal_has_waited_for_long(
+def test_leader_resigns_when_followers_never_write(
     features: Features,
 ) -> None:
-    found = led(features)
+    found = group_with_slow_followers(features)
     (leader,) = found.leaders
     for disk in found.disks.values():
         disk.delay_ms = 1_000_000

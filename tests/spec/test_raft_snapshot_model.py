@@ -1,6 +1,6 @@
-"""Receiving a snapshot, whatever chunks come in whatever order: only the leader's whole image is ever installed.
+"""Receipt of a snapshot from chunks in any order: only a complete image of the leader is installed.
 
-The model is a file: what is stored is written to it at its offset; what is installed must be one image, byte by byte.
+The model is a file: each stored chunk is written at its offset, and an installed snapshot must equal one image.
 """
 
 from hypothesis import given, settings
@@ -18,21 +18,21 @@ IMAGES: dict[Name, bytes] = {
     (9, TWO, LogId(7, 3)): b"abcdefg",
     (10, THREE, LogId(5, 2)): b"9876543210",
 }
-"""Another leader may have other bytes for the same place."""
+"""Images by term, leader and position. Another leader may have other bytes for the same position."""
 CHUNKS = st.tuples(st.sampled_from(list(IMAGES)), st.integers(0, 9), st.integers(1, 10))
 
 
 @given(st.lists(CHUNKS, max_size=30), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets_it_there(
+def test_complete_image_of_one_leader_installed(
     chunks: list[tuple[Name, int, int]],
-    sound: bool,  # noqa: FBT001 - whether the disk gives back what was written
+    sound: bool,  # noqa: FBT001 - True if the disk returns the written bytes
 ) -> None:
     bench = Bench(1, 1)
     file = b""
     installed: list[SnapshotDescription] = []
 
-    def give(name: Name, offset: int, length: int, *, rotten: bool = False) -> SnapshotReply:
+    def send_chunk(name: Name, offset: int, length: int, *, damaged: bool = False) -> SnapshotReply:
         nonlocal file
         term, leader, last = name
         image = IMAGES[name]
@@ -58,27 +58,27 @@ def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets
                         assert at in (0, len(file)), "a gap"
                         file = file[:at] + stored
                     case Install(snapshot):
-                        assert file == image, "something else than the leader's image"
+                        assert file == image, "other bytes than the leader's image"
                         installed.append(snapshot)
                     case _:
                         pass
             replies = [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
             if replies:
-                assert len(replies) == 1, "one answer to one chunk"
+                assert len(replies) == 1, "one reply per chunk"
                 return replies[0]
             (check,) = bench.all(CheckSnapshot)
-            assert file == image, "read back before all of it is there"
-            found = None if rotten else SnapshotDescription(last, group(3), len(image), 0)
+            assert file == image, "read back before it is complete"
+            found = None if damaged else SnapshotDescription(last, group(3), len(image), 0)
             bench.step(SnapshotChecked(check.request_id, found))
 
     for name, offset, length in chunks:
-        give(name, offset, length, rotten=not sound)
+        send_chunk(name, offset, length, damaged=not sound)
     assert sound or installed == []
     newest = list(IMAGES)[-1]
-    wanted = 0
+    offset_to_send = 0
     for _ in range(len(IMAGES[newest])):
-        reply = give(newest, wanted, 3)
-        wanted = reply.next_offset
+        reply = send_chunk(newest, offset_to_send, 3)
+        offset_to_send = reply.next_offset
         if reply.installed:
             break
     assert reply.installed

@@ -1,7 +1,7 @@
-"""A term that is far ahead: one message moves ours by TERM_STEP_MAX only, so that no single message ends elections.
+"""A term far ahead: one message raises our term by at most TERM_STEP_MAX, so no single message can end all elections.
 
-What carried it is refused or dropped at the new term, and nothing else about it counts: no vote, no leader, no entry.
-Who is honest tries again and is met after some tries (`tests/scenarios/test_raft_scenarios.py` plays whole groups).
+The message is refused or dropped at the new term, and does not change the vote, the leader or the log. A correct
+sender succeeds after several retries (`tests/scenarios/test_raft_scenarios.py` tests whole groups).
 """
 
 from dataclasses import replace
@@ -52,45 +52,43 @@ FETCHED = (
 )
 
 
-def answered(bench: Bench) -> tuple[int, int]:
-    """The term of the one answer of the latest step, and the number of the Persist that it waits for."""
+def reply_of(bench: Bench) -> tuple[int, int]:
+    """Return the term of the only reply of the latest step, and the number of the Persist that it waits for."""
     (send,) = (send for send in bench.all(Send) if send.recipient == TWO)
     return send.message.term, send.after
 
 
-def told(message: Message) -> str:
-    """The kind of message, for the name of a test."""
+def kind(message: Message) -> str:
+    """Return the kind of message, for the id of a test."""
     return type(message).__name__
 
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
-@pytest.mark.parametrize("message", PUSHED, ids=told)
-def test_a_request_of_the_highest_term_moves_a_voter_by_one_step_and_is_refused(
-    message: Message, features: Features
-) -> None:
+@pytest.mark.parametrize("message", PUSHED, ids=kind)
+def test_request_of_highest_term_raises_term_by_one_step(message: Message, features: Features) -> None:
     bench = Bench(5, fast=False, features=features)
     bench.receive(TWO, message)
     (persist,) = bench.all(Persist)
     assert persist.hard_state is not None
     assert (persist.hard_state.term, persist.hard_state.voted_for, persist.entries) == (STEP, None, ())
-    assert answered(bench) == (STEP, persist.number)
+    assert reply_of(bench) == (STEP, persist.number)
     assert (bench.about.leader, bench.terms) == (None, [5])
 
 
-@pytest.mark.parametrize("message", FETCHED, ids=told)
-def test_a_request_of_the_highest_epoch_moves_a_replica_that_fetches_by_one_step(message: Message) -> None:
+@pytest.mark.parametrize("message", FETCHED, ids=kind)
+def test_fetch_request_of_highest_epoch_raises_one_step(message: Message) -> None:
     bench = FetchBench(5, fast=False)
     bench.receive(TWO, message)
     (persist,) = bench.all(Persist)
     assert persist.hard_state is not None
     assert (persist.hard_state.term, persist.hard_state.voted_for) == (STEP, None)
-    assert answered(bench) == (STEP, persist.number)
+    assert reply_of(bench) == (STEP, persist.number)
     assert bench.about.leader is None
 
 
-def test_a_question_of_the_highest_term_changes_no_term() -> None:
+def test_pre_vote_of_highest_term_keeps_term() -> None:
     bench = Bench(5)
-    assert bench.ask(FAR, AT(9, 5), pre_vote=True).granted
+    assert bench.request_vote(FAR, AT(9, 5), pre_vote=True).granted
     bench.receive(TWO, TimeoutNow(FAR, TWO, 1))
     assert bench.about.term == 5
 
@@ -104,9 +102,9 @@ def test_a_question_of_the_highest_term_changes_no_term() -> None:
         TimeoutNowReply(FAR, accepted=True, correlation=0),
         VoteReply(term=FAR, granted=True, correlation=0),
     ],
-    ids=told,
+    ids=kind,
 )
-def test_a_reply_of_the_highest_term_deposes_a_leader_by_one_step_and_acknowledges_nothing(reply: Message) -> None:
+def test_reply_of_highest_term_deposes_leader_by_one_step(reply: Message) -> None:
     bench = Bench(5)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -116,7 +114,7 @@ def test_a_reply_of_the_highest_term_deposes_a_leader_by_one_step_and_acknowledg
 
 
 @pytest.mark.parametrize("reply", [BeginQuorumEpochReply, EndQuorumEpochReply])
-def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one_step(
+def test_announcement_reply_of_highest_epoch_raises_one_step(
     reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
 ) -> None:
     bench = FetchBench(5)
@@ -126,14 +124,14 @@ def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one
 
 
 @pytest.mark.parametrize("error", [None, RefusalReason.NOT_LEADER])
-def test_an_answer_to_a_fetch_of_the_highest_epoch_brings_nothing_but_one_step(error: RefusalReason | None) -> None:
+def test_fetch_reply_of_highest_epoch_raises_one_step(error: RefusalReason | None) -> None:
     bench = FetchBench(5)
-    asked = bench.follow(TWO, 5)
-    bench.reply(asked, () if error else suffix(2, FAR), term=FAR, commit=2, error=error)
+    fetch = bench.follow(TWO, 5)
+    bench.reply(fetch, () if error else suffix(2, FAR), term=FAR, commit=2, error=error)
     assert (bench.about.term, bench.terms, bench.about.leader) == (STEP, [5], None)
 
 
-def test_a_candidate_takes_one_step_for_a_refusal_and_campaigns_again() -> None:
+def test_refused_candidate_raises_one_step_and_retries() -> None:
     bench = Bench(5)
     bench.expire()
     bench.grant(TWO, granted=False, term=FAR)
@@ -143,20 +141,20 @@ def test_a_candidate_takes_one_step_for_a_refusal_and_campaigns_again() -> None:
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 7 + TERM_STEP_MAX)
 
 
-def test_a_term_within_one_step_is_taken_over_as_it_is() -> None:
+def test_term_within_one_step_adopted() -> None:
     bench = Bench(5)
     assert bench.append(STEP, AT(1, 5), suffix(2, STEP)).success
     assert (bench.about.term, bench.about.leader) == (STEP, TWO)
 
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=lambda features: features.name)
-def test_a_server_at_term_0_takes_its_leaders_term_at_once(features: Features) -> None:
+def test_server_at_term_0_adopts_leader_term(features: Features) -> None:
     bench = Bench(features=features)
     assert bench.append(2**40, ORIGIN, suffix(1, 2**40)).success
     assert (bench.about.term, bench.about.leader, bench.terms) == (2**40, TWO, [2**40])
 
 
-def test_a_server_at_term_0_takes_the_term_of_a_leader_that_sends_a_snapshot() -> None:
+def test_server_at_term_0_adopts_term_of_snapshot() -> None:
     bench = Bench()
     bench.receive(
         TWO,
@@ -174,24 +172,24 @@ def test_a_server_at_term_0_takes_the_term_of_a_leader_that_sends_a_snapshot() -
     assert (bench.about.term, bench.about.leader) == (2**40, TWO)
 
 
-def test_a_server_at_epoch_0_takes_the_epoch_of_a_leader_that_announces_itself_or_is_fetched_from() -> None:
+def test_server_at_epoch_0_adopts_epoch_of_leader() -> None:
     announced = FetchBench()
     assert announced.begin(TWO, 2**40).error is None
     assert announced.about.term == 2**40
     fetching = FetchBench()
     fetching.expire()
-    target, asked = next(iter(fetching.asked.items()))
-    fetching.reply(asked, suffix(1, 2**40), term=2**40, sender=target, leader=target)
+    target, fetch = next(iter(fetching.fetches.items()))
+    fetching.reply(fetch, suffix(1, 2**40), term=2**40, sender=target, leader=target)
     assert (fetching.about.term, fetching.terms) == (2**40, [2**40])
 
 
-def test_a_server_at_term_0_believes_no_candidate_beyond_one_step() -> None:
+def test_server_at_term_0_limits_candidate_to_one_step() -> None:
     bench = Bench()
-    reply = bench.ask(2**40)
+    reply = bench.request_vote(2**40)
     assert (reply.granted, reply.term) == (False, TERM_STEP_MAX)
 
 
-def test_at_the_last_term_a_server_follows_and_votes_but_never_campaigns() -> None:
+def test_server_at_last_term_never_campaigns() -> None:
     bench = Bench(5, term=MAX_NUMBER)
     bench.expire()
     assert (bench.about.role, bench.about.term, bench.all(Send)) == (Role.FOLLOWER, MAX_NUMBER, [])
@@ -201,20 +199,20 @@ def test_at_the_last_term_a_server_follows_and_votes_but_never_campaigns() -> No
 
 
 @pytest.mark.parametrize("last", [2**31 - 1, 2**53 - 1])
-def test_at_the_last_term_of_a_protocol_a_server_never_campaigns(last: int) -> None:
+def test_server_at_last_term_of_protocol_never_campaigns(last: int) -> None:
     bench = Bench(5, term=last, options=replace(lan(), max_term=last))
     bench.expire()
     bench.receive(TWO, TimeoutNow(last, TWO, 1))
     assert (bench.about.role, bench.about.term, bench.all(RequestVote)) == (Role.FOLLOWER, last, [])
 
 
-def test_one_term_before_the_last_a_server_campaigns_and_leads_the_last_term() -> None:
+def test_server_before_last_term_leads_last_term() -> None:
     bench = Bench(5, term=MAX_NUMBER - 1)
     bench.lead()
     assert bench.about.term == MAX_NUMBER
 
 
-def test_a_pre_vote_for_a_term_beyond_the_last_does_not_exist() -> None:
+def test_server_at_last_term_sends_no_pre_vote() -> None:
     bench = Bench(5, term=MAX_NUMBER, pre_vote=True)
     bench.expire()
     assert bench.all(Send) == []

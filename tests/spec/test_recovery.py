@@ -1,4 +1,4 @@
-"""The first state of the cluster that is made of a survivor: what it keeps, and what it leaves behind."""
+"""First state of a recovered cluster: the parts that it keeps of the surviving node, and the parts that it drops."""
 
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 
 
 def old_farm(publisher: int) -> FarmState:
-    """Founders A, B and C, of which `publisher` has published; B survives."""
+    """Return a farm with the founders A, B and C and a publication of `publisher`; B survives."""
     log = Log(founders=(A, B, C))
     log.append(Admission(B, "node-b"))
     log.clock(120_000)
-    # The first candidate is chosen, and no other is better by the margin.
+    # The first candidate is chosen; no later candidate is better by the margin.
     log.append(*(report(each, BASE_MS + 120_000) for each in sorted((1, 2, 3), key=lambda each: each != publisher)))
     log.append(Publication(MASTER, log.publisher or 0, BASE_MS // 1000 + 120, "content"))
     assert log.master.publication is not None
@@ -27,7 +27,7 @@ def old_farm(publisher: int) -> FarmState:
     return log.farm.state
 
 
-def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again() -> None:
+def test_recovered_farm_admits_only_survivor() -> None:
     state = recovered(old_farm(1), B)
     assert state.admitted == {1: Admitted(B, "node-b")}
     farm = AuthoredFarm(BASE_MS, TUNING, founders=(B,))
@@ -36,7 +36,7 @@ def test_the_survivor_alone_is_admitted_and_names_of_the_others_are_free_again()
     assert farm.state.admitted[2] == Admitted(C, "node-a", unseen_since_ms=BASE_MS + 120_000)
 
 
-def test_an_expelled_node_stays_out_and_the_keys_of_the_survivor_are_known() -> None:
+def test_recovered_farm_keeps_evictions_and_survivor_key() -> None:
     before = old_farm(1)
     table = {**before.admitted, 2: Admitted(B, "node-b", b"public key"), 3: Admitted(C, "c", standing=Standing.EVICTED)}
     state = recovered(replace(before, admitted=table), B)
@@ -49,20 +49,20 @@ def test_an_expelled_node_stays_out_and_the_keys_of_the_survivor_are_known() -> 
     assert farm.state.admitted[3] == Admitted(A, "node-a", unseen_since_ms=BASE_MS + 120_000)
 
 
-def test_its_own_leaves_go_on_under_its_new_raft_id_and_those_of_the_others_are_left_out() -> None:
+def test_recovered_farm_keeps_only_leaves_of_survivor() -> None:
     state = recovered(old_farm(1), B)
     assert list(state.servers) == [1]
     assert state.servers[1].report.server_id == 1
     assert [leaf.destination for leaf in state.servers[1].report.destinations] == ["leaf02"]
 
 
-def test_log_time_and_place_in_the_log_go_on() -> None:
+def test_recovered_farm_keeps_log_time_and_index() -> None:
     before = old_farm(1)
     state = recovered(before, B)
     assert (state.log_time_ms, state.applied_index) == (before.log_time_ms, before.applied_index)
 
 
-def test_it_publishes_later_than_any_publisher_before_it_even_if_its_clock_stood_still() -> None:
+def test_recovered_farm_publishes_after_earlier_second() -> None:
     for publisher in (1, 2):
         before = old_farm(publisher)
         last = before.masters[MASTER].publication
@@ -79,15 +79,15 @@ def test_it_publishes_later_than_any_publisher_before_it_even_if_its_clock_stood
         assert log.append(planned.publication) == [PublicationAccepted(planned.publication)]
 
 
-def test_a_survivor_that_never_reported_begins_with_what_was_published() -> None:
+def test_survivor_without_report_keeps_last_publication() -> None:
     before = old_farm(1)
-    silent = replace(before, servers={each: state for each, state in before.servers.items() if each != 2})
-    state = recovered(silent, B)
+    without_report = replace(before, servers={each: state for each, state in before.servers.items() if each != 2})
+    state = recovered(without_report, B)
     assert state.servers == {}
     assert state.masters[MASTER].publication is not None
 
 
-def test_what_was_heard_and_said_is_never_later_than_a_log_time_that_begins_anew() -> None:
+def test_reset_log_time_caps_report_and_publisher_times() -> None:
     before = old_farm(2)
     assert before.servers[2].heard_ms > BASE_MS
     state = recovered(before, B, Reset(log_time_ms=BASE_MS))
@@ -96,7 +96,7 @@ def test_what_was_heard_and_said_is_never_later_than_a_log_time_that_begins_anew
     assert all(master.since_ms <= BASE_MS for master in state.masters.values())
 
 
-def test_routers_mind_a_forgotten_second_only_if_it_is_still_to_come() -> None:
+def test_dropped_second_refused_only_while_in_future() -> None:
     farm = old_farm(1)
     last = farm.masters[MASTER].publication
     assert last is not None

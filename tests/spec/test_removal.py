@@ -1,4 +1,4 @@
-"""An operator takes a server out of the farm, or the leader: its reports stop counting, and the leader lets it go."""
+"""Removal of a server by an operator: its reports no longer count, and the leader removes it from the group."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def farm_of_three() -> Log:
 # -- the state machine -------------------------------------------------------------------------------------------------
 
 
-def test_a_removed_server_publishes_no_more_and_its_leaves_are_listed_no_more() -> None:
+def test_removed_server_stops_publishing_and_its_leaves_too() -> None:
     log = farm_of_three()
     assert log.publisher == 1
     assert log.append(Removal(1, removed=True)) == [RemovalChanged(1, removed=True), PublisherChanged(MASTER, 2, 1)]
@@ -32,7 +32,7 @@ def test_a_removed_server_publishes_no_more_and_its_leaves_are_listed_no_more() 
     assert 1 not in log.farm.state.servers
 
 
-def test_a_server_that_is_let_back_counts_from_its_next_report_on() -> None:
+def test_restored_server_counts_from_next_report() -> None:
     log = farm_of_three()
     log.append(Removal(1, removed=True), Removal(1, removed=False))
     assert log.leaves.keys() == {"leaf02", "leaf03"}
@@ -40,7 +40,7 @@ def test_a_server_that_is_let_back_counts_from_its_next_report_on() -> None:
     assert log.leaves.keys() == {"leaf01", "leaf02", "leaf03"}
 
 
-def test_a_removal_that_says_nothing_new_changes_nothing_and_an_unknown_server_is_refused() -> None:
+def test_unchanged_removal_ignored_and_unknown_refused() -> None:
     log = farm_of_three()
     assert log.append(Removal(2, removed=False)) == []
     [refused] = log.append(Removal(9, removed=True))
@@ -51,33 +51,33 @@ def test_a_removal_that_says_nothing_new_changes_nothing_and_an_unknown_server_i
 # -- the group ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_living_voter_is_removed_at_once_by_an_operators_word_and_not_added_again() -> None:
+def test_live_voter_removed_by_operator_immediately() -> None:
     story = Story(voters=5, rules=replace(SETTINGS, expect=3))
     story.removed = {4}
-    assert story.live(3 * SETTLE_MS) == [Remove(4)]
+    assert story.run(3 * SETTLE_MS) == [Remove(4)]
     assert story.voters == {1, 2, 3, 5}
 
 
-def test_a_server_that_is_let_back_comes_in_by_the_usual_way() -> None:
+def test_restored_server_added_in_usual_steps() -> None:
     story = Story(voters=5)
     story.removed = {4}
-    story.live(SETTLE_MS)
+    story.run(SETTLE_MS)
     story.removed = set()
-    story.live(3 * SETTLE_MS)
+    story.run(3 * SETTLE_MS)
     assert story.voters == {1, 2, 3, 4, 5}
 
 
-def test_a_leader_that_is_to_go_hands_over_first_and_its_successor_removes_it() -> None:
+def test_leader_to_be_removed_transfers_leadership_first() -> None:
     story = Story(voters=4)
     story.removed = {1}
-    assert story.live(3 * SETTLE_MS) == [HandOver(), Remove(1)]
+    assert story.run(3 * SETTLE_MS) == [HandOver(), Remove(1)]
     assert (story.leader, story.voters) == (2, {2, 3, 4})
 
 
-def test_a_farm_does_not_go_below_its_size_and_says_what_it_waits_for() -> None:
+def test_removal_waits_for_replacement_voter() -> None:
     story = Story(voters=3)
     story.removed = {3}
-    assert story.live(3 * SETTLE_MS) == []
+    assert story.run(3 * SETTLE_MS) == []
     expected = (
         "an operator has requested the removal of node-3; not removed: a farm of 3 needs another voter as a"
         " replacement first"
@@ -85,12 +85,12 @@ def test_a_farm_does_not_go_below_its_size_and_says_what_it_waits_for() -> None:
     assert expected in story.decision.waits
     story.lead(3)
     story.status[1] = MemberStatus.ALIVE
-    assert story.live(3 * SETTLE_MS) == [], "nor does the leader hand over in vain"
+    assert story.run(3 * SETTLE_MS) == [], "the leader does not transfer leadership either"
     assert any("not removed" in text for text in story.decision.waits)
 
 
-def test_another_server_replaces_a_voter_to_be_removed() -> None:
+def test_learner_replaces_voter_to_be_removed() -> None:
     story = Story(voters=3, others=1)
     story.removed = {3}
-    story.live(5 * SETTLE_MS)
+    story.run(5 * SETTLE_MS)
     assert story.voters == {1, 2, 4}

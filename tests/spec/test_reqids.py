@@ -1,4 +1,4 @@
-"""Updates by ØMQ Raft are applied once under their reqid: whatever is repeated, forgotten, dumped or brought back."""
+"""Updates by ØMQ Raft are applied once per reqid: also if repeated, dropped, dumped, or after log time moves back."""
 
 from dataclasses import replace
 from random import Random
@@ -37,13 +37,13 @@ def reqid(second: int = NOW_S, counter: int = 1) -> bytes:
     return second.to_bytes(4, "big") + bytes(5) + counter.to_bytes(3, "big")
 
 
-def test_a_farm_and_the_protocol_mean_the_same_by_a_fresh_reqid() -> None:
+def test_reqid_window_equals_protocol_window() -> None:
     window = DEFAULT_WINDOW
     assert (REQUEST_ID_BYTES, window.past_ms, window.future_ms) == (REQID_BYTES, OLDEST_S * 1000, AHEAD_S * 1000)
     assert second_of(reqid()) == request_seconds(reqid()) == NOW_S
 
 
-def test_the_text_of_a_request_has_one_spelling() -> None:
+def test_request_text_has_one_spelling() -> None:
     assert reqid_in(request_text(reqid())) == reqid()
     text = request_text(reqid(0x5956DC88, 0xCAB20))
     for other in (
@@ -71,11 +71,11 @@ def test_the_text_of_a_request_has_one_spelling() -> None:
         (-AHEAD_S - 1, ReqidStatus.AHEAD),
     ],
 )
-def test_a_reqid_is_fresh_from_7_h_45_min_before_log_time_to_15_min_behind_it(age_s: int, status: ReqidStatus) -> None:
+def test_reqid_fresh_from_7_h_45_min_ago_to_15_min_ahead(age_s: int, status: ReqidStatus) -> None:
     assert ReqidTable().admit(reqid(NOW_S - age_s), 1, NOW_MS) is status
 
 
-def test_a_repetition_is_a_duplicate_of_the_first_also_when_it_is_too_old_by_then() -> None:
+def test_repeated_reqid_is_duplicate_even_if_expired() -> None:
     table = ReqidTable()
     assert table.admit(reqid(), 7, NOW_MS) is ReqidStatus.NEW
     later_ms = NOW_MS + (OLDEST_S + 1) * 1000
@@ -83,7 +83,7 @@ def test_a_repetition_is_a_duplicate_of_the_first_also_when_it_is_too_old_by_the
     assert table.index_of(reqid()) == 7
 
 
-def test_what_is_forgotten_for_its_age_is_not_taken_again_when_log_time_is_brought_back() -> None:
+def test_dropped_reqid_expired_after_log_time_moves_back() -> None:
     table = ReqidTable()
     table.admit(reqid(), 1, NOW_MS)
     table.admit(reqid(NOW_S + OLDEST_S + 60), 2, NOW_MS + (OLDEST_S + 60) * 1000)
@@ -91,7 +91,7 @@ def test_what_is_forgotten_for_its_age_is_not_taken_again_when_log_time_is_broug
     assert table.admit(reqid(), 3, NOW_MS) is ReqidStatus.EXPIRED
 
 
-def test_a_full_table_forgets_the_oldest_and_takes_none_below_it() -> None:
+def test_full_table_drops_oldest_reqid() -> None:
     table = ReqidTable(limit=3)
     for counter in (4, 2, 3, 5):
         assert table.admit(reqid(counter=counter), counter, NOW_MS) is ReqidStatus.NEW
@@ -100,11 +100,11 @@ def test_a_full_table_forgets_the_oldest_and_takes_none_below_it() -> None:
     assert table.admit(reqid(counter=2), 9, NOW_MS) is ReqidStatus.EXPIRED
 
 
-def test_a_full_table_takes_none_below_its_lowest_so_that_what_is_applied_is_known_afterwards() -> None:
+def test_full_table_refuses_reqids_below_lowest() -> None:
     table = ReqidTable(limit=4)
     for counter in (4, 5, 6, 7):
         table.admit(reqid(counter=counter), counter, NOW_MS)
-    assert table.floor == bytes(12), "nothing is forgotten yet"
+    assert table.floor == bytes(12), "no reqid is dropped yet"
     assert table.judge(reqid(counter=3), NOW_MS) is ReqidStatus.EXPIRED
     assert table.admit(reqid(counter=3), 8, NOW_MS) is ReqidStatus.EXPIRED
     assert [table.index_of(reqid(counter=each)) for each in (4, 5, 6, 7)] == [4, 5, 6, 7]
@@ -112,27 +112,27 @@ def test_a_full_table_takes_none_below_its_lowest_so_that_what_is_applied_is_kno
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_reqid_is_taken_twice_whatever_comes_and_a_loaded_table_goes_on_alike(seed: int) -> None:
-    random, taken = Random(seed), set()
+def test_reqid_applied_once_in_random_history(seed: int) -> None:
+    random, applied = Random(seed), set()
     reqids = Reqids(limit=8, skipped_max=16)
     for index in range(1, 400):
         now_ms = NOW_MS + index * 60_000 - random.choice((0, 0, 3_600_000))
         made_s = now_ms // 1000 + random.choice((0, 0, -60, AHEAD_S, AHEAD_S + 1, -OLDEST_S - 1))
         update = Update(reqid(made_s - made_s % 300, random.randint(1, 3)), proven=random.random() < 0.5)
         verdict = reqids.admit(update, index, now_ms)
-        assert (verdict is ReqidStatus.NEW) <= (update not in taken), f"seed {seed}, entry {index}"
+        assert (verdict is ReqidStatus.NEW) <= (update not in applied), f"seed {seed}, entry {index}"
         assert reqids.is_skipped(index) == (verdict is not ReqidStatus.NEW)
         if verdict is ReqidStatus.NEW:
-            assert reqids.index_of(update) == index, f"seed {seed}, entry {index}: applied and forgotten at once"
-            taken.add(update)
+            assert reqids.index_of(update) == index, f"seed {seed}, entry {index}: applied and dropped immediately"
+            applied.add(update)
         if random.random() < 0.1:
             dumped = reqids.dump()
             reqids = Reqids.load(dumped, limit=8, skipped_max=16)
             assert reqids.dump() == dumped, f"seed {seed}, entry {index}"
-    assert len(taken) > 20
+    assert len(applied) > 20
 
 
-def test_of_too_many_copies_the_newest_are_known_and_the_list_says_how_far_back_it_goes() -> None:
+def test_latest_copies_known_with_start_of_list() -> None:
     reqids, update = Reqids(skipped_max=8), Update(reqid(), proven=False)
     for index in range(1, 6):
         reqids.admit(update, index, NOW_MS)
@@ -147,7 +147,7 @@ def test_of_too_many_copies_the_newest_are_known_and_the_list_says_how_far_back_
     assert reqids.may_have_forgotten(5)
 
 
-def test_a_table_without_updates_takes_no_byte_and_damaged_bytes_are_refused() -> None:
+def test_damaged_table_bytes_refused() -> None:
     assert Reqids().dump() == b""
     assert Reqids.load(b"").dump() == b""
     reqids = Reqids()
@@ -179,7 +179,7 @@ def excluded(number: int, server: int = 1) -> ProvenRecord:
     return ProvenRecord(record, Author(FOUNDERS[server - 1], number))
 
 
-def test_a_copy_of_an_application_entry_is_skipped_and_the_first_keeps_its_index() -> None:
+def test_copied_application_entry_skipped() -> None:
     story = farm()
     assert story.apply(5, 1, opaque()) == story.apply(6, 2, opaque()) == ()
     update = story.update_of(opaque())
@@ -188,7 +188,7 @@ def test_a_copy_of_an_application_entry_is_skipped_and_the_first_keeps_its_index
     assert [story.reqids.is_skipped(index) for index in (5, 6)] == [False, True]
 
 
-def test_an_update_that_another_node_signs_anew_has_no_second_effect() -> None:
+def test_update_signed_by_second_node_ignored() -> None:
     story = farm()
     story.apply(1, 1, excluded(1, server=1))
     assert story.state.weights.excluded == (LEAF,)
@@ -197,24 +197,24 @@ def test_an_update_that_another_node_signs_anew_has_no_second_effect() -> None:
     assert change.reason is NoEffect.REPEATED
 
 
-def test_a_stranger_cannot_use_up_the_reqid_of_an_entry_that_acts_on_the_farm() -> None:
+def test_unknown_author_cannot_use_up_reqid() -> None:
     story = farm()
     story.apply(1, 1, opaque())
-    story.apply(2, 1, ProvenRecord(Foreign(FOREIGN, request_text(reqid())), Author(b"stranger", 1)))
+    story.apply(2, 1, ProvenRecord(Foreign(FOREIGN, request_text(reqid())), Author(b"unknown.", 1)))
     story.apply(3, 1, excluded(1))
     assert story.state.weights.excluded == (LEAF,)
     assert [story.reqids.is_skipped(index) for index in (1, 2, 3)] == [False, True, False]
 
 
-def test_an_update_outside_its_time_is_refused_and_told() -> None:
+def test_update_outside_window_refused() -> None:
     story = farm()
     for index, second in enumerate((NOW_S - OLDEST_S - 1, NOW_S + AHEAD_S + 1), start=1):
         assert story.apply(index, 1, opaque(second)) == (RequestRefused(request_text(reqid(second))),)
         assert story.reqids.is_skipped(index)
 
 
-def test_below_its_level_the_table_stays_empty() -> None:
-    """Older servers know no reqids: to them each copy is an entry that names no request."""
+def test_table_below_level_stays_empty() -> None:
+    """Older servers do not support reqids: they treat each copy as an entry without a request."""
     story = farm(REQIDS_LEVEL - 1)
     for index in (1, 2):
         assert story.apply(index, 1, opaque()) == ()

@@ -1,4 +1,4 @@
-"""The session table: no request is executed twice, whatever is repeated, expired, dumped and loaded in between."""
+"""The session table: each request is executed once, also if repeated, expired, dumped and loaded."""
 
 from random import Random
 
@@ -21,14 +21,14 @@ SMALL = SessionLimits(sessions_max=3, window=4, result_bytes_max=8, expiry_ms=10
 def execute(
     table: SessionTable, request: RequestId, index: int, now_ms: int = 0, result: bytes = b"done"
 ) -> RequestStatus:
-    """What a state machine does with a request in the log."""
+    """Process a request of the log as a state machine does."""
     verdict = table.admit(request, index, now_ms)
     if verdict is RequestStatus.NEW:
         table.remember(request, result)
     return verdict
 
 
-def test_a_repeated_request_is_not_executed_and_gets_the_first_result() -> None:
+def test_repeated_request_gets_first_result() -> None:
     """The state machine tracks the latest serial number ... for each client, along with the associated response."""
     table, request = SessionTable(), RequestId("alice", 0, 1)
     assert execute(table, request, 1, result=b"first") is RequestStatus.NEW
@@ -36,15 +36,15 @@ def test_a_repeated_request_is_not_executed_and_gets_the_first_result() -> None:
     assert table.result_of(request) == b"first"
 
 
-def test_requests_under_way_may_arrive_in_any_order_within_the_window() -> None:
+def test_requests_within_window_arrive_in_any_order() -> None:
     table = SessionTable(SMALL)
     verdicts = [execute(table, RequestId("alice", 0, number), index) for index, number in enumerate((4, 2, 1, 3), 1)]
     assert verdicts == [RequestStatus.NEW] * 4
     assert execute(table, RequestId("alice", 0, 5), 5) is RequestStatus.NEW
-    assert execute(table, RequestId("alice", 0, 1), 6) is RequestStatus.EXPIRED, "its result fell out of the window"
+    assert execute(table, RequestId("alice", 0, 1), 6) is RequestStatus.EXPIRED, "its result is outside the window"
 
 
-def test_a_session_ends_after_its_time_of_silence_by_log_time() -> None:
+def test_idle_session_expires_by_log_time() -> None:
     table = SessionTable(SMALL)
     execute(table, RequestId("alice", 0, 1), 1, now_ms=1_000)
     table.expire(1_100)
@@ -54,7 +54,7 @@ def test_a_session_ends_after_its_time_of_silence_by_log_time() -> None:
     assert execute(table, RequestId("alice", 0, 1), 2, now_ms=1_101) is RequestStatus.EXPIRED
 
 
-def test_log_time_that_goes_back_is_taken_to_stand_still() -> None:
+def test_log_time_going_back_is_ignored() -> None:
     table = SessionTable(SMALL)
     table.expire(1_000)
     execute(table, RequestId("alice", 0, 1), 1, now_ms=0)
@@ -62,24 +62,24 @@ def test_log_time_that_goes_back_is_taken_to_stand_still() -> None:
     assert len(table) == 1
 
 
-def test_the_longest_silent_client_makes_room_for_one_more_and_cannot_come_back_under_its_old_start() -> None:
+def test_longest_idle_session_dropped_for_new_client() -> None:
     table = SessionTable(SMALL)
     for index, name in enumerate(("alice", "bob", "carol"), start=1):
         execute(table, RequestId(name, 0, 1), index)
     execute(table, RequestId("alice", 0, 2), 4)
     assert execute(table, RequestId("dave", 3, 1), 5) is RequestStatus.NEW
-    assert execute(table, RequestId("bob", 0, 1), 6) is RequestStatus.EXPIRED, "bob was silent for the longest"
+    assert execute(table, RequestId("bob", 0, 1), 6) is RequestStatus.EXPIRED, "bob was idle for the longest time"
     assert execute(table, RequestId("alice", 0, 2), 7) is RequestStatus.DUPLICATE
-    assert execute(table, RequestId("bob", 6, 1), 8) is RequestStatus.NEW, "with a new start it is another session"
+    assert execute(table, RequestId("bob", 6, 1), 8) is RequestStatus.NEW, "a new start makes a new session"
 
 
-def test_a_session_start_that_the_client_cannot_have_seen_is_refused() -> None:
+def test_session_start_in_future_refused() -> None:
     table = SessionTable()
     assert execute(table, RequestId("alice", 7, 1), 7) is RequestStatus.EXPIRED
     assert execute(table, RequestId("alice", 6, 1), 8) is RequestStatus.NEW
 
 
-def test_a_result_too_long_to_keep_is_still_never_executed_again() -> None:
+def test_request_with_long_result_not_executed_again() -> None:
     table, request = SessionTable(SMALL), RequestId("alice", 0, 1)
     execute(table, request, 1, result=b"123456789")
     assert execute(table, request, 2) is RequestStatus.DUPLICATE
@@ -87,7 +87,7 @@ def test_a_result_too_long_to_keep_is_still_never_executed_again() -> None:
 
 
 def history(seed: int, length: int) -> list[tuple[RequestId, int, int]]:
-    """Requests of a few clients, many of them repetitions of old ones: (request, index, log time)."""
+    """Return requests of a few clients, many of them repeated: (request, index, log time)."""
     random = Random(seed)
     sent: list[RequestId] = []
     next_of: dict[tuple[str, int], int] = {}
@@ -109,7 +109,7 @@ def history(seed: int, length: int) -> list[tuple[RequestId, int, int]]:
 
 
 @given(seed=some.integers(0, 2**32), cut=some.integers(0, 120))
-def test_nothing_is_executed_twice_and_a_table_out_of_a_snapshot_decides_the_same(seed: int, cut: int) -> None:
+def test_requests_executed_once_also_after_load(seed: int, cut: int) -> None:
     table, executed = SessionTable(SMALL), dict[RequestId, bytes]()
     for place, (request, index, now_ms) in enumerate(history(seed, 120)):
         if place == cut:
@@ -126,7 +126,7 @@ def test_nothing_is_executed_twice_and_a_table_out_of_a_snapshot_decides_the_sam
 
 
 @given(seed=some.integers(0, 2**32))
-def test_a_client_that_is_never_silent_for_long_and_keeps_to_the_window_is_never_refused(seed: int) -> None:
+def test_active_client_within_window_never_refused(seed: int) -> None:
     table, random = SessionTable(SMALL), Random(seed)
     index = now_ms = 0
     for number in range(1, 60):
@@ -140,7 +140,7 @@ def test_a_client_that_is_never_silent_for_long_and_keeps_to_the_window_is_never
 
 
 @given(some.binary(max_size=200))
-def test_bytes_that_are_no_table_raise_the_one_error(data: bytes) -> None:
+def test_invalid_bytes_raise_session_table_error(data: bytes) -> None:
     try:
         table = SessionTable.load(data, SMALL)
     except SessionTableError:
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_table_raise_the_one_error(data: bytes) -> None:
 
 
 @given(seed=some.integers(0, 2**32), place=some.integers(0, 10_000), value=some.integers(0, 255))
-def test_a_damaged_dump_raises_the_one_error_or_is_a_table_within_the_limits(seed: int, place: int, value: int) -> None:
+def test_damaged_dump_raises_error_or_loads_within_limits(seed: int, place: int, value: int) -> None:
     table = SessionTable(SMALL)
     for request, index, now_ms in history(seed, 20):
         execute(table, request, index, now_ms)
@@ -163,12 +163,12 @@ def test_a_damaged_dump_raises_the_one_error_or_is_a_table_within_the_limits(see
 
 
 @pytest.mark.parametrize(("client", "start", "sequence"), [("", 0, 1), ("x" * 65, 0, 1), ("x", -1, 1), ("x", 0, 0)])
-def test_a_request_id_that_no_table_could_hold_is_refused(client: str, start: int, sequence: int) -> None:
+def test_request_id_out_of_range_refused(client: str, start: int, sequence: int) -> None:
     with pytest.raises(ValueError, match=r"bytes|63-bit"):
         RequestId(client, start, sequence)
 
 
-def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_one() -> None:
+def test_request_id_parsed_only_from_its_text() -> None:
     request = RequestId("0011223344556677-3", 120, 9)
     assert str(request) == "0011223344556677-3-120-9"
     assert parse_request_id(str(request)) == request
@@ -176,8 +176,8 @@ def test_a_request_id_is_read_back_from_its_text_and_nothing_else_is_taken_for_o
         assert parse_request_id(text) is None
 
 
-def test_the_first_clock_entry_finds_no_client_silent() -> None:
-    """Else who came before it would be older than any expiry at once."""
+def test_first_clock_entry_expires_no_session() -> None:
+    """Otherwise all sessions from before this entry would expire immediately."""
     table = SessionTable(SessionLimits(expiry_ms=1_000))
     request = RequestId("early", 0, 1)
     assert table.admit(request, 1, 0) is RequestStatus.NEW

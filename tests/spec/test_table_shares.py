@@ -1,7 +1,7 @@
-"""Every table of the state has a share for one author, leaves the other authors' rows alone, and becomes free again.
+"""Shares of the tables in the state: each author has a share, and cannot displace rows of other authors.
 
-The walk over the fields of the state finds a table that no one has declared; the stories below show for each declared
-one that its module keeps the declaration (`bridge.core.state.tables`).
+The walk over the fields of the state detects undeclared tables. The scenarios below show for each declared table that
+its module enforces the declaration (`bridge.core.state.tables`).
 """
 
 import types
@@ -59,7 +59,7 @@ LIMITS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 
 
 def tables_of(cls: type, found: dict[str, None] | None = None) -> Collection[str]:
-    """The places of all tables in a class, and in the classes that its fields name."""
+    """Return the places of all tables in a class, and in the classes of its fields."""
     found = {} if found is None else found
     hints = get_type_hints(cls)
     for each in fields(cls):
@@ -83,40 +83,40 @@ def _note_tables(hint: Any, place: str, found: dict[str, None]) -> None:
         tables_of(hint, found)
 
 
-def tables_beside_the_state(farm: Farm) -> list[str]:
-    """What the state machine has besides its state and its tuning."""
+def tables_outside_state(farm: Farm) -> list[str]:
+    """Return the tables of the state machine outside its state and its tuning."""
     return [f"Farm.{name}" for name, value in vars(farm).items() if not is_dataclass(value)]
 
 
 def undeclared(cls: type = FarmState, farm: Farm | None = None) -> list[str]:
-    places = [*tables_of(cls), *tables_beside_the_state(farm or Farm(BASE_MS))]
+    places = [*tables_of(cls), *tables_outside_state(farm or Farm(BASE_MS))]
     return [place for place in places if place not in TABLES]
 
 
-def test_every_table_of_the_state_is_declared() -> None:
-    assert undeclared() == [], "declare these in bridge/core/state/tables.py, and add a story here"
+def test_state_tables_all_declared() -> None:
+    assert undeclared() == [], "declare these in bridge/core/state/tables.py, and add a scenario here"
 
 
-def test_every_declaration_names_a_table_of_the_state() -> None:
-    assert set(TABLES) - {*tables_of(FarmState), *tables_beside_the_state(Farm(BASE_MS))} == set()
+def test_declarations_all_name_state_tables() -> None:
+    assert set(TABLES) - {*tables_of(FarmState), *tables_outside_state(Farm(BASE_MS))} == set()
 
 
 @dataclass(frozen=True, slots=True)
 class _NextState(FarmState):
-    """The state of a later version."""
+    """A state of a later version."""
 
     notes: Mapping[str, tuple[str, ...]] | None = None
 
 
 class _NextFarm(Farm):
-    """The state machine of a later version."""
+    """A state machine of a later version."""
 
     def __init__(self) -> None:
         super().__init__(BASE_MS)
         self.votes: dict[int, int] = {}
 
 
-def test_a_table_without_a_declaration_is_found() -> None:
+def test_undeclared_table_is_detected() -> None:
     assert {"_NextState.notes", "_NextState.notes.value"} <= set(undeclared(_NextState))
     with pytest.raises(
         UndeclaredTableError, match=r"_NextState\.notes is a table of the state without a declared share"
@@ -126,7 +126,7 @@ def test_a_table_without_a_declaration_is_found() -> None:
 
 
 @pytest.mark.parametrize("place", TABLES)
-def test_every_table_has_a_share_and_a_release(place: str) -> None:
+def test_tables_have_share_and_release(place: str) -> None:
     table = TABLES[place]
     assert 0 < table.share <= table.most
     assert table.releases
@@ -136,30 +136,30 @@ def test_every_table_has_a_share_and_a_release(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [place for place, table in TABLES.items() if table.is_shared])
-def test_operators_can_look_up_each_share(place: str) -> None:
+def test_shares_documented_for_operators(place: str) -> None:
     table = TABLES[place]
     row = f"| `{place}` | {table.author} | {table.share:,} | {table.most:,} | {table.how} |"
     assert row in LIMITS.read_text(), f"add to docs/reference/limits.md:\n{row}"
 
 
 @pytest.mark.parametrize("place", [place for place in TABLES if place.partition(".")[0] != "Farm"])
-def test_a_table_beyond_its_limit_is_an_objection(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_beyond_limit_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     state: FarmState = filled(FarmState, lambda at: declared(at).least)
     assert (place, 1) in set(tables_in(state))
     monkeypatch.setitem(TABLES, place, replace(TABLES[place], most=0))
     assert TABLES[place].words in (objection_to_state(state, PERIOD_MS) or "")
 
 
-def test_a_story_is_told_of_every_table_with_several_authors() -> None:
-    told = {story.place for story in STORIES} | NUMBERED_AND_CLOCKS
-    assert {place for place, table in TABLES.items() if table.is_shared} == told
+def test_shared_tables_all_have_scenario() -> None:
+    tested = {story.place for story in STORIES} | NUMBERED_AND_CLOCKS
+    assert {place for place, table in TABLES.items() if table.is_shared} == tested
 
 
 NUMBERED_AND_CLOCKS = {"FarmState.numbers", "VoterClocks.readings"}
-"""With one row for each author by their type; `test_..._one_row` below."""
+"""Tables with one row per author by their type; tested by the `test_..._one_row...` functions below."""
 
 
-# -- the stories -------------------------------------------------------------------------------------------------------
+# -- the scenarios -----------------------------------------------------------------------------------------------------
 
 
 class Story(ABC):
@@ -167,32 +167,32 @@ class Story(ABC):
 
     place: ClassVar[str]
     floods: ClassVar[int] = 0
-    """So many more entries than the share has rows."""
+    """Number of submitted entries beyond the rows of the share."""
 
     def __init__(self) -> None:
-        """A farm at the level of shares."""
+        """Create a farm at the level of shares."""
         self.farm = Farm(BASE_MS, founders=FOUNDERS)
         self.farm.state = replace(self.farm.state, level=BOUNDS_LEVEL, clocks=VoterClocks())
         self.index = 100
 
     @property
     def state(self) -> FarmState:
-        """The state of now."""
+        """Return the current state."""
         return self.farm.state
 
     @property
     def table(self) -> Table:
-        """The declaration that the story is about."""
+        """Return the declaration of the tested table."""
         return declared_table(self.place)
 
     def apply(self, record: Record, author: bytes | None) -> tuple[Change, ...]:
-        """One more entry."""
+        """Apply one more entry."""
         self.index += 1
         proof = None if author is None else Author(author, self.index)
         return self.farm.apply(self.index, 1, ProvenRecord(record, proof))
 
     def pass_time(self, duration_ms: int) -> None:
-        """Clock entries, one a period: a longer step would not count as silence."""
+        """Append clock entries, one per period: a longer step would count as time without a leader."""
         end_ms = self.state.log_time_ms + duration_ms
         step_ms = PERIOD_MS if duration_ms <= 4 * 3600 * 1000 else duration_ms // 64
         while self.state.log_time_ms < end_ms:
@@ -200,23 +200,23 @@ class Story(ABC):
 
     @abstractmethod
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
-        """An entry that adds the row `number` of this author."""
+        """Submit an entry that adds the row `number` of this author."""
 
     @abstractmethod
     def rows(self, author: bytes) -> int:
-        """The rows of the author."""
+        """Return the number of the author's rows."""
 
     @abstractmethod
     def release(self, author: bytes) -> None:
-        """Let the declared rule free a place of the author."""
+        """Release a row of the author by the declared rule."""
 
     def first(self, author: bytes) -> None:
-        """One row of another author, before the flood."""
+        """Submit one row of another author, before the flood."""
         self.submit(author, 0)
 
 
 class Servers(Story):
-    """One row for each server."""
+    """One row per server."""
 
     place = "FarmState.servers"
     floods = 3
@@ -239,7 +239,7 @@ class Servers(Story):
 
 
 class Masters(Story):
-    """Masters that one server reports."""
+    """Masters reported by one server."""
 
     place = "FarmState.masters"
     floods = 8
@@ -274,7 +274,7 @@ class Masters(Story):
 
 
 class Admitted(Story):
-    """Identities that one leader admits."""
+    """Identities admitted by one leader."""
 
     place = "FarmState.admitted"
     floods = 40
@@ -296,7 +296,7 @@ class Admitted(Story):
 
 
 class Clients(Story):
-    """Client keys that one server admits."""
+    """Client keys admitted by one server."""
 
     place = "FarmState.clients"
     floods = 10
@@ -319,7 +319,7 @@ class Clients(Story):
 
 
 class Exclusions(Story):
-    """Leaves that one operator excludes."""
+    """Leaves excluded by one operator."""
 
     place = "Weights.excluded"
     floods = 10
@@ -338,7 +338,7 @@ class Exclusions(Story):
 
 
 class Costs(Story):
-    """Leaves to which one operator gives a factor."""
+    """Cost factors set by one operator."""
 
     place = "Weights.costs"
     floods = 10
@@ -357,7 +357,7 @@ class Costs(Story):
 
 
 class PipelineFactors(Story):
-    """Leaves to which one pipeline gives a factor."""
+    """Factors set by one pipeline."""
 
     place = "Weights.factors"
     floods = 10
@@ -401,7 +401,7 @@ class Producers(Story):
 
 
 class ProducersOfNode(Producers):
-    """Producers that one hostile node begins, for users that it invents."""
+    """Producers started by one hostile node, for invented users."""
 
     place = "KafkaClients.producers"
 
@@ -445,7 +445,7 @@ class Groups(Story):
 
 
 class GroupsOfNode(Groups):
-    """Consumer groups that one hostile node writes, for users that it invents."""
+    """Consumer groups written by one hostile node, for invented users."""
 
     def submit(self, author: bytes, number: int) -> tuple[Change, ...]:
         """See `Story`."""
@@ -459,7 +459,7 @@ class GroupsOfNode(Groups):
 
 
 class Skipped(Story):
-    """Copies that one node has in the log."""
+    """Copies of one node in the log."""
 
     place = "KafkaClients.skipped"
     floods = SKIPPED_MAX
@@ -473,11 +473,11 @@ class Skipped(Story):
         return self.state.kafka.skipped_of.count(author.hex())
 
     def release(self, author: bytes) -> None:
-        """Nothing: each further row of the author takes the places of its oldest."""
+        """Do nothing: each further row of the author replaces its oldest one."""
 
 
 class Sessions(Story):
-    """Sessions that one node begins."""
+    """Sessions started by one node."""
 
     place = "Farm.sessions"
     floods = 2000
@@ -498,7 +498,7 @@ class Sessions(Story):
 
 
 class ReqidRows(Story):
-    """Updates by ØMQ Raft that one node signs."""
+    """Updates by ØMQ Raft signed by one node."""
 
     place = "Farm.reqids"
     floods = 100
@@ -538,11 +538,11 @@ STORIES: tuple[type[Story], ...] = (
 
 @pytest.fixture
 def masters() -> Masters:
-    """Return the story of masters that servers report."""
+    """Return the scenario of masters reported by servers."""
     return Masters()
 
 
-def test_two_servers_leave_a_place_for_a_master_of_a_third(masters: Masters) -> None:
+def test_masters_of_two_servers_leave_place_for_third(masters: Masters) -> None:
     for author in (X, Y):
         for number in range(8):
             masters.submit(author, number)
@@ -551,7 +551,7 @@ def test_two_servers_leave_a_place_for_a_master_of_a_third(masters: Masters) -> 
     assert masters.rows(Z) == 1
 
 
-def test_masters_of_a_server_stay_when_two_later_ones_report_others(masters: Masters) -> None:
+def test_masters_kept_when_later_servers_report_others(masters: Masters) -> None:
     for number in range(declared_table("FarmState.masters").share):
         masters.submit(Z, number)
     masters.pass_time(PERIOD_MS)
@@ -562,27 +562,27 @@ def test_masters_of_a_server_stay_when_two_later_ones_report_others(masters: Mas
 
 
 @pytest.mark.parametrize("kind", STORIES, ids=lambda kind: kind.__name__)
-def test_an_author_that_fills_its_share_leaves_the_others_alone(kind: type[Story]) -> None:
+def test_author_with_full_share_does_not_affect_others(kind: type[Story]) -> None:
     story = kind()
     # Given: Y has a row, and X submits more than its share
     story.first(Y)
     assert story.rows(Y) == 1
     changes = [story.submit(X, number) for number in range(story.table.share + kind.floods)]
     held = story.rows(X)
-    # Then: X has its share and no more, unless the table has room; Y has its row, and gets another place
+    # Then: X has its share and no more, unless the table has room; Y keeps its row, and gets another one
     is_elastic = kind in {Masters, Skipped}
     assert held == story.table.share or (is_elastic and story.table.share < held < story.table.most)
     assert story.rows(Y) == 1
     story.submit(Y, 1)
     story.submit(Z, 0) if kind is Servers else None
     assert story.rows(Y) == (1 if story.table.share == 1 else 2)
-    # And what was refused was refused with a reason
+    # And each refusal has a reason
     refused = [each for per in changes for each in per if isinstance(each, CommandRefused | AdmissionRefused)]
     assert all(each.reason for each in refused)
-    # When: the declared rule frees a place
+    # When: the declared rule releases a row
     story.release(X)
     after = story.rows(X)
-    # Then: X gets one
+    # Then: X gets a row
     assert after < held or Release.REPLACED in story.table.releases
     story.submit(X, 10**6 + 1)
     assert story.rows(X) > 0
@@ -593,7 +593,7 @@ REFUSING = (Admitted, Clients, Exclusions, Costs, PipelineFactors, Groups, Group
 
 
 @pytest.mark.parametrize("kind", REFUSING, ids=lambda kind: kind.__name__)
-def test_a_full_share_is_refused_by_its_limit(kind: type[Story]) -> None:
+def test_full_share_refused_with_its_limit(kind: type[Story]) -> None:
     story = kind()
     changes = [story.submit(X, number) for number in range(story.table.share + 1)]
     refused = [each for each in changes[-1] if isinstance(each, CommandRefused | AdmissionRefused)]
@@ -612,16 +612,14 @@ def test_a_full_share_is_refused_by_its_limit(kind: type[Story]) -> None:
     ],
     ids=["exclusions", "clients", "admitted", "groups"],
 )
-def test_a_table_whose_share_is_removed_fails_the_story(
-    kind: type[Story], limit: str, value: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The story above finds a share that is missing."""
+def test_removed_share_is_detected(kind: type[Story], limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario above detects a missing share."""
     monkeypatch.setattr(limit, value)
     with pytest.raises(AssertionError):
-        test_an_author_that_fills_its_share_leaves_the_others_alone(kind)
+        test_author_with_full_share_does_not_affect_others(kind)
 
 
-def test_each_author_has_one_row_of_numbers() -> None:
+def test_author_numbers_have_one_row_per_author() -> None:
     story = Exclusions()
     former = {(10**6 + number).to_bytes(8): AuthorNumbers(number) for number in range(1, NUMBERED_MAX)}
     story.farm.state = replace(story.state, numbers=former)
@@ -632,7 +630,7 @@ def test_each_author_has_one_row_of_numbers() -> None:
     assert {X, Y} <= story.state.numbers.keys()
 
 
-def test_each_voter_has_one_row_of_clocks() -> None:
+def test_voter_clocks_have_one_row_per_voter() -> None:
     story = Servers()
     story.farm.state = replace(story.state, clocks=VoterClocks(0, ((1, 2),)))
     for author in (X, Y, Z):
@@ -643,7 +641,7 @@ def test_each_voter_has_one_row_of_clocks() -> None:
     assert set(story.state.clocks.readings) == {2}
 
 
-def test_voters_keep_their_reports_in_a_full_table() -> None:
+def test_voters_keep_reports_in_full_table() -> None:
     story = Servers()
     story.farm.state = replace(story.state, clocks=VoterClocks(0, ((1, 2),)))
     for author in (X, Y, *FOUNDERS[2 : SERVERS_MAX + 10]):
@@ -653,7 +651,7 @@ def test_voters_keep_their_reports_in_a_full_table() -> None:
     assert story.rows(Y)
 
 
-def test_identities_that_are_out_give_way_in_a_full_table() -> None:
+def test_evicted_identities_dropped_from_full_table() -> None:
     story = Admitted()
     out = {number: replace(story.state.admitted[1], node_id=number.to_bytes(8)) for number in range(101, 1025)}
     evicted = {number: replace(each, standing=type(each.standing).EVICTED) for number, each in out.items()}

@@ -1,4 +1,4 @@
-"""The verdict: one line that is true, for every way in which a farm can be; and an order among them."""
+"""The verdict: one true line for each state of a farm, and the precedence of verdicts."""
 
 from collections.abc import Callable, Iterator
 from types import NoneType
@@ -33,7 +33,7 @@ OTHER = (OtherFarmView("10.77.0.3:7668", "77aa00ff77aa00ff"),)
 
 
 def healthy(number: int = 1, servers: int = 3) -> FarmView:
-    """What `number` sees of a farm in which every server is well."""
+    """Return the view of server `number` in a farm of healthy servers."""
     view = farm_view(number, servers=servers)
     members = tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members)
     followers = tuple(replace(each, last_contact_ms=40, lag_entries=0) for each in view.raft.followers)
@@ -48,12 +48,12 @@ def healthy(number: int = 1, servers: int = 3) -> FarmView:
 
 
 def verdict(view: FarmView) -> VerdictView:
-    """Of this view."""
+    """Return the verdict on a view."""
     return judged(view).verdict
 
 
 def with_status(view: FarmView, **statuses: MemberStatus) -> FarmView:
-    """Members by name (`node_2`), and what gossip says of them; on the leader they stop to answer as well."""
+    """Set the gossip status of members by name (`node_2`). At the leader, dead members also stop replying."""
     by_name = {name.replace("_", "-"): status for name, status in statuses.items()}
     members = tuple(replace(each, status=by_name.get(each.name, each.status)) for each in view.members)
     followers = tuple(
@@ -64,18 +64,18 @@ def with_status(view: FarmView, **statuses: MemberStatus) -> FarmView:
 
 
 def leaderless(view: FarmView, for_ms: int) -> FarmView:
-    """It has known no leader for so long."""
+    """Return a view without a known leader for `for_ms`."""
     raft = replace(view.raft, role=RaftRole.FOLLOWER, leader_id=None, leader_name=None, followers=())
     return replace(view, raft=replace(raft, leaderless_ms=for_ms))
 
 
 def publishing_of(view: FarmView, **changes: object) -> FarmView:
-    """With something else about its one master."""
+    """Return a view with changes to its only master."""
     return replace(view, publishing=(replace(view.publishing[0], **changes),))
 
 
 def unable(view: FarmView, *reasons: Inability) -> FarmView:
-    """No server can publish; their reasons, in order of their names."""
+    """Return a view in which no server can publish, with reasons in order of names."""
     standings = tuple(
         StandingView(number, f"node-{number}", preferred=False, score=0, inability=reason.value)
         for number, reason in enumerate(reasons, 1)
@@ -84,21 +84,21 @@ def unable(view: FarmView, *reasons: Inability) -> FarmView:
 
 
 @pytest.mark.parametrize(("servers", "text"), [(1, "none of 1"), (3, "1 of 3"), (5, "2 of 5")])
-def test_a_farm_in_which_all_is_well_is_healthy_and_says_how_many_it_may_lose(servers: int, text: str) -> None:
+def test_verdict_healthy_reports_can_lose(servers: int, text: str) -> None:
     found = verdict(healthy(servers=servers))
     assert found.text.startswith(f"Healthy, can lose {text}")
     assert (found.kind, found.severity, found.ready) == (VerdictKind.HEALTHY, Severity.OK, True)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_dead_voter_is_named_by_the_leader_and_by_a_follower_alike(number: int) -> None:
+def test_dead_voter_named_by_leader_and_follower(number: int) -> None:
     found = verdict(with_status(healthy(number), node_3=MemberStatus.DEAD))
     assert found.text == "Degraded: node-3 down, can lose none"
     assert (found.severity, found.can_lose, found.ready) == (Severity.WARNING, 0, True)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_evicted_server_is_not_one_to_start_again(number: int) -> None:
+def test_advice_for_evicted_server_is_replacement(number: int) -> None:
     view = with_status(healthy(number), node_3=MemberStatus.DEAD)
     voters = tuple(replace(each, evicted=each.raft_id == 3) for each in view.raft.voters)
     found = verdict(replace(view, raft=replace(view.raft, voters=voters)))
@@ -107,8 +107,8 @@ def test_an_evicted_server_is_not_one_to_start_again(number: int) -> None:
     assert "again" not in found.advice
 
 
-def silent(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
-    """Gossip has given these members up for so long; Raft and the log go on."""
+def dead_in_gossip(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
+    """Return a view in which gossip marked these members dead `for_ms` ago, while Raft and the log continue."""
     members = tuple(
         replace(each, status=MemberStatus.DEAD, status_age_ms=for_ms) if each.name in names else each
         for each in view.members
@@ -118,7 +118,7 @@ def silent(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
 
 
 def alarms(view: FarmView) -> dict[str, Concern]:
-    """The concerns with an alarm, by its kind."""
+    """Map kinds of alarms to their concerns."""
     return {each.alarm.kind: each for each in concerns_of(view) if each.alarm is not None}
 
 
@@ -126,31 +126,31 @@ def alarms(view: FarmView) -> dict[str, Concern]:
     ("number", "names"),
     [(1, ("node-2",)), (1, ("node-2", "node-3")), (2, ("node-1",)), (2, ("node-3",)), (2, ("node-1", "node-3"))],
 )
-def test_blocked_udp_is_an_alarm_at_leader_and_follower(number: int, names: tuple[str, ...]) -> None:
-    view = silent(healthy(number), *names)
+def test_blocked_udp_is_alarm_at_leader_and_follower(number: int, names: tuple[str, ...]) -> None:
+    view = dead_in_gossip(healthy(number), *names)
     found = alarms(view)
     assert found.keys() == {"udp-blocked"}
     assert all(name in found["udp-blocked"].text for name in (*names, f"node-{number}"))
     assert "open UDP port 760" in found["udp-blocked"].advice
-    told = verdict(view)
-    assert told.text == f"Degraded: UDP to {' and '.join(names)} is blocked, can lose 1 more"
-    assert "UDP port" in told.advice
+    judgment = verdict(view)
+    assert judgment.text == f"Degraded: UDP to {' and '.join(names)} is blocked, can lose 1 more"
+    assert "UDP port" in judgment.advice
 
 
-def test_follower_that_receives_nothing_by_gossip_counts_no_server_as_down() -> None:
-    view = silent(healthy(2), "node-1", "node-3")
+def test_follower_without_gossip_counts_no_server_down() -> None:
+    view = dead_in_gossip(healthy(2), "node-1", "node-3")
     old = replace(view, reports=tuple(replace(each, age_ms=58_000) for each in view.reports))
     assert alarms(old).keys() == {"udp-blocked"}
     assert "node-3" not in alarms(old)["udp-blocked"].text
 
 
-def test_leader_that_receives_nothing_by_gossip_still_misses_a_silent_follower() -> None:
-    view = with_status(silent(healthy(), "node-2"), node_3=MemberStatus.DEAD)
+def test_leader_without_gossip_counts_unresponsive_follower() -> None:
+    view = with_status(dead_in_gossip(healthy(), "node-2"), node_3=MemberStatus.DEAD)
     assert alarms(view).keys() == {"udp-blocked", "servers-down"}
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_server_that_gossip_has_never_met_and_raft_reaches_is_udp_blocked(number: int) -> None:
+def test_server_reached_only_by_raft_is_udp_blocked(number: int) -> None:
     view = healthy(number)
     view = replace(view, members=tuple(each for each in view.members if each.is_self))
     view = replace(view, node=replace(view.node, uptime_ms=60_000))
@@ -159,22 +159,22 @@ def test_server_that_gossip_has_never_met_and_raft_reaches_is_udp_blocked(number
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_server_that_has_just_ended_is_not_udp_blocked(number: int) -> None:
-    assert "udp-blocked" not in alarms(silent(healthy(number), "node-3", for_ms=4_000))
-    ended = with_status(silent(healthy(number), "node-3"), node_3=MemberStatus.DEAD)
+def test_server_just_stopped_is_not_udp_blocked(number: int) -> None:
+    assert "udp-blocked" not in alarms(dead_in_gossip(healthy(number), "node-3", for_ms=4_000))
+    ended = with_status(dead_in_gossip(healthy(number), "node-3"), node_3=MemberStatus.DEAD)
     ended = replace(ended, reports=tuple(replace(each, age_ms=62_000) for each in ended.reports))
     assert alarms(ended).keys() == {"servers-down"}
 
 
 def test_servers_without_gossip_are_never_udp_blocked() -> None:
-    view = silent(healthy(), "node-2")
+    view = dead_in_gossip(healthy(), "node-2")
     assert "udp-blocked" not in alarms(
         replace(view, members=tuple(replace(each, address=None) for each in view.members))
     )
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_server_that_is_reached_and_does_not_report_is_an_alarm(number: int) -> None:
+def test_reachable_server_without_report_raises_alarm(number: int) -> None:
     view = healthy(number)
     view = replace(view, reports=tuple(replace(each, stale=each.raft_id == 3) for each in view.reports))
     found = alarms(view)
@@ -183,7 +183,7 @@ def test_server_that_is_reached_and_does_not_report_is_an_alarm(number: int) -> 
 
 
 SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
-    "gossip": lambda view: silent(view, "node-3"),
+    "gossip": lambda view: dead_in_gossip(view, "node-3"),
     "raft": lambda view: replace(
         view,
         raft=replace(
@@ -200,7 +200,7 @@ SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
 
 
 @pytest.mark.parametrize("missing", [*SOURCES, ("gossip", "raft"), ("raft", "report"), ("gossip", "report")])
-def test_sources_that_disagree_about_a_server_raise_an_alarm(missing: str | tuple[str, ...]) -> None:
+def test_contradicting_sources_raise_alarm(missing: str | tuple[str, ...]) -> None:
     view = healthy()
     for each in (missing,) if isinstance(missing, str) else missing:
         view = SOURCES[each](view)
@@ -209,12 +209,12 @@ def test_sources_that_disagree_about_a_server_raise_an_alarm(missing: str | tupl
     assert all("node-3" in each.text for each in found.values())
 
 
-def test_a_farm_of_five_with_one_dead_may_lose_one_more() -> None:
+def test_farm_of_five_with_one_dead_can_lose_one_more() -> None:
     found = verdict(with_status(healthy(servers=5), node_5=MemberStatus.DEAD))
     assert found.text == "Degraded: node-5 down, can lose 1 more"
 
 
-def test_a_server_that_gossip_hears_and_that_does_not_answer_the_leader_counts_as_lost() -> None:
+def test_server_not_answering_leader_counts_as_lost() -> None:
     view = healthy()
     followers = tuple(
         replace(each, last_contact_ms=3_001) if each.raft_id == 2 else each for each in view.raft.followers
@@ -223,13 +223,13 @@ def test_a_server_that_gossip_hears_and_that_does_not_answer_the_leader_counts_a
     assert found.text == "Degraded: node-2 does not answer the leader, can lose none"
 
 
-def test_a_server_that_the_leader_hears_is_up_whatever_gossip_says() -> None:
+def test_server_answering_leader_is_up_despite_gossip() -> None:
     view = healthy()
     members = tuple(replace(each, status=MemberStatus.DEAD) if each.raft_id == 2 else each for each in view.members)
     assert verdict(replace(view, members=members)).can_lose == 1
 
 
-def test_a_member_that_only_says_to_be_a_server_does_not_stand_in_for_a_dead_one() -> None:
+def test_member_claiming_to_be_server_does_not_count() -> None:
     view = with_status(healthy(2), node_3=MemberStatus.DEAD)
     impostor = replace(
         view.members[2], node_id="ff" * 8, status=MemberStatus.ALIVE, server_role=type(view.members[2].server_role).NONE
@@ -237,13 +237,13 @@ def test_a_member_that_only_says_to_be_a_server_does_not_stand_in_for_a_dead_one
     assert verdict(replace(view, members=(*view.members, impostor))).text.startswith("Degraded: node-3 down")
 
 
-def test_while_the_group_changes_both_majorities_count() -> None:
+def test_joint_configuration_counts_both_majorities() -> None:
     view = with_status(healthy(2, servers=5), node_5=MemberStatus.DEAD)
     joint = replace(view, raft=replace(view.raft, majorities=((1, 2, 3), (1, 4, 5))))
     assert verdict(joint).can_lose == 0
 
 
-def test_what_only_one_server_can_do_limits_what_may_be_lost() -> None:
+def test_sole_publisher_or_leaf_limits_can_lose() -> None:
     view = healthy()
     standings = tuple(
         replace(each, inability=None if each.raft_id == 2 else Inability.NO_KEY.value)
@@ -255,27 +255,27 @@ def test_what_only_one_server_can_do_limits_what_may_be_lost() -> None:
     assert verdict(publishing_of(view, entries=entries)).text.endswith("only node-1 has a healthy leaf")
 
 
-def test_an_election_is_no_outage_at_once_and_one_after_three_timeouts() -> None:
+def test_election_is_outage_after_three_timeouts() -> None:
     view = healthy(2)
     assert verdict(leaderless(view, 200)).kind is VerdictKind.ELECTING
     assert verdict(leaderless(view, 200)).ready
     assert verdict(leaderless(view, 3_001)).kind is VerdictKind.NO_QUORUM
 
 
-def test_without_a_majority_alive_nothing_is_waited_for() -> None:
-    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
-    found = verdict(leaderless(gone, 1))
+def test_verdict_no_quorum_immediate_without_majority() -> None:
+    others_dead = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    found = verdict(leaderless(others_dead, 1))
     assert found.text == "No quorum: the last structure of node-2 is still valid; node-1 down, node-3 down"
     assert (found.severity, found.can_lose, found.ready) == (Severity.CRITICAL, 0, False)
 
 
-def test_without_a_quorum_the_server_that_publishes_alone_is_named() -> None:
-    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
-    alone = publishing_of(leaderless(gone, 9_000), without_quorum=True, publisher_id=2, publisher_name="node-2")
+def test_verdict_no_quorum_names_single_publisher() -> None:
+    others_dead = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    alone = publishing_of(leaderless(others_dead, 9_000), without_quorum=True, publisher_id=2, publisher_name="node-2")
     assert verdict(alone).text == "No quorum: publishing from node-2 alone; node-1 down, node-3 down"
 
 
-def test_a_learner_that_hears_its_leader_sees_by_the_clock_entries_that_the_log_stands_still() -> None:
+def test_log_without_clock_entries_means_quorum_lost() -> None:
     view = healthy(2)
     assert verdict(replace(view, raft=replace(view.raft, stands_still=True))).kind is VerdictKind.NO_QUORUM
 
@@ -291,7 +291,7 @@ def test_a_learner_that_hears_its_leader_sees_by_the_clock_entries_that_the_log_
         (Inability.CLOCK_OFF, "the clocks are off"),
     ],
 )
-def test_that_no_server_can_publish_says_why(reason: Inability, text: str) -> None:
+def test_unable_servers_verdict_gives_reason(reason: Inability, text: str) -> None:
     never = publishing_of(unable(healthy(), reason, reason, reason), published_s=None, seconds_to_expiry=None)
     assert verdict(never).text == f"Not published: {text}"
     holding = verdict(unable(healthy(), reason, reason, reason))
@@ -299,44 +299,44 @@ def test_that_no_server_can_publish_says_why(reason: Inability, text: str) -> No
     assert (holding.severity, holding.ready) == (Severity.CRITICAL, False)
 
 
-def test_different_reasons_are_told_of_each_server() -> None:
+def test_different_reasons_listed_per_server() -> None:
     found = verdict(unable(healthy(), Inability.NO_KEY, Inability.UNATTACHED, Inability.NO_KEY))
     assert "node-2: it does not have a router" in found.text
     assert "node-3: it does not have a valid signing key" in found.text
 
 
-def test_a_structure_that_has_ended_is_not_published() -> None:
+def test_ended_structure_is_not_published() -> None:
     found = verdict(publishing_of(healthy(), seconds_to_expiry=-1))
     assert found.text == "Not published: the last structure has ended, and node-2 has not published the next one"
 
 
-def test_a_first_structure_that_is_about_to_be_published_is_nothing_to_act_upon() -> None:
+def test_first_structure_due_is_warning() -> None:
     found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None))
     assert found.text == "Not published yet: node-2 will publish"
     assert (found.severity, found.ready) == (Severity.WARNING, False)
 
 
-def test_of_several_masters_the_one_in_trouble_is_named() -> None:
+def test_master_with_problem_is_named() -> None:
     view = healthy()
     other = replace(view.publishing[0], master="other.b32.i2p", published_s=None)
     assert verdict(replace(view, publishing=(view.publishing[0], other))).text.endswith("(other.b32.i2p)")
 
 
-def test_a_farm_whose_servers_name_no_master_is_not_published() -> None:
+def test_farm_without_masters_is_not_published() -> None:
     assert verdict(replace(healthy(), publishing=())).text == "Not published: no server names a master"
     assert verdict(replace(healthy(), publishing=(), reports=())).text == "Not published: no server has reported yet"
 
 
-def test_a_structure_without_a_healthy_leaf_is_not_healthy() -> None:
+def test_structure_without_healthy_leaf_is_not_healthy() -> None:
     entries = tuple(replace(each, healthy=False) for each in healthy().publishing[0].entries)
     found = verdict(publishing_of(healthy(), entries=entries))
     assert found.text == "Published, but no leaf is healthy: node-1, node-2 and node-3"
 
 
-def test_an_unhealthy_leaf_names_its_faults_and_what_to_do() -> None:
+def test_unhealthy_leaf_listed_with_faults_and_advice() -> None:
     entries = healthy().publishing[0].entries
-    ill = replace(entries[0], healthy=False, faults=("leaseSet", "service"))
-    found = verdict(publishing_of(healthy(), entries=(ill, *entries[1:])))
+    unhealthy = replace(entries[0], healthy=False, faults=("leaseSet", "service"))
+    found = verdict(publishing_of(healthy(), entries=(unhealthy, *entries[1:])))
     assert (
         "leaf of node-1 (its lease set is not found and its service does not answer the probe) unhealthy" in found.text
     )
@@ -344,15 +344,15 @@ def test_an_unhealthy_leaf_names_its_faults_and_what_to_do() -> None:
     assert "start the service of the leaf" in found.advice
 
 
-def test_without_a_healthy_leaf_each_fault_is_named() -> None:
+def test_faults_named_if_all_leaves_are_unhealthy() -> None:
     entries = healthy().publishing[0].entries
-    ill = tuple(replace(each, healthy=False, faults=("router",)) for each in entries)
-    found = verdict(publishing_of(healthy(), entries=ill))
+    unhealthy = tuple(replace(each, healthy=False, faults=("router",)) for each in entries)
+    found = verdict(publishing_of(healthy(), entries=unhealthy))
     assert "no leaf is healthy: node-1 (no router answers)" in found.text
     assert "start the router" in found.advice
 
 
-def test_a_publisher_whose_router_refuses_is_named() -> None:
+def test_publisher_with_refusing_router_is_named() -> None:
     [master] = healthy().publishing
     standings = tuple(
         replace(each, failure="no tunnels" if each.raft_id == master.publisher_id else None)
@@ -363,18 +363,18 @@ def test_a_publisher_whose_router_refuses_is_named() -> None:
     assert "`garlicfarm farm`" in found.advice
 
 
-def test_one_unhealthy_leaf_is_a_degradation_with_the_name_of_its_server() -> None:
+def test_unhealthy_leaf_degrades_with_its_server_name() -> None:
     entries = healthy().publishing[0].entries
     found = verdict(publishing_of(healthy(), entries=(replace(entries[0], healthy=False), *entries[1:])))
     assert found.text == "Degraded: leaf of node-1 unhealthy, can lose 1 more"
 
 
-def test_a_grave_alarm_of_this_node_is_a_degradation() -> None:
+def test_severe_alarm_degrades() -> None:
     found = verdict(replace(healthy(), alarms=(AlarmView("disk-full", "the disk is full", "free some"),)))
     assert found.text == "Degraded: alarm disk-full at node-1, can lose 1 more"
 
 
-def test_no_quorum_of_a_node_without_its_address_advises_to_mend_the_network() -> None:
+def test_verdict_no_quorum_without_address_advises_network() -> None:
     lost = AlarmView("address-gone", "this machine has no longer the address 10.77.0.3", "bring the network up")
     view = replace(healthy(), alarms=(lost,))
     found = verdict(replace(view, raft=replace(view.raft, leader_id=None, leaderless_ms=60_000)))
@@ -383,20 +383,20 @@ def test_no_quorum_of_a_node_without_its_address_advises_to_mend_the_network() -
     assert found.advice == lost.action
 
 
-def test_verdict_before_the_founding_counts_missing_nodes() -> None:
+def test_verdict_before_creation_counts_missing_nodes() -> None:
     found = verdict(replace(forming_view(), gossip=healthy().gossip))
     assert found.text == "Waiting for 4 of 5 nodes"
     assert (found.can_lose, found.ready) == (None, False)
 
 
-def test_an_alarm_of_formation_is_what_the_farm_waits_for() -> None:
+def test_formation_alarm_is_reason_for_waiting() -> None:
     alarm = AlarmView("formation", "two clusters", "keep one")
     found = verdict(replace(forming_view(), gossip=healthy().gossip, alarms=(alarm,)))
     assert found.text.endswith("see the alarm formation")
     assert found.advice == "keep one"
 
 
-def test_foreign_key_is_reported_while_nodes_are_missing() -> None:
+def test_foreign_key_reported_while_nodes_are_missing() -> None:
     waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
     found = verdict(waiting)
     assert found.text.startswith(
@@ -406,39 +406,39 @@ def test_foreign_key_is_reported_while_nodes_are_missing() -> None:
     assert waiting.farm.label in found.advice
 
 
-def test_a_whole_farm_ignores_its_neighbors() -> None:
+def test_healthy_farm_ignores_other_farms() -> None:
     view = healthy()
-    neighbored = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
-    assert verdict(neighbored).kind is VerdictKind.HEALTHY
-    assert [each.alarm for each in concerns_of(neighbored)] == [None]
+    with_other_farms = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
+    assert verdict(with_other_farms).kind is VerdictKind.HEALTHY
+    assert [each.alarm for each in concerns_of(with_other_farms)] == [None]
 
 
-def test_where_a_server_is_down_a_foreign_key_is_an_alarm_beside_the_verdict() -> None:
+def test_foreign_key_is_alarm_when_server_is_down() -> None:
     view = with_status(healthy(2), node_3=MemberStatus.DEAD)
     found = concerns_of(replace(view, gossip=replace(view.gossip, other_farms=OTHER)))
     assert [each.kind for each in found] == [VerdictKind.DEGRADED, VerdictKind.FOREIGN_KEY]
     assert {each.alarm for each in found} == {SERVERS_DOWN, FOREIGN_KEY}
 
 
-def test_a_node_that_no_member_answers_and_that_hears_another_key_has_the_wrong_one() -> None:
-    gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
-    alone = leaderless(replace(gone, gossip=replace(gone.gossip, other_farms=OTHER)), 9_000)
+def test_node_with_only_foreign_gossip_has_wrong_key() -> None:
+    others_dead = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
+    alone = leaderless(replace(others_dead, gossip=replace(others_dead.gossip, other_farms=OTHER)), 9_000)
     assert verdict(alone).kind is VerdictKind.FOREIGN_KEY
 
 
-def test_a_removed_server_does_not_call_its_silence_an_outage() -> None:
+def test_removed_server_reports_removal_not_outage() -> None:
     view = leaderless(healthy(2), 90_000)
     voters = tuple(each for each in view.raft.voters if each.raft_id != 2)
     found = verdict(replace(view, raft=replace(view.raft, voters=voters), removed=(2,)))
     assert found.text == "Waiting: an operator has removed this node from the farm"
 
 
-def test_a_stopping_node_says_that_before_anything_else() -> None:
+def test_stopping_node_reports_stopping_first() -> None:
     view = leaderless(healthy(), 90_000)
     assert verdict(replace(view, node=replace(view.node, phase=Phase.STOPPING))).kind is VerdictKind.STOPPING
 
 
-def test_every_kind_has_a_meaning_and_the_table_stands_in_the_order_of_precedence() -> None:
+def test_verdict_kinds_have_meanings_in_precedence_order() -> None:
     assert list(MEANINGS) == [kind for kind in VerdictKind if kind is not VerdictKind.UNKNOWN]
     assert EXIT_STATUS.keys() == set(Severity)
     assert len(set(EXIT_STATUS.values())) == 3
@@ -457,7 +457,7 @@ statuses = st.sampled_from(MemberStatus)
     healthy_leaves=st.integers(0, 3),
     foreign=st.booleans(),
 )
-def test_whatever_happens_there_is_one_verdict_and_it_is_the_gravest_by_the_table(
+def test_verdict_is_first_concern_by_precedence(
     *,
     dead: list[MemberStatus],
     leaderless_ms: int | None,
@@ -496,8 +496,8 @@ def test_whatever_happens_there_is_one_verdict_and_it_is_the_gravest_by_the_tabl
     assert (found.kind is VerdictKind.HEALTHY) == (len(concerns) == 1 and found.severity is Severity.OK)
 
 
-def test_a_waiting_node_with_a_wrong_key_is_sent_for_the_current_one() -> None:
-    """Given the alarms of formation and of the key, then the key's remedy counts: nothing else can be heard."""
+def test_waiting_node_with_retired_key_advises_export() -> None:
+    """With alarms of formation and of the key, the remedy of the key comes first: the node cannot read any message."""
     alarms = (AlarmView("formation", "waits", "found it"), AlarmView("key-retired", "old key", "export the key"))
     waiting = replace(healthy(), node=replace(healthy().node, phase=Phase.DISCOVERING), alarms=alarms)
     found = verdict(replace(waiting, raft=replace(waiting.raft, role=RaftRole.NONE)))
@@ -506,7 +506,7 @@ def test_a_waiting_node_with_a_wrong_key_is_sent_for_the_current_one() -> None:
 
 
 @pytest.mark.parametrize("reasons", [(), (Inability.NO_KEY,), (Inability.NO_KEY, Inability.OFF)])
-def test_verdict_with_an_able_server_lists_no_reasons(reasons: tuple[Inability, ...]) -> None:
+def test_verdict_with_able_server_lists_no_reasons(reasons: tuple[Inability, ...]) -> None:
     view = unable(healthy(), *reasons)
     able = StandingView(9, "node-9", preferred=False, score=0, inability=None)
     view = publishing_of(view, standings=(*view.publishing[0].standings, able))
@@ -516,7 +516,7 @@ def test_verdict_with_an_able_server_lists_no_reasons(reasons: tuple[Inability, 
 
 
 def with_one_unknown(value: object) -> Iterator[object]:
-    """Copies of a document, each with one unknown value."""
+    """Yield copies of a document, each with one unknown value."""
     match value:
         case Struct():
             for field in fields(value):
@@ -543,7 +543,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_verdict_with_an_unknown_value_never_prints_none(name: str) -> None:
+def test_verdict_with_unknown_value_never_prints_none(name: str) -> None:
     count = 0
     for view in with_one_unknown(VIEWS[name]):
         assert isinstance(view, FarmView)

@@ -1,4 +1,4 @@
-"""FarmView as JSON: stable keys, nothing lost, nothing but one error for what is not understood."""
+"""FarmView as JSON: stable keys, complete data, and exactly one error type for invalid documents."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.operator_views import farm_view, forming_view, local_farm
 
 
 @pytest.mark.parametrize("view", [farm_view(), farm_view(2), forming_view()], ids=["leader", "follower", "forming"])
-def test_a_view_read_back_equals_the_view_written(view: FarmView) -> None:
+def test_view_decodes_to_encoded_view(view: FarmView) -> None:
     assert decode(encode(view), FarmView) == view
 
 
@@ -29,7 +29,7 @@ def keys_of(value: object, path: str = "") -> set[str]:
             return set()
 
 
-def test_the_keys_of_the_view_are_the_documented_ones() -> None:
+def test_view_keys_equal_documented_keys() -> None:
     found = keys_of(json.loads(encode(farm_view())))
     assert found == set(DOCUMENTED.split())
 
@@ -70,31 +70,31 @@ alarms.kind alarms.severity alarms.text alarms.action events.timeMs events.kind 
 """
 
 
-def test_every_key_of_the_view_is_in_the_documentation() -> None:
+def test_view_keys_all_in_documentation() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text()
     named = {key.rpartition(".")[2] for key in DOCUMENTED.split() if ".counters." not in f".{key}"}
     assert sorted(key for key in named if f"`{key}`" not in text and f"`{key}[]`" not in text) == []
 
 
-def test_a_key_that_a_newer_version_added_is_ignored() -> None:
+def test_unknown_key_of_newer_version_ignored() -> None:
     newer = {**json.loads(encode(farm_view())), "weather": "fine"}
     assert decode(json.dumps(newer).encode(), FarmView) == farm_view()
 
 
-def test_another_schema_is_refused_with_what_to_do() -> None:
+def test_other_schema_refused_with_version() -> None:
     other = {**json.loads(encode(farm_view())), "schema": 2}
     with pytest.raises(DocumentError, match="schema 2, this version understands 1"):
         decode(json.dumps(other).encode(), FarmView)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"schema":1}', b"[" * 100_000, b"\xff\xfe"])
-def test_what_is_not_a_view_raises_the_one_error(data: bytes) -> None:
+def test_invalid_view_raises_document_error(data: bytes) -> None:
     with pytest.raises(DocumentError):
         decode(data, FarmView)
 
 
 @given(position=st.integers(0, 10_000), replacement=st.sampled_from(["null", "[]", "{}", "-1", '"x"', "1e999", ""]))
-def test_a_mutated_view_is_read_or_raises_the_one_error(position: int, replacement: str) -> None:
+def test_mutated_view_decodes_or_raises_document_error(position: int, replacement: str) -> None:
     text = encode(farm_view()).decode()
     at = position % len(text)
     mutated = text[:at] + replacement + text[at + 1 :]
@@ -104,11 +104,11 @@ def test_a_mutated_view_is_read_or_raises_the_one_error(position: int, replaceme
         return
 
 
-def test_the_best_picture_of_a_local_farm_is_its_leaders() -> None:
+def test_best_view_of_local_farm_is_leaders() -> None:
     chosen = best_view(local_farm())
     assert chosen is not None
     assert chosen.node.raft_id == chosen.raft.leader_id
 
 
-def test_a_local_farm_of_which_no_answer_expected_has_no_picture() -> None:
+def test_local_farm_without_replies_lacks_view() -> None:
     assert best_view(LocalFarmView(0, "farm-state", ())) is None

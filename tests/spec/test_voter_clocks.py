@@ -1,4 +1,4 @@
-"""No single machine moves log time: what bounds it, and how an operator brings it back."""
+"""Bound of log time: no single machine can move it. An operator can move it back."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ BASE_S = BASE_MS // 1000
 
 
 class Voters:
-    """A farm of founders that all vote, and its log; times are milliseconds after the base."""
+    """A farm of founders that all vote, and its log. Times are milliseconds after the base."""
 
     def __init__(self, voters: int = 3) -> None:
         self.farm = AuthoredFarm(BASE_MS, TUNING, tuple(each.to_bytes(8) for each in range(1, voters + 1)))
@@ -27,7 +27,7 @@ class Voters:
         self.index, self.term = 0, 1
 
     def append(self, *records: Record) -> list[Change]:
-        """Apply them, each at the next index of the term."""
+        """Apply records, each at the next index of the term."""
         changes: list[Change] = []
         for record in records:
             self.index += 1
@@ -35,44 +35,44 @@ class Voters:
         return changes
 
     def reports(self, clocks: dict[int, int]) -> list[Change]:
-        """One of each server, by its clock."""
+        """Append a report of each server, dated by its clock."""
         return self.append(*(report(each, BASE_MS + ms) for each, ms in clocks.items()))
 
     def clock(self, ms: int, leader: int = 1) -> list[Change]:
-        """A clock entry, and what changed."""
+        """Append a clock entry, and return the changes."""
         return self.append(Clock(BASE_MS + ms, leader, PERIOD_MS))
 
     def configure(self, *majorities: tuple[int, ...]) -> None:
-        """These vote from here on."""
+        """Set the voters from here on."""
         self.index += 1
         self.farm.configure(self.index, self.term, majorities)
 
     @property
     def log_time(self) -> int:
-        """Milliseconds after the base."""
+        """Return log time in milliseconds after the base."""
         return self.farm.state.log_time_ms - BASE_MS
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_allowance_is_less_than_the_tolerance_for_the_date_of_a_report() -> None:
+def test_allowance_below_tolerance_of_report_dates() -> None:
     assert FarmTuning().clock_tolerance_ms > ALLOWANCE_PERIOD_MAX_MS + ALLOWANCE_MS
     for period_ms in (500, 2_000, 30_000, 600_000):
         assert allowance_ms(period_ms) < FarmTuning().clock_tolerance_ms
 
 
-def test_log_time_goes_where_the_clocks_of_a_majority_are_and_no_further_than_the_allowance() -> None:
+def test_log_time_follows_majority_plus_allowance() -> None:
     farm = Voters()
     farm.reports({1: JUMP_MS, 2: 60_000, 3: 59_000})
     assert farm.clock(60_000) == []
     assert farm.log_time == 60_000
-    told = farm.clock(JUMP_MS)
+    changes = farm.clock(JUMP_MS)
     assert farm.log_time == 60_000 + ALLOWED_MS
-    assert told == [ClockBounded(1, JUMP_MS - 60_000 - ALLOWED_MS)]
+    assert changes == [ClockBounded(1, JUMP_MS - 60_000 - ALLOWED_MS)]
 
 
-def test_without_a_majority_all_entries_together_have_one_allowance() -> None:
+def test_entries_without_majority_share_one_allowance() -> None:
     farm = Voters()
     farm.reports({1: JUMP_MS})
     for step in range(1, 200):
@@ -80,7 +80,7 @@ def test_without_a_majority_all_entries_together_have_one_allowance() -> None:
     assert farm.log_time == ALLOWED_MS
 
 
-def test_readings_of_before_the_election_do_not_count() -> None:
+def test_readings_before_election_do_not_count() -> None:
     farm = Voters()
     farm.reports({1: JUMP_MS, 2: JUMP_MS, 3: JUMP_MS})
     farm.term = 2
@@ -91,7 +91,7 @@ def test_readings_of_before_the_election_do_not_count() -> None:
     assert farm.log_time == 40_000 + ALLOWED_MS
 
 
-def test_the_last_report_of_a_server_replaces_what_it_said_before() -> None:
+def test_latest_report_replaces_earlier_reading() -> None:
     farm = Voters()
     farm.reports({1: JUMP_MS, 2: JUMP_MS})
     farm.reports({2: 30_000})
@@ -99,7 +99,7 @@ def test_the_last_report_of_a_server_replaces_what_it_said_before() -> None:
     assert farm.log_time == 30_000 + ALLOWED_MS
 
 
-def test_the_reading_of_a_server_that_fell_silent_is_no_witness_for_ever() -> None:
+def test_reading_of_unresponsive_server_expires() -> None:
     farm = Voters()
     farm.reports({2: JUMP_MS})
     for entry in range(READING_CLOCK_ENTRIES + 1):
@@ -109,7 +109,7 @@ def test_the_reading_of_a_server_that_fell_silent_is_no_witness_for_ever() -> No
     assert farm.log_time == ALLOWED_MS
 
 
-def test_a_server_without_a_vote_does_not_move_log_time() -> None:
+def test_server_without_vote_does_not_move_log_time() -> None:
     farm = Voters(5)
     farm.configure((1, 2, 3))
     farm.reports({1: 0, 3: JUMP_MS, 4: JUMP_MS, 5: JUMP_MS})
@@ -121,12 +121,12 @@ def test_a_server_without_a_vote_does_not_move_log_time() -> None:
     assert farm.log_time == JUMP_MS
 
 
-def test_a_server_that_was_removed_is_a_witness_for_as_long_as_it_votes() -> None:
-    """One voter of four was off and one removed: by two clocks of four log time stood still, and Raft did not."""
+def test_removed_server_counts_while_it_votes() -> None:
+    """Before, one wrong clock and one removed server of four voters stopped log time, but not Raft."""
     farm = Voters(4)
     farm.append(Removal(4, removed=True))
     farm.reports({1: JUMP_MS, 2: JUMP_MS, 4: JUMP_MS})
-    assert 4 not in farm.farm.state.servers, "its report counts for nothing else"
+    assert 4 not in farm.farm.state.servers, "its report does not count otherwise"
     farm.clock(JUMP_MS)
     assert farm.log_time == JUMP_MS
     farm.configure((1, 2, 3))
@@ -134,7 +134,7 @@ def test_a_server_that_was_removed_is_a_witness_for_as_long_as_it_votes() -> Non
     assert 4 not in farm.farm.state.clocks.readings
 
 
-def test_while_the_group_changes_both_majorities_vouch() -> None:
+def test_joint_configuration_needs_both_majorities() -> None:
     farm = Voters(5)
     farm.configure((1, 2, 3), (3, 4, 5))
     farm.reports({1: 0, 2: 0, 3: JUMP_MS, 4: JUMP_MS, 5: JUMP_MS})
@@ -142,18 +142,18 @@ def test_while_the_group_changes_both_majorities_vouch() -> None:
     assert farm.log_time == ALLOWED_MS
 
 
-def test_a_leader_that_lies_ahead_never_makes_right_clocks_look_wrong() -> None:
+def test_leader_clock_far_ahead_marks_no_correct_clock_wrong() -> None:
     farm = Voters()
-    told: list[Change] = []
+    changes: list[Change] = []
     for true_ms in range(0, 40 * PERIOD_MS, PERIOD_MS // 3):
-        told += farm.reports({2: true_ms, 3: true_ms})
-        told += farm.clock(10**9, leader=1)
+        changes += farm.reports({2: true_ms, 3: true_ms})
+        changes += farm.clock(10**9, leader=1)
         assert farm.log_time <= true_ms + ALLOWED_MS
-    assert not [each for each in told if isinstance(each, ClockOff)]
+    assert not [each for each in changes if isinstance(each, ClockOff)]
     assert farm.farm.state.masters[MASTER].choice.server_id in {2, 3}
 
 
-def test_a_farm_that_was_off_for_ninety_days_is_on_time_with_the_first_reports_and_one_clock_entry() -> None:
+def test_farm_off_for_ninety_days_has_correct_time_quickly() -> None:
     farm = Voters()
     days_ms = 90 * 86_400_000
     farm.term = 2
@@ -167,10 +167,8 @@ def test_a_farm_that_was_off_for_ninety_days_is_on_time_with_the_first_reports_a
 
 @pytest.mark.parametrize("others", [(2, 3), (2,), (3,)], ids=["both report", "one reports", "the other reports"])
 @pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS, 90 * 86_400_000], ids=["ahead", "behind", "ninety days"])
-def test_a_leaders_clock_that_jumps_and_comes_back_moves_nothing_and_publishing_goes_on(
-    jump_ms: int, others: tuple[int, ...]
-) -> None:
-    """The leader noted the others as witnesses before its clock jumped: they were not asked again."""
+def test_jump_of_leader_clock_does_not_stop_publishing(jump_ms: int, others: tuple[int, ...]) -> None:
+    """The leader recorded the readings of the others before its clock jumped, and did not request new readings."""
     farm = Voters()
     farm.reports({1: 0, 2: 0, 3: 0})
     second = 0
@@ -196,7 +194,7 @@ def test_a_leaders_clock_that_jumps_and_comes_back_moves_nothing_and_publishing_
 
 
 def far_ahead(ms: int = JUMP_MS) -> Voters:
-    """A majority of the clocks was ahead, and has been put right."""
+    """Return a farm whose log time is ahead, after a majority of its clocks was corrected."""
     farm = Voters()
     farm.reports({1: 0, 2: 0, 3: 0})
     farm.reports({1: ms, 2: ms, 3: ms})
@@ -206,14 +204,14 @@ def far_ahead(ms: int = JUMP_MS) -> Voters:
     return farm
 
 
-def test_log_time_comes_back_to_the_clocks_of_a_majority_and_ages_stay_what_they_were() -> None:
+def test_correction_moves_log_time_back_and_keeps_ages() -> None:
     farm = far_ahead()
     farm.append(CostFactor("a" * 52, 2.0), Factors(farm.index, "f", {"b" * 52: 1.05}))
     ages = {each: farm.farm.state.log_time_ms - server.heard_ms for each, server in farm.farm.state.servers.items()}
     farm.reports({1: 60_000, 2: 60_000})
     ages |= {each: farm.farm.state.log_time_ms - farm.farm.state.servers[each].heard_ms for each in (1, 2)}
-    told = farm.append(Correction(BASE_MS + 60_000))
-    assert told[0] == LogTimeCorrected(BASE_MS + JUMP_MS, BASE_MS + 60_000)
+    changes = farm.append(Correction(BASE_MS + 60_000))
+    assert changes[0] == LogTimeCorrected(BASE_MS + JUMP_MS, BASE_MS + 60_000)
     state = farm.farm.state
     assert farm.log_time == 60_000
     assert {each: state.log_time_ms - server.heard_ms for each, server in state.servers.items()} == ages
@@ -224,7 +222,7 @@ def test_log_time_comes_back_to_the_clocks_of_a_majority_and_ages_stay_what_they
     assert not any(server.clock_off for server in farm.farm.state.servers.values())
 
 
-def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes_elsewhere() -> None:
+def test_correction_refused_if_needless_or_out_of_range() -> None:
     farm = far_ahead()
     [refused] = Voters().append(Correction(BASE_MS))
     assert isinstance(refused, CommandRefused)
@@ -240,7 +238,7 @@ def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes
     assert farm.log_time == JUMP_MS
 
 
-def test_one_server_whose_clock_is_behind_cannot_bring_log_time_back() -> None:
+def test_single_slow_clock_cannot_move_log_time_back() -> None:
     farm = far_ahead()
     farm.reports({3: 0})
     [refused] = farm.append(Correction(BASE_MS))
@@ -248,7 +246,7 @@ def test_one_server_whose_clock_is_behind_cannot_bring_log_time_back() -> None:
     assert farm.log_time == JUMP_MS
 
 
-def test_what_moved_log_time_ahead_does_not_move_it_there_again() -> None:
+def test_correction_drops_readings_far_ahead() -> None:
     farm = far_ahead()
     farm.reports({1: 60_000, 2: 60_000})
     farm.append(Correction(BASE_MS + 60_000))
@@ -257,16 +255,16 @@ def test_what_moved_log_time_ahead_does_not_move_it_there_again() -> None:
     assert farm.log_time == 60_000 + ALLOWED_MS
 
 
-def test_a_master_whose_second_lies_beyond_the_corrected_time_is_no_longer_held_to_it() -> None:
+def test_correction_drops_published_second_in_future() -> None:
     farm = far_ahead()
     publisher = farm.farm.state.masters[MASTER].choice.server_id or 0
     ahead = Publication(MASTER, publisher, BASE_S + JUMP_MS // 1000, "before")
     farm.append(ahead)
     farm.reports({1: 60_000, 2: 60_000, 3: 60_000})
-    told = farm.append(Correction(BASE_MS + 60_000))
-    [forgotten] = [each for each in told if isinstance(each, SecondForgotten)]
-    assert forgotten.publication == ahead
-    assert forgotten.refused_until_s > BASE_S + 60
+    changes = farm.append(Correction(BASE_MS + 60_000))
+    [dropped] = [each for each in changes if isinstance(each, SecondForgotten)]
+    assert dropped.publication == ahead
+    assert dropped.refused_until_s > BASE_S + 60
     farm.reports({1: 61_000, 2: 61_000, 3: 61_000})
     publisher = farm.farm.state.masters[MASTER].choice.server_id or 0
     farm.append(Publication(MASTER, publisher, BASE_S + 61, "after"))
@@ -275,7 +273,7 @@ def test_a_master_whose_second_lies_beyond_the_corrected_time_is_no_longer_held_
     assert publication.published_s == BASE_S + 61
 
 
-def test_sessions_neither_end_by_a_correction_nor_live_on_for_what_was_taken_back() -> None:
+def test_sessions_keep_their_age_over_correction() -> None:
     farm = far_ahead(40 * 86_400_000)
     farm.append(replace(report(1, BASE_MS + 60_000), request=f"client-{farm.index}-1"))
     farm.reports({2: 60_000})

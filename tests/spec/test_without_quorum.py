@@ -1,4 +1,4 @@
-"""Publishing while the log stands still, and how the log goes on afterwards (docs/explanation/publishing.md)."""
+"""Publishing while the log does not advance, and the log after that outage (docs/explanation/publishing.md)."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ from tests.spec.farm_stories import BASE_MS, MASTER, TUNING, Log, leaf, report
 
 PACE = Pace()
 OUTAGE_MS = 30_000
-"""The log's last entry is so much after the base; what follows happens without it."""
+"""Time of the last log entry after the base; the outage begins there."""
 NODE_IDS = {1: b"node-ccc", 2: b"node-bbb", 3: b"node-aaa"}
 
 
 def farm_of_three(*last_reports: Report, published: bool = True) -> Log:
-    """Servers 1, 2 and 3 with a leaf each, of which server 1 has published; the log ends after the last reports."""
+    """Return a log of servers 1, 2 and 3 with a leaf each and a publication of server 1, up to the last reports."""
     log = Log()
     log.append(*(report(server_id) for server_id in (1, 2, 3)))
     log.clock(OUTAGE_MS)
@@ -33,13 +33,13 @@ def farm_of_three(*last_reports: Report, published: bool = True) -> Log:
 
 
 def state_of(log: Log) -> FarmState:
-    """Its state, with the identities of the servers."""
+    """Return the state of the log, with the identities of the servers."""
     admitted = {server_id: Admitted(node_id) for server_id, node_id in NODE_IDS.items()}
     return replace(log.farm.state, admitted=admitted)
 
 
 def acting(log: Log, own: Report, *reachable: int) -> int | None:
-    """Who publishes, as the sender of `own` sees it."""
+    """Return the publisher in the view of the sender of `own`."""
     around = LocalObservations(own, frozenset(reachable))
     return acting_publisher(state_of(log), MASTER, around, (BASE_MS + OUTAGE_MS) // 1000)
 
@@ -47,27 +47,27 @@ def acting(log: Log, own: Report, *reachable: int) -> int | None:
 def plan(
     log: Log, own: Report, *reachable: int, after_ms: int = 120_000, handed_over: Publication | None = None
 ) -> PlannedPublication | None:
-    """What the sender of `own` publishes that much after the base."""
+    """Return the plan of the sender of `own` at that time after the base."""
     around = LocalObservations(own, frozenset(reachable))
     return plan_without_quorum(state_of(log), MASTER, TUNING, PACE, around, BASE_MS + after_ms, handed_over=handed_over)
 
 
 def costs(planned: PlannedPublication | None) -> dict[str, int]:
-    """The planned entries."""
+    """Return the costs of the planned entries."""
     assert planned is not None
     return {entry.destination: entry.cost for entry in planned.entries}
 
 
-# -- who ---------------------------------------------------------------------------------------------------------------
+# -- the publisher
 
 
-def test_the_server_that_published_last_goes_on_while_it_lives() -> None:
+def test_live_last_publisher_keeps_publishing() -> None:
     log = farm_of_three()
     assert acting(log, report(1), 2, 3) == 1
     assert acting(log, report(3), 1, 2) == 1
 
 
-def test_if_it_is_gone_the_lowest_node_id_of_those_that_are_left_publishes_and_not_the_lowest_raft_id() -> None:
+def test_lowest_live_node_id_publishes_next() -> None:
     log = farm_of_three()
     assert acting(log, report(2), 3) == 3
     assert acting(log, report(3), 2) == 3
@@ -83,21 +83,21 @@ def test_if_it_is_gone_the_lowest_node_id_of_those_that_are_left_publishes_and_n
         {"attached": False},
         {"destination": "another~master=="},
     ],
-    ids=["no key", "its key ends", "publishing is off", "no router", "another master"],
+    ids=["no key", "key ends", "publishing off", "no router", "other master"],
 )
-def test_an_unable_server_is_passed_over_be_it_this_server_or_another(unable: dict[str, object]) -> None:
+def test_unable_server_is_skipped(unable: dict[str, object]) -> None:
     of_three = report(3, BASE_MS + OUTAGE_MS, **unable)
     assert acting(farm_of_three(of_three), report(2), 3) == 2
     assert acting(farm_of_three(), of_three, 2) == 2
     assert acting(farm_of_three(), of_three) is None
 
 
-def test_a_server_whose_clock_contradicts_the_log_publishes_nothing() -> None:
+def test_server_with_contradicting_clock_is_skipped() -> None:
     log = farm_of_three(report(3, BASE_MS + OUTAGE_MS + 600_000))
     assert acting(log, report(2), 3) == 2
 
 
-def test_a_server_that_a_person_took_out_of_the_farm_publishes_nothing() -> None:
+def test_removed_or_evicted_server_is_skipped() -> None:
     log, around = farm_of_three(), LocalObservations(report(2), frozenset({3}))
     state = state_of(log)
     evicted = {**state.admitted, 3: replace(state.admitted[3], standing=Standing.EVICTED)}
@@ -105,29 +105,29 @@ def test_a_server_that_a_person_took_out_of_the_farm_publishes_nothing() -> None
         assert acting_publisher(without, MASTER, around, BASE_MS // 1000) == 2
 
 
-def test_before_anything_was_published_the_chosen_server_is_the_one() -> None:
+def test_chosen_server_publishes_first() -> None:
     assert acting(farm_of_three(published=False), report(3), 1, 2) == 1
 
 
-# -- what --------------------------------------------------------------------------------------------------------------
+# -- the entries
 
 
-def test_leaves_of_servers_that_gossip_holds_for_dead_are_left_out_as_if_they_were_silent() -> None:
+def test_leaves_of_dead_servers_left_out() -> None:
     assert costs(plan(farm_of_three(), report(3), 2)) == {"leaf02": 0, "leaf03": 0}
 
 
-def test_when_fewer_than_half_are_left_all_are_listed_and_the_dead_ones_cost_more() -> None:
+def test_leaves_all_listed_if_majority_is_dead() -> None:
     assert costs(plan(farm_of_three(), report(3))) == {"leaf01": 100, "leaf02": 100, "leaf03": 0}
 
 
-def test_this_servers_own_health_counts_as_it_is_and_not_as_it_was_reported() -> None:
-    ill = report(3, destinations=(leaf("leaf03", healthy=False),))
-    assert costs(plan(farm_of_three(), ill, 2)) == {"leaf01": 100, "leaf02": 0, "leaf03": 100}
+def test_own_health_counts_as_measured_not_as_reported() -> None:
+    unhealthy = report(3, destinations=(leaf("leaf03", healthy=False),))
+    assert costs(plan(farm_of_three(), unhealthy, 2)) == {"leaf01": 100, "leaf02": 0, "leaf03": 100}
     new = report(3, destinations=(leaf("leaf03"), leaf("leaf04")))
     assert costs(plan(farm_of_three(), new, 2)) == {"leaf02": 0, "leaf03": 0, "leaf04": 0}
 
 
-def test_what_an_operator_excluded_stays_out_and_its_factors_count() -> None:
+def test_exclusions_and_cost_factors_stay_in_effect() -> None:
     log = farm_of_three(report(2, BASE_MS + OUTAGE_MS, destinations=(leaf("leaf02", load=1.0),)))
     loaded = costs(plan(log, report(3), 2))["leaf02"]
     log.append(CostFactor(hash_of("leaf02"), 2.0), Exclusion(hash_of("leaf01"), excluded=True))
@@ -135,29 +135,29 @@ def test_what_an_operator_excluded_stays_out_and_its_factors_count() -> None:
     assert "leaf01" not in costs(plan(log, report(3)))
 
 
-def test_there_is_never_a_publication_without_entries() -> None:
+def test_publication_without_entries_is_not_planned() -> None:
     log = Log()
     log.append(*(report(each, destinations=()) for each in (1, 2, 3)))
     log.clock(OUTAGE_MS)
     assert plan(log, report(3, destinations=())) is None
-    all_ill = report(3, destinations=(leaf("leaf03", healthy=False),))
-    assert costs(plan(farm_of_three(), all_ill)) == {"leaf01": 100, "leaf02": 100, "leaf03": 100}
+    all_unhealthy = report(3, destinations=(leaf("leaf03", healthy=False),))
+    assert costs(plan(farm_of_three(), all_unhealthy)) == {"leaf01": 100, "leaf02": 100, "leaf03": 100}
 
 
-def test_entries_last_for_a_quarter_of_an_hour_beyond_the_next_refresh() -> None:
+def test_entries_outlast_next_refresh_by_fifteen_minutes() -> None:
     planned = plan(farm_of_three(), report(3), 2, after_ms=120_000)
     assert planned is not None
     assert {entry.end_s for entry in planned.entries} == {(BASE_MS + 120_000) // 1000 + 330 + 900}
 
 
-def test_a_master_that_the_farm_never_heard_of_is_not_published() -> None:
+def test_unknown_master_is_not_published() -> None:
     assert plan(Log(), report(3)) is None
 
 
-# -- when --------------------------------------------------------------------------------------------------------------
+# -- the time
 
 
-def test_a_node_that_steps_in_publishes_at_once_and_later_than_what_was_committed() -> None:
+def test_new_publisher_publishes_after_committed_second() -> None:
     log = farm_of_three()
     committed = log.master.publication
     planned = plan(log, report(3), 2, after_ms=OUTAGE_MS)
@@ -167,14 +167,14 @@ def test_a_node_that_steps_in_publishes_at_once_and_later_than_what_was_committe
     assert planned.publication.server_id == 3
 
 
-def test_the_last_publisher_refreshes_when_it_would_have_done_so_anyway() -> None:
+def test_last_publisher_refreshes_at_its_usual_time() -> None:
     log = farm_of_three()
     committed = log.master.publication
     assert plan(log, report(1), 2, 3, after_ms=OUTAGE_MS + 200_000, handed_over=committed) is None
     assert plan(log, report(1), 2, 3, after_ms=OUTAGE_MS + 331_000, handed_over=committed) is not None
 
 
-def test_a_change_is_published_but_not_sooner_than_65_seconds_after_the_last_one() -> None:
+def test_change_published_after_65_seconds_at_earliest() -> None:
     log = farm_of_three()
     first = plan(log, report(3), 2, after_ms=120_000)
     assert first is not None
@@ -185,7 +185,7 @@ def test_a_change_is_published_but_not_sooner_than_65_seconds_after_the_last_one
     assert costs(second) == {"leaf01": 100, "leaf02": 100, "leaf03": 0}
 
 
-def test_seconds_rise_even_if_the_clock_does_not() -> None:
+def test_published_second_rises_without_clock() -> None:
     log = farm_of_three()
     late = Publication(MASTER, 3, BASE_MS // 1000 + 900, "other content")
     planned = plan(log, report(3), 2, after_ms=120_000, handed_over=late)
@@ -197,11 +197,11 @@ def test_seconds_rise_even_if_the_clock_does_not() -> None:
     assert planned.publication.published_s > late.published_s
 
 
-# -- afterwards --------------------------------------------------------------------------------------------------------
+# -- after the outage
 
 
 def after_an_outage(unfenced_s: int) -> Log:
-    """The log moves again at 600 s, and server 3 reports what it published alone; server 1 is the publisher as ever."""
+    """Return a log that advances again at 600 s. Server 3 reports its publication; server 1 is the publisher."""
     log = farm_of_three()
     log.leap(600_000)
     log.append(*(report(each, BASE_MS + 600_000) for each in (1, 2)))
@@ -210,7 +210,7 @@ def after_an_outage(unfenced_s: int) -> Log:
     return log
 
 
-def test_the_next_committed_publication_is_later_than_what_was_published_without_a_quorum() -> None:
+def test_next_committed_publication_after_unfenced_second() -> None:
     unfenced_s = BASE_MS // 1000 + 605
     log = after_an_outage(unfenced_s)
     planned = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 600_000, handed_over=log.master.publication)
@@ -219,14 +219,14 @@ def test_the_next_committed_publication_is_later_than_what_was_published_without
     assert log.append(planned.publication) == [PublicationAccepted(planned.publication)]
 
 
-def test_a_publication_that_was_planned_before_that_was_known_is_refused() -> None:
+def test_publication_planned_before_report_refused() -> None:
     log = after_an_outage(BASE_MS // 1000 + 605)
     [refused] = log.append(Publication(MASTER, 1, BASE_MS // 1000 + 605, "content"))
     assert isinstance(refused, PublicationRefused)
     assert "without a quorum" in refused.reason
 
 
-def test_a_publisher_that_was_overtaken_publishes_at_once_what_has_not_changed() -> None:
+def test_overtaken_publisher_republishes_immediately() -> None:
     log = after_an_outage(BASE_MS // 1000 + 599)
     planned = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 600_000, handed_over=log.master.publication)
     assert planned is not None
@@ -235,7 +235,7 @@ def test_a_publisher_that_was_overtaken_publishes_at_once_what_has_not_changed()
     assert again is None
 
 
-def test_a_second_from_a_clock_that_is_far_ahead_binds_no_publisher() -> None:
+def test_second_of_clock_far_ahead_ignored() -> None:
     log = after_an_outage(BASE_MS // 1000 + 10_000)
     planned = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 600_000, handed_over=log.master.publication)
     assert planned is not None
@@ -243,10 +243,10 @@ def test_a_second_from_a_clock_that_is_far_ahead_binds_no_publisher() -> None:
     assert log.append(planned.publication) == [PublicationAccepted(planned.publication)]
 
 
-# -- whether there is a quorum -----------------------------------------------------------------------------------------
+# -- detection of the outage
 
 
-def test_there_is_no_quorum_once_no_clock_entry_has_come_for_two_and_a_half_periods() -> None:
+def test_quorum_lost_after_two_and_half_periods() -> None:
     watch = QuorumWatch(now=0)
     watch.clock_committed(now=10_000)
     assert watch.lost_for_ms(now=85_000, period_ms=30_000, election_timeout_ms=1_000) is None
@@ -255,19 +255,19 @@ def test_there_is_no_quorum_once_no_clock_entry_has_come_for_two_and_a_half_peri
     assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=1_000) is None
 
 
-def test_an_election_is_no_outage_however_short_the_period_is() -> None:
+def test_election_is_not_outage_with_short_period() -> None:
     watch = QuorumWatch(now=0)
     assert watch.lost_for_ms(now=5_000, period_ms=500, election_timeout_ms=1_000) is None
     assert watch.lost_for_ms(now=5_001, period_ms=500, election_timeout_ms=1_000) == 5_001
 
 
-def test_servers_that_are_far_apart_have_the_time_of_three_elections() -> None:
+def test_quorum_loss_waits_three_election_timeouts() -> None:
     watch = QuorumWatch(now=0)
     assert watch.lost_for_ms(now=90_000, period_ms=30_000, election_timeout_ms=30_000) is None
     assert watch.lost_for_ms(now=90_001, period_ms=30_000, election_timeout_ms=30_000) == 90_001
 
 
-def test_a_node_that_has_just_been_started_waits_as_long_and_knows_that_the_log_has_not_moved() -> None:
+def test_started_node_waits_full_time_with_unmoved_log() -> None:
     watch = QuorumWatch(now=1_000)
     assert not watch.moved
     assert watch.lost_for_ms(now=76_000, period_ms=30_000, election_timeout_ms=1_000) is None
