@@ -53,7 +53,9 @@ PASSING = re.compile(
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T | None], timeout_s: float, what: str, logs: Callable[[], str] = str) -> T:
+def wait_until(
+    predicate: Callable[[], T | None], timeout_s: float, expectation: str, logs: Callable[[], str] = str
+) -> T:
     """Return the first truthy result of `predicate`. A node that does not reply yet counts as None."""
     deadline = time.monotonic() + timeout_s
     reason = ""
@@ -65,7 +67,7 @@ def wait_until(predicate: Callable[[], T | None], timeout_s: float, what: str, l
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}{reason}\n{logs()}")
+            raise AssertionError(f"not within {timeout_s:g} s: {expectation}{reason}\n{logs()}")
         time.sleep(POLL_S)
 
 
@@ -266,9 +268,9 @@ class Farm:
         """Return the logs of the nodes."""
         return "\n".join(f"---- {node.name}, running: {node.running}\n{tail(node.log_file)}" for node in self.nodes)
 
-    def wait_until(self, predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    def wait_until(self, predicate: Callable[[], T | None], timeout_s: float, expectation: str) -> T:
         """Call `wait_until`; a failure shows the nodes' logs."""
-        return wait_until(predicate, timeout_s, what, self.logs)
+        return wait_until(predicate, timeout_s, expectation, self.logs)
 
     @property
     def running(self) -> list[Node]:
@@ -345,15 +347,15 @@ class Farm:
         assert attempts[-1].returncode == 0, attempts[-1].stderr + self.logs()
         return attempts[-1]
 
-    def wait_log(self, node: Node, wanted: dict[int, str]) -> None:
-        """Wait until `node` has applied the last index of `wanted`, and check each mark at its index."""
+    def wait_log(self, node: Node, expected: dict[int, str]) -> None:
+        """Wait until `node` has applied the last index of `expected`, and check each mark at its index."""
 
         def reached() -> bool:
-            return node.view().raft.applied_index >= max(wanted, default=0)
+            return node.view().raft.applied_index >= max(expected, default=0)
 
-        self.wait_until(reached, START_BOUND_S, f"{node.name} applies index {max(wanted, default=0)}")
+        self.wait_until(reached, START_BOUND_S, f"{node.name} applies index {max(expected, default=0)}")
         found = marks(node.entries())
-        lost = {index: mark for index, mark in wanted.items() if found.get(index) != mark}
+        lost = {index: mark for index, mark in expected.items() if found.get(index) != mark}
         assert not lost, f"{node.name} lost acknowledged entries: {lost}"
 
 

@@ -2,12 +2,14 @@
 
     python -m tests.end_to_end.faulty_node DIRECTORY garlicfarm's arguments …
 
-The module replaces Python's calls that open, write, sync, rename, list and remove files, and that open, accept,
-connect, read and write sockets, before it imports the program. While `DIRECTORY/errno` contains an error name, the next
-such call of each line of the program raises this error. Each failed call is appended to `DIRECTORY/failed`.
+Before it imports the program, the module replaces Python's calls for files and sockets. For files, these are open,
+write, sync, rename, list and remove; for sockets, open, accept, connect, read and write. While `DIRECTORY/errno`
+contains an error name, the next such call of each line of the program raises this error. Each failed call is appended
+to `DIRECTORY/failed`.
 
-A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So each loop that waits for a connection,
-each thread that writes a file and each task without a waiting caller gets the error at its own call.
+A line is the innermost one of `gossip`, `consensus` or `bridge` on the stack. So a loop that waits for a connection
+gets the error at its own call. The same is true for a thread that writes a file, and for a task without a waiting
+caller.
 """
 
 import builtins

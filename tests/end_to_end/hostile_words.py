@@ -24,7 +24,7 @@ NO_REQUESTS = (0, 2, 4, 65, 99, 255)
 
 
 @dataclass(frozen=True)
-class Words:
+class RequestFields:
     """The fixed fields of one request, and the bytes of its entries."""
 
     kind: int
@@ -86,9 +86,9 @@ def values(random: Random) -> Iterator[bytes]:
         yield entry(1, 5, struct.pack(">QQI", OUT_OF_REACH, 1, len(configuration)) + configuration + piece)
 
 
-def requests(plausible: Words, random: Random) -> Iterator[Words]:
+def requests(plausible: RequestFields, random: Random) -> Iterator[RequestFields]:
     """Yield each type with each field at each limit, and with random combinations. No append fits onto a log."""
-    made: list[Words] = []
+    made: list[RequestFields] = []
     for kind in KINDS:
         base = replace(plausible, kind=kind)
         made += [replace(base, term=each) for each in LONGS]
@@ -103,16 +103,16 @@ def requests(plausible: Words, random: Random) -> Iterator[Words]:
         made += [replace(base, term=a, last_term=b, last_index=c, commit=d) for a, b, c, d in combinations]
     made += [replace(plausible, kind=kind) for kind in NO_REQUESTS]
     random.shuffle(made)
-    for words in made:
-        yield replace(words, last_index=OUT_OF_REACH, last_term=1) if _might_fit(words) else words
+    for fields in made:
+        yield replace(fields, last_index=OUT_OF_REACH, last_term=1) if _might_fit(fields) else fields
 
 
-def _might_fit(words: Words) -> bool:
-    return words.kind in APPENDS and words.term % 2**64 not in {0, 1} and words.last_index != OUT_OF_REACH
+def _might_fit(fields: RequestFields) -> bool:
+    return fields.kind in APPENDS and fields.term % 2**64 not in {0, 1} and fields.last_index != OUT_OF_REACH
 
 
-def in_batches(words: Sequence[Words], size: int) -> Iterator[bytes]:
+def in_batches(fields: Sequence[RequestFields], size: int) -> Iterator[bytes]:
     """Yield several requests per connection. The last one is invalid and ends it: the server does not read further."""
     end = struct.pack(">B", 255) + bytes(44)
-    for start in range(0, len(words), size):
-        yield b"".join(each.packed() for each in words[start : start + size]) + end
+    for start in range(0, len(fields), size):
+        yield b"".join(each.packed() for each in fields[start : start + size]) + end

@@ -21,7 +21,7 @@ OFFERED = "garlicfarm.raft.v1"
 
 
 @dataclass(frozen=True)
-class Way:
+class RaftPort:
     """The address and credentials of a Raft port."""
 
     host: str
@@ -37,7 +37,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClientClaim:
     """The claims of a client. `key` signs the proof; None omits the proof."""
 
     server_id: int | None = None
@@ -48,31 +48,31 @@ class Claimed:
 
 
 class Connection:
-    """One connection: requests 1 and 2 of the handshake. `words` follow request 2 in the same write."""
+    """One connection: requests 1 and 2 of the handshake. `data` follows request 2 in the same write."""
 
-    def __init__(self, way: Way, claimed: Claimed, data: bytes = b"", *, channel: str | None = None) -> None:
+    def __init__(self, target: RaftPort, claim: ClientClaim, data: bytes = b"", *, channel: str | None = None) -> None:
         """Open the connection. `channel` replaces the channel binding in the proof, to bind another certificate."""
-        nonce = self._challenge(way)
-        self._socket, certificate = _tls(way)
+        nonce = self._challenge(target)
+        self._socket, certificate = _tls(target)
         client_nonce = os.urandom(8).hex()
         lines = [
-            f"GET {way.path} HTTP/1.1",
-            f"Host: {way.host}:{way.port}",
+            f"GET {target.path} HTTP/1.1",
+            f"Host: {target.host}:{target.port}",
             "Connection: Upgrade",
             "Upgrade: websocket",
             f"Sec-WebSocket-Protocol: {OFFERED}",
-            f"Authorization: {_digest(way, nonce, client_nonce)}",
+            f"Authorization: {_digest(target, nonce, client_nonce)}",
         ]
         for name, value in (
-            ("Cluster", claimed.cluster_id),
-            ("Server", claimed.server_id),
-            ("Peer", claimed.peer_id),
+            ("Cluster", claim.cluster_id),
+            ("Server", claim.server_id),
+            ("Peer", claim.peer_id),
         ):
             if value is not None:
                 lines.append(f"X-Garlic-{name}: {value}")
-        if claimed.key is not None:
+        if claim.key is not None:
             bound = channel or f"tls {hashlib.sha256(certificate).hexdigest()}"
-            lines.append(f"X-Garlic-Proof: {_proof(claimed, claimed.key, nonce, client_nonce, bound)}")
+            lines.append(f"X-Garlic-Proof: {_proof(claim, claim.key, nonce, client_nonce, bound)}")
         try:
             self._socket.sendall("\r\n".join([*lines, "", ""]).encode() + data)
             self.head, self.rest = _reply(self._socket)
@@ -111,10 +111,10 @@ class Connection:
         self._socket.close()
 
     @staticmethod
-    def _challenge(way: Way) -> str:
-        connection, _ = _tls(way)
+    def _challenge(target: RaftPort) -> str:
+        connection, _ = _tls(target)
         with connection:
-            connection.sendall(f"GET {way.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(f"GET {target.path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
             head, _ = _reply(connection)
         assert head.startswith(b"HTTP/1.1 401 "), head
         found = re.search(r'algorithm=SHA-256, nonce="([0-9a-f]+)"', head.decode())
@@ -132,37 +132,37 @@ def application(term: int, value: bytes) -> bytes:
     return struct.pack(">QBI", term, 1, len(value)) + value
 
 
-def _tls(way: Way) -> tuple[ssl.SSLSocket, bytes]:
+def _tls(target: RaftPort) -> tuple[ssl.SSLSocket, bytes]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    secured = context.wrap_socket(socket.create_connection((way.host, way.port), TIMEOUT_S))
+    secured = context.wrap_socket(socket.create_connection((target.host, target.port), TIMEOUT_S))
     return secured, secured.getpeercert(binary_form=True) or b""
 
 
-def _digest(way: Way, nonce: str, client_nonce: str) -> str:
+def _digest(target: RaftPort, nonce: str, client_nonce: str) -> str:
     def hashed(*parts: str) -> str:
         return hashlib.sha256(":".join(parts).encode()).hexdigest()
 
-    password_hash = hashed(way.user, "private", way.password)
-    response = hashed(password_hash, nonce, "00000001", client_nonce, "auth", hashed("GET", way.path))
+    password_hash = hashed(target.user, "private", target.password)
+    response = hashed(password_hash, nonce, "00000001", client_nonce, "auth", hashed("GET", target.path))
     return (
-        f'Digest username="{way.user}", realm="private", nonce="{nonce}", uri="{way.path}", algorithm=SHA-256, '
+        f'Digest username="{target.user}", realm="private", nonce="{nonce}", uri="{target.path}", algorithm=SHA-256, '
         f'qop=auth, nc=00000001, cnonce="{client_nonce}", response="{response}"'
     )
 
 
-def _proof(claimed: Claimed, key: Ed25519PrivateKey, nonce: str, client_nonce: str, channel: str) -> str:
+def _proof(claim: ClientClaim, key: Ed25519PrivateKey, nonce: str, client_nonce: str, channel: str) -> str:
     def text(value: int | str | None) -> bytes:
         return b"" if value is None else str(value).encode()
 
     fields = [
-        b"request", text(claimed.role), text(claimed.server_id), text(claimed.peer_id), text(claimed.cluster_id),
+        b"request", text(claim.role), text(claim.server_id), text(claim.peer_id), text(claim.cluster_id),
         text(nonce), text(client_nonce), b"00000001", text(channel), text(OFFERED), b"", b"",
         hashlib.sha256(b"").digest(),
     ]  # fmt: skip
     signed = b"garlic farm handshake 1\x00" + b"".join(len(field).to_bytes(2) + field for field in fields)
     public_key, signature = key.public_key().public_bytes_raw(), key.sign(signed)
-    return f"1 {claimed.role} {_base64url(public_key)} {_base64url(signature)}"
+    return f"1 {claim.role} {_base64url(public_key)} {_base64url(signature)}"
 
 
 def _base64url(data: bytes) -> str:

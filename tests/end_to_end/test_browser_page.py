@@ -83,15 +83,15 @@ async def dom_of(served: ServedPage, directory: Path) -> str:
 
 
 @pytest.mark.skipif(NODE_JS is None, reason="node is not installed (Debian: apt-get install nodejs)")
-@pytest.mark.parametrize("answered", [True, False], ids=["stream", "no-answer"])
-def test_page_of_hanging_node_is_not_live(*, answered: bool) -> None:
+@pytest.mark.parametrize("has_stream", [True, False], ids=["stream", "no-answer"])
+def test_page_of_hanging_node_is_not_live(*, has_stream: bool) -> None:
     """Without a frame for 6 s, the page shows the time of the last one. After 30 s it closes the connection."""
     script = Path(__file__).with_name("page_silence.js")
-    arguments = [str(NODE_JS), str(script), str(PAGE_FILE), *([] if answered else ["unanswered"])]
+    arguments = [str(NODE_JS), str(script), str(PAGE_FILE), *([] if has_stream else ["unanswered"])]
     ran = subprocess.run(
         arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
     )
     old = "the node does not answer; the page shows old data"
     hangs = "the node does not answer; is it stopped or overloaded?"
     first, later = f"not live since 10:00:00: {old}", f"not live since 10:00:06: {old}"
-    assert json.loads(ran.stdout) == (["live", first, "live", later, 1] if answered else ["", hangs, hangs, 1])
+    assert json.loads(ran.stdout) == (["live", first, "live", later, 1] if has_stream else ["", hangs, hangs, 1])

@@ -59,7 +59,7 @@ def formation_alarm(node: Node) -> str:
     return next((each.text for each in node.view().alarms if each.kind == "formation"), "")
 
 
-def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
+def new_node(farm: Farm, name: str, key_file: Path) -> Node:
     """Add a node with this key file to `farm`, without a start."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds_of(farm))
@@ -76,7 +76,7 @@ def serves(node: Node) -> bool:
 def no_founder(farm: Farm) -> Node:
     """Return a voter that is not a founder: the first one added by an earlier test, or a new one."""
     if len(farm.nodes) == FOUNDERS:
-        newcomer(farm, "no-founder", exported_key(farm.nodes[0], farm.directory / "no-founder.key")).start()
+        new_node(farm, "no-founder", exported_key(farm.nodes[0], farm.directory / "no-founder.key")).start()
     node = farm.nodes[FOUNDERS]
     farm.wait_until(lambda: node.view().node.phase is Phase.FOUNDED, START_BOUND_S, f"{node.name} votes")
     return node
@@ -124,7 +124,7 @@ def test_forged_founding_is_reported_and_ignored(
         (late.directory / "formation.json").write_bytes(encode_formation_state(promise_only))
         late.start()
         # And a node with an exported key file is added
-        fourth = newcomer(founded, "node-4", exported).start()
+        fourth = new_node(founded, "node-4", exported).start()
         # Then both are servers of the real farm, and count the ignored founding
         founded.wait_until(lambda: late.view().node.phase is Phase.FOUNDED, START_BOUND_S, "the founder votes again")
         founded.wait_until(lambda: serves(fourth), START_BOUND_S, "the node serves")
@@ -142,7 +142,7 @@ def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> No
     forged = forged_founding(real.promised[1])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
         # Given a node with the key file from before the founding, which discovers two clusters
-        fifth = newcomer(founded, "node-5", founded.directory / "farm.key").start()
+        fifth = new_node(founded, "node-5", founded.directory / "farm.key").start()
         founded.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),
             START_BOUND_S,
@@ -170,7 +170,7 @@ def test_new_node_without_cluster_id_waits_for_confirmation(founded: Farm) -> No
 def test_wrong_raft_id_is_corrected(founded: Farm) -> None:
     # Given an unknown node that claims to belong to the real farm and announces a Raft id for a new node
     real, leader = real_founding(founded), no_founder(founded)
-    sixth = newcomer(founded, "node-6", exported_key(founded.nodes[0], founded.directory / "exported-6.key"))
+    sixth = new_node(founded, "node-6", exported_key(founded.nodes[0], founded.directory / "exported-6.key"))
     node_id = with_identity(sixth)
     real_notice = FormationNotice(founding=real)
     with Liar(founded.directory / "farm.key", seeds_of(founded), real_notice, ((node_id, 99),)):

@@ -73,9 +73,9 @@ def test_incomplete_requests_use_bounded_memory(farm: Farm) -> None:
     node = farm.nodes[0]
     before = node.resident_bytes()
     most = trio.run(_drip, farm, node)
-    grown = most - before
-    print(f"grew by {grown / 2**20:.0f} MiB")  # noqa: T201 - the figure
-    assert grown < GROWTH_BOUND_BYTES
+    growth_bytes = most - before
+    print(f"grew by {growth_bytes / 2**20:.0f} MiB")  # noqa: T201 - the figure
+    assert growth_bytes < GROWTH_BOUND_BYTES
     _still_serves(farm, node)
 
 

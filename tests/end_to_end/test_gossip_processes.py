@@ -21,15 +21,15 @@ async def test_only_killed_process_is_marked_dead() -> None:
         await group.start_many(SIZE)
         await group.converge(TIMEOUT_S)
         victim = group.members[SIZE // 2]
-        rest = [member for member in group.members if member is not victim]
+        others = [member for member in group.members if member is not victim]
         killed_at = await group.kill(victim)
         await group.until(
             "all nodes mark the killed node dead",
-            lambda: all(member.status.get(victim.name) == "dead" for member in rest),
+            lambda: all(member.status.get(victim.name) == "dead" for member in others),
             TIMEOUT_S,
         )
-        assert min(seen(rest, victim, {"suspect"}, killed_at)) - killed_at < TIMEOUT_S / 2
-        assert {change.name for member in rest for change in member.story if change.status == "dead"} == {victim.name}
+        assert min(seen(others, victim, {"suspect"}, killed_at)) - killed_at < TIMEOUT_S / 2
+        assert {change.name for member in others for change in member.story if change.status == "dead"} == {victim.name}
 
 
 @pytest.mark.soak

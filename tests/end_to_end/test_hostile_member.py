@@ -18,15 +18,15 @@ from bridge.node.security.key_files import load_farm_key
 from bridge.wire.log.proof import sign_entry
 from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm, seeded
-from tests.end_to_end.hostile_words import Words, in_batches, requests
-from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
+from tests.end_to_end.hostile_words import RequestFields, in_batches, requests
+from tests.end_to_end.raw_client import ClientClaim, Connection, RaftPort, application, message
 from tests.end_to_end.settings import addresses
 from tests.end_to_end.test_membership import add_node
 from tests.simulation.entry_fuzz import SAMPLES, unsigned
 
 HOSTILE = "node-4"
 CLIENT = 5
-TAKEN = tuple(each for each in SAMPLES if "removal" not in each)
+SENT_ENTRIES = tuple(each for each in SAMPLES if "removal" not in each)
 """The member's entries. Removals are excluded: members may remove servers, and the farm would shrink."""
 BATCH = 6
 TRIES = 3
@@ -53,51 +53,53 @@ def farm(tmp_path: Path) -> Iterator[Farm]:
         yield made
 
 
-def send_requests(farm: Farm, node: Node, claimed: Claimed, random: Random, share: float) -> int:
+def send_requests(farm: Farm, node: Node, claim: ClientClaim, random: Random, share: float) -> int:
     """Send this share of the requests to one server; return the number of upgraded connections.
 
     A small share is one or two connections. On a busy machine both may end before the server handles them; then other
     requests are sent, up to three times.
     """
-    return next((upgraded for _ in range(TRIES) if (upgraded := _send_requests(farm, node, claimed, random, share))), 0)
+    return next((upgraded for _ in range(TRIES) if (upgraded := _send_requests(farm, node, claim, random, share))), 0)
 
 
-def _send_requests(farm: Farm, node: Node, claimed: Claimed, random: Random, share: float) -> int:
-    view, way = node.view(), way_of(farm, node)
+def _send_requests(farm: Farm, node: Node, claim: ClientClaim, random: Random, share: float) -> int:
+    view, target = node.view(), raft_port_of(farm, node)
     commit = view.raft.commit_index or 0
-    plausible = Words(1, claimed.server_id or 0, view.node.raft_id or 0, view.raft.term, view.raft.term, commit, commit)
+    plausible = RequestFields(
+        1, claim.server_id or 0, view.node.raft_id or 0, view.raft.term, view.raft.term, commit, commit
+    )
     sent = [request for request in requests(plausible, random) if random.random() < share]
     upgraded = 0
     for batch in in_batches(sent, BATCH):
         # The server may close during a write. It waits for an announced size that never arrives; the test does not.
-        with suppress(OSError), Connection(way, claimed, batch) as connection:
+        with suppress(OSError), Connection(target, claim, batch) as connection:
             upgraded += connection.status == 101
             connection.set_timeout(ANSWER_BOUND_S)
             connection.receive(ANSWERS_BYTES)
     return upgraded
 
 
-def submit(farm: Farm, claimed: Claimed, random: Random, count: int) -> int:
+def submit(farm: Farm, claim: ClientClaim, random: Random, count: int) -> int:
     """Submit entries with a valid proof and fields at their limits; return the number of new log entries."""
     leader = farm.wait_settled()
     before = leader.view().raft.commit_index or 0
     for number in range(count):
-        entry = random.choice(TAKEN)
-        own = {**entry, "id": claimed.server_id} if "id" in entry else entry
+        entry = random.choice(SENT_ENTRIES)
+        own = {**entry, "id": claim.server_id} if "id" in entry else entry
         data = unsigned(own, random)
         with suppress(ValueError):  # the entry cannot be decoded, so it stays unsigned
             moment_ms = time.time_ns() // 1_000_000 + number
-            data = sign_entry(data, key_in(claimed), bytes.fromhex(claimed.cluster_id or ""), moment_ms)
-        with suppress(OSError), Connection(way_of(farm, leader), claimed) as connection:
-            connection.send(message(CLIENT, claimed.server_id or 0, 0, 0, application(0, data)))
+            data = sign_entry(data, key_in(claim), bytes.fromhex(claim.cluster_id or ""), moment_ms)
+        with suppress(OSError), Connection(raft_port_of(farm, leader), claim) as connection:
+            connection.send(message(CLIENT, claim.server_id or 0, 0, 0, application(0, data)))
             connection.receive(26)
     return (leader.view().raft.commit_index or 0) - before
 
 
-def key_in(claimed: Claimed) -> Ed25519PrivateKey:
+def key_in(claim: ClientClaim) -> Ed25519PrivateKey:
     """Return the key of the proof."""
-    assert claimed.key is not None
-    return claimed.key
+    assert claim.key is not None
+    return claim.key
 
 
 def attack(farm: Farm, share: float) -> None:
@@ -112,10 +114,10 @@ def attack(farm: Farm, share: float) -> None:
     memory = {node.name: node.resident_bytes() for node in farm.nodes}
     # When an unknown client with the key file sends the requests, and then the member under its own identity
     for node in farm.nodes:
-        assert send_requests(farm, node, Claimed(), random, share / 4) > 0
-        assert send_requests(farm, node, Claimed(raft_id, "client", key, None, cluster), random, share / 4) > 0
-        assert send_requests(farm, node, Claimed(raft_id, "server", key, None, cluster), random, share) > 0
-    assert submit(farm, Claimed(raft_id, "client", key, None, cluster), random, int(800 * share)) > 0
+        assert send_requests(farm, node, ClientClaim(), random, share / 4) > 0
+        assert send_requests(farm, node, ClientClaim(raft_id, "client", key, None, cluster), random, share / 4) > 0
+        assert send_requests(farm, node, ClientClaim(raft_id, "server", key, None, cluster), random, share) > 0
+    assert submit(farm, ClientClaim(raft_id, "client", key, None, cluster), random, int(800 * share)) > 0
     # Then each server runs, without a traceback, and does not keep the received data
     farm.wait_settled()
     for node in farm.nodes:
@@ -130,7 +132,7 @@ def attack(farm: Farm, share: float) -> None:
     farm.wait_done("node", "evict", node_id, "--yes", at=farm.wait_settled)
     leader = farm.wait_settled()
     exported_key(leader, farm.directory / "farm.key", "--replace")
-    with Connection(way_of(farm, leader), Claimed(raft_id, "server", key, None, cluster)) as connection:
+    with Connection(raft_port_of(farm, leader), ClientClaim(raft_id, "server", key, None, cluster)) as connection:
         assert connection.status == 403
     before = last_second(farm)
     leader.stop()
@@ -144,12 +146,12 @@ def attack(farm: Farm, share: float) -> None:
     assert farm.wait_settled().submit({"mark": "after"}).index is not None
 
 
-def way_of(farm: Farm, node: Node) -> Way:
+def raft_port_of(farm: Farm, node: Node) -> RaftPort:
     """Return address and password of the node's Raft port."""
     key = load_farm_key(farm.directory / "farm.key")
     host, _, port = addresses(node)[1].rpartition(":")
     shown = key.digest_credentials[0]
-    return Way(host, int(port), key.cluster, shown.username, shown.password)
+    return RaftPort(host, int(port), key.cluster, shown.username, shown.password)
 
 
 def master_of(farm: Farm) -> str:
@@ -168,5 +170,5 @@ def test_sample_of_hostile_requests_does_not_stop_farm(farm: Farm) -> None:
 
 
 @pytest.mark.soak
-def test_all_hostile_requests_do_not_stop_farm(farm: Farm) -> None:
+def test_full_set_of_hostile_requests_does_not_stop_farm(farm: Farm) -> None:
     attack(farm, 1.0)

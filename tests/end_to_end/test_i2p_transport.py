@@ -37,7 +37,7 @@ def test_farm_over_i2p_changes_members_through_proxy(
     files = I2pFarm(tmp_path / "farm", founders=3, count=4)
     with I2pProxy(files.names) as proxy, files.farm(f'address = "{LOOPBACK}:{proxy.port}"') as farm:
         # Given three nodes with two seeds, which can reach each other only through the proxy
-        *founders, newcomer = farm.nodes
+        *founders, new_node = farm.nodes
         for node in founders:
             node.start()
         three = Farm(farm.directory, founders)
@@ -47,13 +47,13 @@ def test_farm_over_i2p_changes_members_through_proxy(
         assert leader.submit({"mark": "one"}).index is not None
         # When a fourth node joins
         exported_key(leader, files.directory / "farm.key", "--replace")
-        newcomer.start()
-        farm.wait_until(lambda: newcomer.view().node.raft_id == 4, START_BOUND_S, "the newcomer is admitted")
+        new_node.start()
+        farm.wait_until(lambda: new_node.view().node.raft_id == 4, START_BOUND_S, "the new node is admitted")
         farm.wait_settled()
         # Then it is a server like the others, and it is removed after it leaves
-        assert newcomer.submit({"mark": "two"}).index is not None
-        newcomer.ask(lambda client: client.leave())
-        newcomer.wait_end(START_BOUND_S)
+        assert new_node.submit({"mark": "two"}).index is not None
+        new_node.ask(lambda client: client.leave())
+        new_node.wait_end(START_BOUND_S)
         three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "the leaving node is removed")
         # And a killed server is dead in the views, and alive under the same Raft id after its restart
         victim = next(node for node in founders if node is not three.leader())

@@ -105,7 +105,7 @@ def test_node_with_injected_errors_stays_healthy(tmp_path: Path) -> None:
 
 
 def use(farm: Farm) -> None:
-    """Request everything from the first node that opens a file or a socket. Requests may be refused."""
+    """Send the first node each request that opens a file or a socket. Requests may be refused."""
     node = farm.nodes[0]
     for request in (
         node.view,

@@ -64,7 +64,7 @@ def kafka_python(listen: str, login: dict[str, Any], **job: Any) -> Any:
 
 
 def test_listed_users_read_and_produce_each_record_once(tmp_path: Path) -> None:
-    # Given a node with a list of a user who may produce and a user who may read
+    # Given a node that lists a user with write permission and a user without
     (writer_line, writer), (reader_line, reader) = new_user(tmp_path, "writer", "submit"), new_user(tmp_path, "reader")
     users = tmp_path / "users"
     users.write_text(writer_line + reader_line)
@@ -153,7 +153,7 @@ def test_kraft_commands_read_farm_but_do_not_change_voters(tmp_path: Path) -> No
         assert text[0].split()[:2] == ["OFFSET", "EPOCH"]
         assert text[1].split()[:2] == [str(records[-1]["offset"]), str(records[-1]["epoch"])]
 
-        # And the farm is described, and a change of voters is refused with the farm's own commands
+        # And the farm is described, and a change of voters is refused; the error names the farm's own commands
         described = call("kraft", "describe", *where, "--json")
         assert json.loads(described.stdout)["cluster"] == node.view().farm.cluster_id
         replication = ["kraft", "describe", *where, "--replication"]
@@ -162,8 +162,8 @@ def test_kraft_commands_read_farm_but_do_not_change_voters(tmp_path: Path) -> No
             lines = UNSTYLED.sub(b"", written).splitlines()
             assert lines[0].startswith(first), written
             assert (max(map(len, lines)) <= 80) is not bool(wide)
-        newcomer = ("--voter-id", "9", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAABw", "--listener", "RAFT://a:1")
-        for change in (("add-voter", *newcomer), ("remove-voter", "--voter-id", "1", "--yes")):
+        new_voter = ("--voter-id", "9", "--voter-directory-id", "AAAAAAAAAAAAAAAAAAAABw", "--listener", "RAFT://a:1")
+        for change in (("add-voter", *new_voter), ("remove-voter", "--voter-id", "1", "--yes")):
             result = call("kraft", *change, *where)
             assert (result.returncode, result.stdout) == (1, "")
             assert "removes them with `garlicfarm leave` or `garlicfarm servers remove`" in result.stderr

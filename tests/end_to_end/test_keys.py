@@ -166,7 +166,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
     envelope = Sealed(ring, os.urandom(SALT_BYTES), thief.node_id)
     alive = [(NodeId(bytes.fromhex(each.node_id)), each.generation) for each in before.members]
     incarnations = {node_id: Incarnation(generation, 2**20) for node_id, generation in alive}
-    left = tuple(
+    departures = tuple(
         VerdictUpdate(each, incarnation, Status.LEFT, each, bytes(96)) for each, incarnation in incarnations.items()
     )
     chain = ring.install(bytes(32)).use(bytes(32))
@@ -177,11 +177,13 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
     def new_log(node: Node) -> str:
         return node.log_file.read_text()[log_sizes[node.name] :]
 
-    # When: it sends to each node that all others have left, and its own keys.
+    # When: the unknown node sends each node false departures of all others, and its own keys.
     def send_to_all(sender: socket.socket) -> None:
         for node in farm.nodes:
             own = NodeId(bytes.fromhex(node.view().node.node_id))
-            ping = PingRequest(thief.node_id, Incarnation(1, 0), own, incarnations[own], 1, 0, None, Payload(left))
+            ping = PingRequest(
+                thief.node_id, Incarnation(1, 0), own, incarnations[own], 1, 0, None, Payload(departures)
+            )
             host, port = addresses(node)[0].rsplit(":", 1)
             for message in (ping, keyring_update):
                 sender.sendto(envelope.seal(encode(message), own), (host, int(port)))
@@ -191,7 +193,7 @@ def test_copied_key_cannot_remove_voters_or_change_keys(farm: Farm, tmp_path: Pa
             send_to_all(sender)
         return all(dropped_keyrings(node) > dropped_before[node.name] for node in farm.nodes)
 
-    # Then: each node has dropped the keyring, the last message, and the group is unchanged.
+    # Then: each node has dropped the keyring (the last message), and the group is unchanged.
     farm.wait_until(is_dropped, START_BOUND_S, "all nodes have dropped the keyring of the unknown node")
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters

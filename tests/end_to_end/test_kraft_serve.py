@@ -221,7 +221,7 @@ def advertised(address: str) -> dict[str, str]:
 
 
 def test_two_servers_elect_despite_refused_address(quorum: Quorum) -> None:
-    """The leader does not record an address without a listener, so its loss leaves a quorum."""
+    """The leader does not record an address without a listener, so a quorum remains after the loss of the leader."""
     leader = quorum.leader()
     wrong = next(each for each in quorum.running if each != leader)
     nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)

@@ -191,8 +191,8 @@ def test_isolated_node_reports_within_seconds(lan: list[str], tmp_path: Path) ->
         )
 
 
-@pytest.mark.parametrize("which", ["the leader", "a follower"])
-def test_node_follows_new_address_of_its_machine(lan: list[str], tmp_path: Path, which: str) -> None:
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_node_follows_new_address_of_its_machine(lan: list[str], tmp_path: Path, role: str) -> None:
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
@@ -207,7 +207,7 @@ def test_node_follows_new_address_of_its_machine(lan: list[str], tmp_path: Path,
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
-        number = leads.index(which == "the leader")
+        number = leads.index(role == "leader")
         moved, others = states[number], [each for each in states if each is not states[number]]
         # when its DHCP lease has another address
         _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
@@ -276,20 +276,20 @@ def block_udp(name: str, *hooks: str) -> None:
 
 
 BLOCKED = [
-    pytest.param("a follower", ("input", "output"), id="follower-both-ways"),
-    pytest.param("a follower", ("input",), id="follower-inbound"),
-    pytest.param("a follower", ("output",), id="follower-outbound", marks=pytest.mark.soak),
-    pytest.param("the leader", ("input", "output"), id="leader-both-ways", marks=pytest.mark.soak),
-    pytest.param("the leader", ("input",), id="leader-inbound", marks=pytest.mark.soak),
-    pytest.param("the leader", ("output",), id="leader-outbound"),
+    pytest.param("follower", ("input", "output"), id="follower-both-ways"),
+    pytest.param("follower", ("input",), id="follower-inbound"),
+    pytest.param("follower", ("output",), id="follower-outbound", marks=pytest.mark.soak),
+    pytest.param("leader", ("input", "output"), id="leader-both-ways", marks=pytest.mark.soak),
+    pytest.param("leader", ("input",), id="leader-inbound", marks=pytest.mark.soak),
+    pytest.param("leader", ("output",), id="leader-outbound"),
 ]
 """The node whose UDP is blocked, and the hooks of the packet filter."""
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to block UDP (Debian: apt-get install nftables)")
-@pytest.mark.parametrize(("which", "hooks"), BLOCKED)
+@pytest.mark.parametrize(("role", "hooks"), BLOCKED)
 def test_blocked_udp_raises_alarm_on_both_sides(
-    lan: list[str], tmp_path: Path, which: str, hooks: tuple[str, ...]
+    lan: list[str], tmp_path: Path, role: str, hooks: tuple[str, ...]
 ) -> None:
     key = tmp_path / "farm.key"
     assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
@@ -305,7 +305,7 @@ def test_blocked_udp_raises_alarm_on_both_sides(
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
-        blocked = states[leads.index(which == "the leader")]
+        blocked = states[leads.index(role == "leader")]
         leader = states[leads.index(True)]
         block_udp(blocked.name, *hooks)
 
@@ -313,7 +313,7 @@ def test_blocked_udp_raises_alarm_on_both_sides(
             return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
 
         other = leader if blocked is not leader else states[leads.index(False)]
-        # It marks the others dead at different times, so the alarm names one more each time.
+        # The blocked node marks the others dead at different times, so the alarm names one more each time.
         at_blocked = "an alarm at the node that is blocked, about the other one"
         wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, logs)
         at_other = "an alarm at the node at the other side, about the one that is blocked"

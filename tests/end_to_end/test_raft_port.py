@@ -14,7 +14,7 @@ from bridge.api.view import FarmView
 from bridge.node.security.key_files import load_farm_key
 from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
-from tests.end_to_end.raw_client import Claimed, Connection, Way, application, message
+from tests.end_to_end.raw_client import ClientClaim, Connection, RaftPort, application, message
 from tests.end_to_end.settings import addresses
 from tests.end_to_end.test_membership import add_node
 
@@ -36,15 +36,15 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         yield made
 
 
-def way_to(node: Node, farm: Farm) -> Way:
+def raft_port_of(node: Node, farm: Farm) -> RaftPort:
     """Return the address and password from the copied key file."""
     key = load_farm_key(farm.directory / "farm.key")
     host, _, port = addresses(node)[1].rpartition(":")
     shown = key.digest_credentials[0]
-    return Way(host, int(port), key.cluster, shown.username, shown.password)
+    return RaftPort(host, int(port), key.cluster, shown.username, shown.password)
 
 
-def forged(source: int, node: Node) -> bytes:
+def forged_requests(source: int, node: Node) -> bytes:
     """Return every harmful request of a server in the name of `source`, with a high term."""
     view = node.view()
     own_id, term = view.node.raft_id or 0, view.raft.term + AHEAD
@@ -86,10 +86,12 @@ def test_unknown_node_with_copied_key_file_is_refused(farm: Farm, shown: str) ->
     own = None if shown == "no proof" else Ed25519PrivateKey.generate()
     channel = "tls " + "00" * 32 if shown == "a proof for another server" else None
     why = "unknown-identity" if shown == "a proof by its own key" else "unproven"
-    for node, claimed in itertools.product(farm.nodes, (77, 2)):
+    for node, claimed_id in itertools.product(farm.nodes, (77, 2)):
         for peer_id in (None, node.view().node.raft_id):
-            claim = Claimed(claimed, "server", own, peer_id, before.farm.cluster_id)
-            check_refused(Connection(way_to(node, farm), claim, forged(claimed, node), channel=channel), why)
+            claim = ClientClaim(claimed_id, "server", own, peer_id, before.farm.cluster_id)
+            check_refused(
+                Connection(raft_port_of(node, farm), claim, forged_requests(claimed_id, node), channel=channel), why
+            )
         assert node.counters()[f"garlic_farm_{why.replace('-', '_')}"] >= 2
         assert "server 77" in alarm_text(node, "peers-refused")
     check_unharmed(before, farm)
@@ -98,13 +100,13 @@ def test_unknown_node_with_copied_key_file_is_refused(farm: Farm, shown: str) ->
 def test_client_without_id_submits_but_cannot_act_as_server(farm: Farm) -> None:
     leader = farm.wait_settled()
     before = leader.view()
-    with Connection(way_to(leader, farm), Claimed()) as client:
+    with Connection(raft_port_of(leader, farm), ClientClaim()) as client:
         assert client.status == 101
         client.send(message(CLIENT, 0, 0, 0, application(0, b'{"mark":"client"}')))
         reply = client.receive(REPLY_BYTES)
         assert (len(reply), reply[-1]) == (REPLY_BYTES, 1), "its entry is committed"
     for source in (2, 77):
-        with Connection(way_to(leader, farm), Claimed(), forged(source, leader)) as client:
+        with Connection(raft_port_of(leader, farm), ClientClaim(), forged_requests(source, leader)) as client:
             assert client.status == 101
             assert client.receive(REPLY_BYTES) == b"", "closed without a reply"
     check_unharmed(before, farm)
@@ -118,11 +120,11 @@ def test_member_cannot_use_id_of_other_server(farm: Farm) -> None:
     own_id, others = member.view().node.raft_id or 0, {1, 2, 3, 4} - {before.node.raft_id}
     key = load_identity(member.directory).key
     for source in others - {own_id} | {77}:
-        claim = Claimed(own_id, "server", key, before.node.raft_id)
-        with Connection(way_to(leader, farm), claim, forged(source, leader)) as connection:
+        claim = ClientClaim(own_id, "server", key, before.node.raft_id)
+        with Connection(raft_port_of(leader, farm), claim, forged_requests(source, leader)) as connection:
             assert connection.status == 101
             assert connection.receive(REPLY_BYTES) == b""
-        check_refused(Connection(way_to(leader, farm), Claimed(source, "server", key)), "unknown-identity")
+        check_refused(Connection(raft_port_of(leader, farm), ClientClaim(source, "server", key)), "unknown-identity")
     check_unharmed(before, farm)
 
 
@@ -143,9 +145,12 @@ def test_removed_server_connects_as_client_only(farm: Farm) -> None:
     before = leader.view()
     for node in founders:
         check_refused(
-            Connection(way_to(node, farm), Claimed(raft_id, "server", key), forged(raft_id or 0, node)), "expelled"
+            Connection(
+                raft_port_of(node, farm), ClientClaim(raft_id, "server", key), forged_requests(raft_id or 0, node)
+            ),
+            "expelled",
         )
-        with Connection(way_to(node, farm), Claimed(raft_id, "client", key)) as client:
+        with Connection(raft_port_of(node, farm), ClientClaim(raft_id, "client", key)) as client:
             assert client.status == 101
     check_unharmed(before, Farm(farm.directory, founders))
     assert "was removed from the farm by an operator" in alarm_text(leader, "peers-refused")
@@ -159,18 +164,20 @@ def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> 
     fourth.kill()  # a removed server does not get the log, so it does not receive its eviction
     farm.nodes.remove(fourth)
     leader = farm.wait_settled()
-    # With the old key file it only gets the challenge. The operator gives it the new key file.
+    # With the old key file the evicted node only gets the challenge, so the operator gives it the new file.
     exported_key(leader, farm.directory / "farm.key", "--replace")
     before = leader.view()
     for node in founders:
         counted = node.counters().get("garlic_farm_expelled", 0)
         for claim in (
-            Claimed(raft_id, "server", key),
-            Claimed(raft_id, "client", key),
-            Claimed(None, "client", key),
-            Claimed(1, "server", key),
+            ClientClaim(raft_id, "server", key),
+            ClientClaim(raft_id, "client", key),
+            ClientClaim(None, "client", key),
+            ClientClaim(1, "server", key),
         ):
-            check_refused(Connection(way_to(node, farm), claim, forged(claim.server_id or 0, node)), "expelled")
+            check_refused(
+                Connection(raft_port_of(node, farm), claim, forged_requests(claim.server_id or 0, node)), "expelled"
+            )
         assert node.counters()["garlic_farm_expelled"] == counted + 4
     check_unharmed(before, farm)
     assert call("status", "--node", leader.directory).returncode == 0

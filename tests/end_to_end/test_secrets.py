@@ -13,7 +13,7 @@ from bridge.wire.keys.text import encode_key
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
-"""Names of files with a private key. All other files of a state directory may be shown to a helper."""
+"""Names of files with a private key. All other files of a state directory may be shared for support."""
 COMMANDS = (
     ("status",),
     ("status", "--json"),

@@ -34,7 +34,7 @@ def published(node: Node) -> Read | None:
 
 
 def set_aside(node: Node) -> None:
-    """Replace the state directory like an operator: `mv STATE_DIR STATE_DIR.old`, and the own files again."""
+    """Replace the state directory like an operator: `mv STATE_DIR STATE_DIR.old`, then copy back its own files."""
     old = node.directory.with_name(f"{node.name}.old")
     node.directory.rename(old)
     node.directory.mkdir(mode=0o700)
@@ -70,7 +70,7 @@ def test_remaining_server_publishes_and_recovers_farm(farm: Farm) -> None:
         publishes_alone, PUBLISHER_BOUND_S, "the remaining server publishes all leaves, with both alarms"
     )
 
-    # Its process may end, too. After a restart it does not find a peer with the committed entries.
+    # The remaining process may end, too. After a restart it does not find a peer with the committed entries.
     remaining.kill()
     for path in remaining.structures():
         path.unlink()

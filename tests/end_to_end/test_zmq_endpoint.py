@@ -48,7 +48,7 @@ async def read_all(client: zmq_raft.ZmqRaftClient) -> list[CommittedEntry]:
 
 
 def test_listed_keys_read_follow_and_write_log(tmp_path: Path) -> None:
-    # Given a node with a list of a key that may write and a key that may read
+    # Given a node that lists a key with write permission and a key without
     keys = tmp_path / "keys"
     keys.write_text(f"writer {to_z85(WRITER.public)} submit\nreader {to_z85(READER.public)}\n")
     keys.chmod(0o600)

@@ -40,7 +40,7 @@ class MadeFarm:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFarm:
+class WarnedFarm:
     """A farm, and its warnings on all days."""
 
     model: LoadModel
@@ -59,13 +59,13 @@ def made_farm(directory: Path, seed: int, routers: int, days: int, kinds: Mappin
     return MadeFarm(model, output)
 
 
-def asked(farm: MadeFarm, sql: str | None = None) -> AskedFarm:
+def query_warnings(farm: MadeFarm, sql: str | None = None) -> WarnedFarm:
     """Return the farm with its warnings of all days. `sql` replaces the built-in query."""
     text = answer_sql("warnings", warned_days=round(farm.model.days)) if sql is None else sql
-    return AskedFarm(farm.model, tuple(Warned.of(row) for row in documents(farm.output, text)))
+    return WarnedFarm(farm.model, tuple(Warned.of(row) for row in documents(farm.output, text)))
 
 
-def by_days(farms: Sequence[AskedFarm]) -> Judgment:
+def by_days(farms: Sequence[WarnedFarm]) -> Judgment:
     """Judge the days from the fourth on."""
     begins_ms = EPOCH_MS + HISTORY_DAYS * DAY_MS
     return judge(each.between(begins_ms, EPOCH_MS + int(each.model.days * DAY_MS)) for each in farms)

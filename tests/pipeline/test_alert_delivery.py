@@ -39,12 +39,12 @@ WITH_SECRETS = "https://user:pass%20word@hooks.example.invalid:8443/services/T0/
 
 
 @contextmanager
-def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: Path | None = None) -> Iterator[str]:
-    """Run a receiver on loopback that replies with `answer`; yield its URL."""
+def listening(reply: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: Path | None = None) -> Iterator[str]:
+    """Run a receiver on loopback that replies with `reply`; yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            answer(self, self.rfile.read(int(self.headers["Content-Length"])))
+            reply(self, self.rfile.read(int(self.headers["Content-Length"])))
 
         def log_message(self, *_: Any) -> None:
             """Do not log to the test's output."""
@@ -66,23 +66,23 @@ def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: P
 
 
 def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, bytes], None]:
-    def answer(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+    def reply(handler: BaseHTTPRequestHandler, _: bytes) -> None:
         handler.send_response(code)
         for name, value in headers.items():
             handler.send_header(name, value)
         handler.end_headers()
 
-    return answer
+    return reply
 
 
 def test_webhook_receives_json_with_message_id_and_credentials() -> None:
     got: list[tuple[str, dict[str, str], bytes]] = []
 
-    def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         got.append((handler.path, dict(handler.headers), body))
         status(204)(handler, body)
 
-    with listening(answer) as url:
+    with listening(reply) as url:
         webhook_of(url.replace("//", "//me:a%20b@")).deliver(MESSAGE, "abc-silent")
     ((path, headers, body),) = got
     assert (path, body) == ("/hook?a=1", MESSAGE)
@@ -145,20 +145,20 @@ def test_webhook_connected_after_timeout_receives_no_message(monkeypatch: pytest
         assert cut.wait(60)
         connect(connection)
 
-    def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    def reply(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         got.append(body)
         status(204)(handler, body)
 
     monkeypatch.setattr(delivery, "_cut", cut_and_set)
     monkeypatch.setattr(HTTPConnection, "connect", slow)
-    with listening(answer) as url, pytest.raises(DeliveryError, match=r"^no answer within 0\.1 s$"):
+    with listening(reply) as url, pytest.raises(DeliveryError, match=r"^no answer within 0\.1 s$"):
         replace(webhook_of(url), timeout_s=0.1).deliver(MESSAGE, "a")
     assert got == []
 
 
 def test_webhook_connection_error_does_not_reveal_url() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
     with pytest.raises(DeliveryError, match=r"^Connection refused$"):
         webhook_of(f"http://u:SECRET@127.0.0.1:{port}/SECRET").deliver(MESSAGE, "a")
 

@@ -1,4 +1,4 @@
-"""Alerts: outages of servers, their messages, and the delivery of each message exactly once.
+"""Alerts: outages of servers, their messages, and the deliveries. A repeated message has the same id.
 
 The first part tests the SQL of outages on tables of a made-up farm. The second part tests the messages of an outage,
 without tables. The third part runs `Alerting` with receivers, restarts and failures.
@@ -38,7 +38,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Farm:
-    """A farm with a log that is written into tables batch by batch."""
+    """A farm. Its log is written into tables in batches."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -94,20 +94,20 @@ class Inbox:
     name: str = "webhook"
     shown: str = "webhook https://example.invalid"
     fails: int = 0
-    taken: list[dict[str, Any]] = field(default_factory=list)
+    accepted: list[dict[str, Any]] = field(default_factory=list)
 
     def deliver(self, message: bytes, message_id: str) -> None:
         """Accept the message, or fail."""
         if self.fails:
             self.fails -= 1
             raise DeliveryError("status 503")
-        self.taken.append(json.loads(message))
-        assert self.taken[-1]["id"] == message_id
+        self.accepted.append(json.loads(message))
+        assert self.accepted[-1]["id"] == message_id
 
     @property
-    def words(self) -> list[tuple[str, str]]:
+    def received(self) -> list[tuple[str, str]]:
         """Return the server and the kind of each accepted message."""
-        return [(each["alerts"][0]["labels"]["server"], each["id"].rpartition("-")[2]) for each in self.taken]
+        return [(each["alerts"][0]["labels"]["server"], each["id"].rpartition("-")[2]) for each in self.accepted]
 
 
 @contextmanager
@@ -372,8 +372,8 @@ LATER = NOON + timedelta(hours=1)
 def deliver_due(alerts: list[Alert], receiver: str = "webhook") -> tuple[list[Alert], list[str]]:
     """Deliver all due messages; return the alerts afterwards and the ids of the messages."""
     words = [(each, each.due(receiver)) for each in alerts]
-    after = [each if word is None else each.with_delivered(receiver, word) for each, word in words]
-    return after, [message_id(each, word) for each, word in words if word is not None]
+    after = [each if kind is None else each.with_delivered(receiver, kind) for each, kind in words]
+    return after, [message_id(each, kind) for each, kind in words if kind is not None]
 
 
 def test_outage_sends_one_message_per_change() -> None:
@@ -400,7 +400,7 @@ def test_outage_over_before_first_message_sends_nothing() -> None:
     alerts = brought_up([], [DOWN], {}, LATER)
     over = brought_up(alerts, [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER)
     assert deliver_due(over)[1] == []
-    # An outage that ended before the first look does not become an alert.
+    # An outage that ended before the first check does not become an alert.
     assert brought_up([], [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER) == []
 
 
@@ -427,11 +427,11 @@ def test_silenced_server_still_down_after_silence_sends_message() -> None:
 
 def test_server_taken_out_resolves_alert() -> None:
     alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER))
-    gone = replace(DOWN, gone="removed by an operator")
-    alerts, (ended,) = deliver_due(brought_up(alerts, [gone], {}, LATER))
+    removed = replace(DOWN, gone="removed by an operator")
+    alerts, (ended,) = deliver_due(brought_up(alerts, [removed], {}, LATER))
     assert ended.endswith("-resolved")
     for _ in range(2):
-        alerts, due = deliver_due(brought_up(alerts, [gone], {}, LATER))
+        alerts, due = deliver_due(brought_up(alerts, [removed], {}, LATER))
         assert due == []
     alerts, (again,) = deliver_due(brought_up(alerts, [DOWN], {}, LATER))
     assert again.rpartition("-")[0] != ended.rpartition("-")[0]
@@ -496,9 +496,9 @@ def test_message_keeps_farm_name_of_outage_begin() -> None:
 
 
 def test_message_describes_current_server_state() -> None:
-    def summary(word: str, **now: Any) -> tuple[str, str]:
+    def summary(kind: str, **now: Any) -> tuple[str, str]:
         (alert,) = brought_up([], [replace(DOWN, **now)], {}, LATER)
-        annotations = json.loads(message(alert, word))["commonAnnotations"]
+        annotations = json.loads(message(alert, kind))["commonAnnotations"]
         return annotations["summary"], annotations["description"]
 
     assert summary("unhealthy") == ("server 2 (node-2) is unhealthy", "no router attached")
@@ -523,11 +523,11 @@ def test_run_reports_outage_and_return_once(farm: Farm) -> None:
     farm.write()
     run_once(farm, inbox)
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent")]
+    assert inbox.received == [("2", "silent")]
     farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
     farm.write()
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent"), ("2", "resolved")]
+    assert inbox.received == [("2", "silent"), ("2", "resolved")]
     (row,) = documents(farm.output, "SELECT server_id, status, failures, delivered FROM alerts")
     assert row == {
         "server_id": 2,
@@ -549,7 +549,7 @@ def test_run_of_several_farms_keeps_older_alerts_table(farm: Farm) -> None:
     farm.write()
     inbox = Inbox()
     run_once(farm, inbox)
-    labels = {each["groupLabels"]["server"]: each["groupLabels"] for each in inbox.taken}
+    labels = {each["groupLabels"]["server"]: each["groupLabels"] for each in inbox.accepted}
     assert (labels["2"]["farm"], labels["2"]["cluster"]) == ("paris", farm.log.cluster_id)
     assert labels["9"]["farm"] == DOWN.farm
     rows = documents(farm.output, "SELECT server_id, farm_name FROM alerts ORDER BY ALL")
@@ -565,7 +565,7 @@ def test_repeated_batch_does_not_repeat_message(farm: Farm) -> None:
     run_once(farm, inbox)
     farm.write(again=True)
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent")]
+    assert inbox.received == [("2", "silent")]
 
 
 def test_run_killed_before_record_repeats_message_with_same_id(farm: Farm) -> None:
@@ -579,8 +579,8 @@ def test_run_killed_before_record_repeats_message_with_same_id(farm: Farm) -> No
     store.keep([replace(each, delivered=()) for each in store.alerts])
     store.flush()
     run_once(farm, inbox)
-    assert len(inbox.taken) == 2
-    assert len({each["id"] for each in inbox.taken}) == 1
+    assert len(inbox.accepted) == 2
+    assert len({each["id"] for each in inbox.accepted}) == 1
 
 
 def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,7 +593,7 @@ def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch:
     farm.write()
     with alerting(farm, inbox, other, log_lines=log_lines, metrics=metrics) as made:
         made.finish()
-    assert sorted(inbox.words) == sorted(other.words) == [("2", "silent"), ("3", "silent")]
+    assert sorted(inbox.received) == sorted(other.received) == [("2", "silent"), ("3", "silent")]
     assert log_lines == [
         "an alert was not delivered, and is tried again: webhook https://example.invalid: status 503",
         "alerts are delivered again: webhook https://example.invalid",
@@ -617,7 +617,7 @@ def test_backlog_holds_back_alerts_until_last_full_batch(farm: Farm) -> None:
         farm.write()
         made.batch_done({}, is_full=False)
         made.finish()
-    assert inbox.taken == []
+    assert inbox.accepted == []
     assert documents(farm.output, "SELECT * FROM alerts") == []
 
 
@@ -628,7 +628,7 @@ def test_full_batch_with_recent_entries_sends_alert(farm: Farm) -> None:
     farm.write()
     with alerting(farm, inbox) as made:
         made.batch_done({farm.log.cluster_id: datetime.now(UTC)}, is_full=True)
-        assert became(lambda: inbox.words == [("2", "silent")])
+        assert became(lambda: inbox.received == [("2", "silent")])
 
 
 def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
@@ -659,8 +659,8 @@ def test_farm_without_entries_in_full_batch_is_not_held_back() -> None:
 
 
 @pytest.mark.parametrize(("read_s", "is_held"), [(0, False), (SHRINKS_S, False), (SHRINKS_S + 60, True)])
-def test_backlog_not_shrinking_does_not_hold_back_alerts(read_s: float, *, is_held: bool) -> None:
-    # given a farm whose entries keep their distance to the current time, or reduce it
+def test_backlog_holds_back_alerts_only_while_shrinking(read_s: float, *, is_held: bool) -> None:
+    # given a farm whose lag grows, stays equal or shrinks
     begin = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     now = [begin.timestamp()]
     backlog = Backlog(lambda: now[0])
@@ -681,12 +681,12 @@ def test_silence_holds_back_alert_and_table_has_its_end(farm: Farm) -> None:
     farthest_ms = 4_102_444_800_000
     Silences(farm.output).add(("node-2",), farthest_ms, "a new disk", "", 0)
     run_once(farm, inbox)
-    assert inbox.taken == []
+    assert inbox.accepted == []
     held = [row["held_back"] for row in documents(farm.output, "SELECT held_back FROM alerts")]
     assert held == ["silenced until 2100-01-01T00:00:00Z: a new disk"]
     Silences(farm.output).end((1,), 0)
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent")]
+    assert inbox.received == [("2", "silent")]
 
 
 def test_message_delivered_during_shutdown_is_recorded(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -714,9 +714,9 @@ def test_message_delivered_during_shutdown_is_recorded(farm: Farm, monkeypatch: 
         monkeypatch.setattr(Receiver, "stop", stopped)
         made.batch_done({}, is_full=False)
         assert started.wait(60)
-    assert inbox.words == [("2", "silent")]
+    assert inbox.received == [("2", "silent")]
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent")]
+    assert inbox.received == [("2", "silent")]
 
 
 def test_silences_damaged_file_is_reported_and_last_content_used(farm: Farm) -> None:
@@ -727,7 +727,7 @@ def test_silences_damaged_file_is_reported_and_last_content_used(farm: Farm) -> 
     Silences(farm.output).add(("3",), 4_102_444_800_000, "", "", 0)
     with alerting(farm, inbox, log_lines=log_lines) as made:
         made.finish()
-        assert inbox.words == [("2", "silent")]
+        assert inbox.received == [("2", "silent")]
         # given a file damaged while the run continues
         (farm.output / SILENCES_FILE).write_text("[")
         farm.report(1, periods=5)
@@ -735,9 +735,9 @@ def test_silences_damaged_file_is_reported_and_last_content_used(farm: Farm) -> 
         for _ in range(2):
             made.finish()
         # then the last valid content applies
-        assert inbox.words == [("2", "silent")]
+        assert inbox.received == [("2", "silent")]
     run_once(farm, inbox)
-    assert inbox.words == [("2", "silent"), ("3", "silent")]
+    assert inbox.received == [("2", "silent"), ("3", "silent")]
     assert len(log_lines) == 1
     assert "silences.json cannot be read" in log_lines[0]
 
@@ -767,7 +767,7 @@ def test_alerts_table_write_failure_does_not_repeat_message(farm: Farm, monkeypa
             patched.setattr(Table, "replace", full)
             made.finish()
             made.finish()
-        assert inbox.words == [("2", "silent")]
+        assert inbox.received == [("2", "silent")]
         assert log_lines[:1] == ["alerts: no space left"]
         made.finish()
     (row,) = stored_rows(farm.output / "alerts", ALERTS_SPEC.schema).to_pylist()

@@ -192,7 +192,7 @@ def test_help_lists_each_query_within_80_columns() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_empty_answer_explains_missing_rows(output: Path, tmp_path: Path) -> None:
+def test_empty_result_explains_missing_rows(output: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(query, ["churn", "--output", str(output)])
     assert "No rows" not in result.stderr
     write_batch(tmp_path, "configurations", 0, [{"index": 1, "voters": [1], "learners": [], "log_time": NOON}])

@@ -88,11 +88,11 @@ def test_trend_requires_three_days(tmp_path: Path) -> None:
 
 
 def test_absent_router_is_excluded_from_farm_capacity(tmp_path: Path) -> None:
-    gone = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
+    absent = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
     write_derived(
         tmp_path,
         "router_health",
-        [*rows_of_a_router(1, 5, lambda _: 60.0), *rows_of_a_router(2, 5, lambda _: 30.0), *gone],
+        [*rows_of_a_router(1, 5, lambda _: 60.0), *rows_of_a_router(2, 5, lambda _: 30.0), *absent],
     )
     rows = {(row["kind"], row["resource"], row["name"][:1]): row for row in capacity_rows(tmp_path)}
     assert set(rows) == {("router", "cpu", "1"), ("router", "cpu", "2"), ("farm", "router cpu", "f")}

@@ -65,11 +65,11 @@ def test_unused_files_of_repeated_task_are_swept(tmp_path: Path) -> None:
     assert table.append(LOG, 1, None, write_files(table.root, CLOCKS.schema, rows_of(CLOCKS.schema, [clock(1)])))
     assert not table.append(LOG, 1, None, orphan)
     assert indexes(tmp_path) == [0, 1]
-    (left,) = (table.root / each.path for each in orphan)
+    (orphan_path,) = (table.root / each.path for each in orphan)
     long_ago = time.time() - 3 * 86_400
-    os.utime(left, (long_ago, long_ago))
+    os.utime(orphan_path, (long_ago, long_ago))
     table.sweep(full=True)
-    assert not left.exists()
+    assert not orphan_path.exists()
     assert indexes(tmp_path) == [0, 1]
 
 

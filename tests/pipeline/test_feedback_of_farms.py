@@ -246,9 +246,9 @@ def test_unreachable_farms_delay_next_farm_briefly(tmp_path: Path, monkeypatch: 
     with ExitStack() as stack:
         # given nodes that accept connections and do not reply
         for number in range(8):
-            silent = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
-            silent.bind(str(tmp_path / f"silent-{number}.sock"))
-            silent.listen()
+            unresponsive = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
+            unresponsive.bind(str(tmp_path / f"silent-{number}.sock"))
+            unresponsive.listen()
         stack.enter_context(serve_log(one, tmp_path / "one.sock"))
         names = [*(f"silent-{number}" for number in range(8)), "one"]
         file = write_farms(tmp_path / "farms.json", **{name: {"nodes": [f"{name}.sock"]} for name in names})

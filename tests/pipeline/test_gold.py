@@ -277,7 +277,7 @@ def test_late_farm_does_not_rewrite_files_of_other_days(tmp_path: Path) -> None:
     # then the days without new entries keep their files
     for name, files in before.items():
         days = sorted({day for day in files.values() if day is not None})
-        kept = {path for path, day in files.items() if day in days[1:-1]}
-        assert len(kept) == 2
-        assert kept <= {each.path for each in stored_files(tmp_path / name)}, name
+        unchanged = {path for path, day in files.items() if day in days[1:-1]}
+        assert len(unchanged) == 2
+        assert unchanged <= {each.path for each in stored_files(tmp_path / name)}, name
         assert {row["farm"] for row in gold_rows(tmp_path, name)} == {ahead.cluster_id, behind.cluster_id}

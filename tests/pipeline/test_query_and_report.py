@@ -95,7 +95,7 @@ def test_query_cannot_change_or_read_other_files(tmp_path: Path, sql: str) -> No
     assert contents() == before
 
 
-def test_query_over_memory_limit_fails_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_over_memory_limit_fails_without_spill_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_batch(tmp_path, "clocks", 0, [clock(1)])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pipeline.serve.query.MEMORY_LIMIT", "20MB")
@@ -183,9 +183,9 @@ def test_damaged_file_of_daily_table_error_names_file(tmp_path: Path) -> None:
         last_rows(tmp_path, 10)
 
 
-def damage(file: Path, way: str) -> None:
+def damage(file: Path, kind: str) -> None:
     whole = file.read_bytes()
-    match way:
+    match kind:
         case "empty":
             file.write_bytes(b"")
         case "no Parquet":
@@ -197,21 +197,21 @@ def damage(file: Path, way: str) -> None:
             file.write_bytes(whole[:4] + b"\xff" * (len(whole) // 4) + whole[4 + len(whole) // 4 :])
 
 
-@pytest.mark.parametrize("way", ["empty", "no Parquet", "missing", "pages"])
-def test_query_of_damaged_file_names_file_and_remedy(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["empty", "no Parquet", "missing", "pages"])
+def test_query_of_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) -> None:
     rows = [{"window_start": NOON + timedelta(minutes=minute), "server_id": minute} for minute in range(2_000)]
     write_derived(tmp_path, "router_health", rows)
     stored = stored_files(tmp_path / "router_health")[0]
-    damage(tmp_path / "router_health" / stored.path, way)
+    damage(tmp_path / "router_health" / stored.path, kind)
     with pytest.raises(QueryError, match=rf"{stored.path} is (damaged|missing).*: restore it from a backup, or make"):
         documents(tmp_path, "SELECT * FROM router_health")
 
 
-@pytest.mark.parametrize("way", ["empty", "no Parquet", "missing", "pages"])
-def test_derivation_from_damaged_file_names_file_and_remedy(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["empty", "no Parquet", "missing", "pages"])
+def test_derivation_from_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [{"index": each, "log_time": NOON} for each in range(2_000)])
     stored = stored_files(tmp_path / "clocks")[0]
-    damage(tmp_path / "clocks" / stored.path, way)
+    damage(tmp_path / "clocks" / stored.path, kind)
 
     def read() -> None:
         with opened() as connection:

@@ -353,7 +353,7 @@ def test_failures_list_longest_outage_first(tmp_path: Path) -> None:
     def became(server: int, minute: int, previous: str, state: str) -> dict[str, Any]:
         return {"at": NOON + minute * MINUTE, "server_id": server, "previous": previous, "state": state, "reason": ""}
 
-    # given thirteen servers: 0 never failed, 12 stopped reporting, and server N in between was down for N minutes
+    # given thirteen servers: 0 never failed, 12 stopped reporting, and server N (1 to 11) was down for N minutes
     transitions = [became(server, 0, "", "healthy") for server in range(13)]
     transitions += [became(server, 10, "healthy", "unhealthy") for server in range(1, 12)]
     transitions += [became(server, 10 + server, "unhealthy", "healthy") for server in range(1, 12)]

@@ -144,8 +144,8 @@ def test_metrics_are_served_only_during_run() -> None:
 
 
 def test_occupied_address_fails_with_remedy() -> None:
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
         message = f"cannot listen for metrics on 127.0.0.1:{port}: .* Choose another --metrics"
         with pytest.raises(click.ClickException, match=message), serving_metrics(LOOPBACK, port, lambda _: None):
             pass

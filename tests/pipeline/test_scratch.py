@@ -44,8 +44,8 @@ def test_next_run_removes_files_of_killed_runs_only(tmp_path: Path) -> None:
         kill(dying)
         own = scratch.run_directory.__wrapped__()
         assert own.parent == runs
-        (left,) = runs.glob("*/artifacts")
-        assert left.parent.name.startswith(f"{living.pid}-")
+        (remaining,) = runs.glob("*/artifacts")
+        assert remaining.parent.name.startswith(f"{living.pid}-")
     finally:
         kill(living)
 

@@ -42,7 +42,7 @@ class MadeUpQuery:
         """End the query."""
         self.isActive = False
 
-    def rest(self) -> None:
+    def go_idle(self) -> None:
         """Enter the state without work."""
         self.status = {"isTriggerActive": False, "message": "Waiting for next trigger"}
 
@@ -59,9 +59,9 @@ class TwoQueries:
         self.log_lines: list[str] = []
         self.now_s = 0.0
         self.lost = 0
-        kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
+        specifications = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
         self.side_by_side = SideBySide(
-            kept,
+            specifications,
             Patience(notify=self.log_lines.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
         )
 
@@ -97,7 +97,7 @@ def test_query_starts_after_previous_queries_are_idle(queries: TwoQueries) -> No
     assert queries.side_by_side.step()
     assert queries.side_by_side.step()
     assert queries.names() == ["first"]
-    queries.starts[0][1].rest()
+    queries.starts[0][1].go_idle()
     assert queries.side_by_side.step()
     assert queries.names() == ["first", "second"]
 
@@ -188,7 +188,7 @@ def test_committed_batch_resets_lost_starts() -> None:
 
 def test_other_failure_ends_all_queries(queries: TwoQueries) -> None:
     queries.side_by_side.step()
-    queries.starts[0][1].rest()
+    queries.starts[0][1].go_idle()
     queries.side_by_side.step()
     queries.starts[1][1].die("a page of frames\nFarmLogError: entries 1 to 5 were compacted away\nmore of them")
     with pytest.raises(FarmLogError, match=r"^entries 1 to 5 were compacted away$"):

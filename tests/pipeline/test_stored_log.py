@@ -387,11 +387,11 @@ def test_truncated_entries_are_not_read(tmp_path: Path) -> None:
     directory.close()
     log = stored_log.open_stored_log(tmp_path / "raft")
     (segment,) = log.segments
-    kept = [(1, entry.data) for entry in old[:3]] + [(2, entry.data) for entry in new]
-    assert [(term, data) for _, _, term, _, data in log.entries(log.beginning(segment), 6)] == kept
+    remaining = [(1, entry.data) for entry in old[:3]] + [(2, entry.data) for entry in new]
+    assert [(term, data) for _, _, term, _, data in log.entries(log.beginning(segment), 6)] == remaining
     found = [entry for _, entries in log.groups_holding(segment, b'"clock"', 0) for entry in entries]
     assert [(index, term, data) for _, index, term, _, data in found] == [
-        (index, term, data) for index, (term, data) in enumerate(kept, start=1)
+        (index, term, data) for index, (term, data) in enumerate(remaining, start=1)
     ]
     with pytest.raises(StorageError, match="entry 6 is missing"):
         list(log.entries(log.beginning(segment), 7))

@@ -179,10 +179,10 @@ class Run:
         self.gold.refresh(self.batches["reports"])
 
 
-def derive_in_one_batch(output: Path, taken: list[tuple[str, Rows]]) -> dict[str, Rows]:
+def derive_in_one_batch(output: Path, batches: list[tuple[str, Rows]]) -> dict[str, Rows]:
     run = Run(output)
     for table in run.batches:
-        run.write(table, [row for name, rows in taken for row in rows if name == table])
+        run.write(table, [row for name, rows in batches for row in rows if name == table])
     run.refresh()
     return tables(output)
 
@@ -190,15 +190,15 @@ def derive_in_one_batch(output: Path, taken: list[tuple[str, Rows]]) -> dict[str
 @over_seeds(10, quick=1)
 def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    taken, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
-    for table, rows in taken:
+    batches, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
+    for table, rows in batches:
         run.write(table, rows)
         if random.random() < 0.7:
             run.refresh()
         if random.random() < 0.1:
             Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
     run.refresh()
-    expected = derive_in_one_batch(tmp_path / "once", taken)
+    expected = derive_in_one_batch(tmp_path / "once", batches)
     for name, rows in tables(run.output).items():
         assert rows == expected[name], (seed, name)
     detections = expected["detections"]
@@ -209,8 +209,8 @@ def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> 
 
 def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(9)
-    taken = [*steps(random, hours=12)]
-    expected = derive_in_one_batch(tmp_path / "once", taken)
+    batches = [*steps(random, hours=12)]
+    expected = derive_in_one_batch(tmp_path / "once", batches)
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 
     def killed_around(table: Table, *arguments: Any) -> None:
@@ -223,7 +223,7 @@ def test_killed_run_counts_each_event_once(tmp_path: Path, monkeypatch: pytest.M
             commit(table, *arguments)
         raise KeyboardInterrupt
 
-    for table, rows in taken:
+    for table, rows in batches:
         run.write(table, rows)
         with monkeypatch.context() as patched:
             patched.setattr(Table, "_commit", killed_around)
@@ -282,11 +282,11 @@ def test_copies_in_one_batch_count_once_with_known_date(tmp_path: Path) -> None:
 
 
 def test_long_trace_is_derived_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [*steps(Random(5), hours=30)]
-    events = [rows for table, rows in taken if table == "events"]
-    expected = derive_in_one_batch(tmp_path / "once", taken)
+    batches = [*steps(Random(5), hours=30)]
+    events = [rows for table, rows in batches if table == "events"]
+    expected = derive_in_one_batch(tmp_path / "once", batches)
     run = Run(tmp_path / "portions")
-    for table, rows in taken:
+    for table, rows in batches:
         run.write(table, rows)
     Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
     monkeypatch.setattr(traces, "PORTION_EVENTS", 100)

@@ -9,7 +9,7 @@ from pipeline import planned_failures
 from pipeline.gold.answers import answer_sql
 from pipeline.load_model import EPOCH_MS
 from pipeline.planned_failures import HOUR_MS, Kind, Label, Signal
-from tests.pipeline.made_warnings import MadeFarm, asked, by_days, made_farm
+from tests.pipeline.made_warnings import MadeFarm, by_days, made_farm, query_warnings
 from tests.pipeline.warning_judgment import JudgedFarm, Judgment, Warned, judge
 
 ROUTERS, DAYS, SEED = 8, 7, 3
@@ -80,7 +80,7 @@ def is_good_enough(found: Judgment) -> bool:
 
 
 def test_warnings_predict_failures_of_labeled_farm(farm: MadeFarm) -> None:
-    found = by_days([asked(farm)])
+    found = by_days([query_warnings(farm)])
     assert is_good_enough(found), f"seed {SEED}: precision {found.precision:.2f}, recall {found.recall:.2f}"
 
 
@@ -99,8 +99,8 @@ def test_warnings_predict_failures_of_labeled_farm(farm: MadeFarm) -> None:
 def test_cruder_warnings_miss_required_quality(farm: MadeFarm, original: str, replacement: str) -> None:
     text = answer_sql("warnings", warned_days=DAYS)
     assert original in text
-    assert not is_good_enough(by_days([asked(farm, text.replace(original, replacement))]))
+    assert not is_good_enough(by_days([query_warnings(farm, text.replace(original, replacement))]))
 
 
 def test_warnings_include_round_trips_of_reports(farm: MadeFarm) -> None:
-    assert {"lag", "round-trip"} <= {each.signal for each in asked(farm).warnings}
+    assert {"lag", "round-trip"} <= {each.signal for each in query_warnings(farm).warnings}

@@ -40,7 +40,7 @@ class Story:
         self.now_ms = BEGIN_MS
         self.lag_ms: dict[int, float | None] = dict.fromkeys(range(1, servers + 1), 10.0)
         self.unhealthy: set[int] = set()
-        self.silent: set[int] = set()
+        self.unresponsive: set[int] = set()
         self.leaves: dict[int, tuple[str, ...]] = {server: (name(server),) for server in self.lag_ms}
 
     def pass_periods(self, count: int) -> None:
@@ -48,7 +48,7 @@ class Story:
         for _ in range(count):
             self.now_ms += PERIOD_MS
             for server, lag_ms in self.lag_ms.items():
-                if server not in self.silent:
+                if server not in self.unresponsive:
                     leaves = tuple((leaf, server not in self.unhealthy) for leaf in self.leaves[server])
                     self._next(ReportRow(self._count(), self.now_ms, server, lag_ms, leaves))
             self._next(ClockRow(self._count(), self.now_ms, PERIOD_MS))
@@ -88,23 +88,23 @@ def test_equal_servers_keep_factor_one() -> None:
     assert story.weighing.propose() is None
 
 
-@pytest.mark.parametrize("problem", ["lag", "illness", "silence"])
+@pytest.mark.parametrize("problem", ["lag", "unhealthy", "absent"])
 def test_bad_router_gets_temporary_factor(problem: str) -> None:
     story = Story()
     story.pass_periods(5)
     # when one router is worse than the others for some periods
     if problem == "lag":
         story.lag_ms[2] = 600.0
-    (story.unhealthy if problem == "illness" else story.silent if problem == "silence" else set()).add(2)
+    (story.unhealthy if problem == "unhealthy" else story.unresponsive if problem == "absent" else set()).add(2)
     story.pass_periods(5)
-    wanted = story.weighing.wanted()
+    targets = story.weighing.wanted()
     # then its leaf costs more, and the other leaves cost the same
-    assert wanted[name(2)] > 1.2
-    assert wanted[name(1)] == wanted[name(3)] == 1.0
+    assert targets[name(2)] > 1.2
+    assert targets[name(1)] == targets[name(3)] == 1.0
     # when it recovers, the difference fades
     story.lag_ms[2] = 10.0
     story.unhealthy.clear()
-    story.silent.clear()
+    story.unresponsive.clear()
     story.pass_periods(25)
     assert story.weighing.wanted()[name(2)] == pytest.approx(1.0, abs=0.01)
 
@@ -211,9 +211,9 @@ def test_unknown_lag_is_neutral() -> None:
 def test_repeated_rows_are_ignored() -> None:
     story = Story()
     story.pass_periods(5)
-    wanted, through = story.weighing.wanted(), story.weighing.through_index
+    targets, through = story.weighing.wanted(), story.weighing.through_index
     story.weighing.observe(ReportRow(through, story.now_ms, 1, 1_000.0, ((name(1), False),)))
-    assert (story.weighing.wanted(), story.weighing.through_index) == (wanted, through)
+    assert (story.weighing.wanted(), story.weighing.through_index) == (targets, through)
 
 
 def test_resubmitted_report_counts_once() -> None:
@@ -228,18 +228,18 @@ def test_resubmitted_report_counts_once() -> None:
     assert story.weighing.wanted()[name(3)] > undisturbed.weighing.wanted()[name(3)]
     # an older report is also ignored if it is repeated after a report without a request id
     story._next(ReportRow(story._count(), story.now_ms, 3, 10.0, ((name(3), True),)))
-    wanted = story.weighing.wanted()
+    targets = story.weighing.wanted()
     for request in ("03-1-0-6", "03-1-0-9", "03-1-0-10"):
         story._next(replace(row, index=story._count(), request=request))
-    assert story.weighing.wanted() == wanted
+    assert story.weighing.wanted() == targets
     story._next(replace(row, index=story._count(), request="03-2-0-1"))
-    assert story.weighing.wanted() != wanted, "a new run of a client starts a new count"
+    assert story.weighing.wanted() != targets, "a new run of a client starts a new count"
 
 
 def test_server_without_reports_for_one_hour_is_dropped() -> None:
     story = Story()
     story.pass_periods(3)
-    story.silent.add(3)
+    story.unresponsive.add(3)
     story.pass_periods(121)
     assert sorted(story.weighing.wanted()) == [name(1), name(2)]
 
@@ -299,8 +299,8 @@ def test_server_counts_once_in_median_regardless_of_leaves(lag_ms: float) -> Non
     story.leaves[5] = (name(5), *(f"made-up-{number}" for number in range(63)))
     for each in (story, undisturbed):
         each.pass_periods(10)
-    wanted = story.weighing.wanted()
-    assert {leaf: wanted[leaf] for leaf in undisturbed.weighing.wanted()} == undisturbed.weighing.wanted()
+    targets = story.weighing.wanted()
+    assert {leaf: targets[leaf] for leaf in undisturbed.weighing.wanted()} == undisturbed.weighing.wanted()
 
 
 def test_removed_server_does_not_affect_median() -> None:
@@ -323,7 +323,7 @@ def test_clock_entries_of_one_moment_count_as_one_period() -> None:
     story, undisturbed = Story(), Story()
     for each in (story, undisturbed):
         each.pass_periods(5)
-        each.silent.add(3)
+        each.unresponsive.add(3)
         each.pass_periods(2)
     # when a client writes many entries that look like clock entries
     for _ in range(50):
@@ -342,21 +342,21 @@ def test_unreported_leaf_is_dropped_immediately() -> None:
     assert "another" not in story.weighing.wanted()
 
 
-def test_factors_stay_when_most_servers_stop_reporting() -> None:
+def test_present_servers_keep_factor_when_most_are_absent() -> None:
     story = Story(servers=5)
     story.pass_periods(5)
-    story.silent |= {3, 4, 5}
+    story.unresponsive |= {3, 4, 5}
     story.pass_periods(30)
-    wanted = story.weighing.wanted()
-    assert wanted[name(1)] == wanted[name(2)] == 1.0
-    assert wanted[name(3)] == pytest.approx(1.4, abs=0.01)
+    targets = story.weighing.wanted()
+    assert targets[name(1)] == targets[name(2)] == 1.0
+    assert targets[name(3)] == pytest.approx(1.4, abs=0.01)
 
 
 def test_farm_without_reports_is_left_unchanged() -> None:
     story = Story()
     story.lag_ms[3] = 10.0
     story.pass_periods(5)
-    story.silent |= {1, 2, 3}
+    story.unresponsive |= {1, 2, 3}
     for _ in range(130):
         story.pass_periods(1)
         assert story.weighing.propose() is None
@@ -387,11 +387,11 @@ def test_report_before_leaderless_time_does_not_improve_factor(
     # then no cost rises, and no server is dropped; a server absent from now on gets a factor
     assert story.weighing.wanted() == {name(server): 1.0 for server in (1, 2, 3)}
     assert story.weighing.propose() is None
-    story.silent.add(2)
+    story.unresponsive.add(2)
     story.pass_periods(3)
-    wanted = story.weighing.wanted()
-    assert wanted[name(1)] == wanted[name(3)] == 1.0
-    assert wanted[name(2)] > 1.1
+    targets = story.weighing.wanted()
+    assert targets[name(1)] == targets[name(3)] == 1.0
+    assert targets[name(2)] > 1.1
 
 
 @pytest.mark.parametrize("lag_ms", [float("nan"), float("inf"), float("-inf"), -5.0, 1e308])

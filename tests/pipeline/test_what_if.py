@@ -51,7 +51,7 @@ class Farm:
         return 1_000_000
 
     def log_time_ms(self) -> int | None:
-        """Return the newest log time, so that the run is up to date."""
+        """Return the newest log time, so that the run does not lag."""
         return self.log.log_time_ms
 
     def removed(self) -> frozenset[int]:

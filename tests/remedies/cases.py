@@ -1,7 +1,6 @@
 """One case for each command that the product advises: the test that runs it and asserts its outcome.
 
     READS            run at a running node: exit code 0
-    HELP             run: the document and its section exist
     file::test       run by this test in the situation of the advice, with an assertion of its outcome
 
 The key is the command without values: its path and its options. A remedy without a case fails `test_remedies.py`. A
