@@ -5,9 +5,9 @@
                    ─▶ the clients stop, the history is judged
 
 Real servers run in one process, over TLS on loopback, with journals on disk; the clients write and read throughout.
-Every write returns the value that it replaced. Every read obtains a read index; then any server answers it, also a
-new one. So if a newcomer lacks part of the log, or a client gets a premature answer, no single store
-could have produced the history (`linearizability`).
+Every write returns the value that it replaced. Every read obtains a read index; then any server answers it, also a new
+one. So if a newcomer lacks part of the log, or a client gets a premature answer, no single store could have produced
+the history (`linearizability`).
 """
 
 import argparse
@@ -178,8 +178,7 @@ class Story:
             nursery.cancel_scope.cancel()
         await servers.kill(server_id)
 
-    # -- the clients
-    # --------------------------------------------------------------------------------------------------------
+    # -- the clients ---------------------------------------------------------------------------------------------------
 
     async def _work(self, servers: LoopbackGroup, plain: GarlicFarmClient, client: ExactlyOnceClient) -> None:
         while not self._stopping:

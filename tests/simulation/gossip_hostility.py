@@ -88,7 +88,7 @@ class Outsider:
     def _glued(self, datagram: bytes) -> bytes:
         """Return the datagram with the end of another one.
 
-        The cut differs in both: with the same cut it could be a genuine datagram for another node.
+        Both are cut at the same place: otherwise the result could be a genuine datagram for another node.
         """
         other = self._random.choice(self._group.recorded)[2]
         cut = self._random.randrange(HEADER_BYTES + 1, HEADER_BYTES + 20)

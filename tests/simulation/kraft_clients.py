@@ -3,8 +3,8 @@
     request(random)         ─▶ a valid request of an API and version of the listener
     hostile(random, known)  ─▶ the bytes of one step: requests, mutated ones, many together, half of one, or garbage
 
-A `Wire` is the client's end of a connection in memory. It collects the sent bytes of the server. If `takes` is
-false, the server waits as for a client that does not read.
+A `Wire` is the client's end of a connection in memory. It collects the sent bytes of the server. If `takes` is false,
+the server waits as for a client that does not read.
 """
 
 import struct
@@ -114,8 +114,8 @@ def _everything(random: Random) -> bytes:
     """Return a fetch of the complete log, which has a large response."""
     partition = clients.FetchRequestPartition(partition=0, fetch_offset=0, partition_max_bytes=2**31 - 1)
     topic = clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,))
-    asked = clients.FetchRequest(max_wait_ms=0, min_bytes=1, topics=(topic,))
-    return encode_request(ApiKey.FETCH, 17, random.randrange(2**31), "greedy", asked)
+    fetch = clients.FetchRequest(max_wait_ms=0, min_bytes=1, topics=(topic,))
+    return encode_request(ApiKey.FETCH, 17, random.randrange(2**31), "greedy", fetch)
 
 
 def _fetch(random: Random) -> tuple[ApiKey, Any]:
@@ -143,7 +143,7 @@ def _replica(random: Random) -> tuple[ApiKey, Any]:
     """Return a replica's request, built by the core's own mapping."""
     term, place = random.choice((0, 3, 2**31 - 1)), LogId(random.choice((0, 5, 2**40)), random.choice((0, 3)))
     peer, cluster = ReplicaKey(random.choice((2, 2, 9))), random.choice((None, "cluster", "another"))
-    kind, asked = random.choice(
+    kind, message = random.choice(
         (
             (
                 ApiKey.VOTE,
@@ -193,7 +193,7 @@ def _replica(random: Random) -> tuple[ApiKey, Any]:
             ),
         )
     )
-    return kind, request_to_wire(asked, ReplicaKey(1), _PEER)
+    return kind, request_to_wire(message, ReplicaKey(1), _PEER)
 
 
 def _produce(random: Random, acks: int = -1) -> clients.ProduceRequest:
@@ -247,20 +247,20 @@ def _about_voters(random: Random) -> tuple[ApiKey, Any]:
                 include_cluster_authorized_operations=False, endpoint_type=random.choice((1, 2, 3))
             )
         case _:
-            asked = admin.DescribeQuorumRequestTopic(
+            topic = admin.DescribeQuorumRequestTopic(
                 topic_name=random.choice((TOPIC_NAME, TOPIC_NAME, "farm")),
                 partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),),
             )
-            return ApiKey.DESCRIBE_QUORUM, admin.DescribeQuorumRequest(topics=(asked,) * random.choice((1, 1, 2)))
+            return ApiKey.DESCRIBE_QUORUM, admin.DescribeQuorumRequest(topics=(topic,) * random.choice((1, 1, 2)))
 
 
 def _about_topic(random: Random) -> tuple[ApiKey, Any]:
     match random.randrange(4):
         case 0:
-            asked = clients.ListOffsetsRequestPartition(
+            partition = clients.ListOffsetsRequestPartition(
                 partition_index=0, timestamp=random.choice((-1, -2, -3, -4, -5, -9, 0, 1_003, 2**63 - 1))
             )
-            topic = clients.ListOffsetsRequestTopic(name="farm", partitions=(asked,))
+            topic = clients.ListOffsetsRequestTopic(name="farm", partitions=(partition,))
             return ApiKey.LIST_OFFSETS, clients.ListOffsetsRequest(replica_id=-1, topics=(topic,))
         case 1:
             return ApiKey.INIT_PRODUCER_ID, clients.InitProducerIdRequest(transaction_timeout_ms=1)

@@ -119,7 +119,7 @@ class _NoNetwork(trio.abc.HostnameResolver, trio.abc.SocketFactory):
         raise OSError("no network")
 
 
-class _StandingServer:
+class _StubLeader:
     """A leader of a quorum of three: it describes itself, and decides changes by the number of voters."""
 
     def __init__(self) -> None:
@@ -210,11 +210,11 @@ class _Client:
     def judge(self, outcomes: set[str]) -> None:
         """Raise `FuzzError` unless the responses match the requests, in order."""
         answers = _cut(bytes(self.wire.received))
-        asked = self._asked()
+        expected = self._answerable_requests()
         for answer in answers:
-            if not asked:
+            if not expected:
                 raise FuzzError(f"a response without a request: {answer.hex()}")
-            key, version, correlation_id = asked.pop(0)
+            key, version, correlation_id = expected.pop(0)
             try:
                 answered_id, message = decode_response(key, version, answer)
             except KafkaWireError as error:
@@ -226,22 +226,22 @@ class _Client:
             del message
             outcomes.add(key.name)
 
-    def _asked(self) -> list[tuple[ApiKey, int, int]]:
+    def _answerable_requests(self) -> list[tuple[ApiKey, int, int]]:
         """Return the requests that a correct listener answers: API, version and correlation id."""
-        asked: list[tuple[ApiKey, int, int]] = []
+        expected: list[tuple[ApiKey, int, int]] = []
         for frame in _cut(bytes(self.wire.sent)):
             try:
                 request = decode_request(frame, self._listener._served, _LIMITS)
             except UnsupportedVersionError as error:
                 if error.api_key != ApiKey.API_VERSIONS:
                     break
-                asked.append((ApiKey.API_VERSIONS, 0, error.correlation_id))
+                expected.append((ApiKey.API_VERSIONS, 0, error.correlation_id))
                 continue
             except KafkaWireError:
                 break
             if not (request.api_key is ApiKey.PRODUCE and request.message.acks == 0):
-                asked.append((request.api_key, request.api_version, request.correlation_id))
-        return asked
+                expected.append((request.api_key, request.api_version, request.correlation_id))
+        return expected
 
 
 def _cut(data: bytes) -> list[bytes]:
@@ -268,9 +268,9 @@ class Conversation:
         self.server = _Server()
         self.outcomes: set[str] = set()
         names = QuorumNames(ReplicaKey(1), (Endpoint("CONTROLLER", "127.0.0.1", 1),), Configuration(()))
-        standing = cast("ConsensusServer", _StandingServer())
+        leader = cast("ConsensusServer", _StubLeader())
         administrators = AdminService(
-            standing, names, "cluster", lambda: 1_000, lambda: leader_head(1_000), DialOptions(), is_dynamic=True
+            leader, names, "cluster", lambda: 1_000, lambda: leader_head(1_000), DialOptions(), is_dynamic=True
         )
         services = (
             FetchDispatch(service(self.server, NAMES), ConsumerService(self.topic, describes_cluster=False)),
@@ -392,12 +392,12 @@ class Conversation:
         while len(values) < self.topic.end:
             client.wire.received.clear()
             partition = clients.FetchRequestPartition(partition=0, fetch_offset=len(values), partition_max_bytes=2**20)
-            asked = clients.FetchRequest(
+            fetch = clients.FetchRequest(
                 max_wait_ms=0,
                 min_bytes=1,
                 topics=(clients.FetchRequestTopic(topic_id=TOPIC_ID, partitions=(partition,)),),
             )
-            client.wire.put(framed(encode_request(ApiKey.FETCH, 17, 7, "honest", asked)))
+            client.wire.put(framed(encode_request(ApiKey.FETCH, 17, 7, "correct", fetch)))
             await trio.testing.wait_all_tasks_blocked()
             answers = _cut(bytes(client.wire.received))
             if len(answers) != 1:

@@ -80,7 +80,7 @@ _POOL: Final = 3
 _MEMORY_FACTOR: Final = 40
 """Memory per input byte: an element of an array is a dataclass with up to twenty fields."""
 NAMES: Final = KnownReplicas(ReplicaKey(1), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
-ASKED: Final[tuple[core.Request, ...]] = (
+CORE_REQUESTS: Final[tuple[core.Request, ...]] = (
     core.RequestVote(term=3, candidate=ReplicaKey(1), last=LogId(5, 2), correlation=77),
     core.BeginQuorumEpoch(term=3, leader=ReplicaKey(1), correlation=77),
     core.EndQuorumEpoch(term=3, leader=ReplicaKey(1), preferred=(ReplicaKey(2),), correlation=77),
@@ -243,9 +243,9 @@ class ResponseTarget:
         outcomes = [key.name]
         if key in _OF_QUORUMS:
             named_endpoints(response)
-            for asked in ASKED:
+            for request in CORE_REQUESTS:
                 try:
-                    reply_from_wire(response, asked, NAMES, _read_entries)
+                    reply_from_wire(response, request, NAMES, _read_entries)
                 except KafkaWireError:
                     continue
                 outcomes.append("accepted by the core")

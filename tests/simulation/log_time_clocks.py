@@ -57,7 +57,7 @@ class Server:
     since: int = 0
     alive: bool = True
     tainted_until: int = 0
-    """Number of clock entries until its last wrong reading is obsolete."""
+    """Number of the clock entry that makes its last wrong reading obsolete."""
 
     def clock_ms(self, now: int, random: Random) -> int:
         """Return the reported time of its clock."""
@@ -103,8 +103,7 @@ class World:
     def _reckoning(self, now: int) -> LogTime:
         return LogTime(self.farm.state.log_time_ms, now, self.period_ms)
 
-    # -- the schedule
-    # -----------------------------------------------------------------------------------------------------
+    # -- the schedule --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run all periods; raises `BrokenPromiseError`."""
@@ -198,8 +197,7 @@ class World:
         self.index += 1
         self.farm.apply(self.index, self.term, record)  # type: ignore[arg-type]  # reports and clock entries
 
-    # -- faults
-    # -----------------------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------------
 
     def _chaos(self) -> None:
         act = self.random.choice(
@@ -259,8 +257,7 @@ class World:
             server.reckoning = self._reckoning(self.now)
         self._elect()
 
-    # -- checks
-    # -----------------------------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         state, true_ms = self.farm.state, BASE_MS + self.now
@@ -381,7 +378,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation log-time", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--mutants", action="store_true", help="plant each bug and search it")
+    parser.add_argument("--mutants", action="store_true", help="plant each bug and search for it")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     if options.mutants:

@@ -100,9 +100,9 @@ def test_fuzz_detects_kept_request_of_closed_client(
 ) -> None:
     right = QuorumService._ask
 
-    async def ask(service: QuorumService, asked: Any) -> Any:
+    async def ask(service: QuorumService, request: Any) -> Any:
         monkeypatch.setattr(service._receiver, "forget", lambda _: None)
-        return await right(service, asked)
+        return await right(service, request)
 
     monkeypatch.setattr(QuorumService, "_ask", ask)
     with pytest.raises(FuzzError, match="are left after all clients have closed"):

@@ -54,7 +54,7 @@ def test_judge_impossible_history_is_contradictory(name: str) -> None:
 
 @pytest.mark.parametrize("bad", [False, True])
 def test_judge_long_concurrent_history_is_decided(bad: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """Judge twenty overlapping clients: a search for an order was too slow for such histories."""
+    """Judge a long history of overlapping calls; a search for an order would be too slow."""
     count, width = 4_000, 40
     history = [_write(value, value - 1, 10 * value, 10 * (value + width) + 1) for value in range(1, count)]
     history += [_read(value, 10 * value + 2, 10 * (value + width) + 3) for value in range(1, count)]

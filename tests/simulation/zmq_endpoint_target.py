@@ -190,9 +190,9 @@ class Conversation:
         if not self.has_room:
             return False
         key = identity, frames[0]
-        for asked in self._requested[key]:
+        for request_type in self._requested[key]:
             try:
-                reply = decode_reply(asked, frames)
+                reply = decode_reply(request_type, frames)
             except ZmqRaftError:
                 continue
             if self._is_right(key, reply):

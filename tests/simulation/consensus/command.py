@@ -99,7 +99,7 @@ def _play(options: argparse.Namespace, strategy: str) -> int:
 
 
 def main_mutants(arguments: Sequence[str]) -> int:
-    """Search every planted bug; return 1 if one is not found."""
+    """Search for every planted bug; return 1 if one is not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation consensus-mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="names of planted bugs (default: all)")
     parser.add_argument(

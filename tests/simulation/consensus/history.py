@@ -301,7 +301,7 @@ class World:
     def _settled(self) -> bool:
         """Return True if there is progress.
 
-        A write was answered since healing, and all members have applied the entries committed before it.
+        A write was answered since healing, and all members have applied the entries committed until healing.
         """
         configuration, lost = self.checker.configuration, [mate for mate in self.machines.values() if mate.has_stopped]
         return (

@@ -201,7 +201,7 @@ class Leadership:
     def _contact_of_majority_ms(
         self, server: ServerId, leader_term: _LeaderTerm, voters: Iterable[ServerId], now: int
     ) -> int:
-        """Return the time since which a majority of these voters has sent messages, each at least one."""
+        """Return the time since which each member of a majority of these voters has sent a message."""
         begun_ms = max(leader_term.since_ms, leader_term.configured_ms)
         latest = sorted(
             (now if voter == server else max(begun_ms, leader_term.received_ms.get(voter, 0)) for voter in voters),

@@ -161,7 +161,7 @@ class Profile:
     reads: float
     """Share of calls that read."""
     timeout_ms: int
-    """Timeout of a client's call; the outcome of a cancelled call is unknown."""
+    """Timeout of a client's call; the outcome of a canceled call is unknown."""
     retry_ms: int
     astray: float
     """Share of requests that a client sends to a random server instead of the presumed leader."""

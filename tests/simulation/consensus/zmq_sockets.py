@@ -463,8 +463,8 @@ def may_be_repeated(request: Request) -> bool:
     """Return True if a message that may have arrived may be sent again.
 
     Over a new connection the follower treats it as a new request. It may already have committed entries after
-    `previous` because of the first one: a server of the package would end then. The core builds a new request, based on
-    its own log.
+    `previous` because of the first one: a server of the package would exit then. The core builds a new request, based
+    on its own log.
     """
     return not isinstance(request, AppendEntries) or request.commit <= request.previous.index
 
