@@ -6,9 +6,9 @@ salts. It reports members that do not exist, and reports in the name of existing
 node's incarnation, so its claims are the harmful ones: just above, far above, and at the limit. It also sets clocks of
 keys and user messages to the highest accepted value, and above.
 
-`burst` is the strongest attack at one moment: valid verdicts against every member, sent to every other, links denied in
-the peers' names, and more key changes than a node accepts, with clocks at their limit. Directly after it, no node
-agrees with any other.
+`burst` is the strongest attack at one moment: valid verdicts against every member, sent to every other, and links
+denied in the peers' names. It adds more key changes than a node accepts, with clocks at their limit. Directly after it,
+no node agrees with any other.
 """
 
 from collections.abc import Callable, Iterator

@@ -70,7 +70,7 @@ SHOWN_AT = {
 }
 """The seed whose short history calls and shows the bug; the search for the others begins at 0."""
 SHOWN_WITHIN = 100
-"""Number of short histories to search for one that calls a planted bug and changes; usually it is the first."""
+"""Maximum number of short histories per planted bug; usually the first one calls the bug and changes."""
 RARELY_SHOWN = (
     "vote-forgotten",
     "learner-counted-as-voter",

@@ -4,9 +4,9 @@
                   └─▶ every reply is checked against the log; at the end nothing may be left
 
 The checks: `receive` does not raise. A reply goes to a client that sent a request with this id, and matches the log:
-entries and chunks of a snapshot equal the stored ones and follow the requested or last sent place, and an update has
-its index in the log. Pending requests and unconfirmed bytes remain within the options. After the last stream has
-expired and the log has answered, no state is left.
+entries and chunks of a snapshot equal the stored ones and follow the requested or last sent place; an update has its
+index in the log. Pending requests and unconfirmed bytes remain within the options. After the last stream has expired
+and the log has answered, no state is left.
 
 The options are small, so that each limit is reached. `--count` counts conversations. trio runs tasks of the same moment
 in any order, so a conversation that fails once may pass the next time.

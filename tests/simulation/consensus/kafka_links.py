@@ -15,8 +15,8 @@ cannot be sent, the newest of each kind waits. The asker pauses between its trie
 *The answerer* processes one request of a connection after another. It builds a response a moment after the reply of the
 core, when the core may be in another epoch.
 
-A connection breaks when the link is cut, when either end stops, when the address of the peer changes, or when a request
-has waited too long. Everything in transit is lost then.
+A connection breaks when the link is cut, either end stops, the peer's address changes, or a request has waited too
+long. Everything in transit is lost then.
 """
 
 import math

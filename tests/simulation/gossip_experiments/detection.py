@@ -1,11 +1,11 @@
 """The time until a crash is detected, and the cost of probing (SWIM paper, sections 3.1 and 5.2).
 
 Each of the other N - 1 members probes a member once per pass, at a random place of the pass. The chance that no probe
-reaches it in one period tends to 1/e, so the first detection takes e/(e - 1) = 1.582 periods on average, for any N.
+reaches it in one period tends to 1/e. So the first detection takes e/(e - 1) = 1.582 periods on average, for any N.
 
     period k-1 │ crash │ period k: pings go unanswered ... │ end of k: first suspicion     counts as 1 period
 
-One member in 100 (at least one) is down at a time, so the result is the detection of single crashes, not of a mass
+One member in 100 (at least one) is down at a time: the result is the detection of single crashes, not of a mass
 failure. A detected member restarts with its next generation and another one crashes, so one group yields any number of
 samples. Crashed members hardly influence each other: nine crashed members among 999 mean nine fewer probers, which
 delays the first detection by 0.5 %. The independence of the samples of one group is measured too: by the correlation of
