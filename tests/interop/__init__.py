@@ -1,1 +1,1 @@
-"""Our bytes in the hands of the software that they are for, and its bytes in ours: `make interop`."""
+"""The product's bytes read by the software that they are for, and that software's bytes read here: `make interop`."""

@@ -1,4 +1,4 @@
-"""The stream that a farm's node sends a router, for keys and times that are always the same."""
+"""The stream that a farm's node sends to a router, for fixed keys and times."""
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -24,13 +24,13 @@ HASH = bytes(range(32))
 
 
 def master() -> MasterKey:
-    """The master destination of the recordings."""
+    """Return the master destination of the recordings."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
     return MasterKey(ed25519_destination(key.public_key().public_bytes_raw(), bytes(range(0xA0, 0xC0))), key)
 
 
 def keys(now_s: int) -> dict[str, SigningKey]:
-    """The master key as a signing key, and a transient one."""
+    """Return the master key as a signing key, and a transient key."""
     owner, transient = master(), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     unsigned = OfflineSignature(now_s + 86_400, ED25519, transient.public_key().public_bytes_raw(), b"")
     offline = OfflineSignature(
@@ -40,9 +40,9 @@ def keys(now_s: int) -> dict[str, SigningKey]:
 
 
 def stream(key: SigningKey, now_s: int) -> bytes:
-    """Everything that a node says to a Java router in a connection's life, without the first byte."""
+    """Return all messages of a node to a Java router during a connection, without the first byte."""
     leases = tuple(MetaLease(bytes([number]) * 32, number, now_s + 900 + number) for number in range(3))
-    said: tuple[ClientMessage, ...] = (
+    sent: tuple[ClientMessage, ...] = (
         GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "word"}),
         CreateSession(signed_session(key, now_s * 1000, META_SESSION_OPTIONS)),
         CreateLeaseSet2(SESSION, encode_structure(key.sign(now_s, leases))),
@@ -51,11 +51,11 @@ def stream(key: SigningKey, now_s: int) -> bytes:
         DestroySession(SESSION),
         Disconnect("the farm's node is done"),
     )
-    return b"".join(encode(message) for message in said)
+    return b"".join(encode(message) for message in sent)
 
 
 def expected(key: SigningKey) -> list[str]:
-    """What a reader must hear in the stream."""
+    """Return the expected output of a reader of the stream."""
     address, offline = key.destination.address, str(key.offline is not None).lower()
     return [
         "GetDate version=0.9.64 options=2",

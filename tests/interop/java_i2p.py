@@ -1,7 +1,7 @@
-"""The Java I2P classes on this machine: where they lie, and how programs are run with them.
+"""The Java I2P classes on this machine: their location, and programs that use them.
 
-`make interop` brings the two libraries to `build/java` by their names in the package registry. Each program is one
-source file, which `java` compiles as it starts it; it needs a Java development kit.
+`make interop` downloads the two libraries to `build/java` by their names in the package registry. Each program is one
+source file, which `java` compiles at the start; this needs a Java development kit.
 """
 
 import shutil
@@ -23,11 +23,11 @@ TIMEOUT_S: Final = 120.0
 
 
 def missing() -> str | None:
-    """What is not there, if anything."""
+    """Return a description of missing tools or libraries, or None."""
     if shutil.which("javac") is None:
         return "no Java development kit on this machine"
     absent = [name for name in ("i2p", "router") if not _library(name).is_file()]
-    return f"`make interop` brings the libraries that are missing: net.i2p {', '.join(absent)}" if absent else None
+    return f"`make interop` downloads the missing libraries: net.i2p {', '.join(absent)}" if absent else None
 
 
 def _library(name: str) -> Path:
@@ -35,13 +35,13 @@ def _library(name: str) -> Path:
 
 
 def command(program: str, *arguments: str) -> list[str]:
-    """What starts a program."""
+    """Return the command that starts a program."""
     classes = f"{_library('i2p')}:{_library('router')}"
     return ["java", "-Xmx256m", "-cp", classes, str(PROGRAMS / f"{program}.java"), *arguments]
 
 
 def messages(directory: Path, mode: str, lines: list[str]) -> list[str]:
-    """The output of the program `Messages`; what the library itself keeps goes to `directory`."""
+    """Return the output of the program `Messages`; the library stores its own files in `directory`."""
     done = subprocess.run(
         command("Messages", mode),
         input="".join(f"{line}\n" for line in lines),
@@ -56,13 +56,13 @@ def messages(directory: Path, mode: str, lines: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class LoopbackRouter:
-    """A whole Java router without a network, and the port of its I2CP."""
+    """A complete Java router without a network, and the port of its I2CP."""
 
     process: "subprocess.Popen[str]"
     port: int
 
     def holds(self, destination_hash: bytes) -> str:
-        """What its network database has under a hash: `absent`, or `type=… verifies=… HEX`."""
+        """Return its network database's entry for a hash: `absent`, or `type=… verifies=… HEX`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(base64_encode(destination_hash) + "\n")
@@ -72,7 +72,7 @@ class LoopbackRouter:
 
 @contextmanager
 def loopback_router(directory: Path, port: int | None = None, password: str | None = None) -> Iterator[LoopbackRouter]:
-    """One that runs, and is killed in the end; with a password it lets in the user `farm` only."""
+    """Run a router within the block; with a password it accepts only the user `farm`."""
     directory.mkdir(exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

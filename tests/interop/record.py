@@ -1,4 +1,4 @@
-"""`python -m tests.interop.record FILE`: what the Java I2P classes read, verify and write, for tests without a Java."""
+"""Records the messages that Java I2P classes read, verify and write: `python -m tests.interop.record FILE`."""
 
 import json
 import sys

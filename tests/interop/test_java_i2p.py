@@ -1,6 +1,6 @@
-"""The Java I2P classes read and verify what a node sends a router, and a node reads what they send.
+"""The Java I2P classes read and verify a node's messages to a router, and a node reads their messages.
 
-The last story has a whole Java router on loopback, without a network: what a node publishes lies in its database.
+The last stories use a complete Java router on loopback, without a network: its database contains a node's publication.
 """
 
 import time
@@ -36,20 +36,20 @@ pytestmark = [
 ]
 
 
-def test_javas_reader_hears_and_verifies_every_message_of_a_node(tmp_path: Path) -> None:
+def test_java_verifies_all_messages_of_node(tmp_path: Path) -> None:
     now_s = int(time.time())
     for key in keys(now_s).values():
         assert java_i2p.messages(tmp_path, "read", [stream(key, now_s).hex()]) == expected(key)
 
 
-def test_java_does_not_verify_what_was_changed_on_the_way(tmp_path: Path) -> None:
+def test_java_does_not_verify_changed_message(tmp_path: Path) -> None:
     now_s = int(time.time())
     sent = stream(keys(now_s)["transient"], now_s).replace(b"Garlic Farm", b"Garlic Harm", 1)
-    heard = java_i2p.messages(tmp_path, "read", [sent.hex()])
-    assert "CreateSession verifies=false" in heard[1]
+    output = java_i2p.messages(tmp_path, "read", [sent.hex()])
+    assert "CreateSession verifies=false" in output[1]
 
 
-def test_a_node_reads_what_java_writes(tmp_path: Path) -> None:
+def test_node_reads_messages_of_java(tmp_path: Path) -> None:
     written = dict(line.split() for line in java_i2p.messages(tmp_path, "write", []))
     reader = FrameReader()
     found = {}
@@ -70,7 +70,7 @@ def test_a_node_reads_what_java_writes(tmp_path: Path) -> None:
     assert found == {}
 
 
-# -- a whole router ----------------------------------------------------------------------------------------------------
+# -- a complete router -------------------------------------------------------------------------------------------------
 
 
 def structure(key: SigningKey, second: int) -> bytes:
@@ -78,7 +78,7 @@ def structure(key: SigningKey, second: int) -> bytes:
     return encode(key.sign(second, leases))
 
 
-async def test_what_a_node_publishes_lies_verified_in_a_real_java_router_until_it_stops(tmp_path: Path) -> None:
+async def test_java_router_stores_publication_until_node_stops(tmp_path: Path) -> None:
     now_s = int(time.time())
     owner, second_owner = new_master_key(), new_master_key()
     held = {
@@ -104,7 +104,7 @@ async def test_what_a_node_publishes_lies_verified_in_a_real_java_router_until_i
             nursery.cancel_scope.cancel()
 
 
-async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says_so(tmp_path: Path) -> None:
+async def test_java_router_refuses_second_session_of_destination(tmp_path: Path) -> None:
     now_s = int(time.time())
     owner = new_master_key()
     key = owner.sign_transient(now_s)
@@ -123,16 +123,16 @@ async def test_a_java_router_refuses_a_second_session_for_a_destination_and_says
             nursery.cancel_scope.cancel()
 
 
-async def test_a_java_router_with_a_password_lets_in_a_client_that_knows_it(tmp_path: Path) -> None:
+async def test_java_router_requires_its_password(tmp_path: Path) -> None:
     now_s = int(time.time())
     owner = new_master_key()
     key = owner.sign_transient(now_s)
-    word = "word of its own"
-    with java_i2p.loopback_router(tmp_path, password=word) as java:
+    own_password = "a separate word"  # noqa: S105 - only for this test
+    with java_i2p.loopback_router(tmp_path, password=own_password) as java:
         for credentials, refusal in (
             (None, "Authorization required"),
             (Credentials("farm", "guess"), "Authorization failed"),
-            (Credentials("farm", word), None),
+            (Credentials("farm", own_password), None),
         ):
             access = I2cpRouterAccess(I2cpAccess(Link("127.0.0.1", java.port), Software.JAVA, credentials))
             alarms = Alarms(EventLog("node-1", clock_ms))

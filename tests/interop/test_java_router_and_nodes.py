@@ -1,7 +1,7 @@
-"""Nodes as operators start them, with real Java routers beside them: from configuration files to a published structure.
+"""Nodes started as by an operator, with real Java routers: from configuration files to a published structure.
 
-Two nodes create a farm, each with its own router. The publisher's router holds the structure, through a restart of
-that router too; when the publisher stops, the other node's router holds one.
+Two nodes create a farm, each with its own router. The publisher's router stores the structure, even after a restart of
+that router. When the publisher stops, the other node's router stores a structure.
 """
 
 import socket
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(java_i2p.missing() is not None, reason=java_i2p.missing() or "all is there"),
 ]
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 
 def node(directory: Path, master: MasterKey, gossip_port: int, seed_port: int, i2cp_port: int) -> Node:
@@ -60,14 +60,12 @@ destination = "{new_demo_leaf().base64}"
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Whatever was started is ended."""
+    """Yield a stack that ends all started processes."""
     with ExitStack() as stack:
         yield stack
 
 
-def test_a_farm_publishes_through_real_java_routers_through_restarts_and_a_change_of_publisher(
-    tmp_path: Path, stack: ExitStack
-) -> None:
+def test_farm_publishes_through_restarted_java_routers(tmp_path: Path, stack: ExitStack) -> None:
     master = new_master_key()
     save_farm_key(tmp_path / "farm.key", new_farm_key(2))
     routers, nodes = [], []
@@ -87,24 +85,29 @@ def test_a_farm_publishes_through_real_java_routers_through_restarts_and_a_chang
         found = router.holds(master.destination.hash)
         return found if found.startswith("type=7 verifies=true ") else None
 
-    # Given a farm, one of the two routers holds what its node published.
+    # Given a farm, one of the two routers stores its node's publication.
     def publisher() -> int | None:
         return next((number for number in range(2) if held(routers[number])), None)
 
-    wait_until(lambda: publisher() is not None, PATIENCE_S, "a router holds the structure", logs)
+    wait_until(lambda: publisher() is not None, TIMEOUT_S, "a router stores the structure", logs)
     first = publisher()
     assert first is not None
 
-    # When that router is killed and comes back at the same port, its node hands the structure over again.
+    # When that router is killed and restarted at the same port, its node sends the structure again.
     routers[first].process.kill()
     routers[first].process.wait(END_S)
     again = stack.enter_context(java_i2p.loopback_router(tmp_path / "router-again", routers[first].port))
-    wait_until(lambda: held(again) or held(routers[1 - first]), PATIENCE_S, "a router holds a structure again", logs)
+    wait_until(lambda: held(again) or held(routers[1 - first]), TIMEOUT_S, "a router stores a structure again", logs)
 
-    # When the node whose router holds it stops, the other's router holds one and the first has none any more.
+    # When the node of that router stops, the other's router stores a structure, and the first one deletes its own.
     last = again if held(again) else routers[1 - first]
     leaving, staying = (first, 1 - first) if last is again else (1 - first, first)
     other = routers[staying] if staying != first else again
     nodes[leaving].stop()
-    wait_until(lambda: last.holds(master.destination.hash) == "absent", PATIENCE_S, "the stopped node's is gone", logs)
-    wait_until(lambda: held(other), PATIENCE_S, "the other node's router holds it", logs)
+    wait_until(
+        lambda: last.holds(master.destination.hash) == "absent",
+        TIMEOUT_S,
+        "the stopped node's structure is deleted",
+        logs,
+    )
+    wait_until(lambda: held(other), TIMEOUT_S, "the other node's router stores it", logs)

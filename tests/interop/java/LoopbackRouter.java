@@ -1,9 +1,9 @@
-// A Java I2P router that has its I2CP port on loopback and no network at all: its messages to other routers go nowhere.
+// A Java I2P router with its I2CP port on loopback and without a network: its messages to other routers are dropped.
 //
 //     java LoopbackRouter DIRECTORY PORT [PASSWORD]
 //
-// With a password its I2CP lets in the user "farm" only.
-// It prints "running", and for each hash (base64) on its input what its network database holds of it:
+// With a password, its I2CP accepts only the user "farm".
+// It prints "running", and for each hash (base64) on its input the entry of its network database:
 // "absent", or "type=… verifies=… HEX".
 import java.io.*;
 import java.lang.reflect.Field;
@@ -15,7 +15,7 @@ import net.i2p.router.dummy.VMCommSystem;
 import net.i2p.router.util.RouterPasswordManager;
 
 public class LoopbackRouter {
-    // With the bare one the client manager makes no sessions.
+    // With the plain context, the client manager does not create sessions.
     static class Nowhere extends VMCommSystem {
         Nowhere(RouterContext context) { super(context); }
         @Override public boolean isDummy() { return false; }

@@ -1,7 +1,7 @@
-// I2CP as the Java I2P classes read and write it.
+// I2CP, read and written by the Java I2P classes.
 //
-//     java Messages read    each line of the input is a stream of frames in hexadecimal; prints what
-//                           I2CPMessageReader hears in it, one line a message, then "end"
+//     java Messages read    each line of the input is a stream of frames in hexadecimal; prints the
+//                           messages that I2CPMessageReader reads, one per line, then "end"
 //     java Messages write   prints messages of a router in hexadecimal, with their meaning
 import java.io.*;
 import java.util.Date;
@@ -54,7 +54,7 @@ public class Messages {
     }
 
     static void read(String stream) throws Exception {
-        // The cache of destinations hands back a padding of another one with the same key.
+        // The cache of destinations may return another destination with the same key but other padding.
         Destination.clearCache();
         final java.util.concurrent.CountDownLatch over = new java.util.concurrent.CountDownLatch(1);
         I2CPMessageReader reader = new I2CPMessageReader(new ByteArrayInputStream(bytes(stream)),
@@ -112,7 +112,7 @@ public class Messages {
     }
 
     public static void main(String[] arguments) throws Exception {
-        // The library writes its own words to the standard output.
+        // The library also writes to standard output.
         out = new PrintStream(new FileOutputStream(FileDescriptor.out), true);
         System.setOut(System.err);
         if (arguments[0].equals("write")) {

@@ -1,1 +1,1 @@
-"""Our KRaft and our topic beside Apache Kafka."""
+"""The product's KRaft and its topic, together with Apache Kafka."""

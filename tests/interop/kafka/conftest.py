@@ -1,6 +1,6 @@
-"""Stories that need librdkafka's Python package are not collected where the extra `interop-kafka` is not installed.
+"""Stories that need librdkafka's Python package are collected only if the extra `interop-kafka` is installed.
 
-`make test` collects this folder too, to find out that its stories are marked for another target.
+`make test` also collects this folder, and deselects its stories because of their mark.
 """
 
 from importlib.util import find_spec

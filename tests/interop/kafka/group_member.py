@@ -1,9 +1,9 @@
-"""A member of a consumer group that reads until it is ended: `python -m tests.interop.kafka.group_member JOB`.
+"""A member of a consumer group that reads until it is stopped: `python -m tests.interop.kafka.group_member JOB`.
 
     [client, address, topic, group]      `librdkafka` or `kafka-python`, with a session timeout of 6 s
 
-Prints a line for each offset that it reads, and `assigned N` and `revoked N` when partitions come and go. It commits by
-itself, every 5 s and when it loses a partition, as these clients do if nothing else is set. On SIGTERM it leaves.
+Prints a line for each offset that it reads, and `assigned N` and `revoked N` when its partitions change. It commits
+automatically, every 5 s and when it loses a partition, which is the default of these clients. On SIGTERM it leaves.
 """
 
 import json
@@ -19,12 +19,12 @@ _ended: Final[list[int]] = []
 
 
 def say(*words: object) -> None:
-    """A line, at once."""
+    """Print a line, without buffering."""
     print(*words, flush=True)
 
 
 def read_with_librdkafka(address: str, topic: str, group: str) -> None:
-    """By confluent-kafka."""
+    """Read with confluent-kafka."""
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
         "group.id": group,
@@ -45,10 +45,10 @@ def read_with_librdkafka(address: str, topic: str, group: str) -> None:
 
 
 def read_with_kafka_python(address: str, topic: str, group: str) -> None:
-    """By kafka-python."""
-    from kafka import ConsumerRebalanceListener, KafkaConsumer  # noqa: PLC0415 - the other client does without it
+    """Read with kafka-python."""
+    from kafka import ConsumerRebalanceListener, KafkaConsumer  # noqa: PLC0415 - the other client does not need it
 
-    class Telling(ConsumerRebalanceListener):  # type: ignore[misc]  # the package has no types
+    class PrintingListener(ConsumerRebalanceListener):  # type: ignore[misc]  # the package is untyped
         def on_partitions_assigned(self, assigned: Any) -> None:
             say("assigned", len(assigned))
 
@@ -58,7 +58,7 @@ def read_with_kafka_python(address: str, topic: str, group: str) -> None:
     consumer = KafkaConsumer(
         bootstrap_servers=address, group_id=group, session_timeout_ms=SESSION_MS, auto_offset_reset="earliest"
     )
-    consumer.subscribe([topic], listener=Telling())
+    consumer.subscribe([topic], listener=PrintingListener())
     while not _ended:
         for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for record in records:

@@ -1,17 +1,17 @@
-"""Apache Kafka's own servers on loopback: controllers, and a single broker.
+"""Apache Kafka's servers on loopback: controllers, and a single broker.
 
     ports ─▶ format a directory ─▶ start kafka.Kafka ─▶ it listens
-    kill -9, start again, cut its connections ─▶ look what it says on its log ─▶ end
+    kill -9, start again, cut its connections ─▶ read its log file ─▶ end
 
-A controller listens at `bind` and tells others `port`: with a `Recorder`, a proxy stands between, which keeps the
-frames and can cut. Without one, both are the same port.
+A controller listens at `bind` and advertises `port`. With a `Recorder`, a proxy listens at `port`, records the frames
+and can cut connections. Without a recorder, both are the same port.
 
-*Static and dynamic.* With `voters` in the settings, a quorum is static (kraft.version 0: `controller.quorum.voters`, no
-directory ids). Otherwise it is dynamic (kraft.version 1): the voters of the beginning are written into the directory as
-it is formatted, and the settings name only servers to ask for the leader.
+*Static and dynamic.* With `voters` in the settings, a quorum is static (kraft.version 0: `controller.quorum.voters`,
+without directory ids). Otherwise it is dynamic (kraft.version 1): formatting writes the initial voters into the
+directory, and the settings name only servers that can name the leader.
 
-Kafka's servers get a small heap and the first compiler only, so that three of them fit beside the rest: they start in
-1.2 s and take 140 MB each. Benchmarks pass `options=()` and get the JVM's own choice.
+Kafka's servers get a small heap and only the first compiler, so that three of them fit into memory: each starts in
+1.2 s and uses 140 MB. Benchmarks pass `options=()` and use the JVM's defaults.
 """
 
 import base64
@@ -63,20 +63,20 @@ OFTEN_SNAPSHOTS: Final[Settings] = {
     "metadata.max.retention.bytes": 4_000,
     "metadata.max.retention.ms": 3_000,
 }
-"""A log that soon has a snapshot, so that a follower without a log fetches it."""
+"""Settings that soon make a snapshot, so that a follower without a log fetches it."""
 
 
 def new_uuid() -> str:
-    """A directory id or a cluster id in Kafka's spelling; Kafka takes none that begins with a dash."""
+    """Return a directory id or a cluster id in Kafka's spelling. Kafka refuses ids that begin with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return text
 
 
 def listening_ports(count: int) -> list[int]:
-    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections.
+    """Return unused ports of loopback, outside the range that the system assigns to outgoing connections.
 
-    A port is given once: its server may not listen yet when the next one is chosen.
+    A port is never returned twice: its server may not listen yet when the next port is chosen.
     """
     found: list[int] = []
     with ExitStack() as stack:
@@ -91,7 +91,7 @@ def listening_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A voter as a dynamic quorum begins with it, or as `controller.quorum.voters` names it."""
+    """An initial voter of a dynamic quorum, or a voter in `controller.quorum.voters`."""
 
     node_id: int
     port: int
@@ -99,13 +99,13 @@ class Voter:
 
     @property
     def address(self) -> str:
-        """Where it is asked."""
+        """The address of the voter."""
         return f"{LOOPBACK}:{self.port}"
 
 
 @dataclass(slots=True)
 class KafkaServer:
-    """One server of Kafka's: its directory, its ports, and its process if it runs. `JvmServers` makes it."""
+    """One server of Kafka: its directory, its ports, and its process while it runs. `JvmServers` creates it."""
 
     node_id: int
     port: int
@@ -121,22 +121,22 @@ class KafkaServer:
 
     @property
     def name(self) -> str:
-        """For people, and for the recorder."""
+        """The name in messages and in the recorder."""
         return f"Kafka server {self.node_id}"
 
     @property
     def address(self) -> str:
-        """Where others reach it."""
+        """The address for other servers."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
     def voter(self) -> Voter:
-        """What others' settings say of it."""
+        """The server as a voter in other servers' settings."""
         return Voter(self.node_id, self.port, self.directory_id)
 
     @property
     def log(self) -> Path:
-        """Where what it says goes."""
+        """The file of its output."""
         return self.directory.with_suffix(".log")
 
     @property
@@ -146,33 +146,33 @@ class KafkaServer:
 
     @property
     def metadata_directory(self) -> Path:
-        """Where segments, checkpoints and quorum-state are."""
+        """The directory with segments, checkpoints and quorum-state."""
         return self.directory / "__cluster_metadata-0"
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self.child is not None and runs(self.child)
 
     def last_words(self) -> str:
-        """The end of what it said."""
-        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return said[-LAST_WORDS_CHARACTERS:]
+        """Return the end of its output."""
+        output = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return output[-LAST_WORDS_CHARACTERS:]
 
     def complaints(self) -> list[str]:
-        """The lines of its log at ERROR and FATAL."""
-        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return [line for line in said.splitlines() if line[13:18].strip() in ("ERROR", "FATAL")]
+        """Return the lines of its log at ERROR and FATAL."""
+        output = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return [line for line in output.splitlines() if line[13:18].strip() in ("ERROR", "FATAL")]
 
     def write_settings(self, more: Settings | None = None) -> None:
-        """Write its file of settings, with others in place of its own."""
+        """Write its file of settings; `more` overrides."""
         self.settings.update(more or {})
         lines = (f"{name}={value}\n" for name, value in self.settings.items())
         self.properties.write_text("".join(lines), encoding="utf-8")
 
 
 def runs(child: Child) -> bool:
-    """Whether a process has not ended. One that did may still wait for the shell that started it."""
+    """Return True if a process has not ended. An ended process may still wait for the shell that started it."""
     if not child.running:
         return False
     with suppress(OSError):
@@ -181,7 +181,7 @@ def runs(child: Child) -> bool:
 
 
 class JvmServers:
-    """Kafka's servers in one directory, one cluster. `running_jvm_servers` makes it."""
+    """Kafka's servers in one directory, forming one cluster. `running_jvm_servers` creates it."""
 
     def __init__(
         self, directory: Path, nursery: trio.Nursery, *, cluster_id: str, recorder: Recorder | None = None
@@ -190,13 +190,13 @@ class JvmServers:
         self.cluster_id = cluster_id
         self.servers: dict[int, KafkaServer] = {}
         self.others: dict[int, int] = {}
-        """The ports of voters that are none of Kafka's, by their ids: `leader` asks them as well."""
+        """The ports of voters that do not run Kafka, by their ids: `leader` queries them too."""
         self._nursery = nursery
         self._recorder = recorder
         self._tools: ToolJvm | None = None
 
     async def tools(self) -> ToolJvm:
-        """The JVM with Kafka's tools, started when it is first wanted."""
+        """Return the JVM with Kafka's tools; the first call starts it."""
         if self._tools is None:
             self._tools = await ToolJvm.start(self.directory / "tools.log")
             self._nursery.start_soon(self._tools.run)
@@ -210,7 +210,7 @@ class JvmServers:
         roles: str = "controller",
         options: Sequence[str] = SMALL,
     ) -> KafkaServer:
-        """Choose ports for a server, and stand the recorder before it. It is formatted when the voters are known."""
+        """Choose ports for a server, with the recorder in front of it. Formatting needs the voters and comes later."""
         port, bind, broker_port, broker_bind = listening_ports(4)
         if self._recorder is None:
             bind, broker_bind = port, broker_port
@@ -225,20 +225,22 @@ class JvmServers:
             "process.roles": roles,
             "node.id": node_id,
             "listeners": ",".join(f"{name}://{LOOPBACK}:{binds}" for name, (binds, _) in listeners.items()),
-            "advertised.listeners": ",".join(f"{name}://{LOOPBACK}:{told}" for name, (_, told) in listeners.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{LOOPBACK}:{public}" for name, (_, public) in listeners.items()
+            ),
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
             "controller.listener.names": CONTROLLER_LISTENER,
             "log.dirs": str(directory),
             **(settings or {}),
         }
         if self._recorder is not None:
-            for name, (binds, told) in listeners.items():
-                await self._nursery.start(self._recorder.serve, f"{node_id} {name}", told, binds)
+            for name, (binds, public) in listeners.items():
+                await self._nursery.start(self._recorder.serve, f"{node_id} {name}", public, binds)
         self.servers[node_id] = server
         return server
 
     async def format_static(self, server: KafkaServer, voters: Sequence[Voter]) -> None:
-        """Format a directory for a quorum whose voters stand in the settings (kraft.version 0)."""
+        """Format a directory for a quorum with voters in the settings (kraft.version 0)."""
         named = ",".join(f"{voter.node_id}@{voter.address}" for voter in voters)
         server.write_settings({"controller.quorum.voters": named})
         await (await self.tools()).format(server.properties, self.cluster_id)
@@ -248,13 +250,13 @@ class JvmServers:
     async def format_dynamic(
         self, server: KafkaServer, voters: Sequence[Voter], *, bootstrap: Sequence[str] = ()
     ) -> None:
-        """Format a directory for a quorum whose voters stand in the log (kraft.version 1).
+        """Format a directory for a quorum with voters in the log (kraft.version 1).
 
-        A server that is none of the voters begins as an observer, and may be added as a voter later. `bootstrap` are
-        addresses to ask for the leader, those of the voters if there are none.
+        A server outside the voters begins as an observer, and may become a voter later. `bootstrap` has addresses
+        that can name the leader; by default these are the voters' addresses.
         """
-        asked = bootstrap or [voter.address for voter in voters]
-        server.write_settings({"controller.quorum.bootstrap.servers": ",".join(asked)})
+        contacts = bootstrap or [voter.address for voter in voters]
+        server.write_settings({"controller.quorum.bootstrap.servers": ",".join(contacts)})
         first = ",".join(f"{voter.node_id}@{voter.address}:{voter.directory_id}" for voter in voters)
         is_voter = any(voter.node_id == server.node_id for voter in voters)
         arguments = ("--initial-controllers", first) if is_voter else ("--no-initial-controllers",)
@@ -282,7 +284,7 @@ class JvmServers:
         raise ChildError(f"{server.name} does not listen; its last words: …{server.last_words()}")
 
     async def kill(self, server: KafkaServer) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         child, server.child = server.child, None
         if child is None:
             raise ChildError(f"{server.name} does not run")
@@ -291,20 +293,20 @@ class JvmServers:
         await child.end()
 
     async def stop(self, server: KafkaServer) -> None:
-        """Ask it to end, as an operator does, and wait until it has."""
+        """Send SIGTERM, as an operator does, and wait until the process has ended."""
         child = server.child
         if child is None:
             return
         with suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGTERM)
         with trio.move_on_after(STOP_TIMEOUT_S):
-            while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
+            while runs(child):  # noqa: ASYNC110 - the end of another process does not wake a task
                 await trio.sleep(POLL_S)
         server.child = None
         await child.end()
 
     async def leader(self, *, epoch_above: int = -1, timeout_s: float = LEADER_TIMEOUT_S) -> tuple[int, int]:
-        """Wait until a server says that it leads, in an epoch above one that is known; give its id and epoch."""
+        """Wait until a server claims to lead in an epoch above `epoch_above`; return its id and epoch."""
         with trio.move_on_after(timeout_s):
             while True:
                 living = {server.node_id: server.bind for server in self.servers.values() if server.lives}
@@ -317,7 +319,7 @@ class JvmServers:
         raise ChildError(f"no server leads within {timeout_s:g} s\n{words}")
 
     async def close(self) -> None:
-        """End every process."""
+        """End all processes."""
         if self._tools is not None:
             await self._tools.end()
         for server in self.servers.values():
@@ -326,10 +328,10 @@ class JvmServers:
 
 
 async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> DescribeQuorumResponsePartition | None:
-    """What one server answers to DescribeQuorum, by our codec; None: it does not answer, or does not lead.
+    """Return a server's reply to DescribeQuorum; None if it does not reply, or does not lead.
 
-    Kafka's own tool goes by what the server that it asks first believes: after the death of a leader it may ask the
-    dead one for minutes.
+    Kafka's tool follows the first server's view of the leader: after a leader's death, the tool may query it
+    for minutes.
     """
     topic = DescribeQuorumRequestTopic(
         topic_name=LOG_TOPIC, partitions=(DescribeQuorumRequestPartition(partition_index=0),)
@@ -349,27 +351,27 @@ async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Des
 
 
 async def has_snapshot(server: KafkaServer) -> None:
-    """Wait until a server has a snapshot of its own. Kafka sends it to a follower without a log, even beside a log."""
+    """Wait until a server has its own snapshot. Kafka sends it to a follower without a log, even if it has the log."""
     first = f"{0:020}-"
-    while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file wakes no task
+    while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file does not wake a task
         await trio.sleep(0.2)
 
 
 def snapshots_taken(server: KafkaServer) -> set[int]:
-    """Of which offsets a server has ever taken snapshots, as it says on its log.
+    """Return the offsets of all snapshots that a server has ever taken, from its log file.
 
-    Its directory tells less: with a short retention a snapshot is deleted when the next one is there.
+    Its directory shows fewer: with a short retention, a snapshot is deleted when the next one exists.
     """
     return _offsets(_TAKEN, server)
 
 
 async def has_downloaded_snapshot(server: KafkaServer, offset: int) -> None:
-    """Wait until a server says that it has fetched the snapshot of an offset, and begins its log there.
+    """Wait until a server has logged that it fetched the snapshot of an offset and begins its log there.
 
-    Raises `AssertionError` if it has fetched another one and not this one.
+    Raise `AssertionError` if it has fetched another snapshot instead.
     """
     while offset not in (found := _offsets(_DOWNLOADED, server)):
-        assert not found, f"{server.name} fetched the snapshots of {sorted(found)}, not that of {offset}"
+        assert not found, f"{server.name} fetched the snapshots of {sorted(found)}, not of {offset}"
         await trio.sleep(POLL_S)
 
 
@@ -385,11 +387,11 @@ SINGLE_BROKER: Final[Settings] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
 }
-"""What one broker alone needs."""
+"""Settings for a single broker."""
 
 
 def meta_properties(directory: Path) -> dict[str, str]:
-    """What meta.properties of a directory says."""
+    """Return the values in meta.properties of a directory."""
     lines = (directory / "meta.properties").read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
@@ -398,7 +400,7 @@ def meta_properties(directory: Path) -> dict[str, str]:
 async def running_jvm_servers(
     directory: Path, *, cluster_id: str | None = None, recorder: Recorder | None = None
 ) -> AsyncIterator[JvmServers]:
-    """No servers yet; whatever is started in the block ends with it."""
+    """Yield an empty cluster; servers started within the block end with it."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     async with trio.open_nursery() as nursery:
         servers = JvmServers(directory, nursery, cluster_id=cluster_id or new_uuid(), recorder=recorder)
@@ -420,7 +422,7 @@ async def running_jvm_quorum(
     recorder: Recorder | None = None,
     options: Sequence[str] = SMALL,
 ) -> AsyncIterator[JvmServers]:
-    """A quorum of controllers with the ids 1, 2, …, formatted and started; it may not have a leader yet."""
+    """Run a quorum of controllers with the ids 1, 2, …, formatted and started; it may not have a leader yet."""
     async with running_jvm_servers(directory, recorder=recorder) as servers:
         for node_id in range(1, count + 1):
             await servers.add(node_id, settings, options=options)

@@ -1,9 +1,10 @@
 """A farm of three processes with Kafka listeners, its log as the control endpoint shows it, and entries to fill it.
 
-    founded without listeners ─▶ stopped ─▶ [kafka] into each file ─▶ started ─▶ killed, started again ─▶ ended
+    created without listeners ─▶ stopped ─▶ [kafka] added to each file ─▶ started ─▶ killed, started again ─▶ ended
 
-The stories know the servers by Raft ids, which a farm assigns at its founding. Hence the first start. A listener tells
-of another when the log has its node's name, which a new farm's leader writes some ten seconds after its founding.
+The stories identify servers by Raft ids, which a farm assigns when it is created; therefore the first start. A listener
+lists another server when the log has its node's name. A new farm's leader writes the names some ten seconds after the
+start.
 """
 
 import re
@@ -38,14 +39,14 @@ ANSWER_S: Final = 5.0
 KNOWN_S: Final = 120.0
 TEXT: Final = "x" * 200
 HIDDEN: Final = re.compile(rb'"kafka(Offset|Producer)"')
-"""Entries that are no records: see `bridge.node.kafka.farm_batches`."""
+"""Entries that are not records: see `bridge.node.kafka.farm_batches`."""
 REQUEST: Final = re.compile(rb'"request":"[^"]*"')
-"""Of two entries with the same one the second is a copy, which is no record either."""
+"""The second of two entries with the same request is a copy, which is not a record either."""
 
 
 @dataclass(slots=True)
 class KafkaFarm:
-    """The farm, where its listeners are, by Raft ids, and a user who may produce if there is to be one."""
+    """The farm, the ports of its listeners by Raft id, and optionally a user who may produce."""
 
     farm: Farm
     ports: dict[int, int]
@@ -53,20 +54,20 @@ class KafkaFarm:
 
     @property
     def addresses(self) -> str:
-        """What a client is told."""
+        """The addresses for a client."""
         return ",".join(f"{LOOPBACK}:{port}" for port in self.ports.values())
 
     def port(self, server: Server) -> int:
-        """Of the listener of one server."""
+        """Return the port of the listener of one server."""
         return self.ports[server.server_id or 0]
 
     @property
     def running(self) -> list[Server]:
-        """The servers whose process lives."""
+        """The servers with a running process."""
         return [server for server in self.farm.servers if server.running]
 
     async def brokers(self, port: int) -> set[int]:
-        """The Raft ids of the nodes whose listeners one listener tells of."""
+        """Return the Raft ids of the nodes that one listener lists."""
         login = None if self.writer is None else kafka.Login(self.writer.name, self.writer.password)
         options = kafka.DialOptions(security=kafka.ClientSecurity(login=login))
         async with kafka.open_connection(LOOPBACK, port, options) as connection:
@@ -74,7 +75,7 @@ class KafkaFarm:
         return {broker.node_id for broker in response.brokers}
 
     async def kill_leader(self) -> Server:
-        """SIGKILL to the leader; returns when others follow a new one."""
+        """Send SIGKILL to the leader; return when the others follow a new one."""
         killed = await self.farm.leader()
         killed.kill()
         others = {server.server_id for server in self.running}
@@ -84,7 +85,7 @@ class KafkaFarm:
         return killed
 
     async def write(self, count: int, prefix: str) -> None:
-        """Have `count` entries committed by the servers that run, whichever those are meanwhile; some may be twice."""
+        """Submit `count` entries to running servers until they are committed; some may be committed twice."""
         entries = iter([f'{{"note":"{prefix} {number}","text":"{TEXT}"}}'.encode() for number in range(count)])
         async with trio.open_nursery() as nursery:
             for at in range(WRITERS):
@@ -102,12 +103,12 @@ class KafkaFarm:
             await trio.sleep(PAUSE_S)
 
     async def address_of_leader_first(self) -> str:
-        """As `addresses`; a client that asks the first one first connects to the leader."""
+        """Return the addresses, the leader's first; a client that uses the first one connects to the leader."""
         first = self.port(await self.farm.leader())
         return ",".join(f"{LOOPBACK}:{port}" for port in (first, *(it for it in self.ports.values() if it != first)))
 
     async def commit_index(self) -> int:
-        """Of the leader."""
+        """Return the commit index of the leader."""
         return max(view.raft.commit_index for _, view in await self.farm.views())
 
     async def until_committed(self, index: int) -> None:
@@ -117,7 +118,7 @@ class KafkaFarm:
         )
 
     async def records(self) -> dict[int, LogEntryView]:
-        """The entries that are records, by offset, as the control endpoint of the leader shows them."""
+        """Return the entries that are records, by offset, as shown by the leader's control endpoint."""
         found: dict[int, LogEntryView] = {}
         requests: set[bytes] = set()
         server = await self.farm.leader()
@@ -138,7 +139,7 @@ class KafkaFarm:
 
 @asynccontextmanager
 async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncIterator[KafkaFarm]:
-    """A farm whose servers all have a listener, with consumer groups, and with a user who may produce if asked."""
+    """Run a farm with a listener on each server, with consumer groups, and with `writes` a user who may produce."""
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         for server in farm.servers:
             await stop(server)
@@ -160,7 +161,7 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
                 found: set[int] = set()
                 while found != ports.keys():
                     await trio.sleep(PAUSE_S)
-                    # On a busy machine a node that has just started may not answer within the time of a connection.
+                    # On a busy machine a node that has just started may not reply within a connection's time limit.
                     with suppress(kafka.KafkaConnectionError):
                         found = await made.brokers(port)
         yield made
@@ -168,7 +169,7 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
 
 @asynccontextmanager
 async def running_tools(directory: Path) -> AsyncIterator[ToolJvm]:
-    """A JVM with Kafka's tools and clients."""
+    """Run a JVM with Kafka's tools and clients."""
     async with trio.open_nursery() as nursery:
         tools = await ToolJvm.start(directory / "tools.log")
         nursery.start_soon(tools.run)
@@ -181,14 +182,14 @@ async def running_tools(directory: Path) -> AsyncIterator[ToolJvm]:
 
 
 async def stop(server: Server) -> None:
-    """SIGTERM, and wait for its end."""
+    """Send SIGTERM, and wait until the process has ended."""
     if server.process is not None:
         server.process.terminate()
         await trio.to_thread.run_sync(server.reap)
 
 
 def _writer(directory: Path) -> tuple[Login, str]:
-    """A user who may submit entries, and the settings that list it."""
+    """Create a user who may submit entries; return the login and the settings that list it."""
     file = directory / "writer.password"
     made = call("keys", "kafka-user", file, "--name", "writer", "--scope", "submit")
     assert made.returncode == 0, made.stderr

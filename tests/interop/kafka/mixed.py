@@ -1,20 +1,20 @@
-"""A quorum of Kafka's controllers and of voters of ours, each a process of its own, under load and under fire.
+"""A quorum of Kafka's controllers and of the product's voters, each a separate process, under load and failures.
 
-    add ─▶ format ─▶ start ─▶ [ load: records to the leader, whichever it is │ watch: high watermark and epoch ] ─▶ logs
+    add ─▶ format ─▶ start ─▶ [ load: records to the current leader │ watch: high watermark and epoch ] ─▶ logs
 
-*Load.* A controller of Kafka's that leads writes a record of its own each `metadata.max.idle.interval.ms`. One of ours
-is sent the same record by Produce. Anything else would end the controllers that only stand by
-(`test_what_controllers_read`), and so would this one as the first of a log: before any other, the log must say the
-version of the metadata, which Kafka's first leader writes by itself. If the first leader is ours, it is sent what one
-of Kafka's wrote (`tests/vectors/kraft.json`). What is acknowledged is kept, and must be in every log at the end.
+*Load.* A controller of Kafka that leads writes a record each `metadata.max.idle.interval.ms`. Our voter, if it leads,
+receives the same record by Produce. Any other record would end the standby controllers (`test_what_controllers_read`).
+So would this record as the first of a log: the log must begin with the version of the metadata, which Kafka's first
+leader writes automatically. If the first leader is ours, it receives a recorded batch of Kafka's leader
+(`tests/vectors/kraft.json`). Acknowledged records are kept, and must be in every log at the end.
 
-*Watch.* The leader tells its high watermark by DescribeQuorum; -1 says that a new leader does not know it yet. Neither
-it nor the epoch may go back. A server of ours watches itself as well (`our_voter`), and so does one of Kafka's: it ends
-at a high watermark that goes back.
+*Watch.* DescribeQuorum reports the leader's high watermark; -1 means that a new leader does not know it yet. Neither
+the high watermark nor the epoch may go back. Our servers also check themselves (`our_voter`). A server of Kafka exits
+if its high watermark goes back.
 
-*Logs.* Of Kafka's servers the segments on disk are read when they are stopped; ours are asked. Both have more than what
-is committed at their ends, so logs are compared up to the high watermark that was known before they ended, when all
-of them had caught up to it: a majority commits without the third.
+*Logs.* The segments of Kafka's servers are read from disk after they have stopped; our servers reply to a query. Both
+have uncommitted entries at their ends. So logs are compared up to the last known high watermark, after all servers had
+caught up to it, because a majority commits without the third.
 """
 
 import json
@@ -67,7 +67,7 @@ JVM_SETTINGS: Final = {"metadata.max.idle.interval.ms": 100}
 LOAD_S: Final = 0.02
 WATCH_S: Final = 0.05
 RECORDS: Final = 3
-"""Of one batch."""
+"""Records per batch."""
 START_S: Final = 60.0
 STOP_S: Final = 20.0
 SERVE: Final = (sys.executable, "-m", "bridge.cli.main", "kraft", "serve")
@@ -76,7 +76,7 @@ OPTIONS: Final = DialOptions(connect_timeout_ms=500, request_timeout_ms=2_000)
 
 
 def first_metadata() -> list[bytes]:
-    """The values of the batch by which a leader of Kafka's begins the metadata, as recorded."""
+    """Return the values of the recorded first batch of metadata written by a leader of Kafka."""
     stories = json.loads(VECTORS.read_text(encoding="utf-8"))["stories"]
     log = bytes.fromhex(stories["static quorum"]["files"][f"{TOPIC_NAME}-0/{0:020}.log"])
     return [record.value or b"" for record in read_batches(log)[1].records]
@@ -84,7 +84,7 @@ def first_metadata() -> list[bytes]:
 
 @dataclass(slots=True)
 class OurServer:
-    """One server of ours."""
+    """One of our servers."""
 
     node_id: int
     port: int
@@ -94,7 +94,7 @@ class OurServer:
 
     @property
     def voter(self) -> Voter:
-        """What others' settings say of it."""
+        """The server as a voter in other servers' settings."""
         return Voter(self.node_id, self.port, self.directory_id)
 
     @property
@@ -104,33 +104,33 @@ class OurServer:
 
     @property
     def log(self) -> Path:
-        """Where what it says goes."""
+        """The file of its output."""
         return self.directory.with_suffix(".log")
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self.child is not None and runs(self.child)
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the leaders said in the course of a story."""
+    """Facts reported by the leaders during a story."""
 
     high_watermark: int = 0
     epoch: int = 0
     leaders: Counter[int] = field(default_factory=Counter)
-    """Epochs that each server led."""
+    """The number of epochs led by each server."""
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     """Values by offset."""
     refused: Counter[str] = field(default_factory=Counter)
 
 
 class MixedQuorum:
-    """Servers of both kinds. `running_mixed_quorum` makes it."""
+    """Servers of both kinds. `running_mixed_quorum` creates it."""
 
     def __init__(self, jvm: JvmServers, *, is_dynamic: bool, settings: Settings, by_command: bool = False) -> None:
-        """With `by_command` our servers are those of `garlicfarm kraft serve`, which answer no questions."""
+        """With `by_command`, our servers run `garlicfarm kraft serve`, which does not reply to queries of stories."""
         self.jvm = jvm
         self.ours: dict[int, OurServer] = {}
         self.seen = Seen()
@@ -138,30 +138,30 @@ class MixedQuorum:
         self._settings = settings
         self._by_command = by_command
         self._has_version = False
-        """Whether the log says the version of the metadata."""
+        """True if the log has the version of the metadata."""
 
     @property
     def node_ids(self) -> list[int]:
-        """Of all servers."""
+        """The ids of all servers."""
         return sorted((*self.jvm.servers, *self.ours))
 
     def is_ours(self, node_id: int) -> bool:
-        """Whether a server is one of ours."""
+        """Return True if a server is ours."""
         return node_id in self.ours
 
     def server(self, node_id: int) -> KafkaServer | OurServer:
-        """Of either kind."""
+        """Return a server of either kind."""
         return self.ours[node_id] if node_id in self.ours else self.jvm.servers[node_id]
 
     def add(self, node_id: int) -> OurServer:
-        """Choose a port for a server of ours."""
+        """Add one of our servers, with an unused port."""
         directory = self.jvm.directory / f"ours-{node_id}"
         server = self.ours[node_id] = OurServer(node_id, listening_ports(1)[0], directory, new_uuid())
         self.jvm.others[node_id] = server.port
         return server
 
     def format(self, server: OurServer, voters: Sequence[Voter]) -> None:
-        """Write the settings and the directory of a server of ours; one that is no voter begins as an observer."""
+        """Write settings and directory of our server; a server outside the voters begins as an observer."""
         lines: dict[str, str | int] = {
             "node.id": server.node_id,
             "log.dirs": str(server.directory),
@@ -203,7 +203,7 @@ class MixedQuorum:
                 await trio.sleep(WATCH_S)
 
     async def kill(self, node_id: int) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
             await self.jvm.kill(server)
@@ -214,14 +214,14 @@ class MixedQuorum:
             await child.end()
 
     def move(self, node_id: int) -> None:
-        """Give a server of ours that does not run another port, which the others are not told."""
+        """Give our stopped server another port, without informing the others."""
         server = self.ours[node_id]
         text, before = server.properties.read_text(encoding="utf-8"), server.voter.address
         server.port = self.jvm.others[node_id] = listening_ports(1)[0]
         server.properties.write_text(text.replace(before, server.voter.address), encoding="utf-8")
 
     async def advertise(self, node_id: int, port: int) -> None:
-        """Restart a server whose settings say that it is found at a port."""
+        """Restart a server with settings that advertise a port."""
         server, name = self.server(node_id), "advertised.listeners"
         where = f"CONTROLLER://{LOOPBACK}:{port}"
         await self.kill(node_id)
@@ -234,7 +234,7 @@ class MixedQuorum:
         await self.start(node_id)
 
     async def recorded(self, node_id: int, port: int) -> None:
-        """Wait until the voters' record says that a voter is at a port."""
+        """Wait until the voters' record has a voter at a port."""
         found: set[int] = set()
         with trio.move_on_after(CAUGHT_UP_S):
             while port not in found:
@@ -246,7 +246,7 @@ class MixedQuorum:
         raise AssertionError(f"the record has voter {node_id} at {found}, not at {port}")
 
     async def wipe(self, node_id: int) -> None:
-        """Take the log from a server that does not run; it keeps its id, and its directory's id."""
+        """Delete the log of a stopped server; the server keeps its id and its directory's id."""
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
             for file in server.metadata_directory.iterdir():
@@ -256,7 +256,7 @@ class MixedQuorum:
         self.format(server, [self.server(each).voter for each in self.node_ids])
 
     async def make_lead(self, node_ids: Collection[int]) -> int:
-        """Have leaders resign until one of these leads, and has committed something; give its id."""
+        """Make leaders resign until one of these servers leads and has committed an entry; return its id."""
         leader, epoch = await self.leader()
         while leader not in node_ids:
             await self.resign(leader)
@@ -265,7 +265,7 @@ class MixedQuorum:
         return leader
 
     async def resign(self, node_id: int) -> None:
-        """Have the leader let another one lead, as an operator does: mostly, it is stopped and started again."""
+        """Make the leader hand over, as an operator does: usually by a restart."""
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
             await self.jvm.stop(server)
@@ -275,38 +275,38 @@ class MixedQuorum:
         elif server.child is not None:
             os.kill(server.child.pid, signal.SIGTERM)
             with trio.fail_after(STOP_S):
-                while server.lives:  # noqa: ASYNC110 - another process's end wakes no task
+                while server.lives:  # noqa: ASYNC110 - the end of another process does not wake a task
                     await trio.sleep(WATCH_S)
             await server.child.end()
         await self.start(node_id)
 
     async def ask(self, node_id: int, question: str) -> dict[str, Any]:
-        """A question to a server of ours."""
+        """Send a query to one of our servers."""
         child = self.ours[node_id].child
         if child is None:
             raise ChildError(f"our server {node_id} does not run")
         return await child.ask(question)
 
     async def leader(self, *, epoch_above: int = -1) -> tuple[int, int]:
-        """Wait for a leader; give its id and epoch."""
+        """Wait for a leader; return its id and epoch."""
         return await self.jvm.leader(epoch_above=epoch_above)
 
     async def progress(self) -> None:
-        """Wait until more is committed than is known now."""
+        """Wait until the high watermark rises."""
         before = self.seen.high_watermark
         with trio.fail_after(CAUGHT_UP_S):
-            while self.seen.high_watermark <= before:  # noqa: ASYNC110 - what another process does wakes no task
+            while self.seen.high_watermark <= before:  # noqa: ASYNC110 - another process does not wake a task
                 await trio.sleep(WATCH_S)
 
     async def caught_up(self, node_id: int) -> None:
-        """Wait until the leader sees that a server holds all that is committed now."""
-        wanted = self.seen.high_watermark
+        """Wait until the leader reports that a server has all currently committed records."""
+        committed_end = self.seen.high_watermark
         with trio.fail_after(CAUGHT_UP_S):
             while True:
                 for port in self._ports():
                     found = await describe_quorum(port)
                     replicas = () if found is None else (*found.current_voters, *found.observers)
-                    if any(row.replica_id == node_id and row.log_end_offset >= wanted for row in replicas):
+                    if any(row.replica_id == node_id and row.log_end_offset >= committed_end for row in replicas):
                         return
                 await trio.sleep(WATCH_S)
 
@@ -315,7 +315,7 @@ class MixedQuorum:
         return [server.port for server in servers if server.lives]
 
     async def watch(self) -> None:
-        """Look at what the leaders say, for ever; raises `AssertionError` if it goes back."""
+        """Query the leaders forever; raise `AssertionError` if a value goes back."""
         while True:
             for port in self._ports():
                 found = await describe_quorum(port)
@@ -326,20 +326,20 @@ class MixedQuorum:
     def _note(self, leader_id: int, epoch: int, high_watermark: int) -> None:
         seen = self.seen
         if epoch < seen.epoch:
-            return  # a leader that does not know yet that it is none
+            return  # a deposed leader that is unaware of its successor
         if epoch > seen.epoch:
             seen.epoch = epoch
             seen.leaders[leader_id] += 1
         if high_watermark >= 0:
             if high_watermark < seen.high_watermark:
                 raise AssertionError(
-                    f"server {leader_id} says in epoch {epoch} that {high_watermark} is committed; "
+                    f"server {leader_id} reports in epoch {epoch} that {high_watermark} is committed; "
                     f"{seen.high_watermark} was"
                 )
             seen.high_watermark = high_watermark
 
     async def load(self) -> None:
-        """Have the leader write, for ever: ours by Produce, Kafka's by itself."""
+        """Keep the leader writing: our servers by Produce; Kafka's write automatically."""
         while True:
             await trio.sleep(LOAD_S)
             if not self.seen.leaders:
@@ -353,7 +353,7 @@ class MixedQuorum:
         async with open_connection(LOOPBACK, port, OPTIONS) as connection:
             while True:
                 values = [NO_OP_RECORD] * RECORDS if self._has_version else first_metadata()
-                # Kafka's controllers end at a batch whose records are of different times.
+                # Kafka's controllers exit at a batch with records of different times.
                 now_ms = int(time.time() * 1000)
                 records = tuple(Record(now_ms, None, value) for value in values)
                 data = encode_batch(RecordBatch(0, -1, records))
@@ -370,9 +370,9 @@ class MixedQuorum:
                 await trio.sleep(LOAD_S)
 
     async def log(self, node_id: int) -> list[Row]:
-        """All records of a server's log; of ours the committed ones. One of Kafka's must be stopped.
+        """Return all records of a stopped Kafka server's log, or the committed records of our server.
 
-        One of a command's must lead: it is asked by our client.
+        A server with `by_command` must lead: our client queries it.
         """
         server = self.server(node_id)
         if isinstance(server, KafkaServer):
@@ -383,13 +383,13 @@ class MixedQuorum:
         found: list[Row] = []
         while True:
             offset = found[-1][0] + 1 if found else 0
-            told = (await self.ask(node_id, f"log {offset}"))["records"]
-            if not told:
+            page = (await self.ask(node_id, f"log {offset}"))["records"]
+            if not page:
                 return found
-            found += [(*row,) for row in told]
+            found += [(*row,) for row in page]
 
     async def equal_logs(self) -> int:
-        """Stop everything, compare all logs record by record up to what is committed; give how far that is."""
+        """Stop all servers, compare all logs record by record up to the committed end; return that end."""
         committed = self.seen.high_watermark
         for node_id in self.node_ids:
             await self.caught_up(node_id)
@@ -426,8 +426,8 @@ class MixedQuorum:
         for node_id in self.ours:
             await self.kill(node_id)
 
-    def told(self) -> str:
-        """How it went, in one line."""
+    def summary(self) -> str:
+        """Return a summary in one line."""
         led = ", ".join(
             f"{'ours' if self.is_ours(node_id) else 'Kafka'} {node_id} {count} times"
             for node_id, count in sorted(self.seen.leaders.items())
@@ -439,7 +439,7 @@ class MixedQuorum:
 
 
 async def listens(port: int) -> bool:
-    """Whether a server listens there."""
+    """Return True if a server listens at the port."""
     with suppress(OSError):
         await (await trio.open_tcp_stream(LOOPBACK, port)).aclose()
         return True
@@ -447,7 +447,7 @@ async def listens(port: int) -> bool:
 
 
 async def committed_records(port: int) -> list[Row]:
-    """The log of the leader that listens there, by our own client."""
+    """Return the log of the leader that listens there, read with our client."""
     found: list[Row] = []
     async for each in QuorumClient([(LOOPBACK, port)]).records(0):
         assert isinstance(each, LogRecord)
@@ -467,7 +467,7 @@ async def running_mixed_quorum(
     our_settings: Settings | None = None,
     by_command: bool = False,
 ) -> AsyncIterator[MixedQuorum]:
-    """Voters with these ids, formatted and started, in any order; under load and watched while the block lasts."""
+    """Run voters with these ids, formatted and started in random order; within the block under load and watched."""
     quorum = MixedQuorum(jvm, is_dynamic=is_dynamic, settings=our_settings or {}, by_command=by_command)
     for node_id in theirs:
         await jvm.add(node_id, {**JVM_SETTINGS, **(jvm_settings or {})})

@@ -1,11 +1,11 @@
-"""Six clients of other makes, each in a process of its own: three in Go, one in Node, two in a Python of their own.
+"""Six other clients, each in a separate process: three in Go, one in Node, two in a separate Python environment.
 
     go/stories CLIENT …            franz-go, Sarama, kafka-go       `make interop-kafka` builds it
     node js/stories.js …           kafkajs                          installed below build/interop-kafka/js
     python/stories.py CLIENT …     aiokafka, kafka-python-ng        in build/interop-kafka/python
 
-All have one command line: `list`, `read`, `time` and `group` (see `go/main.go`). A record is a line of its offset and
-the CRC-32 of its value, so a story compares it with the log without moving the values.
+All have the same command line: `list`, `read`, `time` and `group` (see `go/main.go`). A record is a line with its
+offset and the CRC-32 of its value, so a story compares it with the log without transferring the values.
 """
 
 import json
@@ -33,7 +33,7 @@ STORY_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """One record as a client gave it to its program."""
+    """One record as a client returned it to its program."""
 
     offset: int
     checksum: int
@@ -48,23 +48,23 @@ async def _run(client: str, *arguments: str | int) -> str:
 
 
 async def listed(client: str, addresses: str) -> Mapping[str, Any]:
-    """Topics, groups, settings of the topic, and its end."""
+    """Return topics, groups, settings of the topic, and its end."""
     found: Mapping[str, Any] = json.loads(await _run(client, "list", addresses))
     return found
 
 
 async def read(client: str, addresses: str, topic: str, count: int) -> list[ReadRecord]:
-    """The first `count` records."""
+    """Return the first `count` records."""
     return _records(await _run(client, "read", addresses, topic, count))
 
 
 async def read_since(client: str, addresses: str, topic: str, count: int, since_ms: int) -> list[ReadRecord]:
-    """The first `count` records of this time or a later one."""
+    """Return the first `count` records from this time on."""
     return _records(await _run(client, "time", addresses, topic, count, since_ms))
 
 
 async def read_in_group(client: str, addresses: str, topic: str, count: int, group: str) -> list[ReadRecord]:
-    """`count` records in a group, from where it had stopped."""
+    """Return `count` records in a group, from its committed position on."""
     return _records(await _run(client, "group", addresses, topic, count, group))
 
 

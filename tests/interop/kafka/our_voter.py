@@ -1,15 +1,15 @@
-"""A voter or observer of ours as a process of its own, which a story can kill.
+"""Our voter or observer as a separate process, which a story can kill.
 
     python -m tests.interop.kafka.our_voter server.properties
-    python -m tests.interop.kafka.our_voter server.properties __raft_performance_test 2      beside Kafka's test servers
+    python -m tests.interop.kafka.our_voter server.properties __raft_performance_test 2      with Kafka's test servers
 
-    standard output   {"port": 9093, "directory": "…"} when it serves, then one document for each line of standard input
-    status            role, epoch, leader, what is committed, where the log begins and ends, the voters
+    standard output   {"port": 9093, "directory": "…"} when it serves, then one document per line of standard input
+    status            role, epoch, leader, commit index, start and end of the log, voters
     log 0             the committed records from an offset on, 5,000 at most: [offset, epoch, time, key, value, type]
-    snapshot          takes one; says of which offset
-    resign            a leader lets another one lead
+    snapshot          takes a snapshot; returns its offset
+    resign            makes a leader hand over
 
-It ends when its standard input does, and with an error if its epoch or what it has committed ever goes back.
+It exits when its standard input ends, and with an error if its epoch or commit index ever goes back.
 """
 
 import sys
@@ -35,11 +35,11 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 PIECE_BYTES: Final = 65_536
 WATCH_S: Final = 0.02
 Row = tuple[int, int, int, str | None, str | None, int | None]
-"""Offset, epoch, time in ms, key, value, and of a control record its type."""
+"""Offset, epoch, time in ms, key, value, and for a control record its type."""
 
 
 def rows(data: bytes) -> list[Row]:
-    """The records of whole batches."""
+    """Return the records of complete batches."""
     return [
         (
             offset,
@@ -55,7 +55,7 @@ def rows(data: bytes) -> list[Row]:
 
 
 def status(voter: KraftVoter) -> dict[str, Any]:
-    """How the server stands."""
+    """Return the state of the server."""
     raft, role = voter.server.describe().raft, voter.server.role
     snapshot = raft.snapshot
     return {
@@ -75,14 +75,14 @@ def status(voter: KraftVoter) -> dict[str, Any]:
 
 
 async def log(voter: KraftVoter, offset: int) -> list[Row]:
-    """Committed records from an offset on."""
+    """Return committed records from an offset on."""
     first = max(offset, voter.server.describe().raft.log_start.index) + 1
     entries = await voter.server.read(first, MAX_ENTRIES, MAX_BYTES)
     return rows(batches_of(first, entries))
 
 
 async def answer(voter: KraftVoter, question: str) -> dict[str, Any]:
-    """One document for one line."""
+    """Return one document for one line."""
     command, _, argument = question.partition(" ")
     if command == "status":
         return status(voter)
@@ -98,19 +98,19 @@ async def answer(voter: KraftVoter, question: str) -> dict[str, Any]:
 
 
 async def lines() -> AsyncIterator[str]:
-    """Of the standard input, until it ends."""
-    heard = bytearray()
+    """Yield the lines of standard input until it ends."""
+    received = bytearray()
     async with trio.lowlevel.FdStream(sys.stdin.fileno()) as stream:
         async for data in stream:
-            heard += data
-            while b"\n" in heard:
-                line, _, rest = heard.partition(b"\n")
-                heard = bytearray(rest)
+            received += data
+            while b"\n" in received:
+                line, _, rest = received.partition(b"\n")
+                received = bytearray(rest)
                 yield line.decode().strip()
 
 
 async def watch(voter: KraftVoter) -> None:
-    """What is committed never becomes less, and the epoch never falls."""
+    """Check that the commit index and the epoch never go back."""
     committed, epoch = 0, 0
     while True:
         now = voter.server.commit_index, voter.server.role.term
@@ -121,13 +121,13 @@ async def watch(voter: KraftVoter) -> None:
 
 
 def say(document: dict[str, Any]) -> None:
-    """One line to the standard output."""
+    """Write one line to standard output."""
     sys.stdout.buffer.write(msgspec.json.encode(document) + b"\n")
     sys.stdout.buffer.flush()
 
 
 async def main(properties: Path, topic: Topic | None) -> None:
-    """Serve until the standard input ends. Without a topic the log is the metadata of Kafka's controllers."""
+    """Serve until standard input ends. Without a topic, the log is the metadata of Kafka's controllers."""
     settings = voter_settings(parse_properties(await trio.Path(properties).read_text(encoding="utf-8")))
     options = VoterOptions(
         is_metadata=topic is None,

@@ -1,9 +1,9 @@
-"""The pipeline's two ways to the log, in a process of its own: `python -m tests.interop.kafka.pipeline_reader JOB`.
+"""The pipeline's two ways to read the log, as a process: `python -m tests.interop.kafka.pipeline_reader JOB`.
 
     {"address": …, "node": …, "jars": […]}     the topic by Spark's connector, and the node by the source `farm`
 
 Prints `{"kafka": [row, …], "farm": [row, …], "seconds": {"kafka": …, "farm": …}}` as JSON: the rows in the order of
-their index, all columns as text, and how long each way took, the second time that it was gone.
+their index, all columns as text, and the duration of the second run of each way.
 """
 
 import json
@@ -22,7 +22,7 @@ Way = Callable[[], DataFrame]
 
 
 def read(stream: DataFrame) -> list[dict[str, Any]]:
-    """All rows that a stream has now."""
+    """Return all current rows of a stream."""
     found: list[dict[str, Any]] = []
 
     def take(batch: DataFrame, _: int) -> None:
@@ -35,22 +35,22 @@ def read(stream: DataFrame) -> list[dict[str, Any]]:
 
 
 def both(session: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
-    """The rows by both ways, and the seconds that each took."""
+    """Return the rows of both ways, and their seconds."""
     ways: dict[str, Way] = {
         "kafka": lambda: kafka_stream(session, {SERVERS: job["address"]}),
         "farm": lambda: session.readStream.format("farm").option("node", job["node"]).load(),
     }
-    told: dict[str, Any] = {"seconds": {}}
+    result: dict[str, Any] = {"seconds": {}}
     for _ in range(2):
         for name, way in ways.items():
             began = time.perf_counter()
-            told[name] = read(way())
-            told["seconds"][name] = round(time.perf_counter() - began, 2)
-    return told
+            result[name] = read(way())
+            result["seconds"][name] = round(time.perf_counter() - began, 2)
+    return result
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    spark = open_session("local[1]", [("spark.jars", ",".join(asked["jars"]))])
-    print(json.dumps(both(spark, asked)))
+    job = json.loads(sys.argv[1])
+    spark = open_session("local[1]", [("spark.jars", ",".join(job["jars"]))])
+    print(json.dumps(both(spark, job)))
     spark.stop()

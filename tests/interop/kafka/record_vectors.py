@@ -1,13 +1,13 @@
-"""Records tests/vectors/kraft.json: what Apache Kafka's servers and clients say to one another, and what lies on disk.
+"""Records tests/vectors/kraft.json: frames between Apache Kafka's servers and clients, and files on disk.
 
-    python -m tests.interop.kafka.record_vectors        (`make interop-kafka` brought the jars)
+    python -m tests.interop.kafka.record_vectors        (`make interop-kafka` downloads the jars)
 
-Three stories on loopback, each with a proxy before every server: a static quorum and a dynamic one (election,
-replication, a snapshot fetched by a follower that lost its log, the leader killed and another one stopped; in the
-dynamic one a fourth controller is added as a voter and removed), and a single broker that three stock clients read,
-alone and as a group.
+Three stories on loopback, each with a proxy in front of every server. A static and a dynamic quorum: election,
+replication, a snapshot fetched by a follower without a log, the leader killed and another leader stopped. In the
+dynamic quorum a fourth controller is also added as a voter and removed. The third story is a single broker that three
+stock clients read, alone and as a group.
 
-Of each API and version a few exchanges are kept, of different lengths: a request and its response, without the four
+For each API and version, a few exchanges of different lengths are kept: a request and its response, without the four
 bytes of length before each. Bytes are hexadecimal.
 """
 
@@ -53,7 +53,7 @@ ABOUT: Final = (
 
 
 async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool) -> dict[str, str]:
-    """Elections, replication, a snapshot fetched; in a dynamic quorum a voter added and removed. Gives some files."""
+    """Run elections, replication and a snapshot; in a dynamic quorum also add and remove a voter. Return some files."""
     async with running_jvm_quorum(
         directory, is_dynamic=is_dynamic, settings=OFTEN_SNAPSHOTS, recorder=recorder
     ) as quorum:
@@ -65,7 +65,7 @@ async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool)
         await tools.do("alter-configs", count=3, properties={"bootstrap.controllers": ",".join(addresses)})
         await tools.status(*addresses)
         await quorum.kill(follower)
-        # The leader writes a record each 500 ms by itself; these are soon enough for a snapshot.
+        # The leader writes a record each 500 ms automatically; soon these suffice for a snapshot.
         await has_snapshot(leader)
         for file in follower.metadata_directory.iterdir():
             file.unlink()
@@ -87,13 +87,13 @@ async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool)
 async def change_voters(quorum: JvmServers) -> None:
     """Start a fourth controller as an observer, make it a voter, and remove it."""
     voters = [server.voter for server in quorum.servers.values()]
-    asked = {"bootstrap.controllers": ",".join(voter.address for voter in voters)}
+    properties = {"bootstrap.controllers": ",".join(voter.address for voter in voters)}
     fourth = await quorum.add(4, OFTEN_SNAPSHOTS)
     await quorum.format_dynamic(fourth, voters)
     await quorum.start(fourth)
     await trio.sleep(SETTLE_S)
     tools = await quorum.tools()
-    who: dict[str, Any] = {"id": fourth.node_id, "directory": fourth.directory_id, "properties": asked}
+    who: dict[str, Any] = {"id": fourth.node_id, "directory": fourth.directory_id, "properties": properties}
     endpoint = {"name": "CONTROLLER", "host": LOOPBACK, "port": fourth.port}
     await tools.do("add-voter", endpoints=[endpoint], **who)
     await tools.replication(*(voter.address for voter in voters))
@@ -103,7 +103,7 @@ async def change_voters(quorum: JvmServers) -> None:
 
 
 async def broker_story(directory: Path, recorder: Recorder) -> None:
-    """One broker; values in every compression; Java's, librdkafka's and Python's consumer, alone and as groups."""
+    """Run one broker with values in every compression, and the three consumers, alone and as groups."""
     async with running_jvm_servers(directory, recorder=recorder) as servers:
         broker = await servers.add(1, roles="broker,controller")
         await servers.format_static(broker, [broker.voter])
@@ -125,20 +125,20 @@ async def broker_story(directory: Path, recorder: Recorder) -> None:
             assert found["count"] == count
             entries = await trio.to_thread.run_sync(read_with_librdkafka, address, TOPIC, count, group)
             assert len(entries) == count
-            # kafka-python reads the last three compressions only with packages that this project does without.
+            # kafka-python reads the last three compressions only with packages that this project does not use.
             entries = await trio.to_thread.run_sync(read_with_kafka_python, address, TOPIC, 2 * VALUES, other)
             assert len(entries) == 2 * VALUES
 
 
 def stored_files(server: KafkaServer) -> Iterable[tuple[str, str]]:
-    """The small files of a server's directory: segments, checkpoints, quorum-state, meta.properties."""
+    """Yield the small files of a server's directory: segments, checkpoints, quorum-state, meta.properties."""
     for path in sorted(server.directory.rglob("*")):
         if path.suffix in STORED and path.is_file() and 0 < path.stat().st_size <= MAX_FILE_BYTES:
             yield str(path.relative_to(server.directory)), path.read_bytes().hex()
 
 
 def exchanges(frames: Iterable[RecordedFrame]) -> list[dict[str, Any]]:
-    """Of each API and version that our codec has some requests with their responses, of different shapes."""
+    """Return some exchanges of different shapes for each API and version that our codec has."""
     waiting: dict[tuple[str, int, int], RecordedFrame] = {}
     found: dict[tuple[int, int], dict[tuple[int, int, bytes], dict[str, Any]]] = defaultdict(dict)
     for frame in frames:
@@ -151,28 +151,28 @@ def exchanges(frames: Iterable[RecordedFrame]) -> list[dict[str, Any]]:
 
 
 def shape(request: RecordedFrame, response: RecordedFrame) -> tuple[int, int, bytes]:
-    """What makes an exchange another one than those that are kept already."""
+    """Return the sort key of an exchange: its lengths and its content."""
     lengths = (len(request.frame), len(response.frame))
     if response.api_key != ApiKey.FETCH:
         return *lengths, response.frame[CORRELATION_ID_BYTES:]
-    # Fetch responses differ in their records at least; what else can be told stands in a few fields of the partition.
+    # Fetch responses always differ in their records; the other differences are a few fields of the partition.
     _, message = decode_response(response.api_key, response.api_version, response.frame)
-    told = [
+    differences = [
         (each.error_code, each.current_leader.leader_id, each.diverging_epoch.epoch >= 0, each.snapshot_id.epoch >= 0)
         for topic in message.responses
         for each in topic.partitions
     ]
-    return *lengths, repr(told).encode()
+    return *lengths, repr(differences).encode()
 
 
 def is_ours(frame: RecordedFrame) -> bool:
-    """Whether our codec has this version, and the frame is small enough for a file in this repository."""
+    """Return True if our codec has this version, and the frame is small enough for a file in this repository."""
     lowest, highest = VERSIONS.get(frame.api_key, (0, -1))
     return lowest <= frame.api_version <= highest and len(frame.frame) <= MAX_FRAME_BYTES
 
 
 def spread(api_key: int, by_shape: Mapping[tuple[int, int, bytes], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The shortest, the longest, and some between."""
+    """Return the shortest exchange, the longest, and some between."""
     ordered = [by_shape[each] for each in sorted(by_shape)]
     kept = KEPT_FETCHES if api_key == ApiKey.FETCH else KEPT_EXCHANGES
     if len(ordered) <= kept:
@@ -181,7 +181,7 @@ def spread(api_key: int, by_shape: Mapping[tuple[int, int, bytes], dict[str, Any
 
 
 def document(request: RecordedFrame, response: RecordedFrame) -> dict[str, Any]:
-    """An exchange as the file has it."""
+    """Return an exchange in the form of the file."""
     return {
         "name": ApiKey(request.api_key).name,
         "api": request.api_key,
@@ -192,7 +192,7 @@ def document(request: RecordedFrame, response: RecordedFrame) -> dict[str, Any]:
 
 
 async def record() -> dict[str, Any]:
-    """All three stories."""
+    """Run all three stories; return the recording."""
     with tempfile.TemporaryDirectory() as scratch:
         stories: dict[str, Any] = {}
         for name, is_dynamic in (("static quorum", False), ("dynamic quorum", True)):

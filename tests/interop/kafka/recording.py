@@ -1,15 +1,15 @@
-"""Stands before a Kafka server, passes every byte on, and keeps the frames that went through.
+"""A proxy in front of a Kafka server that forwards all bytes and records the frames.
 
-    clients, peers ──TCP──▶ the advertised port: RecordingProxy ──TCP──▶ the port where the server listens
+    clients, peers ──TCP──▶ the advertised port: RecordingProxy ──TCP──▶ the server's port
                                     │
                                     └─ 4 bytes of length │ frame ─▶ RecordedFrame(API, version, direction, bytes)
 
-A response does not say what it answers, so each connection keeps the requests that are still without one: Kafka answers
-in the order of the requests, and the correlation id confirms it. A request that gets no response (Produce without
-acknowledgement) would break that, and is told as an error rather than recorded wrongly.
+A response does not name its request, so each connection stores the requests without a response: Kafka replies in the
+order of the requests, and the correlation id confirms it. A request without a response (Produce without
+acknowledgement) would break the order; it raises an error instead of a wrong recording.
 
-The proxy also cuts: `cut` ends all connections of a server, and `hold` refuses new ones until `release`, which is a
-partition as the server's peers see it.
+The proxy also cuts connections: `cut` ends all connections of a server, and `hold` refuses new ones until `release`,
+which the server's peers experience as a partition.
 """
 
 import struct
@@ -31,7 +31,7 @@ _REQUEST_HEAD: Final = struct.Struct(">hhi")
 
 @dataclass(frozen=True, slots=True)
 class RecordedFrame:
-    """One request to a server or one response of it, without the four bytes of its length."""
+    """One request to a server or one of its responses, without the four bytes of its length."""
 
     moment_s: float
     server: str
@@ -44,18 +44,18 @@ class RecordedFrame:
 
     @property
     def direction(self) -> str:
-        """The word for it in a file of vectors."""
+        """The word for the direction in a file of vectors."""
         return "request" if self.is_request else "response"
 
 
 class FrameReader:
-    """The frames in one direction of a connection, from its bytes."""
+    """Splits one direction of a connection into frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
-        """Take bytes; give the frames that they complete."""
+        """Add bytes; yield the frames that they complete."""
         self._bytes += data
         while len(self._bytes) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._bytes)
@@ -69,14 +69,14 @@ class FrameReader:
 
 @dataclass(slots=True)
 class _Connection:
-    """The requests of one connection that have no response yet: API, version, correlation id."""
+    """The requests of one connection without a response: API, version, correlation id."""
 
     number: int
     waiting: deque[tuple[int, int, int]] = field(default_factory=deque)
 
 
 class RecordingProxy:
-    """Before one server. `run` serves until it is cancelled."""
+    """A proxy in front of one server. `run` serves until it is canceled."""
 
     def __init__(self, server: str, port: int, target_port: int, frames: deque[RecordedFrame]) -> None:
         self.server = server
@@ -93,7 +93,7 @@ class RecordingProxy:
             scope.cancel()
 
     def hold(self) -> None:
-        """End every connection, and new ones as soon as they come, until `release`."""
+        """End every connection, and each new one immediately, until `release`."""
         self._holding = True
         self.cut()
 
@@ -102,7 +102,7 @@ class RecordingProxy:
         self._holding = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen, and pass on what comes."""
+        """Listen, and forward all bytes."""
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(self._port, host=LOOPBACK)
             task_status.started()
@@ -170,7 +170,7 @@ class RecordingProxy:
 
 
 class Recorder:
-    """The last frames of all servers that `serve` was started for."""
+    """The last frames of all servers with a proxy started by `serve`."""
 
     def __init__(self) -> None:
         self.frames: deque[RecordedFrame] = deque(maxlen=KEPT_FRAMES)
@@ -184,6 +184,6 @@ class Recorder:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Stand before one server until cancelled: listen at `port`, pass on to `target_port`."""
+        """Run a proxy for one server until canceled: listen at `port`, forward to `target_port`."""
         proxy = self.proxies[server] = RecordingProxy(server, port, target_port, self.frames)
         await proxy.run(task_status=task_status)

@@ -1,10 +1,10 @@
-"""Spark's own Kafka source reads a topic, in a process of its own: `python -m tests.interop.kafka.spark_reader JOB`.
+"""Spark's own Kafka source reads a topic, as a process: `python -m tests.interop.kafka.spark_reader JOB`.
 
-    {"address": …, "topic": …, "jars": […]}                     all there is, as a table
-    with "checkpoint": DIRECTORY                                what is new since the last run with that directory
+    {"address": …, "topic": …, "jars": […]}                     the whole topic, as a table
+    with "checkpoint": DIRECTORY                                the new records since the last run with that directory
 
-Prints `[[offset, value, timestamp in ms, headers], …]` as JSON, in the order of offsets. The commands are Spark's
-own: nothing of this project's pipeline is at work.
+Prints `[[offset, value, timestamp in ms, headers], …]` as JSON, in the order of offsets. It uses only Spark's own
+commands, not this project's pipeline.
 """
 
 import json
@@ -16,7 +16,7 @@ from pyspark.sql.functions import col, unix_millis
 
 
 def read(session: SparkSession, job: dict[str, Any]) -> list[list[Any]]:
-    """The records."""
+    """Return the records."""
     options = {
         "kafka.bootstrap.servers": job["address"],
         "subscribe": job["topic"],
@@ -38,7 +38,7 @@ def read(session: SparkSession, job: dict[str, Any]) -> list[list[Any]]:
 
 
 def _rows(records: DataFrame) -> list[list[Any]]:
-    told = records.select("offset", "value", unix_millis(col("timestamp")).alias("ms"), "headers")
+    selected = records.select("offset", "value", unix_millis(col("timestamp")).alias("ms"), "headers")
     return [
         [
             row.offset,
@@ -46,20 +46,20 @@ def _rows(records: DataFrame) -> list[list[Any]]:
             row.ms,
             [[header.key, bytes(header.value).decode()] for header in row.headers],
         ]
-        for row in told.orderBy("offset").collect()
+        for row in selected.orderBy("offset").collect()
     ]
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
+    job = json.loads(sys.argv[1])
     spark = (
         SparkSession.builder.master("local[1]")
-        .config("spark.jars", ",".join(asked["jars"]))
+        .config("spark.jars", ",".join(job["jars"]))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
-    print(json.dumps(read(spark, asked)))
+    print(json.dumps(read(spark, job)))
     spark.stop()

@@ -1,12 +1,12 @@
-"""Three stock consumers as an application uses them: Java's, librdkafka's and kafka-python's.
+"""Three stock consumers, used as in an application: Java's, librdkafka's and kafka-python's.
 
-    read_with_…, read_in_process  ─▶  up to `count` records from the beginning, or from where the group had stopped
+    read_with_…, read_in_process  ─▶  up to `count` records from the beginning, or from the group's committed position
 
-Without a group the consumer is given partition 0, and stores no position. With one it subscribes and commits its
-position, by itself every 5 s and when it gives the partition up, as clients do if nothing else is set.
+Without a group, the consumer reads partition 0 and does not store a position. With a group, it subscribes and commits
+its position automatically, every 5 s and when it loses the partition, which is the default of these clients.
 
-librdkafka and kafka-python run in a process of their own (`python -m tests.interop.kafka.stock_consumers JOB`): they
-have threads, and warn in ways that tests forbid. Java's runs in the JVM of `ToolJvm`.
+librdkafka and kafka-python run in a separate process (`python -m tests.interop.kafka.stock_consumers JOB`): they use
+threads, and emit warnings that fail tests. Java's consumer runs in the JVM of `ToolJvm`.
 """
 
 import json
@@ -28,7 +28,7 @@ POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """One record as a consumer gave it."""
+    """One record as a consumer returned it."""
 
     offset: int
     key: bytes | None
@@ -40,8 +40,8 @@ class ReadEntry:
 def read_with_librdkafka(
     address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> list[ReadEntry]:
-    """Up to `count` entries by confluent-kafka; fewer if the time is over."""
-    # librdkafka wants a group's name even of a consumer that is in none.
+    """Return up to `count` entries read by confluent-kafka; fewer if the time is over."""
+    # librdkafka requires a group name even for a consumer without a group.
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
         "group.id": group or "none",
@@ -77,15 +77,15 @@ def read_with_librdkafka(
 
 
 def as_bytes(value: str | bytes | None) -> bytes | None:
-    """Its type says that a key may be text."""
+    """Return a key or value as bytes; by its type a key may be text."""
     return value.encode() if isinstance(value, str) else value
 
 
 def read_with_kafka_python(
     address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> list[ReadEntry]:
-    """Up to `count` entries by kafka-python; fewer if the time is over."""
-    from kafka import KafkaConsumer  # noqa: PLC0415 - it warns as it is imported, which ends a test
+    """Return up to `count` entries read by kafka-python; fewer if the time is over."""
+    from kafka import KafkaConsumer  # noqa: PLC0415 - its import raises a warning, which fails a test
     from kafka import TopicPartition as PythonTopicPartition  # noqa: PLC0415
 
     consumer = KafkaConsumer(
@@ -114,13 +114,13 @@ def read_with_kafka_python(
 async def read_with_java(
     tools: ToolJvm, address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> list[ReadEntry]:
-    """Up to `count` entries by Java's consumer; fewer if the time is over."""
+    """Return up to `count` entries read by Java's consumer; fewer if the time is over."""
     properties = {"bootstrap.servers": address, "auto.offset.reset": "earliest"}
     if group is not None:
         properties["group.id"] = group
     read: list[ReadEntry] = []
-    asked = {"topic": topic, "count": count, "seconds": int(timeout_s), "properties": properties}
-    async with tools.ask("consume", **asked) as answers:
+    arguments_of_consume = {"topic": topic, "count": count, "seconds": int(timeout_s), "properties": properties}
+    async with tools.ask("consume", **arguments_of_consume) as answers:
         async for answer in answers:
             if "records" not in answer:
                 assert "ok" in answer, answer
@@ -147,7 +147,7 @@ def _text_of(value: bytes | None) -> str | None:
 async def read_in_process(
     client: str, address: str, topic: str, count: int, group: str | None = None, timeout_s: float = TIMEOUT_S
 ) -> list[ReadEntry]:
-    """The same by `librdkafka` or `kafka-python`."""
+    """Return entries read by `librdkafka` or `kafka-python` in a separate process."""
     job = json.dumps([client, address, topic, count, group, timeout_s])
     with trio.fail_after(2 * timeout_s):
         done = await trio.run_process(

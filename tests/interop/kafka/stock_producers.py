@@ -1,9 +1,9 @@
-"""Two stock producers as an application uses them, idempotent, logged in by SCRAM: Java's and librdkafka's.
+"""Two stock producers, used as in an application: Java's and librdkafka's, idempotent, with a SCRAM login.
 
-    produce_with_java, produce_with_librdkafka  ─▶  the offset of each value, as the producer was told
+    produce_with_java, produce_with_librdkafka  ─▶  the acknowledged offset of each value
 
-They send small batches, so that sending goes on for a while and something may happen meanwhile. librdkafka runs in a
-process of its own: `python -m tests.interop.kafka.stock_producers JOB`.
+They send small batches, so that sending takes long enough for failures during it. librdkafka runs in a separate
+process: `python -m tests.interop.kafka.stock_producers JOB`.
 """
 
 import json
@@ -32,7 +32,7 @@ class Login:
 
 
 async def produce_with_java(tools: ToolJvm, address: str, topic: str, values: Sequence[str], login: Login) -> list[int]:
-    """By KafkaProducer."""
+    """Produce with KafkaProducer; return the offsets."""
     properties = {
         "bootstrap.servers": address,
         "security.protocol": "SASL_PLAINTEXT",
@@ -48,7 +48,7 @@ async def produce_with_java(tools: ToolJvm, address: str, topic: str, values: Se
 
 
 async def produce_with_librdkafka(address: str, topic: str, values: Sequence[str], login: Login) -> list[int]:
-    """By confluent-kafka."""
+    """Produce with confluent-kafka; return the offsets."""
     job = json.dumps([address, topic, list(values), asdict(login)])
     with trio.fail_after(TIMEOUT_S):
         done = await trio.run_process(

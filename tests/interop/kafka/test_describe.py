@@ -1,9 +1,9 @@
-"""Story 1: `kafka-metadata-quorum` and `garlicfarm kraft describe` print equal tables, of Kafka's quorum and of ours.
+"""Story 1: `kafka-metadata-quorum` and `garlicfarm kraft describe` print equal tables for Kafka's quorum and ours.
 
     JVM controllers    ◀── kafka-metadata-quorum describe, garlicfarm kraft describe ──▶    garlicfarm kraft serve
 
-What stands still is compared word by word. What moves on between two questions, as the high watermark of a JVM quorum
-and the times, lies between what Kafka's tool says before and after.
+Constant values must be equal. Values that change between two queries, such as the high watermark of a JVM quorum and
+the times, must lie between the values that Kafka's tool prints before and after.
 """
 
 import json
@@ -25,19 +25,19 @@ pytestmark = [
 ]
 
 STORY_S = 180.0
-STILL = ("ClusterId", "LeaderId", "LeaderEpoch", "CurrentVoters", "CurrentObservers")
+CONSTANT = ("ClusterId", "LeaderId", "LeaderEpoch", "CurrentVoters", "CurrentObservers")
 COLUMNS_OF_TIME = ("LastFetchTimestamp", "LastCaughtUpTimestamp")
 
 
 async def ours(*arguments: str, of: str) -> str:
-    """What a command of ours prints about a quorum."""
+    """Return the output of our command about a quorum."""
     result = await trio.to_thread.run_sync(lambda: kraft(*arguments, "--bootstrap-controller", of))
     assert result.exit_code == 0, result.stderr
     return result.stdout
 
 
 def rows_of(printed: str) -> list[dict[str, str]]:
-    """Our table: no cell has a blank in it."""
+    """Parse our table; its cells never contain a blank."""
     head, *rows = [line.split() for line in printed.splitlines()]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -49,7 +49,7 @@ async def equal_tables(tools: ToolJvm, controllers: str) -> None:
     found = fields_of(await ours("describe", of=controllers))
     after = await tools.status(controllers)
     assert list(found) == list(before)
-    assert {name: found[name] for name in STILL} == {name: before[name] for name in STILL}
+    assert {name: found[name] for name in CONSTANT} == {name: before[name] for name in CONSTANT}
     assert int(before["HighWatermark"]) <= int(found["HighWatermark"]) <= int(after["HighWatermark"])
     assert int(found["MaxFollowerLag"]) >= 0
     rows_before = await tools.replication(controllers)
@@ -65,7 +65,7 @@ async def equal_tables(tools: ToolJvm, controllers: str) -> None:
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
-async def test_our_tables_of_kafkas_controllers_are_those_of_kafkas_tool(tmp_path: Path, *, is_dynamic: bool) -> None:
+async def test_describe_prints_same_tables_for_kafka_controllers(tmp_path: Path, *, is_dynamic: bool) -> None:
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, is_dynamic=is_dynamic) as quorum:
             await quorum.leader()
@@ -73,7 +73,7 @@ async def test_our_tables_of_kafkas_controllers_are_those_of_kafkas_tool(tmp_pat
             tools = await quorum.tools()
             await tools.do("alter-configs", count=5, properties={"bootstrap.controllers": controllers})
             await equal_tables(tools, controllers)
-            # The log of Kafka's controllers is read from any place that is committed, by offset and epoch
+            # The log of Kafka's controllers can be read from any committed position, by offset and epoch
             lines = [json.loads(line) for line in (await ours("log", "--json", of=controllers)).splitlines()]
             assert [line["offset"] for line in lines] == list(range(len(lines)))
             assert lines[0]["record"] == "LeaderChange"
@@ -85,7 +85,7 @@ async def test_our_tables_of_kafkas_controllers_are_those_of_kafkas_tool(tmp_pat
 
 @asynccontextmanager
 async def our_quorum(path: Path) -> AsyncIterator[tuple[Files, ToolJvm]]:
-    """Three servers of ours, one of which leads, and Kafka's tools."""
+    """Run three of our servers, including a leader, and Kafka's tools."""
     files = Files(path)
     tools = await ToolJvm.start(path / "tools.log")
     with ExitStack() as stack:
@@ -102,14 +102,14 @@ async def our_quorum(path: Path) -> AsyncIterator[tuple[Files, ToolJvm]]:
                     await tools.end()
 
 
-async def test_kafkas_tool_prints_of_our_quorum_what_our_command_prints(tmp_path: Path) -> None:
+async def test_describe_prints_same_tables_for_our_quorum(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
         async with our_quorum(tmp_path) as (files, tools):
             await ours("describe", "--timeout", "30", of=files.controllers)
             await equal_tables(tools, files.controllers)
 
 
-async def test_our_commands_change_the_voters_of_kafkas_controllers(tmp_path: Path) -> None:
+async def test_kraft_commands_change_voters_of_kafka_controllers(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, is_dynamic=True) as quorum:
             # Given a controller that follows the quorum
@@ -119,7 +119,7 @@ async def test_our_commands_change_the_voters_of_kafkas_controllers(tmp_path: Pa
             fourth = await quorum.add(4)
             await quorum.format_dynamic(fourth, voters)
             await quorum.start(fourth)
-            # When it is added, and one that does not lead is removed
+            # When it is added, and a follower is removed
             newcomer = ("--voter-id", "4", "--voter-directory-id", fourth.directory_id)
             listener = ("--listener", f"CONTROLLER://{fourth.address}")
             assert await ours("add-voter", *newcomer, *listener, of=controllers) == (
@@ -131,6 +131,6 @@ async def test_our_commands_change_the_voters_of_kafkas_controllers(tmp_path: Pa
             leave = ("remove-voter", "--voter-id", str(removed), "--yes")
             assert await ours(*leave, of=controllers) == f"Committed: the voters are {left}.\n"
             assert await ours(*leave, of=controllers) == f"It was so already: the voters are {left}.\n"
-            # Then Kafka's tool says so too
+            # Then Kafka's tool shows the change
             rows = await (await quorum.tools()).replication(controllers)
             assert {row["NodeId"]: row["Status"] for row in rows}[str(removed)] == "Observer"

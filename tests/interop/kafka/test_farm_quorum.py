@@ -1,7 +1,8 @@
-"""Kafka's own quorum tool describes a farm as `garlicfarm status` does.
+"""Kafka's quorum tool describes a farm with the same values as `garlicfarm status`.
 
-The tool asks any of the brokers that it is told, and is led to the leader. That may have heard nothing of a follower
-yet in its term, whose end it tells as -1; so the tool is run until all are known.
+The tool contacts any of the given brokers and is redirected to the leader. The leader may not have received a message
+of a follower in its term yet; it reports the follower's end as -1. So the test repeats the tool until all ends are
+known.
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ TRIES = 5
 UNKNOWN = -1
 
 
-async def test_the_quorum_tool_prints_what_status_says(tmp_path: Path) -> None:
+async def test_quorum_tool_prints_values_of_status(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
         async with running_kafka_farm(tmp_path) as farm, running_tools(tmp_path) as tools:
             for _ in range(TRIES):
@@ -36,18 +37,18 @@ async def test_the_quorum_tool_prints_what_status_says(tmp_path: Path) -> None:
                 if UNKNOWN not in ends:
                     break
             else:
-                pytest.fail(f"the leader has not told all in {TRIES} times")
+                pytest.fail(f"the leader has not reported all ends in {TRIES} tries")
 
 
 async def leaders_view(farm: KafkaFarm) -> FarmView:
-    """What the leader's `garlicfarm status` shows."""
+    """Return the view of the leader's `garlicfarm status`."""
     view = await (await farm.farm.leader()).view()
     assert view is not None
     return view
 
 
 def check_status(status: dict[str, str], before: FarmView, after: FarmView) -> None:
-    """`describe --status`, asked between two looks at the leader: the log grows, and a follower is a bit behind."""
+    """Check `describe --status`, taken between two views of the leader: the log grows, and followers lag a little."""
     assert int(status["LeaderId"]) == after.raft.leader_id
     assert int(status["LeaderEpoch"]) == after.raft.term
     assert 0 < int(status["HighWatermark"]) <= after.raft.commit_index
@@ -58,7 +59,7 @@ def check_status(status: dict[str, str], before: FarmView, after: FarmView) -> N
 
 
 def check_replication(rows: list[dict[str, str]], before: FarmView, after: FarmView) -> list[int]:
-    """`describe --replication`; returns the ends of the logs."""
+    """Check `describe --replication`; return the ends of the logs."""
     assert {int(row["NodeId"]) for row in rows} == {voter.raft_id for voter in after.raft.voters}
     assert [int(row["NodeId"]) for row in rows if row["Status"] == "Leader"] == [after.raft.leader_id]
     ends = {int(row["NodeId"]): int(row["LogEndOffset"]) for row in rows}

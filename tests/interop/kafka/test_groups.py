@@ -1,4 +1,4 @@
-"""Consumers of three makes share one group of a farm, and Kafka's own tool shows and moves what groups have noted."""
+"""Three different consumers share one group of a farm; Kafka's tool shows and moves the committed positions."""
 
 import json
 import os
@@ -31,17 +31,17 @@ WAIT_S = 60.0
 
 
 class Member:
-    """A member in a process of its own, and what it has said."""
+    """A member in a separate process, and its output."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
         self.read: list[int] = []
         self.partitions: int | None = None
-        """How many it has; None between two rounds, and before the first."""
+        """The number of its partitions; None between two rounds, and before the first."""
         self._changed = trio.Event()
 
     async def listen(self) -> None:
-        """Hear what it says, until it ends."""
+        """Read its output until it ends."""
         while True:
             try:
                 line = await self.child.hear(STORY_S)
@@ -58,27 +58,27 @@ class Member:
             self._changed = trio.Event()
 
     async def until_assigned(self, partitions: int) -> None:
-        """Wait until it has so many partitions."""
+        """Wait until it has this number of partitions."""
         with trio.fail_after(WAIT_S):
             while self.partitions != partitions:
                 await self._changed.wait()
 
     async def until_read(self, offset: int) -> None:
-        """Wait until it has read a record at an offset, or behind it."""
+        """Wait until it has read a record at or after an offset."""
         with trio.fail_after(WAIT_S):
             while not self.read or self.read[-1] < offset:
                 await self._changed.wait()
 
 
 async def started(client: str, farm: KafkaFarm, directory: Path) -> Member:
-    """A member that joins the group."""
+    """Start a member that joins the group."""
     job = json.dumps([client, farm.addresses, TOPIC, GROUP])
     command = [sys.executable, "-m", "tests.interop.kafka.group_member", job]
     return Member(await Child.start(client, command, directory / f"{client}.log"))
 
 
-async def test_consumers_of_three_makes_hand_a_partition_on_as_one_leaves_and_one_is_killed(tmp_path: Path) -> None:
-    # Members sort by their ids for the range assignor: Java's, kafka-python's, librdkafka's.
+async def test_partition_moves_when_members_leave_or_are_killed(tmp_path: Path) -> None:
+    # The range assignor sorts members by id: Java's, kafka-python's, librdkafka's.
     java_read: list[ReadEntry] = []
     with trio.fail_after(STORY_S):
         async with (
@@ -96,33 +96,33 @@ async def test_consumers_of_three_makes_hand_a_partition_on_as_one_leaves_and_on
                 await python.until_assigned(1)
                 await librdkafka.until_assigned(0)
 
-                # A third comes and takes over, reads some and leaves
+                # A third one joins, takes the partition, reads some records and leaves
                 java_read += await _read_some_with_java(farm, tools)
                 await python.until_assigned(1)
                 last = max(await farm.records())
                 await python.until_read(last)
 
-                # The reader is killed: after its session another reads on, from what was noted
+                # The reader is killed: after its session timeout another member continues from the committed position
                 os.kill(python.child.pid, signal.SIGKILL)
                 began = trio.current_time()
                 await librdkafka.until_assigned(1)
                 assert trio.current_time() - began > SESSION_MS / 1000 / 2
                 await farm.write(PART, "last")
-                told = sorted(await farm.records())
-                await librdkafka.until_read(told[-1])
+                committed_offsets = sorted(await farm.records())
+                await librdkafka.until_read(committed_offsets[-1])
             finally:
                 nursery.cancel_scope.cancel()
                 for member in (python, librdkafka):
                     await member.child.end()
     offsets = [each.offset for each in java_read]
-    assert set(told) <= set(offsets) | set(python.read) | set(librdkafka.read), "a record was read by none"
+    assert set(committed_offsets) <= set(offsets) | set(python.read) | set(librdkafka.read), "no member read a record"
     by_two = python.read + offsets
-    assert len(by_two) == len(set(by_two)), "what one gave up the other read again"
+    assert len(by_two) == len(set(by_two)), "a record was read twice after an orderly transfer"
     assert librdkafka.read == sorted(set(librdkafka.read))
 
 
 async def _read_some_with_java(farm: KafkaFarm, tools: ToolJvm) -> list[ReadEntry]:
-    """Java's consumer joins, reads new records, and leaves."""
+    """Let Java's consumer join, read new records, and leave."""
     found: list[ReadEntry] = []
     async with trio.open_nursery() as nursery:
 
@@ -138,7 +138,7 @@ async def _read_some_with_java(farm: KafkaFarm, tools: ToolJvm) -> list[ReadEntr
 
 
 def group_tool(listen: str, *arguments: str) -> list[dict[str, str]]:
-    """What kafka-consumer-groups prints: the rows of its table, by the names of the columns."""
+    """Return the output of kafka-consumer-groups: the rows of its table, by column name."""
     command = java("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", listen)
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -147,7 +147,7 @@ def group_tool(listen: str, *arguments: str) -> list[dict[str, str]]:
     return [dict(zip(lines[head], line, strict=False)) for line in lines[head + 1 :] if len(line) > 1]
 
 
-def test_the_group_tool_lists_describes_and_resets_groups(tmp_path: Path) -> None:
+def test_group_tool_lists_describes_and_resets_groups(tmp_path: Path) -> None:
     farm, listen = lone_farm(tmp_path, "groups = true\n")
     with farm:
         (node,) = farm.nodes
@@ -167,11 +167,11 @@ def test_the_group_tool_lists_describes_and_resets_groups(tmp_path: Path) -> Non
 
         [reset] = group_tool(listen, "--reset-offsets", *place, "--to-earliest", "--execute")
         assert reset["NEW-OFFSET"] == "0"
-        assert read_by_process(listen, 10) == read, "the group reads from where it was put"
+        assert read_by_process(listen, 10) == read, "the group reads from the reset position"
 
 
 def read_by_process(listen: str, count: int) -> list[int]:
-    """The offsets that librdkafka reads in the group."""
+    """Return the offsets that librdkafka reads in the group."""
     job = json.dumps(["librdkafka", listen, TOPIC, count, GROUP])
     command = [sys.executable, "-m", "tests.interop.kafka.stock_consumers", job]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * WAIT_S, check=False)

@@ -1,7 +1,7 @@
-"""docs/how-to/read-the-log-with-kafka.md does what it says: its settings, commands and programs run against a node.
+"""The settings, commands and programs of docs/how-to/read-the-log-with-kafka.md work on a node.
 
-Each is skipped where its tool is not at hand. Of the document only addresses, names of hosts and the place of Connect's
-jar are changed. What is read is compared with what the node's control endpoint shows.
+Each test is skipped if its tool is not installed. Only the document's addresses, host names and the path of Connect's
+jar are replaced. The records read are compared with the node's control endpoint.
 """
 
 import json
@@ -36,25 +36,25 @@ CONNECT_JAR = "/opt/kafka/libs/connect-file-4.1.2.jar"
 NOTES = 50
 BIN = Path(sys.executable).parent
 FIRST_WITH_SCRAM = (2, 6, 1)
-"""Of librdkafka: releases before it send a nonce twice, and are refused."""
+"""Versions of librdkafka before this one send a nonce twice, and are refused."""
 OPTION = re.compile(r"-X ([a-z.]+)=(\S+)")
 
 
 def blocks(language: str) -> list[str]:
-    """The blocks of the document in a language."""
+    """Return the document's blocks in a language."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def block(language: str, part: str) -> str:
-    """The one block that has this part."""
+    """Return the only block that contains this text."""
     (found,) = [each for each in blocks(language) if part in each]
     return found
 
 
 @contextmanager
 def node_with(directory: Path, settings: str) -> Iterator[tuple[Node, str]]:
-    """A node with a listener and some notes in its log, and the address of the listener."""
+    """Run a node with a listener and some notes in its log; yield it and the address of the listener."""
     assert f'[kafka]\nlisten = "{ADDRESS}"\n' in blocks("toml")
     farm, listen = lone_farm(directory, settings)
     with farm:
@@ -68,20 +68,20 @@ def node_with(directory: Path, settings: str) -> Iterator[tuple[Node, str]]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """As the document begins: nothing but an address."""
+    """Run a node with the document's first settings: only an address."""
     with node_with(tmp_path_factory.mktemp("plain"), "") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def with_groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """With consumer groups, and nodes that are not there."""
+    """Run a node with consumer groups and two unreachable peers."""
     with node_with(tmp_path_factory.mktemp("groups"), block("toml", "groups = true")) as found:
         yield found
 
 
 def shell(commands: str, directory: Path) -> str:
-    """What commands print."""
+    """Return the output of commands."""
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["/bin/bash", "-ec", commands],
@@ -97,23 +97,23 @@ def shell(commands: str, directory: Path) -> str:
 
 
 def shown(entries: dict[int, LogEntryView]) -> dict[int, str]:
-    """Entries as text, by offset."""
+    """Return entries as text, by offset."""
     return {offset: entry.data.decode() for offset, entry in entries.items()}
 
 
 @needs_kcat
-def test_kcat_shows_the_topic_and_prints_the_log(plain: tuple[Node, str], tmp_path: Path) -> None:
+def test_kcat_prints_topic_and_log(plain: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = plain
-    told = shown(records(node))
+    expected = shown(records(node))
     topics, log = (each.replace(ADDRESS, listen) for each in blocks("sh")[:2])
     assert 'topic "farm-log" with 1 partitions' in shell(topics, tmp_path)
     lines = [line.split(" ", 2) for line in shell(log, tmp_path).splitlines()]
-    assert {int(offset): value for offset, _, value in lines}.items() >= told.items()
+    assert {int(offset): value for offset, _, value in lines}.items() >= expected.items()
     assert {key for _, key, _ in lines} >= {"report/1", "clock/1", "admission", "foreign"}
 
 
 @needs_readers
-def test_the_program_for_spark_writes_what_is_new(plain: tuple[Node, str], tmp_path: Path) -> None:
+def test_spark_program_writes_new_entries(plain: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = plain
     (program,) = blocks("python")
     (tmp_path / "entries.py").write_text(program.replace(ADDRESS, listen))
@@ -125,7 +125,7 @@ def test_the_program_for_spark_writes_what_is_new(plain: tuple[Node, str], tmp_p
     before: dict[int, str] = {}
     for note in ("before the first run", "between two runs"):
         node.submit({"note": note})
-        told = shown(records(node))
+        expected = shown(records(node))
         done = subprocess.run(
             [sys.executable, "entries.py"],
             cwd=tmp_path,
@@ -140,13 +140,13 @@ def test_the_program_for_spark_writes_what_is_new(plain: tuple[Node, str], tmp_p
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         found = {row["offset"]: row["value"] for row in rows}
         assert len(rows) == len(found)
-        assert found.items() >= told.items()
+        assert found.items() >= expected.items()
         assert found.items() > before.items()
         before = found
 
 
 @needs_kcat
-def test_a_group_goes_on_where_it_has_stopped(with_groups: tuple[Node, str], tmp_path: Path) -> None:
+def test_group_continues_at_committed_position(with_groups: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = with_groups
     command = block("sh", "-G readers").replace(ADDRESS, listen)
     lines = [line.split() for _ in range(2) for line in shell(command, tmp_path).splitlines()]
@@ -154,9 +154,9 @@ def test_a_group_goes_on_where_it_has_stopped(with_groups: tuple[Node, str], tmp
 
 
 @needs_readers
-def test_the_file_sink_of_connect_writes_the_log(with_groups: tuple[Node, str], tmp_path: Path) -> None:
+def test_connect_file_sink_writes_log(with_groups: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = with_groups
-    told = [entry.data.decode() for entry in records(node).values()]
+    expected = [entry.data.decode() for entry in records(node).values()]
     (jar,) = READERS.glob("connect-file-*.jar")
     worker, sink = blocks("properties")
     changed = {ADDRESS: listen, CONNECT_JAR: str(jar), "127.0.0.1:8083": f"127.0.0.1:{listening_ports(1)[0]}"}
@@ -178,7 +178,7 @@ def test_the_file_sink_of_connect_writes_the_log(with_groups: tuple[Node, str], 
         )
     try:
         wait_until(
-            lambda: file.exists() and len(file.read_text().splitlines()) >= len(told),
+            lambda: file.exists() and len(file.read_text().splitlines()) >= len(expected),
             BOUND_S,
             "Connect writes the log",
             lambda: (tmp_path / "connect.log").read_text()[-3_000:],
@@ -186,20 +186,20 @@ def test_the_file_sink_of_connect_writes_the_log(with_groups: tuple[Node, str], 
     finally:
         process.terminate()
         process.wait(BOUND_S)
-    assert file.read_text().splitlines()[: len(told)] == told
+    assert file.read_text().splitlines()[: len(expected)] == expected
 
 
 def kcat_has_scram() -> bool:
-    """Whether the kcat of this machine has a librdkafka that logs in by SCRAM."""
+    """Return True if this machine's kcat has a librdkafka with a working SCRAM login."""
     if shutil.which("kcat") is None:
         return False
-    told = subprocess.run(["/usr/bin/env", "kcat", "-V"], capture_output=True, text=True, check=False)
-    found = re.search(r"librdkafka ([0-9.]+)", told.stdout + told.stderr)
+    version = subprocess.run(["/usr/bin/env", "kcat", "-V"], capture_output=True, text=True, check=False)
+    found = re.search(r"librdkafka ([0-9.]+)", version.stdout + version.stderr)
     return found is not None and tuple(map(int, found[1].split("."))) >= FIRST_WITH_SCRAM
 
 
 def settings_of(command: str, listen: str, directory: Path) -> dict[str, str]:
-    """What a command gives to librdkafka, as settings of another program that uses it."""
+    """Return the librdkafka settings of a command line, for another program."""
     options = dict(OPTION.findall(command)) | {"bootstrap.servers": listen}
     assert options["sasl.password"] == '"$(cat'
     options["sasl.password"] = (directory / "collector.password").read_text().strip()
@@ -208,7 +208,7 @@ def settings_of(command: str, listen: str, directory: Path) -> dict[str, str]:
     return options
 
 
-def test_a_user_has_an_entry_committed_once_it_is_listed(tmp_path: Path) -> None:
+def test_listed_user_can_submit_entry(tmp_path: Path) -> None:
     shell(block("sh", "keys kafka-user"), tmp_path)
     settings = block("toml", "write = true")
     name = 'users = "kafka-users"'
@@ -227,7 +227,7 @@ def test_a_user_has_an_entry_committed_once_it_is_listed(tmp_path: Path) -> None
         assert entry.data.startswith(b'{"request":"kafka:')
 
 
-def test_over_tls_a_listed_user_is_answered(tmp_path: Path) -> None:
+def test_listed_user_can_read_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     (tmp_path / "authority.pem").write_bytes(authority.file.read_bytes())
     certificate = authority.certificate("127.0.0.1").path
@@ -243,7 +243,7 @@ def test_over_tls_a_listed_user_is_answered(tmp_path: Path) -> None:
         assert len(admin.list_topics(timeout=BOUND_S).topics[TOPIC].partitions) == 1
 
 
-def test_our_command_describes_the_farm(plain: tuple[Node, str], tmp_path: Path) -> None:
+def test_kraft_describe_shows_farm(plain: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = plain
     printed = shell(block("sh", "kraft describe").replace(ADDRESS, listen), tmp_path)
     assert f"ClusterId:              {node.view().farm.cluster_id}\n" in printed

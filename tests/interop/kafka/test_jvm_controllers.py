@@ -1,6 +1,6 @@
-"""Three controllers of Apache Kafka alone: what the other stories of this folder take for granted of the harness.
+"""Three controllers of Apache Kafka alone: the behavior of the harness that the other stories rely on.
 
-`make interop-kafka` brings Kafka and tells these stories.
+`make interop-kafka` downloads Kafka and runs these stories.
 """
 
 from collections import Counter
@@ -24,18 +24,16 @@ WRITES = 20
 
 
 async def written(quorum: JvmServers, count: int) -> None:
-    """Have the leader commit some records, by Kafka's admin client."""
+    """Commit some records with Kafka's admin client."""
     tools = await quorum.tools()
     addresses = ",".join(server.address for server in quorum.servers.values() if server.lives)
     await tools.do("alter-configs", count=count, properties={"bootstrap.controllers": addresses})
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
-async def test_kafkas_controllers_elect_another_leader_when_theirs_is_killed(
-    tmp_path: Path, *, is_dynamic: bool
-) -> None:
+async def test_kafka_controllers_replace_killed_leader(tmp_path: Path, *, is_dynamic: bool) -> None:
     with trio.fail_after(STORY_S):
-        # Given three controllers that have committed something
+        # Given three controllers that have committed some records
         async with running_jvm_quorum(tmp_path, is_dynamic=is_dynamic) as quorum:
             leader_id, epoch = await quorum.leader()
             await written(quorum, WRITES)
@@ -46,7 +44,7 @@ async def test_kafkas_controllers_elect_another_leader_when_theirs_is_killed(
             print(
                 f"\n{'dynamic' if is_dynamic else 'static'}: another leader after {trio.current_time() - began:.2f} s"
             )
-            # Then another one leads, commits, and the killed one follows it when it is there again
+            # Then another one leads and commits, and the restarted former leader follows it
             assert new_id != leader_id
             assert new_epoch > epoch
             await written(quorum, WRITES)
@@ -65,7 +63,7 @@ async def is_caught_up(quorum: JvmServers, node_id: int) -> None:
         await trio.sleep(0.1)
 
 
-async def test_the_recorder_sees_an_election_and_replication(tmp_path: Path) -> None:
+async def test_recorder_records_election_and_replication(tmp_path: Path) -> None:
     recorder = Recorder()
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, recorder=recorder) as quorum:

@@ -1,10 +1,9 @@
-"""Our record batches and librdkafka's, with every compression, in both directions over loopback.
+"""Record batches of the product and of librdkafka, with every compression, in both directions over loopback.
 
     librdkafka's producer ─▶ our listener ─▶ decode_batch          encode_batch ─▶ our listener ─▶ librdkafka's consumer
 
-librdkafka has a writer, a reader and four compressions of its own, in C; LZ4 it uses with servers that have groups
-alone. kafka-python and kio, which `make test` has, are two more for batches that are not compressed
-(`tests/wire/test_kraft_records.py`).
+librdkafka has its own writer, reader and four compressions in C; it uses LZ4 only with servers that support groups. For
+uncompressed batches, `make test` compares with kafka-python and kio (`tests/wire/test_kraft_records.py`).
 """
 
 from functools import partial
@@ -29,13 +28,13 @@ from tests.interop.kafka.stock_consumers import read_with_librdkafka
 from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
 
 pytestmark = pytest.mark.interop
-PATIENCE_S = 60
+TIMEOUT_S = 60
 RECORDS = 500
 WORDS = tuple(Record(1_000 + at, b"k%d" % at, b"garlic" * (at % 9), (("h", b"%d" % at),)) for at in range(RECORDS))
 
 
 class KeepingTopic(MemoryTopic):
-    """Keeps the batches of producers as they were decoded."""
+    """Keeps the decoded batches of producers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,13 +42,13 @@ class KeepingTopic(MemoryTopic):
         self.offsets = MemoryOffsets()
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """Keep it."""
+        """Keep the batch, and append it."""
         self.kept.append(batch)
         return await super().append(batch, principal)
 
 
 def produce(address: str, compression: str) -> None:
-    """All of `WORDS` by librdkafka; raises if one is not acknowledged."""
+    """Send all of `WORDS` with librdkafka; raise if a record is not acknowledged."""
     errors: list[object] = []
     producer = Producer({"bootstrap.servers": address, "compression.type": compression, "linger.ms": 50})
     for record in WORDS:
@@ -67,10 +66,10 @@ def produce(address: str, compression: str) -> None:
 
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda each: each.name.lower())
-async def test_we_read_what_librdkafka_writes(compression: Compression) -> None:
+async def test_batch_of_librdkafka_decodes(compression: Compression) -> None:
     topic = KeepingTopic()
     services: list[Service] = [ConsumerService(topic), ProduceService(topic), GroupService(topic)]
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with open_listener(services, ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             name = compression.name.lower()
@@ -80,13 +79,13 @@ async def test_we_read_what_librdkafka_writes(compression: Compression) -> None:
 
 
 @pytest.mark.parametrize("compression", Compression, ids=lambda each: each.name.lower())
-async def test_librdkafka_reads_what_we_write(compression: Compression) -> None:
+async def test_librdkafka_reads_encoded_batch(compression: Compression) -> None:
     topic = MemoryTopic()
     for at in range(0, RECORDS, 50):
         batch = RecordBatch(at, EPOCH, WORDS[at : at + 50], compression=compression)
         topic.batches.append((at, at + 50, encode_batch(batch)))
         topic.end = at + 50
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             read = await trio.to_thread.run_sync(

@@ -1,12 +1,13 @@
-"""A group of librdkafka's whose consumer closes before it has read all that it has fetched goes on where it stopped.
+"""A librdkafka consumer that closes before it has read all fetched records resumes at the correct position.
 
     fetched ahead:  record record record CONTROL record …     read: the first one; closed ─▶ committed: the second
 
-As librdkafka closes, it drops what it has fetched ahead; but on the way a control record moves the position behind it,
-and that is committed (librdkafka 2.16; https://github.com/confluentinc/librdkafka/issues/3400). Beside a topic with
-control records of version 0, 2 of 8 closes by `consume` of many and 1 of 8 by `poll` of one committed some 2,000
-records that were not read, and 6 of 10 of kcat's; with a broker of Kafka 4.1.2, where transactions leave control
-records, 9 of 15 did. None did without control records. So those of a farm have a version that librdkafka passes over.
+When librdkafka closes, it drops the records that it fetched ahead. But a control record among them moves the position
+past them, and that position is committed (librdkafka 2.16; https://github.com/confluentinc/librdkafka/issues/3400). On
+a topic with control records of version 0, 2 of 8 closes after `consume` of many, 1 of 8 after `poll` of one, and 6 of
+10 with kcat committed some 2,000 unread records. On a broker of Kafka 4.1.2, where transactions leave control records,
+it was 9 of 15; without control records it never happened. So the control records of a farm have a version that
+librdkafka skips.
 """
 
 from functools import partial
@@ -30,18 +31,18 @@ from consensus.protocols.kafka.wire.records import Record
 from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
 
 pytestmark = pytest.mark.interop
-PATIENCE_S = 120
+TIMEOUT_S = 120
 TOPIC = "farm"
 CLOSES = 10
 BATCHES = 100
 RECORDS = 50
-"""Of a batch; every tenth one is a single control record."""
+"""Records per batch; every tenth batch is a single control record."""
 CONTROL = Record(1_000, CONTROL_KEY, b"")
 PART = 2_500
 
 
 def mixed_topic() -> MemoryTopic:
-    """Records and control records."""
+    """Return a topic with records and control records."""
     topic = MemoryTopic()
 
     for number in range(BATCHES):
@@ -55,7 +56,7 @@ def mixed_topic() -> MemoryTopic:
 
 
 def last_read(address: str, group: str, at_once: int) -> int:
-    """Read a part, and close; gives the offset of the last one."""
+    """Read some records and close; return the offset of the last one."""
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
         "group.id": group,
@@ -73,11 +74,11 @@ def last_read(address: str, group: str, at_once: int) -> int:
 
 
 @pytest.mark.parametrize("at_once", [1, PART], ids=["one at a time", "many at a time"])
-async def test_what_was_fetched_and_not_read_is_not_committed_by_a_close(at_once: int) -> None:
+async def test_close_does_not_commit_unread_records(at_once: int) -> None:
     topic, offsets = mixed_topic(), MemoryOffsets()
     topic.offsets = offsets
     services: list[Service] = [ConsumerService(topic), ProduceService(topic), GroupService(topic)]
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with open_listener(services, ListenerOptions()) as listener:
             topic.is_served_at(listener.port)
             for number in range(CLOSES):

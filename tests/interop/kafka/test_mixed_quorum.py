@@ -1,7 +1,7 @@
-"""Voters of ours beside Kafka's own controllers in one quorum: either leads, follows, and comes back after a crash.
+"""The product's voters and Kafka's controllers in one quorum: both kinds lead, follow, and return after a crash.
 
-Two mixtures, one of Kafka's beside two of ours, and one of ours beside two of Kafka's, each with voters that stand in
-the settings (static) and voters that stand in the log (dynamic). `make interop-kafka` brings Kafka.
+Two mixtures: one controller of Kafka with two of our voters, and two with one. Each runs with voters in the
+settings (static) and voters in the log (dynamic). `make interop-kafka` downloads Kafka.
 """
 
 from pathlib import Path
@@ -39,10 +39,10 @@ QUORUMS: Final = pytest.mark.parametrize("is_dynamic", [False, True], ids=["stat
 
 @QUORUMS
 @MIXTURES
-async def test_each_leads_the_others_in_turn(
+async def test_leadership_moves_between_both_kinds(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...], *, is_dynamic: bool
 ) -> None:
-    """A leader that resigns says so by EndQuorumEpoch; the next one announces itself by BeginQuorumEpoch."""
+    """A resigning leader sends EndQuorumEpoch; the next one sends BeginQuorumEpoch."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -50,16 +50,16 @@ async def test_each_leads_the_others_in_turn(
         ):
             await both_have_led(quorum)
             await quorum.progress()
-            print(f"\n{quorum.told()}")
+            print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
 
 
 @QUORUMS
 @MIXTURES
-async def test_nothing_is_lost_when_each_is_killed_in_turn(
+async def test_committed_records_survive_kills_in_turn(
     tmp_path: Path, ours: tuple[int, ...], theirs: tuple[int, ...], *, is_dynamic: bool
 ) -> None:
-    """SIGKILL, twenty times; the other two go on, and the killed one comes back and has all that was committed."""
+    """Twenty times SIGKILL: the other two continue, and the restarted server gets all committed records."""
     with trio.fail_after(KILL_STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -78,13 +78,13 @@ async def test_nothing_is_lost_when_each_is_killed_in_turn(
                 await quorum.caught_up(node_id)
             took_s = trio.current_time() - began
             await both_have_led(quorum)
-            print(f"\n{KILLS} killed in {took_s:.0f} s, {killed_leaders} of them leaders; {quorum.told()}")
+            print(f"\n{KILLS} killed in {took_s:.0f} s, {killed_leaders} of them leaders; {quorum.summary()}")
             await quorum.equal_logs()
 
 
 @QUORUMS
-async def test_our_command_serves_beside_kafkas_controllers(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """`garlicfarm kraft serve --kafka-metadata`, killed and stopped as its operator may."""
+async def test_kraft_serve_joins_kafka_controllers(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """`garlicfarm kraft serve --kafka-metadata` is killed, and stopped as an operator does."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -98,13 +98,13 @@ async def test_our_command_serves_beside_kafkas_controllers(tmp_path: Path, *, i
                 await quorum.start(node_id)
                 await quorum.caught_up(node_id)
             await quorum.make_lead([1])
-            print(f"\n{quorum.told()}")
+            print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
 
 
 @QUORUMS
-async def test_a_controller_of_kafkas_fetches_a_snapshot_of_ours(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """And reads it: it ends at one that it cannot."""
+async def test_kafka_controller_fetches_our_snapshot(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """The controller must also read it: it exits at an unreadable snapshot."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -121,15 +121,16 @@ async def test_a_controller_of_kafkas_fetches_a_snapshot_of_ours(tmp_path: Path,
             await has_downloaded_snapshot(jvm.servers[3], taken)
             await quorum.caught_up(3)
             await quorum.make_lead([3])
-            print(f"\nKafka's has our snapshot of {taken}; {quorum.told()}")
+            print(f"\nKafka's has our snapshot of {taken}; {quorum.summary()}")
             await quorum.equal_logs()
 
 
 @QUORUMS
-async def test_ours_fetches_a_snapshot_of_kafkas_and_hands_it_on(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """Ours keeps the records of Kafka's image; a snapshot that it takes itself later begins with them.
+async def test_our_voter_fetches_kafka_snapshot_and_sends_its_own(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """Our voter keeps the records of Kafka's image; its own later snapshot begins with them.
 
-    What Kafka's have taken and fetched, their own logs tell: with a retention as short as this they soon delete it.
+    The snapshots taken and fetched by Kafka's servers are read from their log files: with this short retention, the
+    snapshot files are soon deleted.
     """
     with trio.fail_after(STORY_S):
         async with (
@@ -161,12 +162,12 @@ async def test_ours_fetches_a_snapshot_of_kafkas_and_hands_it_on(tmp_path: Path,
             await has_downloaded_snapshot(jvm.servers[other], taken)
             await quorum.caught_up(other)
             await quorum.make_lead([other])
-            print(f"\nours has Kafka's snapshot of {fetched}, Kafka's has our snapshot of {taken}; {quorum.told()}")
+            print(f"\nours has Kafka's snapshot of {fetched}, Kafka's has our snapshot of {taken}; {quorum.summary()}")
             await quorum.equal_logs()
 
 
-async def test_a_controller_that_stands_by_lives_without_being_registered(tmp_path: Path) -> None:
-    """It tells the leader of itself until one of Kafka's leads; ours takes its time to answer that it is none."""
+async def test_standby_controller_survives_without_registration(tmp_path: Path) -> None:
+    """The controller tries to register until a controller of Kafka leads; our voter, as leader, delays its refusal."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -190,7 +191,7 @@ async def test_a_controller_that_stands_by_lives_without_being_registered(tmp_pa
     [((1, 2), 3, (1, 2)), ((1, 2), 2, (3,)), ((1,), 1, (2, 3)), ((1,), 2, (3,))],
     ids=["theirs-under-ours", "one-of-two-under-theirs", "ours-under-theirs", "theirs-under-theirs"],
 )
-async def test_two_elect_beside_a_wrong_address(
+async def test_election_succeeds_despite_wrong_address(
     tmp_path: Path, ours: tuple[int, ...], wrong: int, leaders: tuple[int, ...]
 ) -> None:
     """A follower is restarted with a wrong advertised.listeners, and then the leader is killed."""
@@ -212,7 +213,7 @@ async def test_two_elect_beside_a_wrong_address(
             await quorum.kill(leader)
             began = trio.current_time()
             await quorum.progress()
-            print(f"\nafter {trio.current_time() - began:.1f} s, {quorum.told()}")
+            print(f"\nafter {trio.current_time() - began:.1f} s, {quorum.summary()}")
             await quorum.advertise(wrong, right)
             await quorum.recorded(wrong, right)
             await quorum.start(leader)
@@ -220,12 +221,12 @@ async def test_two_elect_beside_a_wrong_address(
 
 
 def tries(server: KafkaServer) -> int:
-    """How often a controller looked for the active one, to be registered by it."""
+    """Return how often a controller tried to register at the active one."""
     return server.log.read_text(encoding="utf-8").count("Recorded new KRaft controller")
 
 
 async def both_have_led(quorum: MixedQuorum) -> None:
-    """Have leaders resign until a server of either kind has led, and committed something."""
+    """Make leaders resign until a server of either kind has led and committed a record."""
     epoch = -1
     while True:
         leader, epoch = await quorum.leader(epoch_above=epoch)

@@ -1,6 +1,6 @@
-"""Kafka's quorum tool and admin client on quorums of ours, and servers that join a quorum of the other kind.
+"""Kafka's quorum tool and admin client on our quorums, and servers that join a quorum of the other kind.
 
-`make interop-kafka` brings Kafka.
+`make interop-kafka` downloads Kafka.
 """
 
 from pathlib import Path
@@ -29,13 +29,13 @@ QUORUMS: Final = pytest.mark.parametrize("is_dynamic", [False, True], ids=["stat
 
 
 def admin(quorum: MixedQuorum) -> dict[str, Any]:
-    """What Kafka's admin client needs to know of a quorum."""
+    """Return the properties of Kafka's admin client for a quorum."""
     addresses = ",".join(quorum.server(node_id).voter.address for node_id in VOTERS)
     return {"bootstrap.controllers": addresses}
 
 
 async def add_voter(quorum: MixedQuorum, node_id: int) -> None:
-    """By Kafka's admin client."""
+    """Add a voter with Kafka's admin client."""
     server = quorum.server(node_id)
     endpoint = {"name": "CONTROLLER", "host": LOOPBACK, "port": server.port}
     who: dict[str, Any] = {"id": node_id, "directory": server.directory_id, "properties": admin(quorum)}
@@ -43,21 +43,21 @@ async def add_voter(quorum: MixedQuorum, node_id: int) -> None:
 
 
 async def remove_voter(quorum: MixedQuorum, node_id: int) -> None:
-    """By Kafka's admin client."""
+    """Remove a voter with Kafka's admin client."""
     who: dict[str, Any] = {"id": node_id, "directory": quorum.server(node_id).directory_id, "properties": admin(quorum)}
     await (await quorum.jvm.tools()).do("remove-voter", **who)
 
 
 async def voters(quorum: MixedQuorum) -> set[int]:
-    """Who votes, by Kafka's quorum tool."""
+    """Return the ids of the voters, from Kafka's quorum tool."""
     address = quorum.server((await quorum.leader())[0]).voter.address
     rows = await (await quorum.jvm.tools()).replication(address)
     return {int(row["NodeId"]) for row in rows if row["Status"] in ("Leader", "Follower")}
 
 
 @QUORUMS
-async def test_the_quorum_tool_tells_of_our_quorum_what_it_says_itself(tmp_path: Path, *, is_dynamic: bool) -> None:
-    """`describe --status` and `--replication`, whichever server is asked."""
+async def test_quorum_tool_describes_our_quorum(tmp_path: Path, *, is_dynamic: bool) -> None:
+    """`describe --status` and `--replication`, on each server."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -78,9 +78,9 @@ async def test_the_quorum_tool_tells_of_our_quorum_what_it_says_itself(tmp_path:
                 assert status["CurrentObservers"] == "[]" or f'"id": {NEWCOMER}' in status["CurrentObservers"]
                 assert int(status["MaxFollowerLag"]) <= quorum.seen.high_watermark
                 rows = await tools.replication(quorum.server(node_id).voter.address)
-                told = {int(row["NodeId"]): row["Status"] for row in rows}
-                wanted = {voter: "Leader" if voter == leader else "Follower" for voter in VOTERS}
-                assert told == (wanted | {NEWCOMER: "Observer"} if is_dynamic else wanted)
+                statuses = {int(row["NodeId"]): row["Status"] for row in rows}
+                expected = {voter: "Leader" if voter == leader else "Follower" for voter in VOTERS}
+                assert statuses == (expected | {NEWCOMER: "Observer"} if is_dynamic else expected)
                 assert all(int(row["LogEndOffset"]) >= before - int(row["Lag"]) for row in rows)
                 directories = {int(row["NodeId"]): row["DirectoryId"] for row in rows}
                 if is_dynamic:
@@ -88,7 +88,7 @@ async def test_the_quorum_tool_tells_of_our_quorum_what_it_says_itself(tmp_path:
 
 
 async def observe(quorum: MixedQuorum, node_id: int) -> None:
-    """Start a server of ours that is no voter, and wait until it has all."""
+    """Start our observer, and wait until it has all records."""
     server = quorum.add(node_id)
     quorum.format(server, [quorum.server(each).voter for each in VOTERS])
     await quorum.start(node_id)
@@ -96,7 +96,7 @@ async def observe(quorum: MixedQuorum, node_id: int) -> None:
 
 
 async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
-    """Start a controller of Kafka's that is no voter, and wait until it has all."""
+    """Start a controller of Kafka as an observer, and wait until it has all records."""
     server = await quorum.jvm.add(node_id)
     await quorum.jvm.format_dynamic(server, [quorum.server(each).voter for each in VOTERS])
     await quorum.start(node_id)
@@ -108,10 +108,10 @@ async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
     [(True, True), (True, False), (False, True)],
     ids=["ours to ours", "Kafka's to ours", "ours to Kafka's"],
 )
-async def test_kafkas_admin_client_adds_and_removes_a_voter(
+async def test_kafka_admin_client_adds_and_removes_voter(
     tmp_path: Path, *, is_ours: bool, newcomer_is_ours: bool
 ) -> None:
-    """The newcomer votes: without it there is no majority. It is removed, and a voter of before as well."""
+    """The new voter is needed for a majority. It is removed, and an earlier voter too."""
     with trio.fail_after(STORY_S):
         sides = (VOTERS, ()) if is_ours else ((), VOTERS)
         async with (
@@ -126,24 +126,24 @@ async def test_kafkas_admin_client_adds_and_removes_a_voter(
             assert await voters(quorum) == {*VOTERS, NEWCOMER}
             with pytest.raises(ToolError, match="DuplicateVoter"):
                 await add_voter(quorum, NEWCOMER)
-            # A majority of four has three: with another voter gone, nothing is committed without the newcomer
-            gone = next(node_id for node_id in VOTERS if node_id != leader)
-            await quorum.kill(gone)
+            # A majority of four has three: with another voter down, commits need the new voter
+            stopped = next(node_id for node_id in VOTERS if node_id != leader)
+            await quorum.kill(stopped)
             await quorum.progress()
-            await remove_voter(quorum, gone)
-            assert await voters(quorum) == {*VOTERS, NEWCOMER} - {gone}
+            await remove_voter(quorum, stopped)
+            assert await voters(quorum) == {*VOTERS, NEWCOMER} - {stopped}
             with pytest.raises(ToolError, match="VoterNotFound"):
-                await remove_voter(quorum, gone)
-            # The leader removes itself last, and another one leads
+                await remove_voter(quorum, stopped)
+            # The leader removes itself last, and another server leads
             await remove_voter(quorum, leader)
             new_leader, _ = await quorum.leader(epoch_above=epoch)
-            assert new_leader in {*VOTERS, NEWCOMER} - {gone, leader}
+            assert new_leader in {*VOTERS, NEWCOMER} - {stopped, leader}
             await quorum.progress()
-            print(f"\n{quorum.told()}")
+            print(f"\n{quorum.summary()}")
 
 
-async def test_our_voter_tells_kafkas_leader_its_new_address(tmp_path: Path) -> None:
-    """By UpdateRaftVoter; from then on the others find it there, also when it leads."""
+async def test_our_voter_sends_new_address_to_kafka_leader(tmp_path: Path) -> None:
+    """The voter sends UpdateRaftVoter; from then on the others find it at the new address, even when it leads."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -158,12 +158,12 @@ async def test_our_voter_tells_kafkas_leader_its_new_address(tmp_path: Path) -> 
                 await trio.sleep(0.5)
             await quorum.make_lead([1])
             await quorum.progress()
-            print(f"\n{quorum.told()}")
+            print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
 
 
 @QUORUMS
-async def test_our_observer_reads_kafkas_quorum_and_never_votes(tmp_path: Path, *, is_dynamic: bool) -> None:
+async def test_our_observer_of_kafka_quorum_never_votes(tmp_path: Path, *, is_dynamic: bool) -> None:
     recorder = Recorder()
     with trio.fail_after(STORY_S):
         async with (
@@ -190,27 +190,27 @@ async def test_our_observer_reads_kafkas_quorum_and_never_votes(tmp_path: Path, 
             await quorum.caught_up(OBSERVER)
             end = quorum.seen.high_watermark
             await quorum.equal_logs()
-            print(f"\nobserved up to {end}; {quorum.told()}")
+            print(f"\nobserved up to {end}; {quorum.summary()}")
         client = f"raft-client-{OBSERVER}".encode()
-        asked = {frame.api_key for frame in recorder.frames if frame.is_request and client in frame.frame}
-        assert ApiKey.FETCH in asked
-        assert not asked & {ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH}
+        sent = {frame.api_key for frame in recorder.frames if frame.is_request and client in frame.frame}
+        assert ApiKey.FETCH in sent
+        assert not sent & {ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH}
 
 
 FETCH_TIMEOUT_S: Final = 2.0
-"""Kafka's default; after it a voter campaigns."""
+"""Kafka's default; after this time a voter campaigns."""
 
 
 async def upgraded(quorum: MixedQuorum, leader: int) -> tuple[bool, str]:
-    """What `kafka-features upgrade --feature kraft.version=1` does, and what it prints."""
+    """Run `kafka-features upgrade --feature kraft.version=1`; return True on success, and the output."""
     arguments = ("--bootstrap-controller", quorum.server(leader).voter.address, "upgrade", "--feature")
     command = java("org.apache.kafka.tools.FeatureCommand", *arguments, "kraft.version=1")
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     return done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-async def test_voters_of_the_settings_do_not_move_into_the_log_while_ours_is_one_of_them(tmp_path: Path) -> None:
-    """Kafka's leader asks for the word of each voter, which ours does not give; ours does not have the request."""
+async def test_static_voters_with_ours_are_not_upgraded(tmp_path: Path) -> None:
+    """Kafka's leader needs a registration of each voter, which ours does not send; ours refuses the request."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -226,7 +226,7 @@ async def test_voters_of_the_settings_do_not_move_into_the_log_while_ours_is_one
             await quorum.equal_logs()
 
 
-async def test_our_observer_follows_as_kafkas_voters_move_from_the_settings_into_the_log(tmp_path: Path) -> None:
+async def test_our_observer_follows_upgrade_to_dynamic_voters(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,
@@ -235,7 +235,7 @@ async def test_our_observer_follows_as_kafkas_voters_move_from_the_settings_into
             leader, _ = await quorum.leader()
             await quorum.progress()
             await observe(quorum, OBSERVER)
-            # Kafka's voters say what they support when they register, which may take them a while
+            # Kafka's voters report their supported versions when they register, which may take some time
             while not (answer := await upgraded(quorum, leader))[0]:
                 assert "not all of the voters support it" in answer[1], answer[1]
                 await trio.sleep(0.5)

@@ -1,12 +1,12 @@
-"""A voter of ours beside Kafka's own test servers of Raft, whose leader writes 20,000 records of 256 bytes a second.
+"""Our voter with Kafka's test servers of Raft, whose leader writes 20,000 records of 256 bytes per second.
 
     kafka.tools.TestRaftServer 2, 3     write while they lead
-    our voter 1                         takes that, and leads as well; the story writes to it then
+    our voter 1                         keeps up, and also leads; the story then writes to it
 
-They have voters that stand in the settings and a topic of their own, which `VoterOptions.topic` names; their options
-`--throughput` and `--record-size` have no effect in Kafka 4.1. They answer what servers of a quorum ask and nothing
-else, no DescribeQuorum. So ours says who leads and how far it is, and their segments are read in the end. A story has
-hundreds of thousands of records: logs are compared by a digest of every `BLOCK` offsets.
+The test servers have voters in the settings and their own topic, which `VoterOptions.topic` names; their options
+`--throughput` and `--record-size` do nothing in Kafka 4.1. They reply only to requests of quorum servers, not to
+DescribeQuorum. So our voter reports leader and progress, and the segments of the test servers are read at the end. A
+story has hundreds of thousands of records: logs are compared by a digest of every `BLOCK` offsets.
 """
 
 import json
@@ -45,28 +45,28 @@ pytestmark = [
 
 TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
 CLUSTER: Final = uuid_text(ZERO_UUID)
-"""They have no other."""
+"""The only cluster id of the test servers."""
 OURS: Final = 1
 THEIRS: Final = (2, 3)
 STORY_S: Final = 300.0
 WAIT_S: Final = 90.0
 POLL_S: Final = 0.05
 RECORDS: Final = 10_000
-"""That a leader of either kind commits before the next thing happens."""
+"""The number of records that a leader of either kind commits before the next step."""
 BATCH: Final = 500
 BLOCK: Final = 1_000
 
 
 @dataclass(slots=True)
 class RaftServers:
-    """The three, by id."""
+    """The three servers, by id."""
 
     directory: Path
     ports: dict[int, int]
     children: dict[int, Child] = field(default_factory=dict)
 
     def format(self) -> None:
-        """Write the settings of all, and our directory; theirs need not be formatted."""
+        """Write the settings of all servers, and format our directory; the test servers do not need it."""
         voters = ",".join(f"{node_id}@{LOOPBACK}:{port}" for node_id, port in self.ports.items())
         for node_id, port in self.ports.items():
             settings = {
@@ -84,7 +84,7 @@ class RaftServers:
         return self.directory / f"{node_id}.{kind}"
 
     async def start(self, node_id: int) -> None:
-        """Start one, for the first time or again."""
+        """Start a server, for the first time or again."""
         properties, log = str(self._file(node_id, "properties")), self._file(node_id, "log")
         if node_id == OURS:
             command = [sys.executable, "-m", "tests.interop.kafka.our_voter", properties, TOPIC.name, str(TOPIC.id.int)]
@@ -95,20 +95,20 @@ class RaftServers:
         self.children[node_id] = await Child.start_foreign(f"test server {node_id}", command, log)
 
     async def stop(self, node_id: int, how: signal.Signals) -> None:
-        """End one of theirs by a signal; asked by SIGTERM it resigns first."""
+        """End a test server by a signal; on SIGTERM it resigns first."""
         child = self.children.pop(node_id)
         os.kill(child.pid, how)
         with trio.fail_after(WAIT_S):
-            while runs(child):  # noqa: ASYNC110 - another process's end wakes no task
+            while runs(child):  # noqa: ASYNC110 - the end of another process does not wake a task
                 await trio.sleep(POLL_S)
         await child.end()
 
     async def status(self) -> dict[str, Any]:
-        """How ours stands."""
+        """Return the state of our voter."""
         return await self.children[OURS].ask("status")
 
     async def until(self, what: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait for ours to stand so."""
+        """Wait until our voter's state satisfies `holds`."""
         status: dict[str, Any] = {}
         with trio.move_on_after(WAIT_S):
             while not holds(status := await self.status()):
@@ -116,10 +116,10 @@ class RaftServers:
                     assert runs(child), f"server {node_id} ended: …{self._file(node_id, 'log').read_text()[-3000:]}"
                 await trio.sleep(POLL_S)
             return status
-        raise AssertionError(f"ours does not see within {WAIT_S:g} s that {what}: {status}")
+        raise AssertionError(f"our voter does not report within {WAIT_S:g} s that {what}: {status}")
 
     async def make_lead(self, node_ids: Collection[int]) -> int:
-        """Have leaders resign until one of these leads; give its id."""
+        """Make leaders resign until one of these leads; return its id."""
         status = await self.until("a server leads", lambda it: it["leader"] is not None)
         while status["leader"] not in node_ids:
             leader, epoch = status["leader"], status["epoch"]
@@ -135,14 +135,14 @@ class RaftServers:
         return int(status["leader"])
 
     async def progress(self) -> None:
-        """Wait until `RECORDS` more are committed, which the story writes if ours leads."""
+        """Wait until `RECORDS` more are committed; if ours leads, the story writes them."""
         before = (await self.status())["committed"]
         if (await self.status())["leader"] == OURS:
             await produce(self.ports[OURS], RECORDS)
         await self.until("more is committed", lambda it: it["committed"] >= before + RECORDS)
 
     async def equal_logs(self) -> int:
-        """Compare the logs as far as they are committed and whole; ours must lead. Give up to which offset."""
+        """Compare the logs up to the committed end; ours must lead. Return the number of compared records."""
         committed = (await self.status())["committed"]
         await self.until("the others have it", lambda it: min(it["followers"].values(), default=0) >= committed)
         logs = [Digests(committed) for _ in self.ports]
@@ -158,7 +158,7 @@ class RaftServers:
 
 
 class Digests:
-    """Of a log's records up to `end` exclusive, which must be adjacent, one for each `BLOCK` of them."""
+    """Digests of adjacent records of a log up to `end` exclusive, one per `BLOCK` records."""
 
     def __init__(self, limit: int) -> None:
         self.end = 0
@@ -167,7 +167,7 @@ class Digests:
         self._digest = sha256()
 
     def take(self, found: list[Row]) -> None:
-        """The next records; those from the limit on are left out."""
+        """Add the next records; records from the limit on are ignored."""
         for row in found:
             if row[0] >= self._limit:
                 return
@@ -179,7 +179,7 @@ class Digests:
 
 
 async def produce(port: int, count: int) -> None:
-    """Write records to ours, which must lead."""
+    """Write records to our voter, which must lead."""
     async with open_connection(LOOPBACK, port) as connection:
         for number in range(count // BATCH):
             now_ms = time.time_ns() // 1_000_000
@@ -194,7 +194,7 @@ async def produce(port: int, count: int) -> None:
 
 @asynccontextmanager
 async def raft_servers(directory: Path) -> AsyncIterator[RaftServers]:
-    """All three, started."""
+    """Run all three servers."""
     ports = listening_ports(1 + len(THEIRS))
     servers = RaftServers(directory, dict(zip((OURS, *THEIRS), ports, strict=True)))
     servers.format()
@@ -208,23 +208,23 @@ async def raft_servers(directory: Path) -> AsyncIterator[RaftServers]:
                 await child.end()
 
 
-async def test_ours_keeps_up_with_kafkas_test_servers_and_leads_them(tmp_path: Path) -> None:
-    """Either kind leads, is killed or resigns; in the end all logs are equal."""
+async def test_our_voter_keeps_up_with_kafka_test_servers(tmp_path: Path) -> None:
+    """Both kinds lead, are killed or resign; at the end all logs are equal."""
     with trio.fail_after(STORY_S):
         async with raft_servers(tmp_path) as servers:
-            # Given one of theirs that leads and writes
+            # Given a test server that leads and writes
             killed = await servers.make_lead(THEIRS)
             await servers.progress()
-            # When it is killed, and comes back
+            # When it is killed and restarted
             epoch = (await servers.status())["epoch"]
             await servers.stop(killed, signal.SIGKILL)
             led = await servers.until("another leads", lambda it: it["epoch"] > epoch and it["leader"] is not None)
             await servers.progress()
             await servers.start(killed)
-            # When ours leads, and is written to
+            # When our voter leads and receives records
             await servers.make_lead([OURS])
             await servers.progress()
-            # When one of theirs leads again, and ours after it
+            # When a test server leads again, and our voter after it
             await servers.make_lead(THEIRS)
             await servers.progress()
             await servers.make_lead([OURS])

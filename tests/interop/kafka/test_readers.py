@@ -1,6 +1,6 @@
-"""Programs of others read a farm's log as they are: kcat, librdkafka, Spark's Kafka source, Kafka Connect's file sink.
+"""Unmodified programs read a farm's log: kcat, librdkafka, Spark's Kafka source, Kafka Connect's file sink.
 
-Each is skipped where it is not at hand. What it reads is compared with what the node's control endpoint shows.
+Each test is skipped if its program is not installed. The records read are compared with the node's control endpoint.
 """
 
 import json
@@ -28,13 +28,13 @@ NOTES = 50
 BOUND_S = 120.0
 needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine")
 needs_readers = pytest.mark.skipif(
-    missing() is not None or not READERS.is_dir(), reason="the jars are not there; `make interop-kafka` brings them"
+    missing() is not None or not READERS.is_dir(), reason="the jars are missing; `make interop-kafka` downloads them"
 )
 
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]:
-    """A node with consumer groups and some notes in its log, and the address of its listener."""
+    """Run a node with consumer groups and some notes in its log; yield it and the address of its listener."""
     made, listen = lone_farm(tmp_path_factory.mktemp("readers"), "groups = true\n")
     with made:
         (node,) = made.nodes
@@ -46,7 +46,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, str]]
 
 
 def records(node: Node) -> dict[int, LogEntryView]:
-    """The entries that are records, by offset."""
+    """Return the entries that are records, by offset."""
     return {
         index - 1: entry
         for index, entry in node.entries().items()
@@ -55,17 +55,17 @@ def records(node: Node) -> dict[int, LogEntryView]:
 
 
 def run(*command: str | Path) -> str:
-    """What a program prints."""
+    """Return the output of a program."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=BOUND_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @needs_kcat
-def test_kcat_lists_the_topic_and_prints_the_log(farm: tuple[Node, str]) -> None:
+def test_kcat_lists_topic_and_prints_log(farm: tuple[Node, str]) -> None:
     node, listen = farm
     assert f'topic "{TOPIC}" with 1 partitions' in run("kcat", "-b", listen, "-L")
-    told = records(node)
+    expected = records(node)
     printed = run("kcat", "-b", listen, "-C", "-t", TOPIC, "-o", "beginning", "-e", "-q", "-f", "%o %T %h %s\n")
     found = [line.split(" ", 3) for line in printed.splitlines()]
     read = {int(offset): (int(at_ms), headers, value) for offset, at_ms, headers, value in found}
@@ -74,21 +74,21 @@ def test_kcat_lists_the_topic_and_prints_the_log(farm: tuple[Node, str]) -> None
         read.items()
         >= {
             offset: (-1 if entry.log_time_ms is None else entry.log_time_ms, f"term={entry.term}", entry.data.decode())
-            for offset, entry in told.items()
+            for offset, entry in expected.items()
         }.items()
     )
 
 
-def test_the_newest_librdkafka_lists_all_topics_and_one_by_its_name(farm: tuple[Node, str]) -> None:
+def test_librdkafka_lists_topics_with_and_without_name(farm: tuple[Node, str]) -> None:
     _, listen = farm
     admin = AdminClient({"bootstrap.servers": listen})
-    for asked in (None, TOPIC):
-        found = admin.list_topics(asked, timeout=BOUND_S) if asked else admin.list_topics(timeout=BOUND_S)
-        assert {name: len(topic.partitions) for name, topic in found.topics.items()} == {TOPIC: 1}
+    for name in (None, TOPIC):
+        found = admin.list_topics(name, timeout=BOUND_S) if name else admin.list_topics(timeout=BOUND_S)
+        assert {each: len(topic.partitions) for each, topic in found.topics.items()} == {TOPIC: 1}
 
 
 @needs_kcat
-def test_kcat_in_a_group_goes_on_where_it_had_stopped(farm: tuple[Node, str]) -> None:
+def test_kcat_group_continues_at_committed_position(farm: tuple[Node, str]) -> None:
     node, listen = farm
     command = ("kcat", "-b", listen, "-G", "kcat", "-X", "auto.offset.reset=earliest", "-q", "-c", "20", "-f", "%o\n")
     found = [int(offset) for _ in range(2) for offset in run(*command, TOPIC).splitlines()]
@@ -97,13 +97,13 @@ def test_kcat_in_a_group_goes_on_where_it_had_stopped(farm: tuple[Node, str]) ->
 
 
 @needs_readers
-def test_sparks_own_kafka_source_reads_the_log_and_follows_it(farm: tuple[Node, str], tmp_path: Path) -> None:
+def test_spark_kafka_source_reads_and_follows_log(farm: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = farm
-    told = records(node)
-    assert spark(listen).items() >= {offset: row(entry) for offset, entry in told.items()}.items()
+    expected = records(node)
+    assert spark(listen).items() >= {offset: row(entry) for offset, entry in expected.items()}.items()
 
     first = spark(listen, checkpoint=str(tmp_path / "checkpoint"))
-    assert first.items() >= {offset: row(entry) for offset, entry in told.items()}.items()
+    assert first.items() >= {offset: row(entry) for offset, entry in expected.items()}.items()
     node.submit({"note": "between two runs"})
     second = spark(listen, checkpoint=str(tmp_path / "checkpoint"))
     assert first.keys().isdisjoint(second)
@@ -113,12 +113,12 @@ def test_sparks_own_kafka_source_reads_the_log_and_follows_it(farm: tuple[Node, 
 
 
 def jars() -> list[str]:
-    """Spark's connector."""
+    """Return the jars of Spark's connector."""
     return [str(jar) for jar in READERS.glob("*.jar") if not jar.name.startswith("connect-")]
 
 
 def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
-    """What Spark reads, by offset."""
+    """Return the records that Spark reads, by offset."""
     job = json.dumps({"address": listen, "topic": TOPIC, "jars": jars(), **more})
     rows = json.loads(run(sys.executable, "-m", "tests.interop.kafka.spark_reader", job).splitlines()[-1])
     read = {offset: (value, at_ms, headers) for offset, value, at_ms, headers in rows}
@@ -127,29 +127,29 @@ def spark(listen: str, **more: str) -> dict[int, tuple[str, int, Any]]:
 
 
 def row(entry: LogEntryView) -> tuple[str, int, Any]:
-    """An entry as Spark shows its record."""
+    """Return an entry as Spark shows its record."""
     return entry.data.decode(), -1 if entry.log_time_ms is None else entry.log_time_ms, [["term", str(entry.term)]]
 
 
 @needs_readers
-def test_the_pipeline_makes_the_same_rows_of_the_topic_as_of_the_control_endpoint(farm: tuple[Node, str]) -> None:
+def test_pipeline_rows_of_topic_and_control_endpoint_are_equal(farm: tuple[Node, str]) -> None:
     node, listen = farm
-    told = {offset + 1 for offset in records(node)}
+    expected = {offset + 1 for offset in records(node)}
     job = json.dumps({"address": listen, "node": str(node.socket), "jars": jars()})
     found = json.loads(run(sys.executable, "-m", "tests.interop.kafka.pipeline_reader", job).splitlines()[-1])
     kafka, ours = ({row["index"]: row for row in found[name]} for name in ("kafka", "farm"))
-    assert kafka.keys() >= told
-    # While both are read the farm goes on: what only one of them saw is newer than the other's end.
+    assert kafka.keys() >= expected
+    # The farm continues while both are read: rows seen by only one of them are newer than the other's end.
     both = [index for index in kafka if index in ours]
-    assert len(both) >= len(told)
+    assert len(both) >= len(expected)
     assert [kafka[index] for index in both] == [ours[index] for index in both]
     print(f"{len(ours)} entries: {found['seconds']} s")
 
 
 @needs_readers
-def test_the_file_sink_of_kafka_connect_writes_the_log_into_a_file(farm: tuple[Node, str], tmp_path: Path) -> None:
+def test_connect_file_sink_writes_log(farm: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = farm
-    told = [entry.data.decode() for entry in records(node).values()]
+    expected = [entry.data.decode() for entry in records(node).values()]
     (tmp_path / "worker.properties").write_text(
         f"bootstrap.servers={listen}\n"
         "key.converter=org.apache.kafka.connect.storage.StringConverter\n"
@@ -175,7 +175,7 @@ def test_the_file_sink_of_kafka_connect_writes_the_log_into_a_file(farm: tuple[N
         )
     try:
         wait_until(
-            lambda: file.exists() and len(file.read_text().splitlines()) >= len(told),
+            lambda: file.exists() and len(file.read_text().splitlines()) >= len(expected),
             BOUND_S,
             "Connect writes the log",
             lambda: (tmp_path / "connect.log").read_text()[-3_000:],
@@ -183,4 +183,4 @@ def test_the_file_sink_of_kafka_connect_writes_the_log_into_a_file(farm: tuple[N
     finally:
         process.terminate()
         process.wait(BOUND_S)
-    assert file.read_text().splitlines()[: len(told)] == told
+    assert file.read_text().splitlines()[: len(expected)] == expected

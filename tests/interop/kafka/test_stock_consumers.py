@@ -1,7 +1,6 @@
 """Three stock consumers read a farm of three nodes while its leader is killed: Java's, librdkafka's and kafka-python's.
 
-What they read is compared with what the control endpoint shows in the end: every record in order, none missing, none
-twice, none that is not committed.
+The records read are compared with the control endpoint at the end: all committed records in order, each once.
 """
 
 from collections.abc import AsyncIterator
@@ -29,14 +28,14 @@ CLIENTS = ("java", "librdkafka", "kafka-python")
 
 @asynccontextmanager
 async def farm_and_tools(directory: Path) -> AsyncIterator[tuple[KafkaFarm, ToolJvm]]:
-    """A farm, and a JVM with Kafka's consumer, for the time of a story."""
+    """Run a farm, and a JVM with Kafka's consumer, during a story."""
     with trio.fail_after(STORY_S):
         async with running_kafka_farm(directory) as farm, running_tools(directory) as tools:
             yield farm, tools
 
 
 class Readers:
-    """The three consumers, and what each has read."""
+    """The three consumers, and the records read by each."""
 
     def __init__(self, farm: KafkaFarm, tools: ToolJvm) -> None:
         self.read: dict[str, list[ReadEntry]] = {client: [] for client in CLIENTS}
@@ -44,7 +43,7 @@ class Readers:
         self._tools = tools
 
     async def read_all(self, count: int, group: str | None = None) -> None:
-        """Each reads `count` records, at the same time."""
+        """Let each consumer read `count` records, concurrently."""
         async with trio.open_nursery() as nursery:
             for client in CLIENTS:
                 nursery.start_soon(self._read, client, count, group)
@@ -58,13 +57,13 @@ class Readers:
         self.read[client] += found
 
 
-def check(client: str, read: list[ReadEntry], told: dict[int, LogEntryView], count: int) -> None:
-    """That this is the beginning of the log, record by record."""
-    expected = sorted(told)[:count]
+def check(client: str, read: list[ReadEntry], log: dict[int, LogEntryView], count: int) -> None:
+    """Check that the records read are the beginning of the log."""
+    expected = sorted(log)[:count]
     offsets = [each.offset for each in read]
     assert offsets == expected, f"{client} reads other records than the log has: {_difference(offsets, expected)}"
     for each in read:
-        entry = told[each.offset]
+        entry = log[each.offset]
         assert each.value == entry.data, f"{client} at {each.offset}"
         assert each.headers == (("term", str(entry.term).encode()),)
         assert each.timestamp_ms == (-1 if entry.log_time_ms is None else entry.log_time_ms)
@@ -77,7 +76,7 @@ def _difference(offsets: list[int], expected: list[int]) -> str:
     return f"{len(offsets)} read, twice {twice[:5]}, missing {missing_[:5]}, not in the log {more[:5]}"
 
 
-async def test_three_consumers_read_every_record_once_while_the_leader_is_killed(tmp_path: Path) -> None:
+async def test_consumers_read_records_once_despite_killed_leader(tmp_path: Path) -> None:
     async with farm_and_tools(tmp_path) as (farm, tools):
         await farm.write(RECORDS // 2, "before")
         readers = Readers(farm, tools)
@@ -88,13 +87,13 @@ async def test_three_consumers_read_every_record_once_while_the_leader_is_killed
             await farm.write(RECORDS // 2, "after")
         killed.start()
         await farm.farm.settle()
-        told = await farm.records()
+        log = await farm.records()
         for client in CLIENTS:
-            check(client, readers.read[client], told, RECORDS)
+            check(client, readers.read[client], log, RECORDS)
         print({client: len(read) for client, read in readers.read.items()})
 
 
-async def test_three_groups_go_on_where_they_had_stopped_while_the_leader_is_killed(tmp_path: Path) -> None:
+async def test_groups_resume_despite_killed_leader(tmp_path: Path) -> None:
     async with farm_and_tools(tmp_path) as (farm, tools):
         await farm.write(RECORDS // 2, "before")
         readers = Readers(farm, tools)
@@ -105,6 +104,6 @@ async def test_three_groups_go_on_where_they_had_stopped_while_the_leader_is_kil
             await trio.sleep(5)
             await farm.kill_leader()
             await farm.write(RECORDS // 2 + RECORDS // 10, "after")
-        told = await farm.records()
+        log = await farm.records()
         for client in CLIENTS:
-            check(client, readers.read[client], told, RECORDS)
+            check(client, readers.read[client], log, RECORDS)

@@ -1,4 +1,4 @@
-"""Stock producers have entries committed by a farm of three nodes while its leader is killed: each once, in order."""
+"""Stock producers write to a farm of three nodes while its leader is killed: records are committed once, in order."""
 
 from pathlib import Path
 
@@ -20,9 +20,7 @@ STORY_S = 300.0
 
 
 @pytest.mark.parametrize("client", ["java", "librdkafka"])
-async def test_each_record_is_committed_once_and_in_order_while_the_leader_is_killed(
-    tmp_path: Path, client: str
-) -> None:
+async def test_records_are_committed_once_despite_killed_leader(tmp_path: Path, client: str) -> None:
     values = [f'{{"note":{number},"text":"{"y" * 60}"}}' for number in range(RECORDS)]
     offsets: list[int] = []
     with trio.fail_after(STORY_S):
@@ -37,11 +35,11 @@ async def test_each_record_is_committed_once_and_in_order_while_the_leader_is_ki
                 await farm.until_committed(began + BEFORE)
                 killed = await farm.kill_leader()
                 reached = await farm.commit_index()
-            assert reached < began + RECORDS, "all was committed before the leader was killed"
+            assert reached < began + RECORDS, "all records were committed before the kill"
             killed.start()
             await farm.farm.settle()
-            told = await farm.records()
-    found = {offset: entry.data.decode() for offset, entry in told.items() if '"note":' in entry.data.decode()}
+            records = await farm.records()
+    found = {offset: entry.data.decode() for offset, entry in records.items() if '"note":' in entry.data.decode()}
     assert [_value(each) for each in found.values()] == values
     assert list(found) == offsets
 
@@ -55,6 +53,6 @@ async def _produced(client: str, farm: KafkaFarm, tools: ToolJvm, values: list[s
 
 
 def _value(entry: str) -> str:
-    """What was produced: the entry begins with the number of the record, and ends with the proof of the node."""
+    """Return the produced value: the entry begins with the record's number and ends with the node's proof."""
     start = entry.index('"note":')
     return "{" + entry[start : entry.index('"', entry.index('"text":"') + len('"text":"')) + 1] + "}"

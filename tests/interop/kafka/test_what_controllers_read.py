@@ -1,10 +1,10 @@
-"""What a controller of Apache Kafka takes in its log, and what it ends by: the limits of another leader beside it.
+"""Batches that a controller of Apache Kafka accepts in its log, and batches that end it: limits for another leader.
 
-Every controller parses every record, also one that only stands by, and ends its process at the first that it cannot
-parse: it says so on its log ("Encountered fatal fault") and does so again at each start. A voter of ours that leads
-beside Kafka's must therefore write control records of version 0 only, and what its clients produce must be metadata.
+Every controller parses every record, even on standby, and exits at the first unreadable record: it logs
+"Encountered fatal fault", and exits again at each start. So our voter, when it leads Kafka's controllers, may write
+only control records of version 0, and its clients may produce only metadata.
 
-Each test appends one batch to the log of a stopped controller, as a leader's Fetch response would have.
+Each test appends one batch to the log of a stopped controller, as a leader's Fetch response would have done.
 """
 
 import struct
@@ -39,7 +39,7 @@ UNKNOWN_RECORD: Final = bytes.fromhex("01ff7f0000")
 
 
 def varint(number: int) -> bytes:
-    """In Kafka's zigzag spelling, of a small number."""
+    """Return a small number in Kafka's zigzag encoding."""
     zigzag = number * 2 if number >= 0 else -number * 2 - 1
     spelled = bytearray()
     while zigzag > 0x7F:
@@ -51,7 +51,7 @@ def varint(number: int) -> bytes:
 def batch(
     offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0, later_ms: Iterable[int] = (0,)
 ) -> bytes:
-    """A batch, by hand: our own writer of batches is what such a leader would use. One record for each time."""
+    """Return a handwritten batch, because the product's writer is under test. One record per time."""
     now_ms, records = int(time.time() * 1000), b""
     spelled_key = varint(-1) if key is None else varint(len(key)) + key
     times = list(later_ms)
@@ -64,7 +64,7 @@ def batch(
 
 
 def leader_change(version: int, ids: Iterable[int]) -> bytes:
-    """A LeaderChange with all voters granting; version 1 has directory ids."""
+    """Return a LeaderChange with all voters granting; version 1 has directory ids."""
     voters = [struct.pack(">i", voter_id) + (uuid.uuid4().bytes if version else b"") + b"\x00" for voter_id in ids]
     spelled = bytes([len(voters) + 1]) + b"".join(voters)
     return struct.pack(">hi", version, 1) + spelled + spelled + b"\x00"
@@ -95,7 +95,7 @@ async def append(
     written: tuple[bytes | None, bytes, int],
     later_ms: Iterable[int] = (0,),
 ) -> None:
-    """Stop a controller hard, and write one batch more behind its log."""
+    """Kill a controller, and append one batch to its log."""
     await quorum.kill(server)
     log = server.metadata_directory / f"{0:020}.log"
     key, value, attributes = written
@@ -105,16 +105,16 @@ async def append(
 
 
 async def ends(quorum: JvmServers, server: KafkaServer) -> None:
-    """Start a controller, and wait until it has ended by a record; it may listen for a moment before that."""
+    """Start a controller, and wait until a record has ended it; it may listen briefly before."""
     with suppress(ChildError):
         await quorum.start(server)
-    while server.lives:  # noqa: ASYNC110 - another process's end wakes no task
+    while server.lives:  # noqa: ASYNC110 - the end of another process does not wake a task
         await trio.sleep(POLL_S)
     assert any("fatal fault" in line for line in server.complaints())
 
 
 async def end_offset(tools: ToolJvm, log: Path) -> int:
-    """The offset behind the last batch, by Kafka's own reader."""
+    """Return the offset after the last batch, from Kafka's reader."""
     printed = await tools.do("dump", arguments=["--files", str(log)])
     return 1 + max(
         int(line.split("lastOffset: ")[1].split()[0]) for line in printed.splitlines() if "lastOffset" in line
@@ -122,7 +122,7 @@ async def end_offset(tools: ToolJvm, log: Path) -> int:
 
 
 @pytest.mark.parametrize("written", TAKEN.values(), ids=TAKEN.keys())
-async def test_a_controller_takes(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
+async def test_controller_accepts_batch(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, 1) as quorum:
             _, epoch = await quorum.leader()
@@ -132,7 +132,7 @@ async def test_a_controller_takes(tmp_path: Path, written: tuple[bytes | None, b
 
 
 @pytest.mark.parametrize("written", REFUSED.values(), ids=REFUSED.keys())
-async def test_a_controller_ends_by(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
+async def test_controller_exits_at_batch(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, 1) as quorum:
             server = quorum.servers[1]
@@ -142,8 +142,8 @@ async def test_a_controller_ends_by(tmp_path: Path, written: tuple[bytes | None,
 
 
 @pytest.mark.parametrize("later_ms", [(0, 0), (0, 1)], ids=["of one time", "of two times"])
-async def test_all_records_of_a_batch_are_of_one_time(tmp_path: Path, later_ms: tuple[int, ...]) -> None:
-    """A leader of ours must not write what a client sent so."""
+async def test_records_of_batch_must_have_same_time(tmp_path: Path, later_ms: tuple[int, ...]) -> None:
+    """Therefore our leader must refuse a client's batch with different times."""
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, 1) as quorum:
             server = quorum.servers[1]

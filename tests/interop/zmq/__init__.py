@@ -1,1 +1,1 @@
-"""Our ØMQ Raft and the npm package zmq-raft in one cluster: `make interop-zmq`."""
+"""The product's ØMQ Raft and the npm package zmq-raft in one cluster: `make interop-zmq`."""

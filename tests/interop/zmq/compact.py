@@ -1,6 +1,6 @@
-"""The program of `--compact-command` in the stories: the snapshot is the payloads of all updates, one behind the other.
+"""The program of `--compact-command` in the stories: the snapshot is the payloads of all updates in order.
 
-That is what the package's example of a state machine makes as well, so snapshots of both makes can be compared.
+The package's example state machine makes the same snapshot, so snapshots of both implementations can be compared.
 """
 
 import struct

@@ -1,11 +1,11 @@
-"""Stands between the members of a group, passes every byte on, and keeps the last messages that went through.
+"""A relay in front of each member of a group, which forwards all bytes and keeps the last messages.
 
-    others ──TCP──▶ the member's URL: relay ──TCP──▶ where the member listens
+    others ──TCP──▶ the member's URL: relay ──TCP──▶ the member's port
                           │
-                          └─ reads ZMTP 3 on its way (greeting, commands, frames) ─▶ messages, with who sent them when
+                          └─ parses ZMTP 3 (greeting, commands, frames) ─▶ messages, with sender and time
 
-What the package does with a message that it does not like is to end. The recording tells which message that was, and
-from whom: a request between peers names its sender in its fourth frame.
+The package exits at a message that it refuses. The recording shows that message and its sender: a request between peers
+names its sender in its fourth frame.
 """
 
 import re
@@ -32,7 +32,7 @@ REFUSED: Final = re.compile(r"cowardly refusing to truncate log to (\d+) before 
 
 
 class ZmtpReader:
-    """The messages in one direction of a connection, from its bytes."""
+    """Splits one direction of a connection into messages."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -40,7 +40,7 @@ class ZmtpReader:
         self._frames: list[bytes] = []
 
     def feed(self, data: bytes | bytearray) -> Iterator[list[bytes]]:
-        """Take bytes; give the messages that they complete."""
+        """Add bytes; yield the messages that they complete."""
         self._bytes += data
         if not self._greeted:
             if len(self._bytes) < GREETING_BYTES:
@@ -80,18 +80,18 @@ class Recorded:
 
     @property
     def sender(self) -> str | None:
-        """The peer that sent this request, if it is one between peers."""
+        """The sending peer if this is a request between peers, else None."""
         is_of_peer = self.is_request and len(self.frames) > len(TYPES) and self.frames[1] in TYPES
         return self.frames[3].decode(errors="replace") if is_of_peer else None
 
     @property
     def is_append(self) -> bool:
-        """Whether this is an AppendEntries request."""
+        """True for an AppendEntries request."""
         return self.sender is not None and self.frames[1] == b"+"
 
     @property
     def previous(self) -> int:
-        """The index behind which an AppendEntries request wants its entries."""
+        """The index before the first entry of an AppendEntries request."""
         return int.from_bytes(self.frames[5], "little")
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Recorded:
 
 
 class Relay:
-    """Of one member. `run` serves until it is cancelled."""
+    """The relay of one member. `run` serves until it is canceled."""
 
     def __init__(self, member: Member, recording: deque[Recorded]) -> None:
         self._member = member
@@ -118,7 +118,7 @@ class Relay:
             scope.cancel()
 
     async def run(self) -> None:
-        """Listen at the member's URL and pass on what comes."""
+        """Listen at the member's URL and forward all bytes."""
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(int(self._member.url.rpartition(":")[2]), host=LOOPBACK)
             await trio.serve_listeners(self._serve, listeners, handler_nursery=nursery)
@@ -142,7 +142,7 @@ class Relay:
         source: trio.abc.ReceiveStream,
         target: trio.abc.SendStream,
         number: int,
-        is_request: bool,  # noqa: FBT001 - nursery.start_soon passes no keywords
+        is_request: bool,  # noqa: FBT001 - nursery.start_soon does not pass keywords
         scope: trio.CancelScope,
     ) -> None:
         reader = ZmtpReader()
@@ -156,27 +156,27 @@ class Relay:
 
 
 class Recorder:
-    """The last messages of all members of a group; `relay` stands before one of them."""
+    """The last messages of all members of a group; `relay` runs in front of one of them."""
 
     def __init__(self) -> None:
         self.messages: deque[Recorded] = deque(maxlen=KEPT)
         self._relays: dict[str, Relay] = {}
 
     async def relay(self, member: Member) -> None:
-        """Serve until it is cancelled."""
+        """Serve until it is canceled."""
         relay = self._relays[member.peer_id] = Relay(member, self.messages)
         await relay.run()
 
     def cut(self, member: Member) -> None:
-        """End every connection to a member, which goes on running: new ones are served."""
+        """End every connection to a running member; new ones are served."""
         self._relays[member.peer_id].cut()
 
     def cause_of(self, member: Member, last_words: str) -> Recorded | None:
-        """The request that a server of the package ended by, if its last words tell of one."""
-        told = REFUSED.findall(last_words)
+        """Return the request that ended a server of the package, if its last output names one."""
+        indexes = REFUSED.findall(last_words)
         appends = [each for each in self.messages if each.member == member.peer_id and each.is_append]
-        return next((each for each in reversed(appends) if told and each.previous == int(told[-1])), None)
+        return next((each for each in reversed(appends) if indexes and each.previous == int(indexes[-1])), None)
 
     def last_requests(self, member: Member, count: int) -> list[Recorded]:
-        """The last requests of peers to a member."""
+        """Return the last requests of peers to a member."""
         return [each for each in self.messages if each.member == member.peer_id and each.sender is not None][-count:]

@@ -1,8 +1,8 @@
-"""What the stories with the npm package have in common: updates that go on, members that are killed, logs compared.
+"""Parts shared by the stories with the npm package: continuous updates, killed members, compared logs.
 
-Updates    numbered updates, each repeated under its request id until a server says at which index it is committed
-kill_in_turn   kill -9, a while, start again, wait until it has caught up; the next member
-same_logs  every member's own log, from its disk: entry by entry the same, each update once, at its index
+Updates        numbered updates, each repeated under its request id until a server returns its committed index
+kill_in_turn   kill -9, wait, start again, wait until the member has caught up; then the next member
+same_logs      every member's log on disk: equal entry by entry, each update once, at its index
 """
 
 import os
@@ -41,29 +41,29 @@ STALLED_S = 20.0
 
 
 def new_request_id(seconds_ago: int = 0) -> bytes:
-    """A request id of its own."""
+    """Return a new request id."""
     return (int(time.time()) - seconds_ago).to_bytes(4, "big") + os.urandom(8)
 
 
 @dataclass(slots=True)
 class Updates:
-    """Updates of one client. `submit` has (request id, data) committed and gives the index, or raises `Exception`.
+    """Updates of one client. `submit` commits (request id, data) and returns the index, or raises `Exception`.
 
-    An update that failed is sent again under its id, because it may have been committed all the same.
+    A failed update is sent again under its id, because it may have been committed.
     """
 
     submit: Callable[[bytes, bytes], Awaitable[int]]
     seconds_ago: int = 0
-    """How old the request ids are made."""
+    """Age of the request ids."""
     payload_bytes: int = 0
-    """Payloads are made at least so long."""
+    """Minimum length of a payload."""
     committed: dict[bytes, int] = field(default_factory=dict)
     payloads: dict[bytes, bytes] = field(default_factory=dict)
     repeats: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
     async def one(self) -> int:
-        """One more update, until it is committed."""
+        """Submit one more update, until it is committed."""
         request_id = new_request_id(self.seconds_ago)
         self.payloads[request_id] = f"update {len(self.payloads) + 1} ".encode().ljust(self.payload_bytes, b".")
         while True:
@@ -71,7 +71,7 @@ class Updates:
                 index = await self.submit(request_id, self.payloads[request_id])
             except trio.Cancelled:
                 raise
-            except Exception as error:  # noqa: BLE001 - each make's client has its own; the story counts them
+            except Exception as error:  # noqa: BLE001 - each client raises its own errors; the story counts them
                 self.failures[f"{type(error).__name__}: {error}"] += 1
                 await trio.sleep(RETRY_S)
             else:
@@ -79,7 +79,7 @@ class Updates:
                 return index
 
     async def some(self, count: int, at_once: int = 16) -> None:
-        """So many updates."""
+        """Submit this number of updates."""
         target = len(self.payloads) + count
         async with trio.open_nursery() as nursery:
             for _ in range(at_once):
@@ -89,8 +89,8 @@ class Updates:
         while len(self.payloads) < target:
             await self.one()
 
-    async def on_and_on(self, at_once: int = 8) -> None:
-        """Updates until the task is cancelled. Those under way then may be committed or not."""
+    async def forever(self, at_once: int = 8) -> None:
+        """Submit updates until the task is canceled. Updates in flight may then be committed or not."""
         async with trio.open_nursery() as nursery:
             for _ in range(at_once):
                 nursery.start_soon(self._forever)
@@ -100,7 +100,7 @@ class Updates:
             await self.one()
 
     async def repeat(self, count: int) -> None:
-        """Send updates that are committed once more: the index is the one that it was."""
+        """Send committed updates again: the index must not change."""
         for request_id, index in list(self.committed.items())[-count:]:
             assert await self.submit(request_id, self.payloads[request_id]) == index
             self.repeats += 1
@@ -108,9 +108,9 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class MemberLog:
-    """What a stopped member has on disk: up to where a snapshot stands, and the frames of its entries.
+    """The log of a stopped member on disk: the index of its snapshot, and the frames of its entries.
 
-    Both makes keep some of the entries for which the snapshot stands.
+    Both implementations keep some of the entries that the snapshot covers.
     """
 
     peer_id: str
@@ -125,7 +125,7 @@ class MemberLog:
 
 
 async def log_of(member: Member) -> MemberLog:
-    """The log of a stopped member of either make."""
+    """Return the log of a stopped member of either implementation."""
     if member.make is Make.OURS:
         return await trio.to_thread.run_sync(own_log, member.peer_id, member.directory)
     found = await stored_package_log(member.directory)
@@ -133,11 +133,11 @@ async def log_of(member: Member) -> MemberLog:
 
 
 def own_log(peer_id: str, directory: Path) -> MemberLog:
-    """The log of a stopped server of ours, in the form of the wire."""
+    """Return the log of our stopped server, in wire form."""
     stored = open_stored_log(directory / "log")
     first = stored.start.index + 1
     entries: dict[int, bytes] = {}
-    with suppress(StorageError):  # it tells by this that there are no more
+    with suppress(StorageError):  # raised after the last entry
         for _, index, term, kind, data in stored.entries(stored.beginning(stored.segment_of(first)), NO_END):
             entries[index] = entry_frame(Entry(term, EntryKind(kind), data))
     snapshot = stored.snapshot
@@ -148,12 +148,12 @@ def own_log(peer_id: str, directory: Path) -> MemberLog:
 
 
 def comparable(frame: bytes) -> object:
-    """An entry such that equal ones are equal: MessagePack has several spellings of a configuration."""
+    """Return an entry in comparable form: MessagePack has several encodings of a configuration."""
     return frame if frame[REQUEST_ID_BYTES] == STATE else read_entry(frame)
 
 
 async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:
-    """Stop all members and compare: entries from the latest snapshot on, and where each update is."""
+    """Stop all members and compare: entries from the latest snapshot on, and the place of each update."""
     commit = max(updates.committed.values())
     for member in group.members.values():
         await group.stop(member)
@@ -171,7 +171,7 @@ async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:
 
 
 def once_each(logs: list[MemberLog], updates: Updates) -> None:
-    """Every committed update is in every log that has its index, there and nowhere else."""
+    """Check that every committed update is at its index in every log that has the index, and nowhere else."""
     for log in logs:
         places: dict[bytes, list[int]] = {}
         for index, frame in log.entries.items():
@@ -187,21 +187,23 @@ def once_each(logs: list[MemberLog], updates: Updates) -> None:
 
 async def caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
     """Wait until a member has the entry at `index`."""
-    await told(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
+    await log_info_shows(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
 
 
-async def begins_behind(group: ZmqRaftGroup, member: Member, index: int) -> None:
-    """Wait until a snapshot stands for a member's entries up to `index`."""
-    await told(group, member, lambda found: found["firstIndex"] == index + 1, f"a snapshot up to {index}")
+async def begins_after(group: ZmqRaftGroup, member: Member, index: int) -> None:
+    """Wait until a snapshot covers a member's entries up to `index`."""
+    await log_info_shows(group, member, lambda found: found["firstIndex"] == index + 1, f"a snapshot up to {index}")
 
 
 async def expired(group: ZmqRaftGroup, member: Member, index: int) -> None:
-    """Wait until a member remembers no request id up to `index`."""
-    await told(group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}")
+    """Wait until all request ids of a member up to `index` have expired."""
+    await log_info_shows(group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}")
 
 
-async def told(group: ZmqRaftGroup, member: Member, what: Callable[[dict[str, Any]], bool], name: str) -> None:
-    """Wait until a member tells something about its log."""
+async def log_info_shows(
+    group: ZmqRaftGroup, member: Member, what: Callable[[dict[str, Any]], bool], name: str
+) -> None:
+    """Wait until a member's log information satisfies `what`."""
     found = None
     with trio.move_on_after(CATCH_UP_S):
         while found is None or not what(found):
@@ -212,7 +214,7 @@ async def told(group: ZmqRaftGroup, member: Member, what: Callable[[dict[str, An
 
 
 async def configured(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
-    """Wait until the leader names these members and no others: during a change it names those of both sides."""
+    """Wait until the leader lists exactly these members; during a change it lists the members of both sides."""
     found = None
     with trio.move_on_after(CATCH_UP_S):
         while found != [list(peer) for peer in peers]:
@@ -223,7 +225,7 @@ async def configured(client: PackageClient, peers: Sequence[tuple[str, str]]) ->
 
 
 async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Counter[Make]:
-    """Kill members one after the other while updates go on; who led after each death."""
+    """Kill members one by one during updates; return the leaders after each kill, by implementation."""
     led: Counter[Make] = Counter()
     for number in range(times):
         victim = list(group.members.values())[number % len(group.members)]
@@ -245,7 +247,7 @@ async def kill(group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance:
 
 
 async def stop_for_a_while(_group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance: random.Random) -> None:
-    """Stop a member's process, and let it go on."""
+    """Stop a member's process, and resume it."""
     await until(lambda: member.lives, f"{member.peer_id} runs")
     assert member.child is not None
     os.kill(member.child.pid, signal.SIGSTOP)
@@ -254,14 +256,14 @@ async def stop_for_a_while(_group: ZmqRaftGroup, _recorder: Recorder, member: Me
 
 
 async def cut_off(_group: ZmqRaftGroup, recorder: Recorder, member: Member, chance: random.Random) -> None:
-    """End the connections to a member several times, while others go on sending to it."""
+    """End the connections to a member several times, while others continue to send to it."""
     for _ in range(10):
         recorder.cut(member)
         await trio.sleep(chance.random() * 0.1)
 
 
 async def change(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
-    """Change the members by the package's client, however often its request must be repeated."""
+    """Change the members with the package's client; repeat the request until it succeeds."""
     request_id = new_request_id().hex()
     with trio.move_on_after(CATCH_UP_S):
         while True:
@@ -275,13 +277,13 @@ async def change(client: PackageClient, peers: Sequence[tuple[str, str]]) -> Non
     raise AssertionError(f"the members were not changed within {CATCH_UP_S:g} s: {refusal}")
 
 
-async def led_by(group: ZmqRaftGroup, make: Make, *, anew: bool = False) -> Member:
-    """Kill leaders, and start them again, until a server of this make leads; with `anew` it is elected now."""
+async def led_by(group: ZmqRaftGroup, make: Make, *, is_reelected: bool = False) -> Member:
+    """Kill and restart leaders until a server of this implementation leads; with `is_reelected`, by a new election."""
     leader = await group.leader()
     for _ in range(ELECTIONS):
-        if leader.make is make and not anew:
+        if leader.make is make and not is_reelected:
             return leader
-        anew = False
+        is_reelected = False
         await group.kill(leader)
         await group.start_again(leader)
         leader = await group.leader()
@@ -295,104 +297,104 @@ async def settled(group: ZmqRaftGroup, updates: Updates) -> None:
 
 
 async def compacted(group: ZmqRaftGroup, leader: Member, index: int) -> int:
-    """Wait until a snapshot stands for much of the leader's log, and give its index.
+    """Wait until a snapshot covers much of the leader's log, and return its index.
 
-    A server of the package is told to make one; one of ours makes it when it is due.
+    A server of the package makes it on request; our server makes it when it is due.
     """
     if leader.make is Make.PACKAGE:
         await expired(group, leader, index)
         await group.compact(leader, index)
-        await begins_behind(group, leader, index)
+        await begins_after(group, leader, index)
         return index
-    await told(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
+    await log_info_shows(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
     found = await group.info(leader)
     assert found is not None
     return int(found["firstIndex"]) - 1
 
 
 async def give_snapshot(group: ZmqRaftGroup, giver: Make, member: Member, index: int) -> int:
-    """Take a member's log away, have a leader of make `giver` compact its own, and start the member again.
+    """Delete a member's log, make a leader of implementation `giver` compact its own, and start the member again.
 
-    The leader is elected while the member is away. In a term in which the member has acknowledged entries, a leader of
-    ours counts on them. Returns up to where the snapshot stands for the log.
+    The leader is elected while the member is down, because in a term with acknowledged entries of the member, our
+    leader relies on them. Return the last index of the log that the snapshot covers.
     """
     await group.kill(member)
     await trio.to_thread.run_sync(shutil.rmtree, member.directory)
-    leader = await led_by(group, giver, anew=True)
+    leader = await led_by(group, giver, is_reelected=True)
     index = await compacted(group, leader, index)
     await group.start_again(member)
-    await begins_behind(group, member, index)
+    await begins_after(group, member, index)
     return index
 
 
-async def goes_on(updates: Updates) -> bool:
-    """Whether updates are committed within a while."""
+async def makes_progress(updates: Updates) -> bool:
+    """Return True if updates are committed within a while."""
     with trio.move_on_after(STALLED_S) as time:
         await more(updates, 5)
     return not time.cancelled_caught
 
 
 async def more(updates: Updates, count: int) -> None:
-    """Wait until so many more updates are committed."""
+    """Wait until this number of further updates is committed."""
     target = len(updates.committed) + count
     await until(lambda: len(updates.committed) >= target, f"{count} updates; {updates.failures.most_common(5)}")
 
 
 @dataclass(slots=True)
 class KeptAlive:
-    """Starts again what dies by itself, and tells what it died of."""
+    """Restarts members that end unexpectedly, and prints the cause."""
 
     group: ZmqRaftGroup
     recorder: Recorder
     killed_by_ours: list[Recorded] = field(default_factory=list)
-    """Requests of servers of ours by which a server of the package ended."""
+    """Requests of our servers that ended a server of the package."""
 
     async def run(self) -> None:
-        """Until the task is cancelled."""
+        """Restart members until the task is canceled."""
         while True:
             for member in await self.group.revive():
-                self._tell(member)
+                self._print_cause(member)
             await trio.sleep(REVIVE_S)
 
-    def _tell(self, member: Member) -> None:
+    def _print_cause(self, member: Member) -> None:
         cause = self.recorder.cause_of(member, member.deaths[-1])
-        print(f"\n{member.make.value} server {member.peer_id} ended by itself: …{member.deaths[-1][-600:]}")
+        print(f"\n{member.make.value} server {member.peer_id} ended unexpectedly: …{member.deaths[-1][-600:]}")
         print(*(self.recorder.last_requests(member, 5) if cause is None else [cause]), sep="\n")
         if cause is not None and self.group.members[cause.sender or ""].make is Make.OURS:
             self.killed_by_ours.append(cause)
 
 
 def deaths(group: ZmqRaftGroup) -> dict[str, list[str]]:
-    """What members died of by themselves."""
+    """Return the causes of unexpected ends, by member."""
     return {member.peer_id: member.deaths for member in group.members.values() if member.deaths}
 
 
 async def subscribed(client: PackageClient, index: int) -> None:
-    """Wait until the subscription of the package's client has brought the entry at `index`."""
+    """Wait until the subscription of the package's client has received the entry at `index`."""
     await until(
         lambda: bool(client.subscribed) and client.subscribed[-1].get("entry", [0])[0] >= index,
         f"entry {index} by subscription",
     )
 
 
-async def subscribe(client: ZmqRaftClient, heard: list[tuple[int, bytes]]) -> None:
-    """Keep what a subscription of our client brings, until the task is cancelled."""
+async def subscribe(client: ZmqRaftClient, received: list[tuple[int, bytes]]) -> None:
+    """Collect the entries of a subscription of our client, until the task is canceled."""
     async with aclosing(client.subscribe(0)) as entries:
         async for entry in entries:
-            heard.append(index_and_frame(entry))  # noqa: PERF401 - it has no end, and others look at the list
+            received.append(index_and_frame(entry))  # noqa: PERF401 - it is endless, and others read the list
 
 
 def index_and_frame(item: CommittedEntry | SnapshotPart) -> tuple[int, bytes]:
-    """An entry that our client was given, in the form of the wire."""
+    """Return an entry received by our client, in wire form."""
     assert isinstance(item, CommittedEntry)
     kind = list(LogEntryKind).index(item.kind)
     return item.index, item.request_id + bytes((kind,)) + item.term.to_bytes(7, "little") + item.data
 
 
 async def until(what: Callable[[], bool], name: str) -> None:
-    """Wait for something that other tasks bring about."""
+    """Wait for a condition that other tasks cause."""
     with trio.move_on_after(CATCH_UP_S):
-        while not what():  # noqa: ASYNC110 - it may be the doing of any task or process
+        while not what():  # noqa: ASYNC110 - any task or process may cause it
             await trio.sleep(POLL_S)
         return
     raise AssertionError(f"not within {CATCH_UP_S:g} s: {name}")

@@ -1,7 +1,7 @@
-"""Our ØMQ Raft and the npm package zmq-raft in one cluster, each as server and as client, on loopback.
+"""The product's ØMQ Raft and the npm package zmq-raft in one cluster, each as server and as client, on loopback.
 
-`make interop-zmq` brings the package and tells these stories. Each prints what it counted: how often a server of the
-package ended by itself, and of what.
+`make interop-zmq` downloads the package and runs these stories. Each prints its figures: how often a server of the
+package ended unexpectedly, and why.
 """
 
 import random
@@ -41,7 +41,8 @@ CHANGES = 6
 SEED = 7
 LONG_TTL = {"requestIdTtl": 36_000_000, "requestIdTtlAcceptMargin": 1_000}
 OLD_S = 35_990
-"""With this option the package takes ids that are so old, and remembers them 10 s longer. Ours has forgotten them."""
+"""With this option the package accepts ids of this age, and keeps them 10 s longer. In our servers they have
+expired."""
 COMPACTED = (
     "--compact-at",
     "1",
@@ -59,7 +60,7 @@ every_group = pytest.mark.parametrize("makes", GROUPS.values(), ids=GROUPS.keys(
 
 
 def package_updates(client: PackageClient) -> Updates:
-    """Updates by the package's client."""
+    """Return updates by the package's client."""
 
     async def submit(request_id: bytes, data: bytes) -> int:
         return int(await client.do("update", id=request_id.hex(), data=data.hex(), timeout=10_000))
@@ -68,7 +69,7 @@ def package_updates(client: PackageClient) -> Updates:
 
 
 def own_updates(client: ZmqRaftClient) -> Updates:
-    """Updates by our client."""
+    """Return updates by our client."""
 
     async def submit(request_id: bytes, data: bytes) -> int:
         return await client.update(data, request_id, patience_s=10.0)
@@ -76,17 +77,17 @@ def own_updates(client: ZmqRaftClient) -> Updates:
     return Updates(submit)
 
 
-def tell(group: ZmqRaftGroup, updates: Updates, *more: object) -> None:
-    """What the story counted."""
+def print_figures(group: ZmqRaftGroup, updates: Updates, *more: object) -> None:
+    """Print the figures of the story."""
     ended = {peer_id: len(found) for peer_id, found in story.deaths(group).items()}
-    print(f"\n{len(updates.committed)} updates, failures {dict(updates.failures)}, ended by themselves {ended}", *more)
+    print(f"\n{len(updates.committed)} updates, failures {dict(updates.failures)}, ended unexpectedly {ended}", *more)
     for peer_id, found in story.deaths(group).items():
         reasons = Counter(line.partition(" ")[2] for each in found for line in each.splitlines() if "ERROR" in line)
         print(f"  {peer_id}: {dict(reasons)}")
 
 
 @every_group
-async def test_the_packages_client_loses_nothing_and_repeats_nothing(tmp_path: Path, makes: list[Make]) -> None:
+async def test_package_client_commits_each_update_once(tmp_path: Path, makes: list[Make]) -> None:
     with trio.fail_after(STORY_S):
         async with running_zmq_raft_group(tmp_path, makes) as group:
             client = await group.client()
@@ -110,15 +111,15 @@ async def test_the_packages_client_loses_nothing_and_repeats_nothing(tmp_path: P
             entries = {index: bytes.fromhex(frame) for index, frame in found["entries"]}
             assert list(entries) == list(range(1, len(entries) + 1))
             await story.subscribed(client, max(updates.committed.values()))
-            heard = [(index, bytes.fromhex(frame)) for each in client.subscribed for index, frame in [each["entry"]]]
-            assert heard == sorted(entries.items())[: len(heard)]
+            received = [(index, bytes.fromhex(frame)) for each in client.subscribed for index, frame in [each["entry"]]]
+            assert received == sorted(entries.items())[: len(received)]
             logs = await story.same_logs(group, updates)
             assert logs[0].entries == entries
-            tell(group, updates)
+            print_figures(group, updates)
             assert story.deaths(group) == {}
 
 
-async def test_our_client_loses_nothing_and_repeats_nothing_with_the_packages_servers(tmp_path: Path) -> None:
+async def test_our_client_commits_each_update_once_on_package_servers(tmp_path: Path) -> None:
     with trio.fail_after(STORY_S):
         async with (
             running_zmq_raft_group(tmp_path, PACKAGES) as group,
@@ -129,8 +130,8 @@ async def test_our_client_loses_nothing_and_repeats_nothing_with_the_packages_se
             leader = await group.leader()
             config = await client.config()
             assert (config.leader, [(peer.peer_id, peer.url) for peer in config.peers]) == (leader.peer_id, group.peers)
-            heard: list[tuple[int, bytes]] = []
-            nursery.start_soon(story.subscribe, client, heard)
+            received: list[tuple[int, bytes]] = []
+            nursery.start_soon(story.subscribe, client, received)
             await updates.some(UPDATES // 2)
             async with trio.open_nursery() as under_way:
                 under_way.start_soon(updates.some, UPDATES // 2)
@@ -145,17 +146,17 @@ async def test_our_client_loses_nothing_and_repeats_nothing_with_the_packages_se
             async with aclosing(client.entries(0)) as found:
                 entries = [story.index_and_frame(entry) async for entry in found]
             assert [index for index, _ in entries] == list(range(1, last + 1))
-            await story.until(lambda: len(heard) == last, "all entries by subscription")
-            assert heard == entries
+            await story.until(lambda: len(received) == last, "all entries by subscription")
+            assert received == entries
             nursery.cancel_scope.cancel()
         logs = await story.same_logs(group, updates)
         assert logs[0].entries == dict(entries)
-        tell(group, updates)
+        print_figures(group, updates)
         assert story.deaths(group) == {}
 
 
 @every_group
-async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: list[Make]) -> None:
+async def test_updates_survive_members_killed_in_turn(tmp_path: Path, makes: list[Make]) -> None:
     recorder = Recorder()
     with trio.fail_after(STORY_S):
         async with (
@@ -163,7 +164,7 @@ async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: l
             trio.open_nursery() as nursery,
         ):
             updates, alive = package_updates(await group.client()), story.KeptAlive(group, recorder)
-            nursery.start_soon(updates.on_and_on)
+            nursery.start_soon(updates.forever)
             nursery.start_soon(alive.run)
             led = await story.kill_in_turn(group, updates, KILLS)
             for make in set(makes) - set(led):
@@ -173,13 +174,13 @@ async def test_members_are_killed_in_turn_under_updates(tmp_path: Path, makes: l
             with trio.CancelScope(shield=True):
                 await story.settled(group, updates)
         await story.same_logs(group, updates)
-        tell(group, updates, f"led after a death: {led}")
+        print_figures(group, updates, f"led after a death: {led}")
         assert alive.killed_by_ours == []
         assert all(member.deaths == [] for member in group.members.values() if member.make is Make.OURS)
 
 
 @pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_members_are_killed_stopped_and_cut_off_at_random(tmp_path: Path, makes: list[Make]) -> None:
+async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) -> None:
     recorder, chance, done = Recorder(), random.Random(SEED), Counter[str]()
     print(f"\nseed {SEED}")
     with trio.fail_after(STORY_S):
@@ -188,28 +189,28 @@ async def test_members_are_killed_stopped_and_cut_off_at_random(tmp_path: Path, 
             trio.open_nursery() as nursery,
         ):
             updates, alive = package_updates(await group.client()), story.KeptAlive(group, recorder)
-            nursery.start_soon(updates.on_and_on, 24)
+            nursery.start_soon(updates.forever, 24)
             nursery.start_soon(alive.run)
             for _ in range(FAULTS):
                 fault = chance.choice([story.kill, story.stop_for_a_while, story.cut_off])
                 await fault(group, recorder, chance.choice(list(group.members.values())), chance)
                 done[fault.__name__] += 1
-                if not await story.goes_on(updates):
-                    # A leader of the package that ends a follower again and again (docs/reference/zmq-raft.md).
+                if not await story.makes_progress(updates):
+                    # A leader of the package that repeatedly ends a follower (docs/reference/zmq-raft.md).
                     assert (await group.leader()).make is Make.PACKAGE
                     await story.kill(group, recorder, await group.leader(), chance)
-                    done["leader killed to go on"] += 1
+                    done["leader killed to continue"] += 1
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 await story.settled(group, updates)
         await story.same_logs(group, updates)
-        tell(group, updates, dict(done))
+        print_figures(group, updates, dict(done))
         assert alive.killed_by_ours == []
         assert all(member.deaths == [] for member in group.members.values() if member.make is Make.OURS)
 
 
 @pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_changes_of_the_members_are_completed_though_ours_are_killed(tmp_path: Path, makes: list[Make]) -> None:
+async def test_membership_changes_complete_despite_kills(tmp_path: Path, makes: list[Make]) -> None:
     recorder, chance = Recorder(), random.Random(SEED)
     print(f"\nseed {SEED}")
     with trio.fail_after(STORY_S):
@@ -219,7 +220,7 @@ async def test_changes_of_the_members_are_completed_though_ours_are_killed(tmp_p
         ):
             client = await group.client()
             updates, before = package_updates(client), group.peers
-            nursery.start_soon(updates.on_and_on)
+            nursery.start_soon(updates.forever)
             newcomer = group.add("4", Make.OURS)
             await group.start(newcomer, before)
             for peers in [group.peers, before] * (CHANGES // 2):
@@ -236,12 +237,12 @@ async def test_changes_of_the_members_are_completed_though_ours_are_killed(tmp_p
                 await group.remove(newcomer)
                 await story.settled(group, updates)
         await story.same_logs(group, updates)
-        tell(group, updates)
+        print_figures(group, updates)
         assert story.deaths(group) == {}
 
 
 @pytest.mark.parametrize("makes", MIXED.values(), ids=MIXED.keys())
-async def test_members_that_begin_anew_are_given_snapshots(tmp_path: Path, makes: list[Make]) -> None:
+async def test_members_without_log_receive_snapshots(tmp_path: Path, makes: list[Make]) -> None:
     with trio.fail_after(STORY_S):
         async with running_zmq_raft_group(tmp_path, makes, options=LONG_TTL, arguments=COMPACTED) as group:
             updates = package_updates(await group.client())
@@ -255,7 +256,7 @@ async def test_members_that_begin_anew_are_given_snapshots(tmp_path: Path, makes
                 await updates.some(1_100)
                 index = max(updates.committed.values())
                 if giver is Make.OURS:
-                    # A server of ours goes by the newest id as well, not by its clock alone.
+                    # Our server also considers the newest id, not only its clock.
                     await replace(updates, seconds_ago=0).one()
                 await story.settled(group, updates)
                 index = await story.give_snapshot(group, giver, member, index)
@@ -265,12 +266,12 @@ async def test_members_that_begin_anew_are_given_snapshots(tmp_path: Path, makes
         in_order = sorted((index, updates.payloads[each]) for each, index in updates.committed.items())
         for log in logs:
             assert log.snapshot == b"".join(payload for index, payload in in_order if index <= log.snapshot_index)
-        tell(group, updates, *snapshots)
+        print_figures(group, updates, *snapshots)
 
 
 @pytest.mark.parametrize("newcomer", Make, ids=lambda make: f"newcomer-{make.value}")
 @every_group
-async def test_members_are_added_and_removed_by_zr_config(tmp_path: Path, makes: list[Make], newcomer: Make) -> None:
+async def test_zr_config_adds_and_removes_members(tmp_path: Path, makes: list[Make], newcomer: Make) -> None:
     with trio.fail_after(STORY_S):
         async with running_zmq_raft_group(tmp_path, makes) as group:
             client = await group.client()
@@ -292,18 +293,16 @@ async def test_members_are_added_and_removed_by_zr_config(tmp_path: Path, makes:
             await updates.some(50)
             await story.settled(group, updates)
         await story.same_logs(group, updates)
-        tell(group, updates)
+        print_figures(group, updates)
 
 
 @pytest.mark.parametrize("make", Make, ids=lambda make: make.value)
-async def test_an_append_that_comes_again_by_another_connection_ends_a_server_of_the_package_only(
-    tmp_path: Path, make: Make
-) -> None:
+async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Path, make: Make) -> None:
     with trio.fail_after(STORY_S), zmq.Context() as context:
         async with trio.open_nursery() as nursery:
             group = ZmqRaftGroup(tmp_path, nursery, options={"electionTimeoutMin": 9_000, "electionTimeoutMax": 9_999})
             group.arguments = ("--election-timeout", "9000-9999")
-            # Given: a follower, and its leader that has an update committed there
+            # Given: a follower, and its leader with a committed update there
             follower, leader = group.add("1", make), group.add("2", Make.PACKAGE)
             await group.start(follower)
             update = Entry(1, EntryKind.COMMAND, new_request_id() + b"update")
@@ -321,29 +320,29 @@ async def test_an_append_that_comes_again_by_another_connection_ends_a_server_of
             )
             taken = encode_reply(AppendEntriesResponse(message_id=1, term=1, success=True))
             assert await exchange(context, follower.url, append) == taken
-            await story.told(group, follower, lambda found: found["lastApplied"] == 1, "the update applied")
-            # When: the append comes again by another connection, since the answer was lost with the first
+            await story.log_info_shows(group, follower, lambda found: found["lastApplied"] == 1, "the update applied")
+            # When: the append is sent again on another connection, since the reply was lost with the first
             answer = await exchange(context, follower.url, append)
-            # Then: ours gives the same answer, and the package ends
+            # Then: our server sends the same reply, and the package exits
             if make is Make.OURS:
                 assert answer == taken
                 assert follower.lives
             else:
                 await story.until(lambda: not follower.lives, "the package has ended")
                 assert "cowardly refusing to truncate log to 0 before commit index: 1" in follower.last_words()
-                print("\nthe package ends when this comes twice:", " ".join(frame.hex() for frame in append))
+                print("\nthe package exits when it receives this twice:", " ".join(frame.hex() for frame in append))
             await group.close()
             nursery.cancel_scope.cancel()
 
 
 async def exchange(context: zmq.Context[zmq.Socket[bytes]], url: str, frames: list[bytes]) -> list[bytes] | None:
-    """Send a message by a connection of its own; its answer, or None if there is none within 2 s."""
+    """Send a message on a separate connection; return the reply, or None after 2 s."""
 
-    def ask() -> list[bytes] | None:
+    def send_and_receive() -> list[bytes] | None:
         with context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.connect(url)
             dealer.send_multipart(frames)
             return dealer.recv_multipart() if dealer.poll(ANSWER_MS) else None
 
-    return await trio.to_thread.run_sync(ask)
+    return await trio.to_thread.run_sync(send_and_receive)

@@ -79,7 +79,7 @@ func (franz) group(
 	return poll(ctx, reader, count, take, func(last *kgo.Record) error { return reader.CommitRecords(ctx, last) })
 }
 
-// poll takes count records, and has the last one noted each second and at the end.
+// poll reads count records, and commits the position each second and at the end.
 func poll(
 	ctx context.Context, reader *kgo.Client, count int, take func(int64, []byte), note func(*kgo.Record) error,
 ) error {

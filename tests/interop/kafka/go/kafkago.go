@@ -20,7 +20,7 @@ func (kafkaGo) list(ctx context.Context, addresses []string) (listing, error) {
 	for _, each := range metadata.Topics {
 		found.Topics = append(found.Topics, each.Name)
 	}
-	// This library asks one broker, and leaves it to its user to ask each.
+	// This library queries one broker, so the program queries each broker.
 	for _, broker := range metadata.Brokers {
 		at := kafka.TCP(broker.Host + ":" + strconv.Itoa(broker.Port))
 		groups, err := used.ListGroups(ctx, &kafka.ListGroupsRequest{Addr: at})

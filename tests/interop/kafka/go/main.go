@@ -6,7 +6,7 @@
 //	stories CLIENT group ADDRESSES TOPIC COUNT GROUP        in a group; commits each second and at the end
 //
 // CLIENT is franz-go, sarama or kafka-go. A record is a line: its offset and the CRC-32 of its value. A client that has
-// not read COUNT records within the time limit ends with what it has.
+// not read COUNT records within the time limit ends with fewer records.
 package main
 
 import (

@@ -102,7 +102,7 @@ func (saramaClient) group(
 	defer cancel()
 	handler := &taking{left: count, take: take, done: cancel}
 	for reading.Err() == nil {
-		// An error, such as of a coordinator that is gone, is tried again, as applications do.
+		// Retry after an error, such as a lost coordinator, as applications do.
 		if err = member.Consume(reading, []string{topic}, handler); err != nil {
 			time.Sleep(time.Second)
 		}

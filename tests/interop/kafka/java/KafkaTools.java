@@ -1,11 +1,11 @@
-// Kafka's tools, consumer, producer and admin client in one JVM, told by lines of JSON what to do.
+// Kafka's tools, consumer, producer and admin client in one JVM, controlled by lines of JSON.
 //
 //   standard input    {"n": 1, "do": "quorum", "arguments": ["--bootstrap-controller", "127.0.0.1:9093", "describe", "--status"]}
 //   standard output   {"n": 1, "ok": "ClusterId: …"}  or  {"n": 1, "error": "…"};  of `consume` also {"n": 1, "records": […]} before
 //
-// A JVM of its own for each command would cost most of a second. Each command runs in a thread of its own, but those that
-// print (Kafka's command line tools) take turns, since they print to the standard output of the process, which is caught.
-// Bytes are base64 in JSON. The process ends when its standard input does.
+// A separate JVM for each command would take most of a second. Each command runs in a separate thread. Kafka's command
+// line tools run in sequence, since they print to the captured standard output of the process. Bytes are base64 in JSON.
+// The process exits when its standard input ends.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -54,7 +54,7 @@ public final class KafkaTools {
     private static final Duration POLL = Duration.ofMillis(100);
 
     public static void main(String[] arguments) throws Exception {
-        // Whatever Kafka prints outside of a tool must not stand among the answers.
+        // Output of Kafka outside a tool must not mix with the replies.
         System.setOut(System.err);
         Exit.setExitProcedure((code, message) -> {
             throw new Ended(code);
@@ -111,7 +111,7 @@ public final class KafkaTools {
         int run(PrintStream out) throws Exception;
     }
 
-    /** A tool ends by this instead of ending the process. */
+    /** Thrown by a tool that would end the process. */
     private static final class Ended extends Error {
         private static final long serialVersionUID = 1;
         final int code;
@@ -180,8 +180,8 @@ public final class KafkaTools {
     }
 
     /**
-     * Read `count` records from the beginning, or from `offset`; with group.id in the properties as a group does, which
-     * commits its position: that in the answer.
+     * Read `count` records from the beginning, or from `offset`; with group.id in the properties, read as a group and
+     * commit its position. The reply contains the position.
      */
     private static Object consume(JsonNode command) throws Exception {
         String topic = command.get("topic").asText();
@@ -218,7 +218,7 @@ public final class KafkaTools {
                 ArrayNode told = JSON.createArrayNode();
                 for (ConsumerRecord<byte[], byte[]> record : records) {
                     if (count == wanted) {
-                        // What was polled and is not told is for the next reader of the group.
+                        // The next reader of the group reads the records polled here but not returned.
                         consumer.seek(partition, record.offset());
                         break;
                     }
@@ -256,7 +256,7 @@ public final class KafkaTools {
         return document;
     }
 
-    /** Send `values`, or `count` values of `size` bytes; give the offsets of the former, the seconds of the latter. */
+    /** Send `values` and return their offsets, or send `count` values of `size` bytes and return the seconds. */
     private static Object produce(JsonNode command) throws Exception {
         String topic = command.get("topic").asText();
         List<Long> offsets = new ArrayList<>();
@@ -293,7 +293,7 @@ public final class KafkaTools {
         return true;
     }
 
-    // ---- Of controllers -------------------------------------------------------------------------------------------
+    // ---- Controllers ----------------------------------------------------------------------------------------------
 
     private static Object addVoter(JsonNode command) throws Exception {
         Set<RaftVoterEndpoint> endpoints = new java.util.HashSet<>();
@@ -317,15 +317,15 @@ public final class KafkaTools {
         return true;
     }
 
-    // ---- One after the other, to be measured ----------------------------------------------------------------------
+    // ---- Sequential writes, for measurements ----------------------------------------------------------------------
 
     private interface Write {
         void one(int number) throws Exception;
     }
 
     /**
-     * Write `count` times, or for `seconds`, each when the one before is committed. Tell the microseconds of each, the
-     * most without a commitment, to the end included, and what failed meanwhile: that is tried again.
+     * Write `count` times, or for `seconds`, each write after the previous one is committed. Return the microseconds of
+     * each, the longest time without a commitment, also at the end, and the failures, which are retried.
      */
     private static Object closedLoop(JsonNode command, Write write) throws Exception {
         List<Long> microseconds = new ArrayList<>();
@@ -358,12 +358,12 @@ public final class KafkaTools {
         return Map.of("microseconds", microseconds, "longest_us", longest / 1000, "failures", failures);
     }
 
-    /** Metadata of a cluster, which a controller answers when its record is committed. */
+    /** Metadata of a cluster; a controller replies when its record is committed. */
     private static Object alterConfigs(JsonNode command) throws Exception {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.CLIENT_METRICS, "measured");
         try (Admin admin = Admin.create(properties(command))) {
             return closedLoop(command, number -> {
-                // The smallest interval that Kafka takes is 100 ms; each write is of another value.
+                // The smallest interval that Kafka accepts is 100 ms; each write has another value.
                 ConfigEntry entry = new ConfigEntry("interval.ms", Integer.toString(100 + number % 100_000));
                 List<AlterConfigOp> change = List.of(new AlterConfigOp(entry, AlterConfigOp.OpType.SET));
                 admin.incrementalAlterConfigs(Map.of(resource, change)).all().get();

@@ -1,9 +1,9 @@
-// kafkajs reads a topic of one partition. Its usage and its output are those of go/main.go, without the client's name:
+// kafkajs reads a topic of one partition. Usage and output are as in go/main.go, without the client's name:
 //
 //   node stories.js list ADDRESSES
 //   node stories.js read|time|group ADDRESSES TOPIC COUNT [MILLISECONDS|GROUP]
 //
-// kafkajs reads in a group only, so `read` and `time` have groups of their own.
+// kafkajs reads only in a group, so `read` and `time` use separate groups.
 'use strict'
 
 const { ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
@@ -19,7 +19,7 @@ const TABLE = new Uint32Array(256).map((_, byte) => {
   return value
 })
 
-/** The CRC-32 of a buffer. */
+/** Return the CRC-32 of a buffer. */
 function checksum (buffer) {
   let value = 0xffffffff
   for (const byte of buffer) value = (value >>> 8) ^ TABLE[(value ^ byte) & 0xff]

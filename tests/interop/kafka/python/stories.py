@@ -1,10 +1,10 @@
-"""aiokafka and kafka-python-ng read a topic of one partition, in a virtual environment of their own.
+"""aiokafka and kafka-python-ng read a topic of one partition, in a separate virtual environment.
 
     python stories.py CLIENT list  ADDRESSES
     python stories.py CLIENT read|time|group ADDRESSES TOPIC COUNT [MILLISECONDS|GROUP]
 
-CLIENT is aiokafka or kafka-python-ng. The output is that of `go/main.go`. kafka-python-ng and the kafka-python of our
-extra have the same import name, so this file imports nothing of the project and is run by another interpreter.
+CLIENT is aiokafka or kafka-python-ng. The output has the form of `go/main.go`. kafka-python-ng and the project's
+kafka-python have the same import name, so this file does not import the project and runs in another interpreter.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ STORY_S = 240.0
 COMMIT_S = 1.0
 SESSION_MS = 10_000
 _ENTRIES = 4
-"""Place of the settings in a resource of a DescribeConfigs response."""
+"""The position of the settings in a resource of a DescribeConfigs response."""
 
 
 def take(records: Sequence[Any]) -> int:
-    """Print some records; return how many there are."""
+    """Print some records; return their number."""
     for record in records:
         print(record.offset, zlib.crc32(record.value or b""), flush=True)
     return len(records)
 
 
 def settings_of(responses: Any) -> dict[str, str]:
-    """The settings of the one resource of DescribeConfigs responses, as both libraries return them."""
+    """Return the settings of the only resource in DescribeConfigs responses, as both libraries return them."""
     [response] = [each for each in responses if each.resources]
     [resource] = response.resources
     return {entry[0]: entry[1] for entry in resource[_ENTRIES]}
 
 
 def options(addresses: list[str], group: str | None) -> dict[str, Any]:
-    """The same settings for both libraries."""
+    """Return the same settings for both libraries."""
     return {
         "bootstrap_servers": addresses,
         "group_id": group,
@@ -58,13 +58,13 @@ def options(addresses: list[str], group: str | None) -> dict[str, Any]:
 
 
 def listing(topics: Sequence[str], groups: Sequence[Any], configs: Any, end: int) -> str:
-    """What an admin client found, as JSON."""
+    """Return the results of an admin client as JSON."""
     names = sorted(name for name, *_ in groups)
     return json.dumps({"topics": sorted(topics), "groups": names, "configs": settings_of(configs), "end": end})
 
 
 async def aiokafka_list(addresses: list[str]) -> str:
-    """Ask as an administrator."""
+    """Query the farm as an administrator."""
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=addresses)
     await admin.start()
     kind = aiokafka.admin.config_resource.ConfigResourceType.TOPIC
@@ -116,7 +116,7 @@ async def aiokafka_take(consumer: Any, count: int, *, commits: bool) -> None:
 
 
 def ng_list(addresses: list[str]) -> str:
-    """Ask as an administrator."""
+    """Query the farm as an administrator."""
     admin = kafka.KafkaAdminClient(bootstrap_servers=addresses)
     resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, LIST_TOPIC)
     topics, groups, configs = admin.list_topics(), admin.list_consumer_groups(), admin.describe_configs([resource])
@@ -160,7 +160,7 @@ def ng_take(consumer: Any, count: int, *, commits: bool) -> None:
 
 
 def main(client: str, story: str, addresses: str, *rest: str) -> None:
-    """Carry out one story."""
+    """Run one story."""
     where = addresses.split(",")
     if story == "list":
         print(asyncio.run(aiokafka_list(where)) if client == "aiokafka" else ng_list(where))
