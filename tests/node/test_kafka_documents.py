@@ -1,6 +1,6 @@
-"""docs/reference/kafka.md and kraft.md list what the code has: APIs with their versions, settings, and error codes.
+"""docs/reference/kafka.md and kraft.md list the same API versions, settings and error codes as the code.
 
-The APIs of kraft.md are compared with a server that runs (`end_to_end/test_kraft_how_to.py`).
+`end_to_end/test_kraft_how_to.py` compares the APIs of kraft.md with a running server.
 """
 
 import re
@@ -30,29 +30,29 @@ WITHOUT_NUMBER = {
 }
 
 
-def told_apis(page: str) -> dict[int, tuple[int, int]]:
-    """The table of APIs: by key, the lowest and the highest version."""
+def listed_apis(page: str) -> dict[int, tuple[int, int]]:
+    """Return the table of APIs: the lowest and the highest version by key."""
     rows = ROW.findall((REFERENCE / page).read_text(encoding="utf-8"))
     assert all(ApiKey(int(key)).name.replace("_", "") == name.upper() for name, key, _, _ in rows)
     return {int(key): (int(low), int(high)) for _, key, low, high in rows}
 
 
-async def test_the_apis_of_a_farms_listener_are_those_of_the_page() -> None:
+async def test_listener_apis_match_page() -> None:
     async with serving(stage_at(), groups=True) as (_, port):
         connection = await connect(LOOPBACK, port)
-        assert connection.versions == told_apis("kafka.md")
+        assert connection.versions == listed_apis("kafka.md")
         await connection.aclose()
 
 
 @pytest.mark.parametrize("page", ["kafka.md", "kraft.md"])
-def test_error_codes_have_their_names(page: str) -> None:
+def test_error_codes_match_names(page: str) -> None:
     rows = ERROR.findall((REFERENCE / page).read_text(encoding="utf-8"))
     assert len(rows) > 20
     assert [name for name, code in rows if ErrorCode(int(code)).name != name] == []
     assert [int(code) for _, code in rows] == sorted(int(code) for _, code in rows)
 
 
-def test_the_settings_of_a_quorum_are_those_of_the_page_with_their_defaults() -> None:
+def test_quorum_settings_match_page_with_defaults() -> None:
     text = (REFERENCE / "kraft.md").read_text(encoding="utf-8")
     table = text.partition("## Settings")[2].partition("TLS and SASL have")[0]
     documented = {name: default.strip("`") for name, default in SETTING.findall(table)}

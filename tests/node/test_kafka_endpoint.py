@@ -1,4 +1,4 @@
-"""The listener of a node over loopback: who is answered, and who may produce, by passwords and by certificates."""
+"""The Kafka listener of a node over loopback: read and produce access by passwords and by certificates."""
 
 import os
 import socket
@@ -51,7 +51,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def serving(stage: Stage, **settings: object) -> AsyncIterator[tuple[FarmListener, int]]:
-    """A listener over the stage's farm, and its port."""
+    """Yield a listener over the stage's farm, and its port."""
     with socket.create_server((LOOPBACK, 0)) as probe:
         port = int(probe.getsockname()[1])
     here = Address(LOOPBACK, port)
@@ -74,8 +74,8 @@ def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_5
     return ClientSecurity(login=Login(user, password, mechanism))
 
 
-async def produced(port: int, stage: Stage, security: ClientSecurity, value: bytes = NOTE) -> ErrorCode:
-    """What becomes of a record that a client produces."""
+async def produce_error(port: int, stage: Stage, security: ClientSecurity, value: bytes = NOTE) -> ErrorCode:
+    """Return the error code of the reply to a client that produces one record."""
     state = topic_of(stage).state()
     batch = encode_batch(RecordBatch(0, -1, (Record(0, None, value),)))
     request = clients.ProduceRequest(
@@ -94,8 +94,8 @@ async def produced(port: int, stage: Stage, security: ClientSecurity, value: byt
     return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
-async def fetched(port: int, stage: Stage, security: ClientSecurity) -> list[bytes | None]:
-    """The values that a client reads from the start."""
+async def fetched_values(port: int, stage: Stage, security: ClientSecurity) -> list[bytes | None]:
+    """Return the values that a client reads from the start of the log."""
     state = topic_of(stage).state()
     request = clients.FetchRequest(
         max_wait_ms=0,
@@ -114,19 +114,19 @@ async def fetched(port: int, stage: Stage, security: ClientSecurity) -> list[byt
     return [record.value for batch in read_batches(data) for record in batch.records]
 
 
-async def test_on_loopback_any_process_reads_and_none_writes() -> None:
+async def test_loopback_client_reads_but_does_not_write() -> None:
     stage = stage_at()
     await stage.append(NOTE)
     async with serving(stage) as (listener, port):
-        assert await fetched(port, stage, ClientSecurity()) == [NOTE]
-        assert await produced(port, stage, ClientSecurity()) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await fetched_values(port, stage, ClientSecurity()) == [NOTE]
+        assert await produce_error(port, stage, ClientSecurity()) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert stage.log == [NOTE]
         assert listener.counters[ListenerEvent.REQUESTS_ANSWERED] == 4
         assert listener.counters[ListenerEvent.BYTES_SENT] > listener.counters[ListenerEvent.BYTES_RECEIVED] > 0
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
-async def test_listed_users_log_in_and_produce_as_far_as_their_scopes_go(tmp_path: Path, mechanism: Mechanism) -> None:
+async def test_listed_users_produce_within_their_scopes(tmp_path: Path, mechanism: Mechanism) -> None:
     stage = stage_at()
     users = private(
         tmp_path / "users",
@@ -134,16 +134,16 @@ async def test_listed_users_log_in_and_produce_as_far_as_their_scopes_go(tmp_pat
     )
     async with serving(stage, users=users, write=True) as (_, port):
         writer, reader = login("writer", "w", mechanism), login("reader", "r", mechanism)
-        assert await produced(port, stage, writer) is ErrorCode.NONE
-        assert await produced(port, stage, reader) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert await produced(port, stage, writer, b"no JSON") is ErrorCode.INVALID_RECORD
-        assert await fetched(port, stage, reader) == [NOTE]
-        for stranger in (login("reader", "x", mechanism), login("stranger", "r", mechanism)):
+        assert await produce_error(port, stage, writer) is ErrorCode.NONE
+        assert await produce_error(port, stage, reader) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await produce_error(port, stage, writer, b"no JSON") is ErrorCode.INVALID_RECORD
+        assert await fetched_values(port, stage, reader) == [NOTE]
+        for unknown_user in (login("reader", "x", mechanism), login("stranger", "r", mechanism)):
             with pytest.raises(KafkaConnectionError, match="user, password or mechanism is wrong"):
-                await connect(LOOPBACK, port, DialOptions(security=stranger))
+                await connect(LOOPBACK, port, DialOptions(security=unknown_user))
 
 
-async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None:
+async def test_certificate_subject_is_the_user(tmp_path: Path) -> None:
     stage, authority = stage_at(), Authority(tmp_path)
     users = private(tmp_path / "users", "CN=collector certificate submit\n")
     own, collector, reader = (authority.certificate(name) for name in (LOOPBACK, "collector", "reader"))
@@ -152,15 +152,15 @@ async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None
         shown = {
             client: ClientSecurity(tls=authority_context(authority.file, client.path)) for client in (collector, reader)
         }
-        assert await produced(port, stage, shown[collector]) is ErrorCode.NONE
-        assert await produced(port, stage, shown[reader]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert await fetched(port, stage, shown[reader]) == [NOTE]
+        assert await produce_error(port, stage, shown[collector]) is ErrorCode.NONE
+        assert await produce_error(port, stage, shown[reader]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert await fetched_values(port, stage, shown[reader]) == [NOTE]
         bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
             await connect(LOOPBACK, port, DialOptions(security=bare))
 
 
-async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_old_one_in_force(tmp_path: Path) -> None:
+async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
     stage, authority, other = stage_at(), Authority(tmp_path), Authority(tmp_path, "other")
     own, renewed = authority.certificate(LOOPBACK, days=(-1, 60)).path, other.certificate(LOOPBACK, days=(-1, 60)).path
 
@@ -172,7 +172,7 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_o
 
         async def is_trusted(file: Path) -> bool:
             try:
-                await fetched(port, stage, ClientSecurity(tls=authority_context(file)))
+                await fetched_values(port, stage, ClientSecurity(tls=authority_context(file)))
             except KafkaConnectionError:
                 return False
             return True
@@ -192,17 +192,17 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_o
         assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
 
 
-async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_request() -> None:
+async def test_read_only_listener_closes_connection_of_large_request() -> None:
     stage = stage_at()
     async with serving(stage) as (listener, port):
         with pytest.raises(KafkaConnectionError):
-            await produced(port, stage, ClientSecurity(), b"x" * READ_BYTES)
+            await produce_error(port, stage, ClientSecurity(), b"x" * READ_BYTES)
         while not listener.counters.get(ListenerClose.MALFORMED):
             await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("groups", [False, True])
-async def test_the_apis_of_groups_are_there_if_the_settings_have_them(*, groups: bool) -> None:
+async def test_group_apis_depend_on_settings(*, groups: bool) -> None:
     async with serving(stage_at(), groups=groups) as (_, port):
         connection = await connect(LOOPBACK, port)
         assert (11 in connection.versions) is groups

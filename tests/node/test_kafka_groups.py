@@ -1,6 +1,6 @@
-"""Offsets of consumer groups in the farm's log: what is written, how often, and when a commit is answered."""
+"""Offsets of consumer groups in the farm's log: which commits write an entry, how often, and when they get a reply."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 from dataclasses import replace
 
@@ -41,23 +41,23 @@ def at(offset: int, metadata: str = "") -> dict[str, CommittedOffset]:
     return {TOPIC: CommittedOffset(offset, 1, metadata)}
 
 
-def written(stage: Stage, group: str = GROUP) -> list[int]:
-    """The offsets of the group's entries."""
+def written_offsets(stage: Stage, group: str = GROUP) -> list[int]:
+    """Return the offsets of the group's entries."""
     noted = [record for _, record in stage.records(GroupOffset)]
     return [each.offset for each in noted if isinstance(each, GroupOffset) and each.group == group]
 
 
-async def test_an_offset_is_an_entry_and_is_known_on_every_server(autojump_clock: MockClock) -> None:
+async def test_committed_offset_is_entry_known_to_every_server(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     assert offsets.committed(GROUP) == {}
     await offsets.commit(GROUP, {TOPIC: CommittedOffset(1, 3, "text")}, None)
     assert offsets.committed(GROUP) == {TOPIC: CommittedOffset(1, 3, "text")}
     assert (offsets.groups(), offsets.written) == ((GROUP,), 1)
-    assert trio.current_time() == 0, "the first of a group is written at once"
+    assert trio.current_time() == 0, "the first of a group is written_offsets immediately"
 
 
-async def test_of_many_commits_the_newest_is_written_together_and_answers_all(
+async def test_commits_within_interval_write_only_newest(
     autojump_clock: MockClock,
 ) -> None:
     stage = await leading_stage()
@@ -73,11 +73,11 @@ async def test_of_many_commits_the_newest_is_written_together_and_answers_all(
         for offset in range(1, 11):
             nursery.start_soon(commit, offset)
             await wait_all_tasks_blocked()
-    assert written(stage) == [1, 10]
+    assert written_offsets(stage) == [1, 10]
     assert sorted(answered) == [(1, 0.0), *((offset, EVERY_S) for offset in range(2, 11))]
 
 
-async def test_other_groups_do_not_wait(autojump_clock: MockClock) -> None:
+async def test_commits_of_other_groups_do_not_wait(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     for group in ("one", "two", "three"):
@@ -85,41 +85,41 @@ async def test_other_groups_do_not_wait(autojump_clock: MockClock) -> None:
     assert trio.current_time() == 0
 
 
-async def test_a_commit_that_is_given_up_does_not_hold_up_those_behind_it(autojump_clock: MockClock) -> None:
+async def test_cancelled_commit_does_not_delay_next(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     await stage.append(b"{}")
     await offsets.commit(GROUP, at(1), None)
     with trio.move_on_after(1):
         await offsets.commit(GROUP, at(2), None)
-    assert written(stage) == [1]
+    assert written_offsets(stage) == [1]
     await offsets.commit(GROUP, at(2), None)
-    assert written(stage) == [1, 2]
+    assert written_offsets(stage) == [1, 2]
     assert trio.current_time() == EVERY_S
 
 
-async def test_what_says_nothing_new_is_not_written(autojump_clock: MockClock) -> None:
-    # Given a group that has read all
+async def test_unchanged_offset_is_not_written(autojump_clock: MockClock) -> None:
+    # Given a group that has read the whole log
     stage = await leading_stage()
     offsets = offsets_of(stage)
     await offsets.commit(GROUP, at(1), None)
     end = len(stage.log)
-    # When it commits the same again, and the position after its own entry
+    # When it commits the same offset again, and the position after its own entry
     for offset in (1, end):
         await offsets.commit(GROUP, at(offset), None)
-    # Then there is no entry more; but one with other metadata, or beyond a record, is written
-    assert written(stage) == [1]
+    # Then no entry is added; a commit with other metadata, or beyond a record, adds one
+    assert written_offsets(stage) == [1]
     await offsets.commit(GROUP, at(1, "text"), None)
-    assert written(stage) == [1, 1]
+    assert written_offsets(stage) == [1, 1]
     await stage.append(b'{"note": 2}')
     await offsets.commit(GROUP, at(len(stage.log), "text"), None)
-    assert written(stage) == [1, 1, len(stage.log) - 1]
-    # And one that goes back as well
+    assert written_offsets(stage) == [1, 1, len(stage.log) - 1]
+    # And a commit that moves the offset back adds one
     await offsets.commit(GROUP, at(0, "text"), None)
-    assert written(stage)[-1] == 0
+    assert written_offsets(stage)[-1] == 0
 
 
-async def test_an_offset_that_does_not_change_is_written_again_before_it_is_forgotten(
+async def test_unchanged_offset_is_renewed_before_expiry(
     autojump_clock: MockClock,
 ) -> None:
     stage = await leading_stage()
@@ -128,21 +128,21 @@ async def test_an_offset_that_does_not_change_is_written_again_before_it_is_forg
     farm = stage.applied_state.farm
     farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + RENEW_MS + 1)
     await offsets.commit(GROUP, at(1), None)
-    assert written(stage) == [1, 1]
+    assert written_offsets(stage) == [1, 1]
 
 
-async def test_the_leader_coordinates_once_it_has_applied_an_entry_of_its_term() -> None:
+async def test_leader_coordinates_after_applying_entry_of_its_term() -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
     assert offsets.is_coordinator()
     stage.lead(OWN)
-    assert not offsets.is_coordinator(), "what leaders before had committed may not be applied"
+    assert not offsets.is_coordinator(), "entries of earlier leaders may not be applied"
     stage.lead(OTHER)
     assert not offsets.is_coordinator()
     assert not FarmGroupOffsets(CurrentFarm(), TOPIC, stage.alarms).is_coordinator()
 
 
-async def test_what_cannot_be_noted_is_refused(autojump_clock: MockClock) -> None:
+async def test_commit_without_outcome_committed_is_refused(autojump_clock: MockClock) -> None:
     stage = await leading_stage()
     offsets = offsets_of(stage)
 
@@ -176,7 +176,7 @@ async def test_what_cannot_be_noted_is_refused(autojump_clock: MockClock) -> Non
         await FarmGroupOffsets(CurrentFarm(), TOPIC, stage.alarms).commit(GROUP, at(1), None)
 
 
-async def test_offsets_of_other_topics_are_passed_over() -> None:
+async def test_offsets_of_other_topics_are_ignored() -> None:
     stage = await leading_stage()
     await offsets_of(stage).commit(GROUP, {"other": CommittedOffset(1, 1, "")}, None)
-    assert written(stage) == []
+    assert written_offsets(stage) == []

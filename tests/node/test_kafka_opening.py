@@ -1,4 +1,4 @@
-"""A node without `[kafka]` loads nothing of kio, and one with it does not start without the extra."""
+"""A node without `[kafka]` does not load kio; a node with `[kafka]` does not start without the extra."""
 
 import subprocess
 import sys
@@ -24,25 +24,25 @@ def local_node(**settings: object) -> LocalNode:
     return cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka, zmq=None), alarms=None))
 
 
-def test_a_node_without_the_listener_loads_nothing_of_kafkas_messages() -> None:
+def test_node_without_listener_does_not_load_kafka_messages() -> None:
     program = "import sys, bridge.node.app; sys.exit(bool({'kio', 'cramjam'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0
 
 
-async def test_without_the_extra_a_node_with_the_listener_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listener_without_extra_error_names_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
     with pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[kafka\]'"):
         async with opening.client_endpoints(local_node(), CurrentFarm()):
             pass
 
 
-async def test_a_certificate_that_cannot_be_read_keeps_a_node_from_starting(tmp_path: Path) -> None:
+async def test_unreadable_certificate_prevents_start(tmp_path: Path) -> None:
     with pytest.raises(NodeStopped, match=r"none\.pem cannot be used"):
         async with opening.client_endpoints(local_node(certificate=tmp_path / "none.pem"), CurrentFarm()):
             pass
 
 
-async def test_the_listener_is_bound_before_it_serves_and_counts_nothing_yet() -> None:
+async def test_listener_is_bound_with_empty_counters_before_serving() -> None:
     async with opening.client_endpoints(local_node(), CurrentFarm()) as endpoints:
         listener = endpoints["kafka"]
         assert (listener.url, dict(listener.counters)) == ("127.0.0.1:0", {})

@@ -1,4 +1,4 @@
-"""What Kafka's clients produce: which of them may, once for each sequence, and what the answer tells."""
+"""Records produced by Kafka clients: which users may produce, once per sequence, and the error codes of the replies."""
 
 import json
 from collections.abc import Callable
@@ -68,14 +68,15 @@ def batch_of(*values: bytes | None, producer: ProducerId | None = None, sequence
     )
 
 
-async def refusal(producing: Producing, batch: RecordBatch, user: str | None = WRITER) -> tuple[ErrorCode, str]:
+async def refusal_of(producing: Producing, batch: RecordBatch, user: str | None = WRITER) -> tuple[ErrorCode, str]:
+    """Return the error code and the text of the refusal."""
     with pytest.raises(ProduceRefusedError) as caught:
         await producing.append(batch, user)
     return ErrorCode(caught.value.error_code), str(caught.value)
 
 
 def notes(stage: Stage) -> list[int]:
-    """What is in the log and counts."""
+    """Return the notes in the log, without skipped entries."""
     state = stage.applied_state.state
     return [
         json.loads(entry)["note"]
@@ -84,7 +85,7 @@ def notes(stage: Stage) -> list[int]:
     ]
 
 
-async def test_a_record_without_a_producer_is_an_entry_as_it_is() -> None:
+async def test_record_without_producer_is_stored_unchanged() -> None:
     stage = stage_at()
     await stage.append(b"{}")
     producing = producing_of(stage)
@@ -93,7 +94,7 @@ async def test_a_record_without_a_producer_is_an_entry_as_it_is() -> None:
     assert producing.counters == {TopicEvent.PRODUCED_RECORDS: 2}
 
 
-async def test_a_record_that_acts_on_the_farm_is_signed_by_this_node() -> None:
+async def test_record_acting_on_farm_is_signed_by_node() -> None:
     stage = stage_at()
     await producing_of(stage).append(batch_of(EXCLUSION), OPERATOR)
     [entry] = stage.log
@@ -103,7 +104,7 @@ async def test_a_record_that_acts_on_the_farm_is_signed_by_this_node() -> None:
     assert stage.applied_state.state.weights.excluded
 
 
-async def test_a_producers_id_is_the_index_of_its_entry() -> None:
+async def test_producer_id_is_index_of_its_entry() -> None:
     stage = stage_at()
     await stage.append(b"{}")
     producing = producing_of(stage)
@@ -113,7 +114,7 @@ async def test_a_producers_id_is_the_index_of_its_entry() -> None:
     assert len(names) == 2
 
 
-async def test_another_user_cannot_write_under_a_producer_id() -> None:
+async def test_producer_id_of_other_user_is_refused() -> None:
     stage = stage_at(BOUNDS_LEVEL)
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
@@ -122,15 +123,15 @@ async def test_another_user_cannot_write_under_a_producer_id() -> None:
     for stolen in (producer, replace(producer, producer_epoch=1)):
         sequence = 1 - stolen.producer_epoch
         batch = batch_of(b'{"note": 9}', producer=stolen, sequence=sequence)
-        code, text = await refusal(producing_of(stage), batch, SECOND_WRITER)
+        code, text = await refusal_of(producing_of(stage), batch, SECOND_WRITER)
         assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
         assert text == "producer 1 belongs to another user: request a separate producer id"
-    # Then the owner's record is in the log under it
+    # Then the owner's record is in the log under the producer id
     await producing.append(batch_of(b'{"note": 2}', producer=producer, sequence=1), WRITER)
     assert notes(stage) == [1, 2]
 
 
-async def test_records_of_a_producer_are_committed_in_order_and_once() -> None:
+async def test_producer_records_commit_in_order_once() -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
@@ -138,16 +139,16 @@ async def test_records_of_a_producer_are_committed_in_order_and_once() -> None:
     second = batch_of(b'{"note": 3}', producer=producer, sequence=2)
     assert await producing.append(first, WRITER) == Produced(1, -1)
     assert await producing.append(second, WRITER) == Produced(3, -1)
-    # When they come again, here or at another node
+    # When the batches are sent again, to this node or to another one
     assert await producing.append(first, WRITER) == Produced(1, -1)
     assert await producing_of(stage).append(second, WRITER) == Produced(3, -1)
-    # Then they are told the same places, and there is no second entry
+    # Then the replies give the same offsets, and no second entry is written
     assert notes(stage) == [1, 2, 3]
     assert len(stage.log) == 4
     assert producing.counters[TopicEvent.PRODUCED_DUPLICATES] == 2
 
 
-async def test_of_a_batch_that_was_committed_in_part_the_rest_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partly_committed_batch_is_completed_on_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stage_at()
     monkeypatch.setattr(producing_module, "PIECE_ENTRIES", 2)
     producing = producing_of(stage)
@@ -156,13 +157,13 @@ async def test_of_a_batch_that_was_committed_in_part_the_rest_is_committed(monke
     stage.replica.taken = lambda entry: (
         SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="lost") if b'"note": 2' in entry else None
     )
-    assert (await refusal(producing, batch))[0] is ErrorCode.REQUEST_TIMED_OUT
+    assert (await refusal_of(producing, batch))[0] is ErrorCode.REQUEST_TIMED_OUT
     stage.replica.taken = lambda _: None
     assert await producing.append(batch, WRITER) == Produced(1, -1)
     assert notes(stage) == [0, 1, 2, 3, 4]
 
 
-async def test_a_copy_that_was_committed_by_an_attempt_of_unknown_fate_does_not_count_twice() -> None:
+async def test_duplicate_of_unknown_outcome_counts_once() -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
@@ -173,12 +174,12 @@ async def test_a_copy_that_was_committed_by_an_attempt_of_unknown_fate_does_not_
     assert stage.applied_state.is_copy(3, stage.log[2])
 
 
-async def test_what_does_not_follow_is_judged_again_after_a_read_barrier() -> None:
+async def test_sequence_gap_is_checked_again_after_read_barrier() -> None:
     stage, leader = stage_at(), stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
     first, second = batch_of(NOTE, producer=producer), batch_of(b'{"note": 2}', producer=producer, sequence=1)
-    # Given that another node took the first batch, and this one has not applied it yet
+    # Given that another node committed the first batch, and this node has not applied it yet
     other = producing_of(leader)
     await leader.append(stage.log[0])
     await other.append(first, WRITER)
@@ -200,41 +201,41 @@ async def test_what_does_not_follow_is_judged_again_after_a_read_barrier() -> No
         (lambda producer: replace(producer, producer_id=77), 0, ErrorCode.UNKNOWN_PRODUCER_ID),
     ],
 )
-async def test_what_still_does_not_follow_is_refused(
+async def test_invalid_producer_sequence_is_refused(
     change: Callable[[ProducerId], ProducerId], sequence: int, error: ErrorCode
 ) -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = change(await producing.new_producer_id(WRITER))
-    assert (await refusal(producing, batch_of(NOTE, producer=producer, sequence=sequence)))[0] is error
+    assert (await refusal_of(producing, batch_of(NOTE, producer=producer, sequence=sequence)))[0] is error
     assert notes(stage) == []
 
 
-async def test_a_producer_that_was_silent_for_a_day_is_not_known() -> None:
+async def test_producer_expires_after_one_day() -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
     farm = stage.applied_state.farm
     farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + PRODUCER_EXPIRY_MS + 1)
-    code, text = await refusal(producing, batch_of(NOTE, producer=producer))
+    code, text = await refusal_of(producing, batch_of(NOTE, producer=producer))
     assert code is ErrorCode.UNKNOWN_PRODUCER_ID
     assert "sent nothing for a day" in text
 
 
-async def test_a_raised_epoch_begins_anew_and_fences_the_one_before() -> None:
+async def test_raised_epoch_restarts_sequence_and_fences_old_epoch() -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
     await producing.append(batch_of(NOTE, producer=producer), WRITER)
     raised = replace(producer, producer_epoch=1)
     await producing.append(batch_of(b'{"note": 2}', producer=raised), WRITER)
-    assert (await refusal(producing, batch_of(NOTE, producer=producer, sequence=1)))[0] is (
+    assert (await refusal_of(producing, batch_of(NOTE, producer=producer, sequence=1)))[0] is (
         ErrorCode.INVALID_PRODUCER_EPOCH
     )
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ((NOTE, b"no JSON"), "record 1 of the batch: the entry is not JSON"),
         ((None,), "record 0 of the batch: the entry is not JSON"),
@@ -244,35 +245,35 @@ async def test_a_raised_epoch_begins_anew_and_fences_the_one_before() -> None:
         ((b'{"x":"' + b"x" * 65_536 + b'"}',), "bytes, at most"),
     ],
 )
-async def test_what_submit_would_not_take_is_refused_with_its_record(values: tuple[bytes, ...], told: str) -> None:
+async def test_invalid_record_is_refused_with_its_number(values: tuple[bytes, ...], message: str) -> None:
     stage = stage_at()
-    code, text = await refusal(producing_of(stage), batch_of(*values))
+    code, text = await refusal_of(producing_of(stage), batch_of(*values))
     assert code is ErrorCode.INVALID_RECORD
-    assert told in text
-    assert stage.log == [], "a batch is taken as a whole"
+    assert message in text
+    assert stage.log == [], "a batch is all or nothing"
 
 
-async def test_a_producers_number_needs_an_entry_that_can_carry_it() -> None:
+async def test_producer_number_needs_plain_json_entry() -> None:
     stage = stage_at()
     producing = producing_of(stage)
     producer = await producing.new_producer_id(WRITER)
     for value in (signed(EXCLUSION), b'{"request":"client-0-1"}', b"{" + b'"a":[' * 40 + b"1" + b"]" * 40 + b"}"):
-        code, text = await refusal(producing, batch_of(value, producer=producer))
+        code, text = await refusal_of(producing, batch_of(value, producer=producer))
         assert code is ErrorCode.INVALID_RECORD, text
     assert (await producing.append(batch_of(signed(EXCLUSION)), WRITER)).base_offset == 1
 
 
-async def test_each_scope_permits_its_own_kind_of_entry() -> None:
+async def test_scope_permits_only_its_kind_of_entry() -> None:
     producing = producing_of(stage_at())
     for user, value in ((READER, NOTE), (None, NOTE), ("User:stranger", NOTE), (WRITER, EXCLUSION), (OPERATOR, NOTE)):
-        code, text = await refusal(producing, batch_of(value), user)
+        code, text = await refusal_of(producing, batch_of(value), user)
         assert code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert "needs the scope" in text
     for user in (READER, None):
         with pytest.raises(ProduceRefusedError) as caught:
             await producing.new_producer_id(user)
         assert caught.value.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert (await refusal(producing_of(stage_at(), None), batch_of(NOTE)))[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (await refusal_of(producing_of(stage_at(), None), batch_of(NOTE)))[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize(
@@ -283,18 +284,16 @@ async def test_each_scope_permits_its_own_kind_of_entry() -> None:
         (SubmitOutcome.REFUSED, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-async def test_what_was_not_committed_is_told_so_that_the_client_tries_again(
-    outcome: SubmitOutcome, error: ErrorCode
-) -> None:
+async def test_uncommitted_batch_error_lets_client_retry(outcome: SubmitOutcome, error: ErrorCode) -> None:
     stage = stage_at()
     stage.replica.taken = lambda _: SubmitAnswer(outcome=outcome, reason="because")
-    assert await refusal(producing_of(stage), batch_of(NOTE)) == (error, "because")
+    assert await refusal_of(producing_of(stage), batch_of(NOTE)) == (error, "because")
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.BUSY, reason="because")
     with pytest.raises(ServerBusyError):
         await producing_of(stage).append(batch_of(NOTE), WRITER)
 
 
-async def test_what_waits_to_be_committed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_waiting_for_commit_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producing_module, "HELD_BYTES", 2 * len(NOTE))
     stage = stage_at()
     gate = trio.Event()
@@ -319,10 +318,10 @@ async def test_what_waits_to_be_committed_is_bounded(monkeypatch: pytest.MonkeyP
     assert len(stage.log) == 5, "one batch is taken, however large"
 
 
-async def test_without_a_farm_or_its_level_clients_wait() -> None:
+async def test_producing_without_farm_or_level_is_refused() -> None:
     stage = stage_at(REQIDS_LEVEL)
     producing = producing_of(stage)
-    assert (await refusal(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await refusal_of(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "feature level 3" in (stage.alarm(KAFKA_LEVEL_LOW.kind) or "")
     with pytest.raises(ServerStoppedError):
         await Producing(CurrentFarm(), USERS, stage.alarms).append(batch_of(NOTE), WRITER)

@@ -1,4 +1,7 @@
-"""What Kafka's quorum tool is told of a farm: all that the leader knows, and of another server only that."""
+"""DescribeQuorum of a farm: the leader reports the progress of all replicas.
+
+Another server reports only the leader and itself, or redirects the tool to the leader.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +44,7 @@ async def described(stage: Stage | None, topic: str = "__cluster_metadata") -> a
     return await service.describe_quorum(request, CALLER)
 
 
-def partition_of(response: admin.DescribeQuorumResponse) -> admin.DescribeQuorumResponsePartition:
+def partition_in(response: admin.DescribeQuorumResponse) -> admin.DescribeQuorumResponsePartition:
     return response.topics[0].partitions[0]
 
 
@@ -53,14 +56,14 @@ async def stage_of_two() -> Stage:
     return stage
 
 
-async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() -> None:
+async def test_leader_reports_progress_and_contact_times() -> None:
     stage = await stage_of_two()
     stage.server.followers = (
         FollowerProgress(2, 4, 5, 1, 30, ProgressState.REPLICATING, 700),
         FollowerProgress(3, 0, 1, 0, None, ProgressState.PROBING, None),
     )
     response = await described(stage)
-    found = partition_of(response)
+    found = partition_in(response)
     assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, OWN, 1, 5)
     rows = [(row.replica_id, row.log_end_offset, row.last_fetch_timestamp) for row in found.current_voters]
     assert rows == [(1, 5, NOW_MS), (2, 4, NOW_MS - 30)]
@@ -78,8 +81,11 @@ async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() 
     }
 
 
-def test_the_times_of_a_replica_never_go_back_in_an_epoch() -> None:
-    """Kafka's leader keeps times, and ours ages: two clocks are never read in the same instant, and one may be set."""
+def test_replica_times_do_not_go_back_within_epoch() -> None:
+    """Kafka's leader stores times, and this leader stores ages.
+
+    Two clocks are never read in the same instant, and one may be set.
+    """
     now_ms = 1_000
     times: ReplicaTimes[str] = ReplicaTimes(lambda: now_ms)
     assert times.tell(1, {"two": (30, 700), "three": (None, None)}) == {"two": (970, 300), "three": (-1, -1)}
@@ -87,34 +93,34 @@ def test_the_times_of_a_replica_never_go_back_in_an_epoch() -> None:
     assert times.tell(1, {"two": (30, 700), "three": (5, None)}) == {"two": (970, 300), "three": (994, -1)}
     now_ms = 1_100
     assert times.tell(1, {"two": (100, 100)}) == {"two": (1_000, 1_000)}
-    # Another leader goes by a clock of its own
+    # Another leader uses its own clock
     now_ms = 500
     assert times.tell(2, {"two": (100, None)}) == {"two": (400, -1)}
 
 
-async def test_another_server_has_the_tool_ask_the_leader_if_it_can_know_where_that_is() -> None:
+async def test_follower_redirects_tool_to_reachable_leader() -> None:
     stage = await stage_of_two()
     stage.lead(OTHER)
     with pytest.raises(AskElsewhereError, match="server 2 leads"):
         await described(stage)
 
 
-async def test_another_server_tells_the_leader_and_itself_and_that_the_rest_is_not_known() -> None:
+async def test_follower_reports_only_leader_and_itself() -> None:
     stage = await stage_of_two()
     stage.server.configuration = Configuration((*VOTERS, LEARNERS[0]))
     stage.lead(3)
-    found = partition_of(await described(stage))
+    found = partition_in(await described(stage))
     assert (found.error_code, found.leader_id, found.leader_epoch, found.high_watermark) == (0, 3, 2, 5)
     assert [(row.replica_id, row.log_end_offset) for row in found.current_voters] == [(1, 5), (2, -1), (3, 5)]
 
 
-async def test_while_no_leader_is_known_the_tool_is_to_ask_again() -> None:
+async def test_unknown_leader_makes_tool_retry() -> None:
     stage = await stage_of_two()
     stage.lose_quorum()
-    for asked in (stage, None):
-        assert partition_of(await described(asked)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for farm_stage in (stage, None):
+        assert partition_in(await described(farm_stage)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_only_the_topic_of_a_quorum_is_described() -> None:
+async def test_only_quorum_topic_is_described() -> None:
     response = await described(await stage_of_two(), "farm-log")
     assert (response.error_code, response.topics) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())

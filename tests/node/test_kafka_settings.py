@@ -1,4 +1,4 @@
-"""The settings of `[kafka]`: what opens the listener, how far, and what is refused with what to do."""
+"""The settings of `[kafka]`: access to the listener, and refused settings with the remedy."""
 
 from pathlib import Path
 
@@ -29,17 +29,17 @@ def problems(tmp_path: Path, kafka: str) -> str:
     return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
 
 
-def test_without_the_table_there_is_no_listener(tmp_path: Path) -> None:
+def test_listener_is_absent_without_table(tmp_path: Path) -> None:
     assert load(tmp_path, "") is None
 
 
-def test_on_loopback_the_address_is_enough_and_no_client_writes(tmp_path: Path) -> None:
+def test_loopback_listener_needs_only_address_and_is_read_only(tmp_path: Path) -> None:
     found = load(tmp_path, '[kafka]\nlisten = "127.0.0.1:9092"\n')
     assert found == KafkaSettings(listen=LOOPBACK, advertise=LOOPBACK)
     assert (found.topic, found.write, found.groups) == ("farm-log", False, False)
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_all_settings_are_read(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "node-1.example:9092"\ntopic = "log"\n'
@@ -61,7 +61,7 @@ def test_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kafka", "told"),
+    ("kafka", "message"),
     [
         ("write = false", "kafka.listen: missing"),
         ('listen = "node-1:9092"', "kafka.listen: 'node-1' is not a numeric address"),
@@ -81,12 +81,12 @@ def test_all_of_it(tmp_path: Path) -> None:
         (PUBLIC + 'users = "users"', "kafka.listen: 203.0.114.5:9092 is a public address, where others could read"),
     ],
 )
-def test_what_is_refused_is_named_with_what_to_do(tmp_path: Path, kafka: str, told: str) -> None:
-    assert problems(tmp_path, kafka).startswith(told)
+def test_refused_setting_is_named_with_remedy(tmp_path: Path, kafka: str, message: str) -> None:
+    assert problems(tmp_path, kafka).startswith(message)
 
 
 @pytest.mark.parametrize(
     "kafka", [NETWORK, PUBLIC + 'certificate = "c"\nusers = "u"', PUBLIC + 'certificate = "c"\nclient_ca = "ca"']
 )
-def test_a_network_is_open_to_readers_and_the_internet_to_known_ones_over_tls(tmp_path: Path, kafka: str) -> None:
+def test_network_is_readable_and_internet_needs_tls_and_users(tmp_path: Path, kafka: str) -> None:
     assert load(tmp_path, f"[kafka]\n{kafka}") is not None

@@ -1,4 +1,4 @@
-"""The farm's log as a topic: an offset for each index, a key of kind and server, and what no reader sees."""
+"""The farm's log as a topic: offset = index - 1, a key of kind and server, and entries hidden from readers."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
-async def test_an_entry_is_a_record_with_kind_and_server_as_its_key_log_time_and_term() -> None:
+async def test_record_has_kind_and_server_key_log_time_and_term() -> None:
     # Given
     stage = Stage()
     await stage.append(b'{"note": 1}')
@@ -58,7 +58,7 @@ async def test_an_entry_is_a_record_with_kind_and_server_as_its_key_log_time_and
     assert {each.headers for each in batch.records} == {(("term", b"1"),)}
 
 
-async def test_a_kind_that_hides_behind_an_escape_is_found() -> None:
+async def test_escaped_kind_is_recognized() -> None:
     stage = Stage()
     report = signed(rival_report())
     hidden = report.replace(b'"router"', b'"\\u0072outer"')
@@ -76,7 +76,7 @@ async def test_a_kind_that_hides_behind_an_escape_is_found() -> None:
         Entry.command(4, encode(GroupOffset("readers", 7))),
     ],
 )
-async def test_what_is_not_for_readers_is_a_control_record_of_its_term(entry: Entry) -> None:
+async def test_entry_hidden_from_readers_is_control_record(entry: Entry) -> None:
     [batch] = read_batches(await batches_of(9, (entry,), stage_at().applied_state))
     assert (batch.base_offset, batch.leader_epoch, batch.is_control) == (8, 4, True)
     [record] = batch.records
@@ -84,7 +84,7 @@ async def test_what_is_not_for_readers_is_a_control_record_of_its_term(entry: En
     assert record.key == version.to_bytes(2, "big") + CONTROL_TYPE.to_bytes(2, "big"), "see CONTROL_KEY"
 
 
-async def test_a_copy_is_a_control_record_whatever_names_its_request() -> None:
+async def test_duplicate_is_control_record_for_any_request_id() -> None:
     stage = stage_at()
     update = sealed(b'{"note": 1}', request_text((NOW_MS // 1000).to_bytes(4, "big") + bytes(8)))
     request = sealed(b'{"note": 2}', RequestId("client", 0, 1))
@@ -96,18 +96,18 @@ async def test_a_copy_is_a_control_record_whatever_names_its_request() -> None:
 
 
 NOTED = signed(encode(GroupOffset("readers", 1)))
-"""An entry that is not for readers."""
+"""An entry hidden from readers."""
 
 
 async def stage_with_gaps() -> Stage:
-    """Records at the offsets 1, 2 and 5 of eight."""
+    """Return a stage with records at the offsets 1, 2 and 5 of eight."""
     stage = stage_at()
     for entry in (NOTED, b'{"note": 1}', b'{"note": 2}', NOTED, NOTED, b'{"note": 5}', NOTED, NOTED):
         await stage.append(entry)
     return stage
 
 
-async def test_offsets_of_entries_that_are_not_for_readers_have_no_record() -> None:
+async def test_hidden_entries_are_skipped() -> None:
     topic = topic_of(await stage_with_gaps())
     for _ in range(2):
         for offset, expected in enumerate([[1, 5], [1, 5], [1, 5], [5], [5], [5]]):
@@ -116,7 +116,7 @@ async def test_offsets_of_entries_that_are_not_for_readers_have_no_record() -> N
             assert not any(each.is_control for each in found)
 
 
-async def test_a_gap_is_read_from_the_cache_as_the_record_behind_it() -> None:
+async def test_gap_is_served_from_cache() -> None:
     stage = await stage_with_gaps()
     topic = topic_of(stage)
     await batches(topic, 0)
@@ -124,7 +124,7 @@ async def test_a_gap_is_read_from_the_cache_as_the_record_behind_it() -> None:
     assert [each.base_offset for each in await batches(topic, 4, 1)] == [5]
 
 
-async def test_the_high_watermark_lies_behind_the_last_record() -> None:
+async def test_high_watermark_follows_last_record() -> None:
     stage = await stage_with_gaps()
     topic = topic_of(stage)
     state = topic.state()
@@ -135,7 +135,7 @@ async def test_the_high_watermark_lies_behind_the_last_record() -> None:
     assert [len(each.records) for each in await batches(every)] == [1, 2, 2, 1, 2]
 
 
-async def test_after_a_snapshot_the_watermark_is_not_below_its_end() -> None:
+async def test_high_watermark_after_snapshot_is_at_least_its_end() -> None:
     stage = await stage_with_gaps()
     image = b"".join(stage.applied_state.snapshot())
 
@@ -149,7 +149,7 @@ async def test_after_a_snapshot_the_watermark_is_not_below_its_end() -> None:
     assert await topic.read(6, 1000) == b""
 
 
-async def test_a_reader_in_the_gap_at_the_end_waits_for_a_record() -> None:
+async def test_reader_in_final_gap_waits_for_record() -> None:
     stage = await stage_with_gaps()
     service = ConsumerService(topic_of(stage))
     asked = FetchRequestPartition(partition=0, fetch_offset=8, partition_max_bytes=1_000)
@@ -175,7 +175,7 @@ async def test_a_reader_in_the_gap_at_the_end_waits_for_a_record() -> None:
     assert found == [(ErrorCode.NONE, 1)]
 
 
-async def test_a_batch_ends_with_its_term_and_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_ends_at_term_change_or_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     applied_state = Stage().applied_state
     monkeypatch.setattr(farm_batches, "BATCH_RECORDS", 3)
     entries = tuple(Entry.command(1 + place // 5, b"{}") for place in range(10))
@@ -190,7 +190,7 @@ async def test_a_batch_ends_with_its_term_and_when_it_is_full(monkeypatch: pytes
     assert len(read_batches(await batches_of(1, entries, applied_state))) == 10
 
 
-async def test_other_tasks_have_their_turn_while_many_batches_are_written() -> None:
+async def test_encoding_many_batches_yields_to_other_tasks() -> None:
     applied_state, turns = Stage().applied_state, 0
 
     async def others() -> None:
@@ -207,7 +207,7 @@ async def test_other_tasks_have_their_turn_while_many_batches_are_written() -> N
     assert turns >= 5
 
 
-async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
+async def test_node_reports_itself_as_leader_of_applied_entries() -> None:
     stage = named_stage()
     await stage.append(b"{}")
     peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "one", "unknown"))
@@ -229,29 +229,29 @@ async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
     assert topic.state().controller_id == -1
 
 
-async def test_a_peer_that_is_not_heard_is_no_broker() -> None:
-    # Given a farm of three listeners, of which gossip hears none of the others
+async def test_peer_without_contact_is_not_a_broker() -> None:
+    # Given a farm of three listeners, and no gossip contact with the two others
     stage = named_stage()
     peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "three"))
     settings = replace(SETTINGS, peers=peers)
     admitted = stage.applied_state.farm.state.admitted
-    heard: set[int] = set()
+    in_contact: set[int] = set()
 
-    def hears(node_id: bytes, within_s: float) -> bool:
+    def is_in_contact(node_id: bytes, within_s: float) -> bool:
         assert within_s == PRESENT_S
-        return node_id in {admitted[number].node_id for number in heard}
+        return node_id in {admitted[number].node_id for number in in_contact}
 
-    farm = replace(farm_of(stage), in_contact=hears)
+    farm = replace(farm_of(stage), in_contact=is_in_contact)
     topic = FarmTopic(CurrentFarm(farm), settings, HERE, Producing(CurrentFarm(farm), None, stage.alarms), None)
 
     def brokers() -> list[int]:
         return [each.node_id for each in topic.state().brokers]
 
-    # Then only itself is a broker; a peer that gossip hears, the leader, and a follower that answers are
+    # Then only this node is a broker; a peer in gossip contact, the leader, and a replying follower become brokers
     assert brokers() == [OWN]
-    heard.add(3)
+    in_contact.add(3)
     assert brokers() == [OWN, 3]
-    heard.clear()
+    in_contact.clear()
     stage.lead(2)
     assert brokers() == [OWN, 2]
     stage.lead(OWN)
@@ -262,7 +262,7 @@ async def test_a_peer_that_is_not_heard_is_no_broker() -> None:
     assert brokers() == [OWN, 2]
 
 
-async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_nothing() -> None:
+async def test_topic_of_non_server_lacks_leader() -> None:
     topic = topic_of(Stage(), is_server=False)
     state = topic.state()
     assert (state.node_id, state.leader_id, state.leader_epoch, state.high_watermark) == (0, -1, -1, 0)
@@ -272,7 +272,7 @@ async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_not
             await ask
 
 
-async def test_until_the_snapshot_is_restored_the_topic_has_no_leader() -> None:
+async def test_topic_leader_appears_after_snapshot_is_restored() -> None:
     stage = stage_at()
     await stage.append(b"{}")
     stage.server.snapshot = SnapshotDescription(LogId(9, 1), CONFIGURATION, 1, 0)
@@ -281,7 +281,7 @@ async def test_until_the_snapshot_is_restored_the_topic_has_no_leader() -> None:
     assert (state.log_start_offset, state.high_watermark) == (9, 9)
 
 
-async def test_what_is_compacted_and_what_is_not_applied_are_out_of_range() -> None:
+async def test_compacted_or_unapplied_offset_is_out_of_range() -> None:
     stage = stage_at()
     for _ in range(4):
         await stage.append(b"{}")
@@ -295,7 +295,7 @@ async def test_what_is_compacted_and_what_is_not_applied_are_out_of_range() -> N
     assert await topic.read(4, 100) == b""
 
 
-async def test_batches_are_read_again_from_memory_and_of_another_farm_anew() -> None:
+async def test_batch_cache_is_separate_per_farm() -> None:
     stage, other = stage_at(), stage_at()
     for number in range(3):
         await stage.append(b'{"note": %d}' % number)
@@ -311,7 +311,7 @@ async def test_batches_are_read_again_from_memory_and_of_another_farm_anew() -> 
     assert batch.records[0].value == b'{"other": 0}'
 
 
-async def test_an_offset_is_found_by_log_time_also_after_an_operator_has_set_that_back() -> None:
+async def test_offset_for_time_after_log_time_was_set_back() -> None:
     stage = stage_at()
     topic = topic_of(stage)
 
@@ -328,7 +328,7 @@ async def test_an_offset_is_found_by_log_time_also_after_an_operator_has_set_tha
     assert await topic.offset_for_time(NOW_MS + 6_001) is None
     assert await topic.latest_timestamp() == (8, NOW_MS + 6_000)
 
-    # When log time goes back, and on from there
+    # When log time goes back, and then advances again
     applied = stage.applied_state
     applied.farm.state = replace(applied.state, log_time_ms=NOW_MS + 3_000)
     await stage.append(b"{}")
@@ -339,14 +339,14 @@ async def test_an_offset_is_found_by_log_time_also_after_an_operator_has_set_tha
     assert await topic.offset_for_time(NOW_MS + 6_500) == (15, NOW_MS + 7_000)
     assert await topic.latest_timestamp() == (15, NOW_MS + 7_000)
 
-    # And a time before the log's start is its start
+    # And the offset of a time before the log's start is the start of the log
     stage.server.snapshot = SnapshotDescription(LogId(12, 1), CONFIGURATION, 1, 0)
     found = await topic.offset_for_time(NOW_MS)
     assert found is not None
     assert found[0] == 12
 
 
-async def test_a_reader_at_the_end_waits_for_the_next_entry_also_in_the_farm_that_comes_after() -> None:
+async def test_reader_at_end_waits_across_farm_change() -> None:
     stage = stage_at()
     await stage.append(b"{}")
     current = CurrentFarm()
@@ -368,6 +368,6 @@ async def test_a_reader_at_the_end_waits_for_the_next_entry_also_in_the_farm_tha
                 await returned.wait()
 
 
-def test_the_entries_for_groups_and_producers_are_what_nodes_write() -> None:
+def test_group_and_producer_entries_have_stored_form() -> None:
     assert encode(ProducerStart("p")) == b'{"kafkaProducer":{"name":"p"}}'
     assert encode(GroupOffset("g", 7)) == b'{"kafkaOffset":{"group":"g","offset":7}}'

@@ -1,4 +1,4 @@
-"""The list of users that the Kafka listener answers: names, credentials and scopes, and what is refused."""
+"""The users file of the Kafka listener: names, credentials and scopes, and the errors of an invalid file."""
 
 import json
 from base64 import b64encode
@@ -30,7 +30,7 @@ def users_file(directory: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_a_credential_is_read_as_it_was_made(mechanism: Mechanism) -> None:
+def test_credential_round_trips(mechanism: Mechanism) -> None:
     password = new_password()
     read = credential_in(new_credential(mechanism, password))
     assert read is not None
@@ -51,11 +51,11 @@ def test_a_credential_is_read_as_it_was_made(mechanism: Mechanism) -> None:
         f"SCRAM-SHA-512$4096:AAAA${B64}:",
     ],
 )
-def test_another_word_is_no_credential(word: str) -> None:
+def test_other_text_is_not_a_credential(word: str) -> None:
     assert credential_in(word) is None
 
 
-def test_listed_users_log_in_by_their_mechanism_and_have_their_scopes(tmp_path: Path) -> None:
+def test_listed_users_have_mechanism_and_scopes(tmp_path: Path) -> None:
     path = users_file(tmp_path, f"# readers\nreader {WORD}\n\nwriter {WORD} submit weights\n")
     users = ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False)
     assert users.scram(SHA_512, "reader") is not None
@@ -66,7 +66,7 @@ def test_listed_users_log_in_by_their_mechanism_and_have_their_scopes(tmp_path: 
     assert users.scopes_of("writer") == frozenset()
 
 
-def test_two_nodes_with_the_same_users_answer_alike_to_an_unknown_name(tmp_path: Path) -> None:
+def test_nodes_with_same_users_send_equal_salt_for_unknown_name(tmp_path: Path) -> None:
     lines = [f"reader {WORD}\n", f"writer {WORD} submit\n"]
     found = []
     for number, order in enumerate((lines, lines[::-1])):
@@ -78,7 +78,7 @@ def test_two_nodes_with_the_same_users_answer_alike_to_an_unknown_name(tmp_path:
     assert one.salt != found[0].unknown.credential(SHA_512, "another stranger").salt
 
 
-def test_with_certificates_lines_give_scopes_to_subjects(tmp_path: Path) -> None:
+def test_certificate_lines_map_subjects_to_scopes(tmp_path: Path) -> None:
     path = users_file(tmp_path, '"CN=the collector,O=Example" certificate submit\nCN=reader certificate\n')
     users = ListedUsers(path, read_listed_users(path, by_certificate=True), by_certificate=True)
     assert users.scopes_of("User:CN=the collector,O=Example") == {CommitScope.SUBMIT}
@@ -87,7 +87,7 @@ def test_with_certificates_lines_give_scopes_to_subjects(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "by_certificate", "told"),
+    ("text", "by_certificate", "message"),
     [
         (f"reader {WORD} admin", False, "line 1: no scope 'admin'; there are submit, weights, operator"),
         ("reader", False, "line 1: expected NAME CREDENTIAL"),
@@ -100,15 +100,15 @@ def test_with_certificates_lines_give_scopes_to_subjects(tmp_path: Path) -> None
         ("".join(f"u{n} {WORD}\n" for n in range(1_025)), False, "lists 1025 users, at most 1024"),
     ],
 )
-def test_a_list_that_cannot_be_used_is_refused_with_its_line(
-    tmp_path: Path, text: str, told: str, *, by_certificate: bool
+def test_invalid_line_is_reported_with_its_number(
+    tmp_path: Path, text: str, message: str, *, by_certificate: bool
 ) -> None:
     with pytest.raises(KeyFileError) as caught:
         read_listed_users(users_file(tmp_path, text), by_certificate=by_certificate)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it(tmp_path: Path) -> None:
+def test_kafka_user_command_prints_line_without_password(tmp_path: Path) -> None:
     file = tmp_path / "writer.password"
     command = ["keys", "kafka-user", str(file), "--name", "writer", "--scope", "submit", "--scope", "weights"]
     made = CliRunner().invoke(cli, command)
@@ -122,7 +122,7 @@ def test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it(tmp
     assert user.credential is not None
     mechanism, kept = user.credential
     assert kept == scram_credential(mechanism, password, kept.salt, kept.iterations)
-    # The password of a file that is there is taken, and shown nowhere
+    # An existing password file is used, and its password is not printed
     again = CliRunner().invoke(cli, [*command, "--mechanism", "SCRAM-SHA-256", "--json"])
     assert json.loads(again.output)["line"].startswith("writer SCRAM-SHA-256$4096:")
     assert file.read_text().strip() == password
@@ -131,14 +131,14 @@ def test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it(tmp
     assert "1 to 32 of letters" in refused.output
 
 
-def test_no_other_user_of_the_machine_may_read_the_list(tmp_path: Path) -> None:
+def test_list_readable_by_other_users_is_refused(tmp_path: Path) -> None:
     path = users_file(tmp_path, f"reader {WORD}")
     path.chmod(0o644)
     with pytest.raises(KeyFileError, match="can be read by others"):
         read_listed_users(path, by_certificate=False)
 
 
-async def test_a_changed_list_is_taken_over_and_a_broken_one_leaves_the_old_one_in_force(tmp_path: Path) -> None:
+async def test_list_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     path = users_file(tmp_path, f"reader {WORD} submit\n")
     users = ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False)

@@ -1,4 +1,4 @@
-"""What operators may do to the keys through a node: by names, and with regard to nodes that are down."""
+"""The key commands of an operator through a node: install, use and remove keys, also with unreachable nodes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ from tests.operator_views import farm_view
 
 @dataclass
 class Stage:
-    """Two agents, and the admin of the first."""
+    """Two agents, and the key admin of the first agent."""
 
     agents: list[Group]
     admin: GossipKeyAdmin
@@ -38,7 +38,7 @@ class Stage:
 
 
 def all_alive(view: FarmView) -> FarmView:
-    """The view of a farm in which every node runs."""
+    """Return the view with every node running."""
     return replace(view, members=tuple(replace(each, status=MemberStatus.ALIVE) for each in view.members), alarms=())
 
 
@@ -63,7 +63,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
 
 
 @in_simulated_time
-async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_does(tmp_path: Path) -> None:
+async def test_stepwise_rotation_updates_file_and_trace_without_keys(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         admin = stage.admin
         before = await admin.listing()
@@ -85,11 +85,11 @@ async def test_a_rotation_by_steps_reaches_the_file_and_the_trace_but_no_key_doe
 
 
 @in_simulated_time
-async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up(tmp_path: Path) -> None:
+async def test_unresponsive_member_blocks_next_step_by_name(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.network.cut_off.add(stage.agents[1].info.address)
         new = await stage.admin.install()
-        stage.admin._room.survey_timeout_s = 0.1  # asked before it is declared dead
+        stage.admin._room.survey_timeout_s = 0.1  # the survey runs before the member is declared dead
         listing = await stage.admin.listing()
         assert listing.silent == ("boris",)
         assert listing.keys[1].missing == ("boris",)
@@ -100,7 +100,7 @@ async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up
 
 
 @in_simulated_time
-async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: Path) -> None:
+async def test_removal_is_refused_while_voter_or_member_is_down(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         old = (await stage.admin.listing()).primary
         await stage.admin.use(await stage.admin.install(), force=False)
@@ -108,11 +108,11 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
         left = replace(members[4], status=MemberStatus.LEFT)
         observer = replace(members[3], status=MemberStatus.DEAD, name="attic", raft_id=None)
         superseded = replace(observer, name="renewed", address=members[0].address)
-        stranger = replace(observer, node_id="99" * 8, name="not of this farm", server_role=ServerRole.NONE)
-        gone_voters_and_dead = (*members[:3], left, observer, superseded, stranger)
-        stage.view = replace(stage.view, members=gone_voters_and_dead)
+        foreign_node = replace(observer, node_id="99" * 8, name="not of this farm", server_role=ServerRole.NONE)
+        voters_down_and_dead = (*members[:3], left, observer, superseded, foreign_node)
+        stage.view = replace(stage.view, members=voters_down_and_dead)
         listing = await stage.admin.listing()
-        assert listing.absent == ("attic", "node-4", "node-5"), "a voter comes back, a stranger does not count"
+        assert listing.absent == ("attic", "node-4", "node-5"), "a voter returns, a foreign node does not count"
         with pytest.raises(Refused, match="attic, node-4, node-5 are down") as refused:
             await stage.admin.remove(old, force=False)
         assert "garlicfarm keys export" in str(refused.value)
@@ -121,7 +121,7 @@ async def test_a_key_is_not_removed_while_a_voter_or_a_member_is_down(tmp_path: 
 
 
 @in_simulated_time
-async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tmp_path: Path) -> None:
+async def test_node_with_removed_keys_changes_and_exports_nothing(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.view = replace(stage.view, alarms=(AlarmView("key-retired", "refused", "copy the key"),))
         listing = await stage.admin.listing()
@@ -137,12 +137,12 @@ async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tm
 
 
 @in_simulated_time
-async def test_steps_that_the_ring_does_not_allow_are_refused_in_words(tmp_path: Path) -> None:
+async def test_invalid_step_is_refused_with_reason(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         primary = (await stage.admin.listing()).primary
-        for step, words in (
+        for step, reason in (
             (stage.admin.use("00000000", force=False), "no key has the id '00000000'"),
             (stage.admin.remove(primary, force=False), "in use"),
         ):
-            with pytest.raises(Refused, match=words):
+            with pytest.raises(Refused, match=reason):
                 await step

@@ -1,4 +1,4 @@
-"""Key files on disk: no other user can read them, and none is ever overwritten."""
+"""Key files on disk: other users cannot read them, and an existing file is never overwritten."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage import replace_file
 
 
-def test_each_kind_of_key_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_key_kinds_round_trip_through_files(tmp_path: Path) -> None:
     farm_key, master = new_farm_key(3), new_master_key()
     signing = master.sign_transient(1_767_225_600)
     save_farm_key(tmp_path / "farm.key", farm_key)
@@ -33,7 +33,7 @@ def test_each_kind_of_key_comes_back_from_its_file(tmp_path: Path) -> None:
     assert load_signing_key(tmp_path / "signing.key").offline == signing.offline
 
 
-def test_a_new_key_file_can_be_read_by_its_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+def test_new_key_file_is_private_for_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write_private_file(tmp_path / "key", "secret")
@@ -42,7 +42,7 @@ def test_a_new_key_file_can_be_read_by_its_owner_only_whatever_the_umask(tmp_pat
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 
-def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
+def test_existing_key_file_is_not_overwritten(tmp_path: Path) -> None:
     write_private_file(tmp_path / "key", "first")
     with pytest.raises(KeyFileError, match="exists already and is not overwritten"):
         write_private_file(tmp_path / "key", "second")
@@ -50,7 +50,7 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
-def test_a_key_file_that_others_reach_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+def test_accessible_key_file_is_refused_with_chmod_command(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "key"
     write_private_file(path, "secret")
     path.chmod(mode)
@@ -58,28 +58,28 @@ def test_a_key_file_that_others_reach_is_refused_with_the_command_that_mends_it(
         read_private_file(path)
 
 
-def test_what_is_no_key_file_is_said(tmp_path: Path) -> None:
+def test_unusable_key_file_error_names_cause(tmp_path: Path) -> None:
     binary, large, pipe = tmp_path / "binary", tmp_path / "large", tmp_path / "pipe"
     replace_file(binary, b"\xff\xfe")
     replace_file(large, b"x" * 70_000)
     os.mkfifo(pipe, 0o600)
-    for path, says in (
+    for path, cause in (
         (tmp_path / "missing", "does not exist: copy the file there"),
         (tmp_path, "is not a file"),
         (pipe, "is not a file"),
         (binary, "not a text file"),
         (large, "more than 65536 bytes"),
     ):
-        with pytest.raises(KeyFileError, match=says):
+        with pytest.raises(KeyFileError, match=cause):
             read_private_file(path)
 
 
-def test_a_directory_that_is_not_there_is_said_when_writing(tmp_path: Path) -> None:
+def test_write_to_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="cannot be written: No such file or directory"):
         write_private_file(tmp_path / "nowhere" / "key", "secret")
 
 
-def test_an_error_in_the_text_names_the_file(tmp_path: Path) -> None:
+def test_syntax_error_names_file(tmp_path: Path) -> None:
     path = tmp_path / "farm.key"
     write_private_file(path, "expect = 3\n")
     for load in (load_farm_key, load_master_key, load_signing_key):
@@ -87,7 +87,7 @@ def test_an_error_in_the_text_names_the_file(tmp_path: Path) -> None:
             load(path)
 
 
-def test_replacing_a_file_keeps_its_mode_private_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_replacement_keeps_private_mode_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "state"
     replace_file(path, b"one")
     replace_file(path, b"two")
@@ -96,7 +96,7 @@ def test_replacing_a_file_keeps_its_mode_private_and_leaves_nothing_beside_it(tm
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_replacement_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_replacement_keeps_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state"
     replace_file(path, b"one")
 

@@ -1,4 +1,8 @@
-"""Replacing all keys after a key file was copied: what the copy reads afterwards, and what the leader refuses."""
+"""Replacing all keys after a key file was copied.
+
+The first part records the datagrams of a farm and decrypts them with the copied key. The second part sends the request
+to the leader, which refuses it without a majority or if a member would not get the new key.
+"""
 
 import os
 from dataclasses import replace
@@ -37,7 +41,10 @@ OLD = bytes(RING.primary)
 
 
 def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tuple[int, int]:
-    """How many of the recorded datagrams a reader with these keys opens (as each of these nodes), and of how many."""
+    """Return the number of recorded datagrams that these keys open, and the number of all of them.
+
+    Each datagram is tried as every one of the nodes.
+    """
     readers = [Sealed(keys, os.urandom(SALT_BYTES), name) for name in names]
     opened = 0
     for _, _, datagram in network.sent:
@@ -52,7 +59,7 @@ def readable(network: MemoryNetwork, keys: Keyring, names: list[NodeId]) -> tupl
 
 
 async def replace_all(agents: list[Group]) -> None:
-    """What each server does when it applies the entry: open its own box, and begin the era."""
+    """Do the work of each server that applies the entry: open its own box, and begin the era."""
     chain = agents[0].keyring
     assert chain is not None
     admitted = {
@@ -68,8 +75,8 @@ async def replace_all(agents: list[Group]) -> None:
 
 
 @in_simulated_time
-async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys_were_replaced() -> None:
-    # Given: a farm whose datagrams are recorded by a holder of a copy of its key.
+async def test_copied_key_opens_nothing_after_replacement() -> None:
+    # Given: a farm whose datagrams are recorded by the holder of a copied key.
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
@@ -77,19 +84,19 @@ async def test_a_passive_reader_with_the_copied_key_opens_nothing_after_the_keys
         names = [agent.node_id for agent in agents]
         opened, recorded = readable(network, RING, names)
         assert opened == recorded > 0, "before, it reads everything"
-        # When: the keys are replaced, and the farm goes on for a minute.
+        # When: the keys are replaced, and the farm runs for another minute.
         await replace_all(agents)
         network.sent.clear()
         await trio.sleep(60)
-        # Then: it can read nothing that was sent since, and no member was lost.
+        # Then: the copied key opens no later datagram, and no member was lost.
         opened, recorded = readable(network, RING, names)
         assert (opened, recorded > 100) == (0, True)
         assert all(sees(agent, *[other for other in agents if other is not agent]) for agent in agents)
 
 
 @in_simulated_time
-async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_last() -> None:
-    """Why `keys rotate` is no answer to a copied key file: it tells the next key under the present one."""
+async def test_copied_key_follows_rotation() -> None:
+    """`keys rotate` does not help against a copied key file: it sends the next key encrypted with the present key."""
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         agents = await farm.start_many(3)
@@ -104,7 +111,7 @@ async def test_the_same_reader_follows_a_rotation_from_its_first_step_to_its_las
         await trio.sleep(5)
         chain = agents[1].keyring
         assert chain is not None
-        # The chain that it read at the first step holds the key that seals at the last.
+        # The keyring from the first step holds the key that encrypts after the last step.
         both = Keyring.of(OLD, (chain.primary,))
         opened, recorded = readable(network, both, [agent.node_id for agent in agents])
         assert opened == recorded
@@ -118,12 +125,12 @@ REPLACE = Request("POST", "/v1/keys/replace", b"{}")
 
 
 def identity(number: int) -> bytes:
-    """The NodeId of node `number`."""
+    """Return the NodeId of node `number`."""
     return bytes([number]) * 8
 
 
 class Leader:
-    """Replica, server, applied state and signer in one, of a farm of three of which two answer."""
+    """Replica, server, applied state and signer in one object, for a farm of three; two of its servers reply."""
 
     leads = True
 
@@ -142,15 +149,15 @@ class Leader:
 
     @property
     def server(self) -> "Leader":
-        """Of the replica."""
+        """Return the server of the replica."""
         return self
 
     def sign(self, entry: bytes) -> bytes:
-        """As it is."""
+        """Return the entry unsigned."""
         return entry
 
     def describe(self) -> SimpleNamespace:
-        """Who answers."""
+        """Return a description with the replying followers."""
         voters = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2, 3))
         followers = [SimpleNamespace(server_id=number, match=9, contact_ms=1) for number in self.answering]
         return SimpleNamespace(
@@ -160,7 +167,7 @@ class Leader:
         )
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """Committed."""
+        """Commit the commands."""
         await trio.lowlevel.checkpoint()
         record = decode(commands[0])
         assert isinstance(record, KeyReplacement)
@@ -170,12 +177,12 @@ class Leader:
         return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
-        """It is."""
+        """Return the index immediately."""
         await trio.lowlevel.checkpoint()
         return index
 
-    async def asked(self, body: bytes = b"{}") -> dict[str, Any]:
-        """The answer to a replacement of the keys."""
+    async def replace_keys(self, body: bytes = b"{}") -> dict[str, Any]:
+        """Return the reply to a request for new keys."""
         request = Request("POST", KEYS_REPLACE.path, body)
         call = Call(request, "", {}, body_of(KEYS_REPLACE, body))
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))
@@ -183,13 +190,13 @@ class Leader:
 
 
 def _point() -> bytes:
-    """A public key for which a box can be made."""
+    """Return a public key that a box can be sealed for."""
     return (9).to_bytes(32, "little")
 
 
-async def test_the_answer_tells_for_how_many_the_key_is_sealed_and_which_are_away() -> None:
+async def test_reply_counts_sealed_boxes_and_lists_absent_nodes() -> None:
     leader = Leader()
-    assert await leader.asked() == {
+    assert await leader.replace_keys() == {
         "schema": 1,
         "era": 1,
         "sealedFor": 3,
@@ -198,28 +205,28 @@ async def test_the_answer_tells_for_how_many_the_key_is_sealed_and_which_are_awa
     }
 
 
-async def test_members_whose_public_key_is_unknown_are_named_and_left_out_only_by_force() -> None:
+async def test_member_without_public_key_is_left_out_only_by_force() -> None:
     leader = Leader()
     admitted = {**leader.state.admitted, 3: Admitted(identity(3), "node-3")}
     leader.state = replace(leader.state, admitted=admitted)
     with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
-        await leader.asked()
+        await leader.replace_keys()
     assert leader.proposed == []
-    told = await leader.asked(b'{"force": true}')
-    assert (told["sealedFor"], told["leftOut"]) == (2, ["node-3"])
+    reply = await leader.replace_keys(b'{"force": true}')
+    assert (reply["sealedFor"], reply["leftOut"]) == (2, ["node-3"])
 
 
-async def test_without_a_majority_nothing_is_proposed_and_the_figures_are_told() -> None:
+async def test_replacement_without_majority_is_refused() -> None:
     leader = Leader()
     leader.answering = ()
     with pytest.raises(Refused, match="1 of 3 voters answer, less than a majority"):
-        await leader.asked(b'{"force": true}')
+        await leader.replace_keys(b'{"force": true}')
     assert leader.proposed == []
 
 
-async def test_a_node_that_does_not_lead_names_the_one_that_does() -> None:
+async def test_follower_names_leader() -> None:
     leader = Leader()
     leader.leads = False
     cast("Any", leader).role = SimpleNamespace(leader=2)
     with pytest.raises(Refused, match=r"node-2 \(10.0.0.2:7669\) leads\. Run the command on its machine"):
-        await leader.asked()
+        await leader.replace_keys()

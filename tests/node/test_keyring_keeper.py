@@ -1,4 +1,4 @@
-"""Storing the keyring in use: one writer, always the newest keyring, and no wait for the disk (`KeyringKeeper`)."""
+"""Storage of the keyring in use: one writer, the newest keyring, and callers that never wait for the disk."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -22,11 +22,11 @@ SECOND = FIRST.install(b"2" * 32).use(b"2" * 32)
 THIRD = SECOND.install(b"3" * 32).use(b"3" * 32)
 NEXT_ERA = THIRD.rekeyed(b"4" * 32, 1, 1)
 BOUND_S = 20
-"""Of real time, for what takes milliseconds."""
+"""The real time allowed for work of milliseconds."""
 
 
 class Disk:
-    """Writes keyrings into a directory, unless it is full."""
+    """A disk that writes keyrings into a directory, unless it is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_full = False
@@ -50,9 +50,9 @@ class Disk:
 
 
 @in_simulated_time
-async def test_keeper_stores_an_era_after_a_failed_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keeper_stores_newer_era_after_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
-    assert NEXT_ERA.clock < THIRD.clock, "the clock of an era begins again"
+    assert NEXT_ERA.clock < THIRD.clock, "the clock of an era restarts"
     async with disk.keeper(tmp_path) as keeper:
         disk.is_full = True
         keeper.keep(THIRD)
@@ -66,7 +66,7 @@ async def test_keeper_stores_an_era_after_a_failed_older_one(tmp_path: Path, mon
 
 
 @in_simulated_time
-async def test_keeper_ignores_an_older_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keeper_ignores_older_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     async with disk.keeper(tmp_path) as keeper:
         keeper.keep(NEXT_ERA)
@@ -76,7 +76,7 @@ async def test_keeper_ignores_an_older_keyring(tmp_path: Path, monkeypatch: pyte
 
 
 @in_simulated_time
-async def test_keeper_that_fails_keeps_its_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_keeper_keeps_its_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     async with disk.keeper(tmp_path) as keeper:
         disk.is_full = True
@@ -88,7 +88,7 @@ async def test_keeper_that_fails_keeps_its_alarm(tmp_path: Path, monkeypatch: py
 
 
 @in_simulated_time
-async def test_keeper_that_ends_stores_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ending_keeper_stores_last_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Disk(monkeypatch).keeper(tmp_path) as keeper:
         await trio.lowlevel.checkpoint()
         keeper.keep(SECOND)
@@ -96,13 +96,13 @@ async def test_keeper_that_ends_stores_the_last(tmp_path: Path, monkeypatch: pyt
 
 
 class SlowDisk:
-    """Hangs on the first write until it is released."""
+    """A disk whose first write hangs until the test releases it."""
 
     def __init__(self) -> None:
         self.began, self.released, self.writes = ThreadEvent(), ThreadEvent(), 0
 
     def write(self, directory: Path, keyring: Keyring) -> None:
-        """Write durably, at some time."""
+        """Write durably after the release."""
         self.writes += 1
         self.began.set()
         if not self.released.wait(BOUND_S):
@@ -118,7 +118,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     disk.released.set()
 
 
-async def test_keeper_stores_the_newest_after_a_slow_write(tmp_path: Path, slow_disk: SlowDisk) -> None:
+async def test_keeper_stores_newest_keyring_after_slow_write(tmp_path: Path, slow_disk: SlowDisk) -> None:
     stored: list[Keyring] = []
     keeper = KeyringKeeper(tmp_path, None, lambda _: None, stored.append)
     async with trio.open_nursery() as nursery:
@@ -134,7 +134,7 @@ async def test_keeper_stores_the_newest_after_a_slow_write(tmp_path: Path, slow_
         nursery.cancel_scope.cancel()
 
 
-async def test_group_with_a_hung_disk_goes_on(tmp_path: Path, slow_disk: SlowDisk) -> None:
+async def test_group_with_hung_disk_exchanges_keys(tmp_path: Path, slow_disk: SlowDisk) -> None:
     network = MemoryNetwork()
     with trio.fail_after(BOUND_S):
         async with (

@@ -1,4 +1,4 @@
-"""Which nodes are believed about the gossip keys in the seconds between a start and the log."""
+"""Nodes whose gossip keys are accepted in the seconds between a start and the first log entries."""
 
 import os
 import socket
@@ -37,15 +37,15 @@ from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
-STRANGER, OTHER_FOUNDER, ADMITTED, EVICTED = (node_id(number) for number in (9, 2, 4, 5))
+UNKNOWN, OTHER_FOUNDER, ADMITTED, EVICTED = (node_id(number) for number in (9, 2, 4, 5))
 
 
 def founding_of(*founders: bytes) -> Founding:
     return Founding(tuple(Founder(each, 0, bytes(16)) for each in sorted(founders)))
 
 
-def peers_that_know_no_farm() -> FarmPeers:
-    """Of a node that has just started."""
+def peers_without_farm() -> FarmPeers:
+    """Return the peers of a node that has just started."""
     return FarmPeers(NodeIdentity.of(Ed25519PrivateKey.generate()), None)
 
 
@@ -56,11 +56,11 @@ def chosen(agent: Group) -> bytes:
 
 
 @in_simulated_time
-async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from_no_copy_of_the_key(
+async def test_restarted_node_takes_keys_only_from_founders(
     tmp_path: Path,
 ) -> None:
-    # Given: a node of a farm that has restarted, and has no log yet.
-    network, peers = MemoryNetwork(), peers_that_know_no_farm()
+    # Given: a restarted node of a farm, without its log yet.
+    network, peers = MemoryNetwork(), peers_without_farm()
     async with running_farm(network) as farm:
         founder = await farm.start()
         node = await farm.start(founder, may_tell_keys=peers.may_tell_keys)
@@ -71,51 +71,51 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         await until_all_see_all([founder, node])
         chain = node.keyring
         assert chain is not None
-        # When: a stranger with a copy of the farm's key sends keys, signed by an identity of its own.
-        news = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
-        sealed = Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(news))
+        # When: an unknown node with a copy of the farm's key sends keys, signed by its own identity.
+        update = sign_keys(KeyringUpdate(chain.install(b"x" * 32).use(b"x" * 32)), Ed25519PrivateKey.generate())
+        sealed = Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(update))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
-        # Then: it is dropped and counted.
+        # Then: they are dropped and counted.
         await until_counted(node, Loss.KEYRING_OF_A_STRANGER)
         assert chosen(node) == RING.primary
-        # And what a founder tells is taken.
+        # And keys from a founder are used.
         await founder.change_keyring(chain.install(b"n" * 32).use(b"n" * 32))
         await trio.sleep(1)
         assert chosen(node) == b"n" * 32
 
 
-def test_a_node_that_knows_no_farm_yet_believes_any_signer() -> None:
-    assert peers_that_know_no_farm().may_tell_keys(STRANGER)
+def test_node_without_farm_accepts_any_signer() -> None:
+    assert peers_without_farm().may_tell_keys(UNKNOWN)
 
 
-@pytest.mark.parametrize("knows", ["a founder", "admitted later", "of no farm"])
-def test_what_is_on_disk_counts_from_the_first_datagram_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: str
+@pytest.mark.parametrize("stored_state", ["as founder", "as later member", "without farm"])
+def test_stored_farm_decides_from_first_datagram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_state: str
 ) -> None:
-    """A whole node starts; its gossip is the first that asks."""
+    """The test starts a whole node, and records the first decisions for gossip."""
     directory, key_file = tmp_path / "node-1", tmp_path / "farm.key"
     save_farm_key(key_file, new_farm_key(2))
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     node = node_toml(directory, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=[])
     own_id = load_identity(directory).node_id
-    if knows == "a founder":
+    if stored_state == "as founder":
         founding = founding_of(own_id, OTHER_FOUNDER)
         state = FormationState(Promise(founding.founders, 0, bytes(16)), founding)
     else:
         founding = founding_of(OTHER_FOUNDER)
         state = FormationState(known=founding)
-    if knows != "of no farm":
+    if stored_state != "without farm":
         (directory / FORMATION).write_bytes(encode_formation_state(state))
         (directory / ADMISSIONS).write_text(
             f'{{"cluster": "{founding.cluster_id.hex()}", "out": ["{EVICTED.hex()}"],'
             f' "servers": {{"4": "{ADMITTED.hex()}", "5": "{EVICTED.hex()}"}}}}'
         )
-    asked = (OTHER_FOUNDER, ADMITTED, EVICTED, STRANGER)
-    believed: list[bool] = []
+    signers = (OTHER_FOUNDER, ADMITTED, EVICTED, UNKNOWN)
+    accepted: list[bool] = []
 
     @asynccontextmanager
     async def open_membership(_settings: object, _metadata: bytes, keys: GroupKeys, _: object) -> AsyncIterator[None]:
-        believed.extend(keys.may_tell_keys(NodeId(each)) for each in asked)
+        accepted.extend(keys.may_tell_keys(NodeId(each)) for each in signers)
         await trio.lowlevel.checkpoint()
         raise NodeStopped("the story ends here")
         yield
@@ -123,4 +123,4 @@ def test_what_is_on_disk_counts_from_the_first_datagram_on(
     monkeypatch.setattr(joined_node, "open_membership", open_membership)
     with pytest.raises(ExceptionGroup):
         trio.run(app.run_node, load_configuration(node.configuration))
-    assert believed == ([True] * 4 if knows == "of no farm" else [True, True, False, False])
+    assert accepted == ([True] * 4 if stored_state == "without farm" else [True, True, False, False])

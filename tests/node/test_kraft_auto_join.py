@@ -1,4 +1,4 @@
-"""Auto join of a KRaft quorum: who joins by itself, who does not, and what is said of one that cannot be reached."""
+"""Auto join of a KRaft quorum: which observers join automatically, and the reason recorded for unreachable ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from consensus.protocols.kraft.replica.announcing import AddressRefused
 from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, ask_leader, formatted, free_ports
 
-PATIENCE_S = 40
+TIMEOUT_S = 40
 ANNOUNCE_S = 0.1
 
 
@@ -26,11 +26,11 @@ def run_quorum(
     story: Callable[[Quorum], object],
     refused: list[AddressRefused],
 ) -> None:
-    """Run a story with three servers, which announce themselves more often than in production."""
+    """Run a test story with three servers, which announce themselves more often than in production."""
     monkeypatch.setattr(announcing, "JOIN_S", ANNOUNCE_S)
 
     async def run() -> None:
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             async with trio.open_nursery() as nursery:
                 quorum = Quorum(nursery, VoterOptions(address_refused=refused.append))
                 for each in settings[:3]:
@@ -47,36 +47,36 @@ async def voters(quorum: Quorum) -> set[int]:
     return {key.id for key in ids if isinstance(key, ReplicaKey)}
 
 
-async def until_voters(quorum: Quorum, wanted: set[int]) -> None:
-    while await voters(quorum) != wanted:  # noqa: ASYNC110 - the voters are a question to the leader
+async def until_voters(quorum: Quorum, expected: set[int]) -> None:
+    while await voters(quorum) != expected:  # noqa: ASYNC110 - the voters come from a request to the leader
         await trio.sleep(0.02)
 
 
-def test_removed_voter_joins_again_only_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_voter_rejoins_only_after_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = [replace(each, auto_join=True) for each in formatted(tmp_path, 3, dynamic=True)]
 
     async def story(quorum: Quorum) -> None:
         leader = await quorum.leader()
-        gone = next(voter for voter in quorum.running.values() if voter is not leader)
-        others = {1, 2, 3} - {gone.key.id}
-        await gone.server.wait_commit(leader.server.commit_index)
+        removed = next(voter for voter in quorum.running.values() if voter is not leader)
+        others = {1, 2, 3} - {removed.key.id}
+        await removed.server.wait_commit(leader.server.commit_index)
         await trio.sleep(3 * ANNOUNCE_S)
         await ask_leader(
             quorum,
-            admin.RemoveRaftVoterRequest(voter_id=gone.key.id, voter_directory_id=UUID(bytes=gone.key.directory)),
+            admin.RemoveRaftVoterRequest(voter_id=removed.key.id, voter_directory_id=UUID(bytes=removed.key.directory)),
         )
         await until_voters(quorum, others)
         await trio.sleep(20 * ANNOUNCE_S)
         assert await voters(quorum) == others
-        await quorum.end(gone.key.id)
-        await quorum.start(settings[gone.key.id - 1])
+        await quorum.end(removed.key.id)
+        await quorum.start(settings[removed.key.id - 1])
         await until_voters(quorum, {1, 2, 3})
 
     run_quorum(settings, monkeypatch, story, [])
 
 
 def test_observer_at_a_wrong_address_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it says that it is, another voter answers."""
+    """At its announced address, another voter replies."""
     settings, refused = formatted(tmp_path, 4, dynamic=True), list[AddressRefused]()
     other = settings[0].listeners[0].port
     wrong = replace(settings[3], auto_join=True, advertised_listeners=(Endpoint("CONTROLLER", LOOPBACK, other),))
@@ -95,7 +95,7 @@ def test_observer_at_a_wrong_address_does_not_join(tmp_path: Path, monkeypatch: 
     run_quorum(settings, monkeypatch, story, refused)
 
 
-def test_observer_that_cannot_be_reached_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_observer_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, refused = formatted(tmp_path, 4, dynamic=True), list[AddressRefused]()
     closed = Endpoint("CONTROLLER", LOOPBACK, free_ports(1)[0])
 

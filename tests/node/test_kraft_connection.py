@@ -1,4 +1,4 @@
-"""The client's side of a connection: how it agrees on versions, and what it makes of servers that do not keep to it."""
+"""The client side of a connection: the agreement on versions, and servers that break the protocol."""
 
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,9 +26,9 @@ from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kafka.wire.schemas import api_key_of
 
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 30
-ASKED = clients.MetadataRequest(topics=())
-TOLD = clients.MetadataResponse(brokers=(), topics=(), cluster_id="cluster")
+TIMEOUT_S = 30
+REQUEST = clients.MetadataRequest(topics=())
+RESPONSE = clients.MetadataResponse(brokers=(), topics=(), cluster_id="cluster")
 FRAME_BYTES = 64 * 2**20
 
 Script = Callable[[FrameStream], Awaitable[None]]
@@ -36,13 +36,13 @@ Script = Callable[[FrameStream], Awaitable[None]]
 
 @asynccontextmanager
 async def scripted(script: Script) -> AsyncIterator[int]:
-    """A server that does what the script says, once for each connection; its port."""
+    """Run a server that follows the script for each connection; yield its port."""
 
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
             await script(FrameStream(stream, FRAME_BYTES))
 
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, serve, listeners)
@@ -51,38 +51,40 @@ async def scripted(script: Script) -> AsyncIterator[int]:
 
 
 def head_of(frame: bytes) -> tuple[int, int, int]:
-    """API, version and correlation id of a request."""
+    """Return API, version and correlation id of a request."""
     api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
     return api_key, version, correlation_id
 
 
 def versions(*apis: tuple[int, int, int], error_code: int = 0) -> clients.ApiVersionsResponse:
-    told = [clients.ApiVersionsResponseApi(api_key=key, min_version=low, max_version=high) for key, low, high in apis]
-    return clients.ApiVersionsResponse(error_code=error_code, api_keys=tuple(told))
+    apis_listed = [
+        clients.ApiVersionsResponseApi(api_key=key, min_version=low, max_version=high) for key, low, high in apis
+    ]
+    return clients.ApiVersionsResponse(error_code=error_code, api_keys=tuple(apis_listed))
 
 
 async def agree(frames: FrameStream, *apis: tuple[int, int, int]) -> None:
-    """Answer ApiVersions."""
+    """Reply to ApiVersions."""
     _, version, correlation_id = head_of(await frames.receive())
     await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, versions(*apis)))
 
 
-async def test_an_older_server_is_asked_again_in_the_version_that_it_names() -> None:
-    asked: list[int] = []
+async def test_older_server_is_requested_in_its_version() -> None:
+    requested: list[int] = []
 
     async def older(frames: FrameStream) -> None:
         _, version, correlation_id = head_of(await frames.receive())
-        asked.append(version)
+        requested.append(version)
         refusal = versions((ApiKey.API_VERSIONS, 0, 2), error_code=ErrorCode.UNSUPPORTED_VERSION)
         await frames.send(encode_response(ApiKey.API_VERSIONS, 0, correlation_id, refusal))
         _, version, correlation_id = head_of(await frames.receive())
-        asked.append(version)
-        told = versions((ApiKey.API_VERSIONS, 0, 2), (ApiKey.METADATA, 0, 5), (ApiKey.VOTE, 7, 9))
-        await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, told))
+        requested.append(version)
+        supported = versions((ApiKey.API_VERSIONS, 0, 2), (ApiKey.METADATA, 0, 5), (ApiKey.VOTE, 7, 9))
+        await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, supported))
 
     async with scripted(older) as port:
         connection = await connect(LOOPBACK, port)
-        assert asked == [4, 2]
+        assert requested == [4, 2]
         assert connection.version_of(ApiKey.METADATA) == 5
         assert connection.version_of(ApiKey.VOTE) is None
         with pytest.raises(KafkaConnectionError, match="do not share a version of DESCRIBE_QUORUM"):
@@ -91,73 +93,73 @@ async def test_an_older_server_is_asked_again_in_the_version_that_it_names() -> 
 
 
 async def refuse(frames: FrameStream) -> None:
-    """An answer to ApiVersions with an error."""
+    """Reply to ApiVersions with an error."""
     _, version, correlation_id = head_of(await frames.receive())
     refusal = versions(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     await frames.send(encode_response(ApiKey.API_VERSIONS, version, correlation_id, refusal))
 
 
 async def hang_up(frames: FrameStream) -> None:
-    """No answer at all."""
+    """Close the connection without a reply."""
     await frames.receive()
 
 
-async def announce_much(frames: FrameStream) -> None:
-    """A length that nothing is to be allocated by."""
+async def send_huge_length(frames: FrameStream) -> None:
+    """Announce a frame length that the client must not allocate."""
     await frames._stream.send_all(b"\x7f\xff\xff\xff")
     await frames.receive()
 
 
-async def answer_another(frames: FrameStream) -> None:
-    """The answer to a request that was not made."""
+async def reply_to_other_request(frames: FrameStream) -> None:
+    """Send a reply with the correlation id of another request."""
     await frames.receive()
     await frames.send(encode_response(ApiKey.API_VERSIONS, 4, 99, versions()))
 
 
-async def keep_silent(frames: FrameStream) -> None:
-    """Take everything, and say nothing."""
+async def never_reply(frames: FrameStream) -> None:
+    """Receive the request without a reply."""
     await frames.receive()
     await trio.sleep_forever()
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "reason"),
     [
         (refuse, "refuses ApiVersions: CLUSTER_AUTHORIZATION_FAILED"),
         (hang_up, "hung up"),
-        (announce_much, "a frame of 2147483647 bytes"),
-        (answer_another, "response 99 to request 1"),
-        (keep_silent, "did not reply within 100 ms"),
+        (send_huge_length, "a frame of 2147483647 bytes"),
+        (reply_to_other_request, "response 99 to request 1"),
+        (never_reply, "did not reply within 100 ms"),
     ],
     ids=["error", "end", "giant-length", "another-answer", "silence"],
 )
-async def test_a_server_that_does_not_agree_is_left_and_the_reason_told(script: Script, why: str) -> None:
+async def test_failed_agreement_closes_connection_with_reason(script: Script, reason: str) -> None:
     async with scripted(script) as port:
-        with pytest.raises(KafkaConnectionError, match=f"{LOOPBACK}:{port} .*{why}|no connection.*{why}"):
+        with pytest.raises(KafkaConnectionError, match=f"{LOOPBACK}:{port} .*{reason}|no connection.*{reason}"):
             await connect(LOOPBACK, port, DialOptions(connect_timeout_ms=100))
 
 
-async def test_a_server_that_is_not_there_is_named() -> None:
+async def test_unreachable_server_is_named() -> None:
     async with scripted(hang_up) as port:
         pass
     with pytest.raises(KafkaConnectionError, match=f"^no connection to {LOOPBACK}:{port}: .*refused"):
         await connect(LOOPBACK, port)
 
 
-async def test_a_connection_that_ends_fails_every_request_that_waits_and_every_later_one() -> None:
+async def test_ended_connection_fails_waiting_and_later_requests() -> None:
     async def end(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
         await frames.receive()
 
     async with scripted(end) as port, open_connection(LOOPBACK, port) as connection:
         with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest: the peer hung up"):
-            await connection.ask(ASKED)
+            await connection.ask(REQUEST)
         with pytest.raises(KafkaConnectionError, match="is over: the peer hung up"):
-            await connection.ask(ASKED)
+            await connection.ask(REQUEST)
 
 
-async def test_an_error_within_the_block_comes_out_as_it_is() -> None:
-    """Not in a group: its callers wait for it by name."""
+async def test_error_within_block_is_raised_ungrouped() -> None:
+    """Callers catch the error by its type, so it must not be wrapped in an exception group."""
 
     async def end(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
@@ -166,36 +168,36 @@ async def test_an_error_within_the_block_comes_out_as_it_is() -> None:
     async with scripted(end) as port:
         with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest"):
             async with open_connection(LOOPBACK, port) as connection:
-                await connection.ask(ASKED)
+                await connection.ask(REQUEST)
 
 
-async def test_an_answer_that_comes_late_ends_the_connection_and_one_in_time_does_not() -> None:
+async def test_late_reply_ends_connection() -> None:
     async def at_first_only(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
         for _ in range(3):
             _, version, correlation_id = head_of(await frames.receive())
             await trio.sleep(0.04)
-            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, TOLD))
+            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, RESPONSE))
         await frames.receive()
         await trio.sleep_forever()
 
     options = DialOptions(request_timeout_ms=100)
     async with scripted(at_first_only) as port, open_connection(LOOPBACK, port, options) as connection:
         for _ in range(3):
-            # Together longer than one request may take, so that the deadline is found out of date.
-            assert await connection.ask(ASKED) == TOLD
+            # Together longer than the timeout of one request, so the timer is rearmed.
+            assert await connection.ask(REQUEST) == RESPONSE
         began_s = trio.current_time()
         with pytest.raises(KafkaConnectionError, match="no answer within 100 ms"):
-            await connection.ask(ASKED)
+            await connection.ask(REQUEST)
         assert trio.current_time() - began_s >= 0.1
 
 
 @pytest.mark.parametrize(
-    ("response", "why"),
+    ("response", "reason"),
     [(struct.pack(">i", 99), "bytes are announced"), (b"\x00" * 200, "cannot be in this version")],
     ids=["short", "wrong"],
 )
-async def test_a_response_that_is_none_ends_the_connection(response: bytes, why: str) -> None:
+async def test_invalid_response_ends_connection(response: bytes, reason: str) -> None:
     async def wrong(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
         await frames.receive()
@@ -203,11 +205,11 @@ async def test_a_response_that_is_none_ends_the_connection(response: bytes, why:
         await trio.sleep_forever()
 
     async with scripted(wrong) as port, open_connection(LOOPBACK, port) as connection:
-        with pytest.raises(KafkaConnectionError, match=why):
-            await connection.ask(ASKED)
+        with pytest.raises(KafkaConnectionError, match=reason):
+            await connection.ask(REQUEST)
 
 
-async def test_requests_that_the_kernel_does_not_take_at_once_arrive_whole() -> None:
+async def test_large_requests_are_sent_completely() -> None:
     got: list[int] = []
 
     async def slow(frames: FrameStream) -> None:
@@ -217,36 +219,36 @@ async def test_requests_that_the_kernel_does_not_take_at_once_arrive_whole() -> 
             frame = await frames.receive()
             got.append(len(frame))
             _, version, correlation_id = head_of(frame)
-            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, TOLD))
+            await frames.send(encode_response(ApiKey.METADATA, version, correlation_id, RESPONSE))
 
     names = tuple(clients.MetadataRequestTopic(name="n" * 30_000) for _ in range(400))
     async with scripted(slow) as port, open_connection(LOOPBACK, port) as connection:
         connection.start(clients.MetadataRequest(topics=names), lambda _: None)
-        assert await connection.ask(clients.MetadataRequest(topics=names)) == TOLD
+        assert await connection.ask(clients.MetadataRequest(topics=names)) == RESPONSE
         assert got[0] == got[1] > 400 * 30_000
 
 
-async def test_requests_beyond_the_limit_are_refused_here() -> None:
-    async def silent(frames: FrameStream) -> None:
+async def test_requests_beyond_limit_are_refused_locally() -> None:
+    async def unresponsive(frames: FrameStream) -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
         await trio.sleep_forever()
 
     options = DialOptions(max_waiting=2)
-    async with scripted(silent) as port, open_connection(LOOPBACK, port, options) as connection:
+    async with scripted(unresponsive) as port, open_connection(LOOPBACK, port, options) as connection:
         for _ in range(2):
-            connection.start(ASKED, lambda _: None)
+            connection.start(REQUEST, lambda _: None)
         with pytest.raises(KafkaConnectionError, match=r"2 requests .* wait"):
-            connection.start(ASKED, lambda _: None)
+            connection.start(REQUEST, lambda _: None)
 
 
-def test_what_is_no_request_has_no_api() -> None:
-    assert api_key_of(ASKED) is ApiKey.METADATA
+def test_api_of_response_is_refused() -> None:
+    assert api_key_of(REQUEST) is ApiKey.METADATA
     with pytest.raises(KafkaWireError, match="MetadataResponse is not a Kafka request"):
-        api_key_of(TOLD)
+        api_key_of(RESPONSE)
 
 
-async def answered_in_parts(part_bytes: int, pause_s: float, total_s: float) -> Any:
-    """What becomes of a request whose answer comes in parts; in simulated time."""
+async def reply_in_parts(part_bytes: int, pause_s: float, total_s: float) -> Any:
+    """Return the response, or the error, of a request whose reply arrives in parts, in simulated time."""
     ours, theirs = memory_stream_pair()
     connection = KafkaConnection(FrameStream(ours, FRAME_BYTES), "peer", DialOptions(request_timeout_ms=2_000))
     connection.versions = {ApiKey.METADATA: (12, 12)}
@@ -265,28 +267,28 @@ async def answered_in_parts(part_bytes: int, pause_s: float, total_s: float) -> 
 
         nursery.start_soon(answer)
         try:
-            return await connection.ask(ASKED)
+            return await connection.ask(REQUEST)
         except KafkaConnectionError as error:
             return str(error)
         finally:
             nursery.cancel_scope.cancel()
 
 
-async def test_answer_whose_bytes_keep_coming_outlasts_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+async def test_progressing_reply_outlasts_timeout(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    assert await answered_in_parts(part_bytes=10_000, pause_s=1.0, total_s=600) == LONG
+    assert await reply_in_parts(part_bytes=10_000, pause_s=1.0, total_s=600) == LONG
     assert trio.current_time() > 40
 
 
-async def test_answer_that_drips_ends_with_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+async def test_dripping_reply_ends_with_timeout(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    assert "no answer within 2000 ms" in await answered_in_parts(part_bytes=1, pause_s=1.0, total_s=600)
+    assert "no answer within 2000 ms" in await reply_in_parts(part_bytes=1, pause_s=1.0, total_s=600)
     assert trio.current_time() < 5
 
 
-async def test_answer_that_stops_halfway_ends_with_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stalled_reply_ends_with_timeout(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    assert "no answer within 2000 ms" in await answered_in_parts(part_bytes=10_000, pause_s=1.0, total_s=10.5)
+    assert "no answer within 2000 ms" in await reply_in_parts(part_bytes=10_000, pause_s=1.0, total_s=10.5)
     assert trio.current_time() < 14
 
 

@@ -1,4 +1,4 @@
-"""Consumers read a topic of one partition: positions, waiting, refusals, and the cache of batches behind it."""
+"""Consumers read a topic of one partition: positions, waiting fetches, refusals, and the cache of batches."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.node.kraft_topic import EPOCH, TOPIC_ID, MemoryTopic, caller, values_
 
 def fetch_of(offset: int, **given: int) -> clients.FetchRequest:
     fields = {"epoch": -1, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1_000_000, "session_id": 0} | given
-    asked = clients.FetchRequestPartition(
+    partition = clients.FetchRequestPartition(
         partition=fields.get("partition", 0),
         fetch_offset=offset,
         current_leader_epoch=fields["epoch"],
@@ -26,7 +26,7 @@ def fetch_of(offset: int, **given: int) -> clients.FetchRequest:
         max_wait_ms=fields["max_wait_ms"],
         min_bytes=fields["min_bytes"],
         session_id=fields["session_id"],
-        topics=(clients.FetchRequestTopic(topic="farm", partitions=(asked,)),),
+        topics=(clients.FetchRequestTopic(topic="farm", partitions=(partition,)),),
     )
 
 
@@ -42,16 +42,16 @@ def values_of(part: clients.FetchResponsePartition) -> list[bytes]:
 
 
 async def offset_of(topic: MemoryTopic, timestamp: int) -> tuple[int, int]:
-    asked = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp)
+    partition = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=timestamp)
     request = clients.ListOffsetsRequest(
-        replica_id=-1, topics=(clients.ListOffsetsRequestTopic(name="farm", partitions=(asked,)),)
+        replica_id=-1, topics=(clients.ListOffsetsRequestTopic(name="farm", partitions=(partition,)),)
     )
-    [answered] = (await ConsumerService(topic).list_offsets(request, caller(10))).topics
-    assert answered.partitions[0].error_code == ErrorCode.NONE
-    return answered.partitions[0].offset, answered.partitions[0].timestamp
+    [answered_topic] = (await ConsumerService(topic).list_offsets(request, caller(10))).topics
+    assert answered_topic.partitions[0].error_code == ErrorCode.NONE
+    return answered_topic.partitions[0].offset, answered_topic.partitions[0].timestamp
 
 
-async def test_a_fetch_gives_whole_batches_from_the_one_with_the_offset() -> None:
+async def test_fetch_returns_whole_batches_from_offset() -> None:
     topic = MemoryTopic()
     topic.write(b"a", b"b")
     topic.write(b"c")
@@ -60,14 +60,14 @@ async def test_a_fetch_gives_whole_batches_from_the_one_with_the_offset() -> Non
     assert part.high_watermark == 3
 
 
-async def test_a_fetch_gives_one_batch_even_if_it_is_larger_than_asked() -> None:
+async def test_fetch_returns_batch_larger_than_limit() -> None:
     topic = MemoryTopic()
     topic.write(b"a" * 500)
     topic.write(b"b")
     assert values_of(await fetched(topic, fetch_of(0, max_bytes=10))) == [b"a" * 500]
 
 
-async def test_a_fetch_at_the_watermark_is_answered_when_a_record_comes(
+async def test_fetch_at_watermark_waits_for_record(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -87,7 +87,7 @@ async def test_a_fetch_at_the_watermark_is_answered_when_a_record_comes(
     assert at - began == pytest.approx(3)
 
 
-async def test_a_fetch_without_news_is_answered_empty_after_max_wait(
+async def test_fetch_without_record_is_empty_after_max_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -106,20 +106,22 @@ async def test_a_fetch_without_news_is_answered_empty_after_max_wait(
         (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, -1),
     ],
 )
-async def test_the_end_of_an_epoch_needs_the_current_epoch(epoch: int, error: ErrorCode, end: int) -> None:
+async def test_epoch_end_needs_current_epoch(epoch: int, error: ErrorCode, end: int) -> None:
     assert await epoch_end(MemoryTopic(), EPOCH, epoch) == (error, end)
 
 
 async def epoch_end(topic: MemoryTopic, epoch: int, current: int = -1) -> tuple[int, int]:
-    asked = clients.OffsetForLeaderEpochRequestPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
-    named = clients.OffsetForLeaderEpochRequestTopic(topic="farm", partitions=(asked,))
-    request = clients.OffsetForLeaderEpochRequest(topics=(named,))
-    [answered] = (await ConsumerService(topic).offset_for_leader_epoch(request, caller(4))).topics
-    [part] = answered.partitions
+    partition = clients.OffsetForLeaderEpochRequestPartition(
+        partition=0, current_leader_epoch=current, leader_epoch=epoch
+    )
+    requested_topic = clients.OffsetForLeaderEpochRequestTopic(topic="farm", partitions=(partition,))
+    request = clients.OffsetForLeaderEpochRequest(topics=(requested_topic,))
+    [answered_topic] = (await ConsumerService(topic).offset_for_leader_epoch(request, caller(4))).topics
+    [part] = answered_topic.partitions
     return part.error_code, part.end_offset
 
 
-async def test_an_epoch_ends_where_the_topic_says() -> None:
+async def test_epoch_end_comes_from_topic() -> None:
     topic = MemoryTopic()
     topic.epoch_ends = {3: 17, 4: None}
     assert await epoch_end(topic, 3) == (ErrorCode.NONE, 17)
@@ -152,7 +154,7 @@ def _unchanged(topic: MemoryTopic) -> None:
     ],
     ids=["old-epoch", "new-epoch", "partition", "topic-id", "leader", "compacted", "negative"],
 )
-async def test_a_fetch_that_cannot_be_served_says_why_at_once(
+async def test_invalid_fetch_is_refused_immediately(
     change: Callable[[MemoryTopic], None], request_: clients.FetchRequest, version: int, error: ErrorCode
 ) -> None:
     topic = MemoryTopic()
@@ -163,7 +165,7 @@ async def test_a_fetch_that_cannot_be_served_says_why_at_once(
     assert part.current_leader.leader_id == topic.leader_id
 
 
-async def test_an_offset_beyond_the_watermark_is_out_of_range_at_the_quorums_leader_alone(
+async def test_offset_beyond_watermark_is_out_of_range_at_leader(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -174,12 +176,12 @@ async def test_an_offset_beyond_the_watermark_is_out_of_range_at_the_quorums_lea
     assert (await fetched(topic, fetch_of(9))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_of_a_session_learns_that_there_is_none() -> None:
+async def test_fetch_of_session_is_refused() -> None:
     response = await ConsumerService(MemoryTopic()).fetch(fetch_of(0, session_id=7), caller(12))
     assert (response.error_code, response.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
 
 
-async def test_offsets_are_listed_by_place_and_by_time() -> None:
+async def test_offsets_are_listed_by_place_and_time() -> None:
     topic = MemoryTopic()
     topic.write(b"a", b"b", b"c")
     topic.start = 1
@@ -190,21 +192,23 @@ async def test_offsets_are_listed_by_place_and_by_time() -> None:
     assert await offset_of(topic, 9_999) == (-1, -1)
 
 
-async def test_a_partition_whose_offset_is_asked_for_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of a thousand might have the whole log read."""
-    topic, looked = MemoryTopic(), list[int]()
+async def test_duplicate_partition_in_list_offsets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand duplicates could read the whole log."""
+    topic, looked_up = MemoryTopic(), list[int]()
     topic.write(b"a")
-    monkeypatch.setattr(topic, "offset_for_time", looked.append)
-    asked = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=1_000)
-    named = clients.ListOffsetsRequestTopic(name="farm", partitions=(asked, structs.replace(asked, timestamp=1_001)))
+    monkeypatch.setattr(topic, "offset_for_time", looked_up.append)
+    partition = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=1_000)
+    requested_topic = clients.ListOffsetsRequestTopic(
+        name="farm", partitions=(partition, structs.replace(partition, timestamp=1_001))
+    )
     response = await ConsumerService(topic).list_offsets(
-        clients.ListOffsetsRequest(replica_id=-1, topics=(named,)), caller(9)
+        clients.ListOffsetsRequest(replica_id=-1, topics=(requested_topic,)), caller(9)
     )
     assert [part.error_code for part in response.topics[0].partitions] == [ErrorCode.INVALID_REQUEST] * 2
-    assert looked == []
+    assert looked_up == []
 
 
-async def test_metadata_names_the_topic_and_refuses_any_other() -> None:
+async def test_metadata_lists_only_own_topic() -> None:
     service = ConsumerService(MemoryTopic())
     everything = await service.metadata(clients.MetadataRequest(), caller(12))
     assert [(it.name, it.topic_id, it.partitions[0].leader_id) for it in everything.topics] == [("farm", TOPIC_ID, 1)]
@@ -215,7 +219,7 @@ async def test_metadata_names_the_topic_and_refuses_any_other() -> None:
     assert none.topics == ()
 
 
-async def test_the_cache_loads_once_for_all_and_stays_within_its_bytes() -> None:
+async def test_cache_loads_batch_once_within_its_bytes() -> None:
     # Given a log of ten batches and a cache with room for three
     batches = [written(2 * at, [b"x" * 100, b"y"]) for at in range(10)]
     loads = []
@@ -232,18 +236,18 @@ async def test_the_cache_loads_once_for_all_and_stays_within_its_bytes() -> None
         nursery.start_soon(cache.read, 0, 1_000)
         nursery.start_soon(cache.read, 1, 1_000)
     assert len(loads) == 1
-    # And one reads everything
+    # And one consumer reads the whole log
     for offset in range(20):
         assert await cache.read(offset, 1) == batches[offset // 2]
         assert cache.cached_bytes <= 3 * len(batches[0])
-    # Then each batch was loaded once, and those that were read last are there
+    # Then each batch was loaded once, and the latest batches are cached
     assert [offset // 2 for offset in loads] == list(range(10))
     assert await cache.read(14, 10_000) == b"".join(batches[7:])
     cache.drop_before(18)
     assert cache.cached_bytes == len(batches[9])
 
 
-async def test_a_larger_batch_replaces_those_that_it_covers() -> None:
+async def test_larger_batch_replaces_covered_batches() -> None:
     small, large = written(1, [b"b"]), written(0, [b"a", b"b", b"c"])
     loads = [small, large]
 
@@ -259,7 +263,7 @@ async def test_a_larger_batch_replaces_those_that_it_covers() -> None:
     assert cache.cached_bytes == len(large)
 
 
-async def test_the_cache_refuses_bytes_that_are_no_batches() -> None:
+async def test_cache_refuses_invalid_batches() -> None:
     async def load(offset: int, max_bytes: int) -> bytes:
         del offset, max_bytes
         await trio.lowlevel.checkpoint()
@@ -285,7 +289,7 @@ consumer.close()
 """
 
 
-async def test_kafka_pythons_consumer_reads_the_whole_topic_over_loopback() -> None:
+async def test_kafka_python_consumer_reads_whole_topic() -> None:
     topic = MemoryTopic()
     for at in range(50):
         topic.write(*(b"%d" % (20 * at + each) for each in range(20)))

@@ -1,4 +1,4 @@
-"""A crowd of connections on a listener of Kafka's protocol: it still answers, and its memory stays bounded."""
+"""A listener for Kafka clients with a crowd of connections: it still replies, and its memory is bounded."""
 
 import struct
 from pathlib import Path
@@ -16,12 +16,15 @@ from consensus.protocols.kafka.wire.codec import encode_request
 from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
 
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 120
+TIMEOUT_S = 120
 CROWD = 120
-"""Of each kind; a process may have a thousand files."""
+"""Connections of each kind; a process may have a thousand open files."""
 MOST_MIB = 400
-"""Decoded requests that wait take 80, the requests and answers in the budgets 64 each, the cache 20, and buffers grow
-by an eighth: 250. Answers of closed connections must be free: 8 MB for each of the crowd would be a thousand."""
+"""Limit on the growth in MiB.
+
+Waiting decoded requests take 80, requests and replies in their budgets 64 each, the cache 20, and buffers grow by an
+eighth: 250 in total. Replies of closed connections must be freed: 8 MB for each of the crowd would be a thousand.
+"""
 
 
 def resident_mib() -> float:
@@ -40,7 +43,7 @@ def framed(message: clients.FetchRequest | clients.ProduceRequest) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-async def still_answers(listener: KafkaListener, topic: MemoryTopic) -> None:
+async def check_reply(listener: KafkaListener, topic: MemoryTopic) -> None:
     async with open_connection(LOOPBACK, listener.port) as connection:
         last = topic.batches[-1]
         answer = await connection.ask(fetch(last[0]))
@@ -58,19 +61,19 @@ async def crowd(listener: KafkaListener, data: bytes) -> list[trio.SocketStream]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads its memory from /proc")
-async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listener_answering() -> None:
-    # Given a topic of 20 MB and a listener that the crowd has room on
+async def test_listener_replies_despite_stalled_connections() -> None:
+    # Given a topic of 20 MB and a listener with room for the crowd
     topic = MemoryTopic()
     for _ in range(20):
         topic.write(b"x" * 1_000_000)
     options = ListenerOptions(max_connections=1_000, max_connections_per_source=900)
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], options) as listener:
             topic.is_served_at(listener.port)
-            await still_answers(listener, topic)
+            await check_reply(listener, topic)
             before_mib = resident_mib()
-            # When some wait for records with the largest request there may be, some have sent half of a large one,
-            # some take nothing of a large answer, and some produce without waiting
+            # When some wait for records with the largest possible request, some have sent half of a large request, some
+            # do not receive a large reply, and some produce without waiting
             flood = clients.ProduceRequest(
                 acks=0,
                 timeout_ms=1_000,
@@ -85,9 +88,10 @@ async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listene
             held += await crowd(listener, struct.pack(">i", 8_000_000) + bytes(2_000_000))
             held += await crowd(listener, framed(fetch(0)))
             held += await crowd(listener, framed(flood) * 200)
-            await still_answers(listener, topic)
+            await check_reply(listener, topic)
             grown_mib = resident_mib() - before_mib
-            # Then the listener answers others, its memory is bounded, and connections beyond its budgets are closed
+            # Then the listener replies to other clients, its memory is bounded, and connections beyond its budgets are
+            # closed
             assert grown_mib < MOST_MIB, f"{grown_mib:.0f} MiB"
             assert listener.counters[ListenerClose.REQUEST_BYTES] > 0
             assert listener.counters[ListenerClose.ANSWER_BYTES] > 0
@@ -96,7 +100,7 @@ async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listene
 
 
 @pytest.mark.parametrize("host", ["a" * 70, "..", "\ud800"])
-async def test_an_address_that_is_no_host_name_is_a_connection_that_failed(host: str) -> None:
-    """A message of a peer, or of an administrator, may say anything of addresses."""
+async def test_invalid_host_name_fails_connection(host: str) -> None:
+    """A message of a peer or an administrator may contain any address."""
     with pytest.raises(KafkaConnectionError, match="it is not a host name"):
         await connect(host, 1)

@@ -1,4 +1,4 @@
-"""The settings and the directory of a KRaft server: Kafka's names and files, and what is refused with advice."""
+"""The settings and the directory of a KRaft server: Kafka's names and files, and errors with advice."""
 
 from pathlib import Path
 
@@ -32,16 +32,16 @@ RECORDED_STATIC = (
 RECORDED_DYNAMIC = (
     b'{"leaderId":1,"leaderEpoch":4,"votedId":1,"votedDirectoryId":"oZPctUIFRnmqhzQZ1Clfcw","data_version":1}'
 )
-"""Both written by Kafka 4.1.2."""
+"""Both recorded from Kafka 4.1.2."""
 
 
 def settings(path: Path, text: str = "controller.quorum.voters=1@localhost:9093,2@[::1]:9094") -> VoterSettings:
-    """The settings of server 1 with some more lines."""
+    """Return the settings of server 1 with the lines of `text`."""
     return voter_settings(parse_properties(f"node.id=1\nlog.dirs={path}\n{text}"))
 
 
-def test_settings_have_the_names_of_kafka(tmp_path: Path) -> None:
-    """The lines of Kafka's own file are read, with its defaults for what it does not say."""
+def test_settings_have_kafka_names(tmp_path: Path) -> None:
+    """The lines are from Kafka's own file; Kafka's defaults apply to missing settings."""
     read = settings(tmp_path, "controller.quorum.voters=1@localhost:9093,2@[::1]:9094\nprocess.roles=controller")
     assert read.voters == (StaticVoter(1, "localhost", 9093), StaticVoter(2, "::1", 9094))
     assert (read.append_linger_ms, read.retry_backoff_ms, read.fetch_timeout_ms) == (25, 20, 2_000)
@@ -50,7 +50,7 @@ def test_settings_have_the_names_of_kafka(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "setting"),
     [
         ("num.partitions=1", "num.partitions"),
         ("controller.quorum.voters=1@localhost", "controller.quorum.voters"),
@@ -64,30 +64,27 @@ def test_settings_have_the_names_of_kafka(tmp_path: Path) -> None:
     ],
     ids=["unknown", "voter", "number", "flag", "role", "twice", "zero", "line", "listener"],
 )
-def test_a_setting_that_cannot_be_is_named(tmp_path: Path, text: str, named: str) -> None:
-    """The error says which setting is wrong."""
+def test_invalid_setting_is_named(tmp_path: Path, text: str, setting: str) -> None:
     voters = "" if "voters" in text else "controller.quorum.voters=1@localhost:9093\n"
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(SettingsError, match=setting):
         settings(tmp_path, voters + text)
 
 
 @pytest.mark.parametrize("line", [RECORDED_STATIC, RECORDED_DYNAMIC], ids=["static", "dynamic"])
-def test_quorum_state_is_the_line_that_kafka_writes(line: bytes) -> None:
-    """A line of Kafka's is read, and written again with equal bytes."""
+def test_quorum_state_line_round_trips(line: bytes) -> None:
     assert encode_state(decode_state(line)) == line
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"data_version":2}', b"\xff", RECORDED_STATIC.replace(b"1,", b"-5,")]
 )
-def test_other_bytes_are_no_quorum_state(data: bytes) -> None:
-    """Whatever else is there is refused by the one error of the wire."""
+def test_other_bytes_are_not_a_quorum_state(data: bytes) -> None:
     with pytest.raises(KafkaWireError):
         decode_state(data)
 
 
-def test_a_directory_belongs_to_one_server(tmp_path: Path) -> None:
-    """It is read as it was formatted, not formatted twice, and refused to another node.id."""
+def test_directory_belongs_to_one_server(tmp_path: Path) -> None:
+    """The directory keeps its format, is not formatted twice, and refuses another node.id."""
     own = settings(tmp_path)
     formatted = format_directory(own, CLUSTER)
     assert read_directory(own) == formatted
@@ -98,16 +95,16 @@ def test_a_directory_belongs_to_one_server(tmp_path: Path) -> None:
         read_directory(other)
 
 
-def test_a_quorum_of_one_begins_with_the_id_of_its_directory(tmp_path: Path) -> None:
-    """With `standalone` the first voter is this server with its directory's id, after a restart too."""
+def test_standalone_quorum_starts_with_directory_id(tmp_path: Path) -> None:
+    """With `standalone`, the first voter is this server with the id of its directory, also after a restart."""
     own = settings(tmp_path, "controller.quorum.bootstrap.servers=localhost:9093")
     formatted = format_directory(own, CLUSTER, standalone=True)
     assert [voter.key for voter in formatted.initial] == [ReplicaKey(1, formatted.directory_id.bytes)]
     assert read_directory(own) == formatted
 
 
-def test_a_storage_older_than_quorum_state_is_refused(tmp_path: Path) -> None:
-    """With an older copy of the storage one vote could be given twice."""
+def test_storage_older_than_quorum_state_is_refused(tmp_path: Path) -> None:
+    """With an older copy of the storage, a server could vote twice in one epoch."""
     directory = format_directory(settings(tmp_path), CLUSTER, directory_id=uuid_of_text(CLUSTER))
     directory.write_state(QuorumState(2, 7, ReplicaKey(2), (1, 2)))
     directory.check_not_older(7)
@@ -116,8 +113,8 @@ def test_a_storage_older_than_quorum_state_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"y" * 300], ids=["empty", "short", "long"])
-def test_a_control_record_gives_back_its_value(value: bytes) -> None:
-    """Its value is found by its type, and by no other."""
+def test_control_record_round_trips(value: bytes) -> None:
+    """The value is found only by its own type."""
     entry = Entry(1, EntryKind.CONTROL, control_data(1_000, value, 5))
     head = entry_head(entry.data)
     assert head is not None

@@ -1,4 +1,4 @@
-"""Where a term ends in a log: what consumers read beyond it was cut off, and nothing else is said to be."""
+"""The end of a term in the log, as OffsetForLeaderEpoch reports it. Consumers drop records beyond it, and no others."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -18,19 +18,19 @@ from consensus.server.server import ConsensusServer
 
 @dataclass
 class Replica:
-    """A log whose entries have these terms, after a start that a snapshot covers."""
+    """A log with entries of these terms, after a start covered by a snapshot."""
 
     terms: list[int]
     start: LogId = ORIGIN
     term: int = 0
     applied: int | None = None
     newest_term: int = 0
-    """What a read barrier finds."""
+    """The term that a read barrier discovers."""
     knows_leader: bool = True
     barriers: int = field(default=0, init=False)
 
     def divergence(self, other: LogId) -> LogId:
-        """By the log's own rule."""
+        """Return the divergence by the log's own rule."""
         runs: list[TermRun] = []
         first = self.start.index + 1
         for index, term in enumerate(self.terms, first):
@@ -41,15 +41,15 @@ class Replica:
 
     @property
     def role(self) -> Any:
-        """The term only."""
+        """Return the role with its term only."""
         return SimpleNamespace(term=max(self.term, self.terms[-1] if self.terms else self.start.term))
 
     def final(self) -> int:
-        """All entries, unless the test says less."""
+        """Return the last index, or the applied index if the test sets it."""
         return self.start.index + len(self.terms) if self.applied is None else self.applied
 
     async def barrier(self) -> int:
-        """Learn the newest term."""
+        """Take over the newest term."""
         await trio.lowlevel.checkpoint()
         self.barriers += 1
         if not self.knows_leader:
@@ -58,48 +58,48 @@ class Replica:
         return self.final()
 
     async def end_of(self, term: int) -> int | None:
-        """What a consumer is answered."""
+        """Return the reply to a consumer."""
         return await end_of_term(cast("ConsensusServer", self), term, self.final, self.barrier)
 
 
 @pytest.mark.parametrize(
     ("term", "end"), [(0, 0), (1, 3), (2, 5), (3, 5), (4, MAX_OFFSET)], ids=["none", "1", "2", "no entries", "newest"]
 )
-async def test_a_term_ends_where_a_later_one_begins(term: int, end: int) -> None:
+async def test_term_ends_at_start_of_later_term(term: int, end: int) -> None:
     assert await Replica([1, 1, 1, 2, 2, 4, 4]).end_of(term) == end
 
 
-async def test_a_term_that_ended_before_the_log_ends_at_its_start() -> None:
+async def test_compacted_term_ends_at_start_of_log() -> None:
     replica = Replica([9, 9], LogId(26, 7))
     assert [await replica.end_of(term) for term in (3, 7, 8, 9)] == [26, 26, 26, MAX_OFFSET]
 
 
-async def test_entries_that_are_not_final_end_no_term() -> None:
+async def test_unapplied_entries_do_not_end_term() -> None:
     assert await Replica([1, 1, 2, 2], applied=2).end_of(1) == MAX_OFFSET
 
 
-async def test_a_server_that_lags_behind_cuts_nothing() -> None:
+async def test_lagging_server_does_not_end_newer_term() -> None:
     replica = Replica([1, 1], newest_term=3)
     assert await replica.end_of(3) == MAX_OFFSET
     assert replica.barriers == 1
 
 
-async def test_a_term_that_no_server_has_had_has_no_end() -> None:
+async def test_unused_term_has_end_none() -> None:
     replica = Replica([1, 1], newest_term=2)
     assert await replica.end_of(3) is None
 
 
-async def test_without_a_leader_an_unknown_term_is_not_judged() -> None:
+async def test_unknown_term_without_leader_is_busy() -> None:
     with pytest.raises(ServerBusyError):
         await Replica([1, 1], knows_leader=False).end_of(3)
 
 
-async def test_a_prefix_of_the_same_log_is_never_said_to_be_cut() -> None:
+async def test_prefix_of_same_log_is_never_cut() -> None:
     random = Random(20_261_127)
     for _ in range(200):
         terms = sorted(random.choices(range(1, 9), k=random.randrange(1, 30)))
         position = random.randrange(1, len(terms) + 1)
-        # Another server has less or more of the log, and may have compacted a part
+        # Another server has a shorter or longer log, and may have compacted a part
         count = random.randrange(1, len(terms) + 1)
         start = random.randrange(count)
         before = LogId(start, terms[start - 1] if start else 0)
@@ -110,8 +110,8 @@ async def test_a_prefix_of_the_same_log_is_never_said_to_be_cut() -> None:
 
 
 @pytest.mark.parametrize("old_terms", [[3, 3, 3], [3, 4, 5]], ids=["same term", "later terms"])
-async def test_what_was_read_of_a_farm_before_its_recovery_is_cut(old_terms: list[int]) -> None:
-    # Given a backup at entry 26 of term 3, after which the old farm had more entries
+async def test_records_read_before_recovery_are_cut(old_terms: list[int]) -> None:
+    # Given a backup at entry 26 of term 3; the old farm wrote more entries after it
     kept, lost_terms = LogId(26, 3), 2**16
     recovered = Replica([kept.term + lost_terms + 1] * 50, kept)
     for term in old_terms:

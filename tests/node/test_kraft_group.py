@@ -1,4 +1,4 @@
-"""One consumer group: rounds of assignment, who leads, who is removed, and what each is told."""
+"""One consumer group: rounds of assignment, the group leader, removed members, and the replies to each member."""
 
 from itertools import count
 from random import Random
@@ -26,7 +26,7 @@ FIRST_DELAY_MS = 1_000
 
 
 class Story:
-    """A group, a clock, and what was answered to whom."""
+    """A group, a clock, and the replies by ticket."""
 
     def __init__(self) -> None:
         self.group = ConsumerGroup("g", FIRST_DELAY_MS)
@@ -35,7 +35,7 @@ class Story:
         self._tickets = count()
 
     def after(self, ms: int) -> None:
-        """Time goes on, in steps as small as the group asks for."""
+        """Advance the clock in steps of the group's own deadlines."""
         end_ms = self.now_ms + ms
         while (due_ms := self.group.deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -43,13 +43,13 @@ class Story:
         self.now_ms = end_ms
 
     def take(self, answers: list[Answered]) -> None:
-        """Keep what is answered."""
+        """Record the replies."""
         for each in answers:
             assert each.ticket not in self.answers, "a request is answered once"
             self.answers[each.ticket] = each.answer
 
     def join(self, member: str = "", new_id: str = "new", **given: object) -> int:
-        """Join; the ticket."""
+        """Send a join request; return its ticket."""
         fields: dict[str, object] = {
             "instance_id": None,
             "client_id": "client",
@@ -59,24 +59,24 @@ class Story:
             "protocol_type": "consumer",
             "protocols": (("range", b"about " + (member or new_id).encode()),),
         }
-        asked = JoinRequest(member_id=member, **(fields | given))  # type: ignore[arg-type]
+        requested = JoinRequest(member_id=member, **(fields | given))  # type: ignore[arg-type]
         ticket = next(self._tickets)
-        self.take(self.group.join(ticket, asked, new_id, self.now_ms))
+        self.take(self.group.join(ticket, requested, new_id, self.now_ms))
         return ticket
 
     def sync(self, member: str, assignments: dict[str, bytes] | None = None, generation: int | None = None) -> int:
-        """Ask for the assignment; the ticket."""
+        """Send a sync request; return its ticket."""
         ticket = next(self._tickets)
-        asked = self.ref(member, generation)
-        self.take(self.group.sync(ticket, asked, ("consumer", "range"), assignments or {}, self.now_ms))
+        requested = self.ref(member, generation)
+        self.take(self.group.sync(ticket, requested, ("consumer", "range"), assignments or {}, self.now_ms))
         return ticket
 
     def ref(self, member: str, generation: int | None = None) -> MemberRef:
-        """A member of this generation, or of another."""
+        """Return a reference to a member of this generation, or of the given one."""
         return MemberRef(member, None, self.group.generation if generation is None else generation)
 
     def heartbeat(self, member: str) -> ErrorCode:
-        """Say that a member lives."""
+        """Send a heartbeat of the member."""
         return self.group.heartbeat(self.ref(member), self.now_ms)
 
     def leave(self, member: str) -> ErrorCode:
@@ -86,19 +86,19 @@ class Story:
         return error
 
     def joined(self, ticket: int) -> Joined:
-        """The answer to a join that was not refused."""
+        """Return the reply to an accepted join."""
         answer = self.answers[ticket]
         assert isinstance(answer, Joined)
         return answer
 
     def refused(self, ticket: int) -> ErrorCode:
-        """Why a request was refused."""
+        """Return the error of a refused request."""
         answer = self.answers[ticket]
         assert isinstance(answer, Refused)
         return answer.error
 
     def assignment(self, ticket: int) -> bytes:
-        """The answer to a sync that was not refused."""
+        """Return the assignment in the reply to an accepted sync."""
         answer = self.answers[ticket]
         assert isinstance(answer, Assigned)
         return answer.assignment
@@ -111,7 +111,7 @@ def story() -> Story:
 
 @pytest.fixture
 def pair() -> Story:
-    """A stable group of a, which leads, and b."""
+    """Return a stable group of a, the group leader, and b."""
     story = Story()
     tickets = story.join(new_id="a"), story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
@@ -122,7 +122,7 @@ def pair() -> Story:
     return story
 
 
-def test_the_first_round_waits_for_members_that_start_together(story: Story) -> None:
+def test_first_round_waits_for_members_starting_together(story: Story) -> None:
     first = story.join(new_id="a")
     story.after(FIRST_DELAY_MS - 1)
     assert first not in story.answers
@@ -131,7 +131,7 @@ def test_the_first_round_waits_for_members_that_start_together(story: Story) -> 
     assert story.joined(first).generation == story.joined(second).generation == 1
 
 
-def test_the_first_round_ends_within_the_rebalance_timeout_however_many_members_come(story: Story) -> None:
+def test_first_round_ends_within_rebalance_timeout(story: Story) -> None:
     first = story.join(new_id="0", rebalance_timeout_ms=5_000)
     for number in range(1, 20):
         story.join(new_id=str(number), rebalance_timeout_ms=5_000)
@@ -139,7 +139,7 @@ def test_the_first_round_ends_within_the_rebalance_timeout_however_many_members_
     assert first in story.answers
 
 
-def test_only_the_leader_learns_of_all_members(story: Story) -> None:
+def test_only_group_leader_receives_member_list(story: Story) -> None:
     tickets = story.join(new_id="a"), story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
     leader, other = (story.joined(ticket) for ticket in tickets)
@@ -148,7 +148,7 @@ def test_only_the_leader_learns_of_all_members(story: Story) -> None:
     assert other.members == ()
 
 
-def test_an_assignment_is_told_when_the_leader_has_made_it(story: Story) -> None:
+def test_assignment_is_sent_after_leader_sync(story: Story) -> None:
     story.join(new_id="a")
     story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
@@ -158,11 +158,11 @@ def test_an_assignment_is_told_when_the_leader_has_made_it(story: Story) -> None
     assert (story.assignment(other), story.assignment(leader)) == (b"partition 0", b"")
 
 
-def test_an_assignment_is_told_again_to_a_member_that_did_not_get_it(pair: Story) -> None:
+def test_assignment_is_repeated_on_request(pair: Story) -> None:
     assert pair.assignment(pair.sync("a")) == b"partition 0"
 
 
-def test_a_client_is_told_its_member_id_before_it_joins(story: Story) -> None:
+def test_client_receives_member_id_before_join(story: Story) -> None:
     ticket = story.join(new_id="a", needs_known_id=True)
     assert story.answers[ticket] == Refused(ErrorCode.MEMBER_ID_REQUIRED, "a")
     assert not story.group.members
@@ -170,14 +170,14 @@ def test_a_client_is_told_its_member_id_before_it_joins(story: Story) -> None:
     assert [*story.group.members] == ["a"]
 
 
-def test_a_member_id_that_is_not_used_expires(story: Story) -> None:
+def test_unused_member_id_expires(story: Story) -> None:
     story.join(new_id="a", needs_known_id=True)
     story.after(SESSION_MS)
     assert story.group.is_empty
     assert story.refused(story.join("a", needs_known_id=True)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_round_waits_for_a_client_that_was_told_its_id(pair: Story) -> None:
+def test_round_waits_for_client_with_new_member_id(pair: Story) -> None:
     pair.join(new_id="c")
     pair.join(new_id="d", needs_known_id=True)
     waiting = pair.join("a")
@@ -187,7 +187,7 @@ def test_a_round_waits_for_a_client_that_was_told_its_id(pair: Story) -> None:
     assert [member.member_id for member in pair.joined(waiting).members] == ["a", "b", "c", "d"]
 
 
-def test_a_newcomer_makes_the_others_join_a_new_round(pair: Story) -> None:
+def test_new_member_starts_new_round(pair: Story) -> None:
     newcomer = pair.join(new_id="c")
     assert pair.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
     again = pair.join("a"), pair.join("b")
@@ -195,7 +195,7 @@ def test_a_newcomer_makes_the_others_join_a_new_round(pair: Story) -> None:
     assert pair.joined(newcomer).leader_id == "a"
 
 
-def test_a_member_that_does_not_join_the_new_round_is_removed(pair: Story) -> None:
+def test_member_missing_new_round_is_removed(pair: Story) -> None:
     newcomer, again = pair.join(new_id="c"), pair.join("a")
     began_ms = pair.now_ms
     while newcomer not in pair.answers:
@@ -207,14 +207,14 @@ def test_a_member_that_does_not_join_the_new_round_is_removed(pair: Story) -> No
     assert pair.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_leaves_makes_the_others_join_a_new_round(pair: Story) -> None:
+def test_leaving_member_starts_new_round(pair: Story) -> None:
     assert pair.leave("a") is ErrorCode.NONE
     assert pair.heartbeat("b") is ErrorCode.REBALANCE_IN_PROGRESS
     assert pair.joined(pair.join("b")).leader_id == "b"
     assert pair.assignment(pair.sync("b", {"b": b"partition 0"})) == b"partition 0"
 
 
-def test_a_silent_member_is_removed_and_the_others_go_on(pair: Story) -> None:
+def test_unresponsive_member_is_removed_after_session(pair: Story) -> None:
     for _ in range(4):
         pair.after(SESSION_MS // 3)
         last = pair.heartbeat("b")
@@ -223,7 +223,7 @@ def test_a_silent_member_is_removed_and_the_others_go_on(pair: Story) -> None:
     assert pair.joined(pair.join("b")).generation == 2
 
 
-def test_a_member_whose_request_waits_is_not_silent(pair: Story) -> None:
+def test_member_with_waiting_request_keeps_session(pair: Story) -> None:
     waiting = pair.join("a", protocols=(("range", b"changed"),))
     for _ in range(5):
         pair.after(SESSION_MS // 2)
@@ -232,7 +232,7 @@ def test_a_member_whose_request_waits_is_not_silent(pair: Story) -> None:
     assert pair.joined(waiting).generation == 2
 
 
-def test_a_member_that_joins_and_asks_for_no_assignment_is_removed(story: Story) -> None:
+def test_member_without_sync_is_removed(story: Story) -> None:
     story.join(new_id="a", session_timeout_ms=10 * REBALANCE_MS)
     story.join(new_id="b", session_timeout_ms=10 * REBALANCE_MS)
     story.after(2 * FIRST_DELAY_MS)
@@ -242,7 +242,7 @@ def test_a_member_that_joins_and_asks_for_no_assignment_is_removed(story: Story)
     assert [*story.group.members] == ["b"]
 
 
-def test_a_round_that_begins_refuses_those_that_wait_for_an_assignment(story: Story) -> None:
+def test_new_round_refuses_waiting_sync(story: Story) -> None:
     story.join(new_id="a")
     story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
@@ -251,14 +251,14 @@ def test_a_round_that_begins_refuses_those_that_wait_for_an_assignment(story: St
     assert story.refused(waiting) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_second_join_of_a_member_takes_the_place_of_the_first(pair: Story) -> None:
+def test_second_join_replaces_first(pair: Story) -> None:
     first, second = pair.join("a", protocols=(("range", b"x"),)), pair.join("a", protocols=(("range", b"y"),))
     assert pair.refused(first) is ErrorCode.REBALANCE_IN_PROGRESS
     pair.join("b")
     assert pair.joined(second).members[0].metadata == b"y"
 
 
-def test_a_member_that_did_not_get_its_answer_gets_it_again(story: Story) -> None:
+def test_repeated_join_receives_same_generation(story: Story) -> None:
     story.join(new_id="a")
     story.join(new_id="b")
     story.after(2 * FIRST_DELAY_MS)
@@ -267,7 +267,7 @@ def test_a_member_that_did_not_get_its_answer_gets_it_again(story: Story) -> Non
     assert story.group.state is GroupState.COMPLETING
 
 
-def test_the_protocol_is_one_that_all_know_and_most_prefer(story: Story) -> None:
+def test_protocol_is_shared_and_most_preferred(story: Story) -> None:
     story.join(new_id="a", protocols=(("sticky", b""), ("range", b"")))
     story.join(new_id="b", protocols=(("range", b""), ("sticky", b"")))
     story.join(new_id="c", protocols=(("newest", b""), ("range", b""), ("sticky", b"")))
@@ -278,18 +278,18 @@ def test_the_protocol_is_one_that_all_know_and_most_prefer(story: Story) -> None
 @pytest.mark.parametrize(
     "given", [{"protocols": (("other", b""),)}, {"protocols": ()}, {"protocol_type": "connect"}, {"protocol_type": ""}]
 )
-def test_one_that_has_no_protocol_in_common_is_refused(pair: Story, given: dict[str, object]) -> None:
+def test_member_without_common_protocol_is_refused(pair: Story, given: dict[str, object]) -> None:
     assert pair.refused(pair.join("", "c", **given)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert pair.group.state is GroupState.STABLE
 
 
-def test_a_request_of_another_generation_is_refused(pair: Story) -> None:
+def test_request_of_other_generation_is_refused(pair: Story) -> None:
     assert pair.group.heartbeat(pair.ref("a", 7), pair.now_ms) is ErrorCode.ILLEGAL_GENERATION
     assert pair.refused(pair.sync("a", generation=0)) is ErrorCode.ILLEGAL_GENERATION
     assert pair.group.check_commit(pair.ref("a", 0), pair.now_ms) is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_one_that_is_no_member_is_refused(pair: Story) -> None:
+def test_request_of_unknown_member_is_refused(pair: Story) -> None:
     assert pair.heartbeat("x") is ErrorCode.UNKNOWN_MEMBER_ID
     assert pair.refused(pair.sync("x")) is ErrorCode.UNKNOWN_MEMBER_ID
     assert pair.leave("x") is ErrorCode.UNKNOWN_MEMBER_ID
@@ -297,7 +297,7 @@ def test_one_that_is_no_member_is_refused(pair: Story) -> None:
     assert pair.refused(pair.join("x")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_offsets_may_be_noted_until_a_member_has_joined_the_new_round_and_not_before_its_assignment(
+def test_commit_is_allowed_until_join_of_new_round(
     pair: Story,
 ) -> None:
     pair.join(new_id="c")
@@ -307,7 +307,7 @@ def test_offsets_may_be_noted_until_a_member_has_joined_the_new_round_and_not_be
     assert pair.group.check_commit(pair.ref("a"), pair.now_ms) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_client_without_a_group_may_note_offsets_while_it_has_no_members(pair: Story) -> None:
+def test_commit_without_member_id_needs_empty_group(pair: Story) -> None:
     outsider = MemberRef("", None, -1)
     assert pair.group.check_commit(outsider, pair.now_ms) is ErrorCode.UNKNOWN_MEMBER_ID
     pair.leave("a")
@@ -316,7 +316,7 @@ def test_a_client_without_a_group_may_note_offsets_while_it_has_no_members(pair:
     assert (pair.group.state, pair.group.is_empty) == (GroupState.EMPTY, True)
 
 
-def test_a_request_that_is_forgotten_is_not_answered(pair: Story) -> None:
+def test_cancelled_request_is_not_answered(pair: Story) -> None:
     waiting = pair.join("a", protocols=(("range", b"x"),))
     pair.group.forget(waiting)
     assert pair.group.members["a"].joining is None
@@ -326,7 +326,7 @@ def test_a_request_that_is_forgotten_is_not_answered(pair: Story) -> None:
 
 @pytest.fixture
 def static() -> Story:
-    """A stable group of a, static member 1, which leads, and b, static member 2."""
+    """Return a stable group of static members: a (instance 1, the group leader) and b (instance 2)."""
     story = Story()
     story.join(new_id="a", instance_id="1")
     story.join(new_id="b", instance_id="2")
@@ -337,17 +337,15 @@ def static() -> Story:
 
 
 @pytest.mark.parametrize("may_skip", [False, True])
-def test_a_static_member_that_starts_again_keeps_its_assignment_without_a_round(
-    static: Story, *, may_skip: bool
-) -> None:
+def test_restarted_static_member_keeps_assignment(static: Story, *, may_skip: bool) -> None:
     joined = static.joined(static.join(new_id="a2", instance_id="1", may_skip_assignment=may_skip))
     assert (joined.generation, joined.member_id, joined.skips_assignment) == (1, "a2", may_skip)
-    assert (joined.leader_id == "a2") == may_skip, "one that does not know of skipping must not assign"
+    assert (joined.leader_id == "a2") == may_skip, "a client without support for skipping must not assign"
     assert static.assignment(static.sync("a2")) == b"partition 0"
     assert static.group.state is GroupState.STABLE
 
 
-def test_the_former_holder_of_a_static_membership_is_fenced(static: Story) -> None:
+def test_previous_holder_of_static_membership_is_fenced(static: Story) -> None:
     static.join(new_id="a2", instance_id="1")
     former = MemberRef("a", "1", 1)
     assert static.group.heartbeat(former, static.now_ms) is ErrorCode.FENCED_INSTANCE_ID
@@ -355,7 +353,7 @@ def test_the_former_holder_of_a_static_membership_is_fenced(static: Story) -> No
     assert static.refused(static.join("a", instance_id="1")) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_is_kept_through_a_round_that_it_misses_until_its_session_is_over(static: Story) -> None:
+def test_static_member_missing_round_stays_until_session_ends(static: Story) -> None:
     for each in static.group.members.values():
         each.expires_ms += REBALANCE_MS
     newcomer = static.join(new_id="c")
@@ -367,29 +365,31 @@ def test_a_static_member_is_kept_through_a_round_that_it_misses_until_its_sessio
     assert "b" not in static.group.members
 
 
-def test_an_operator_has_a_static_member_leave_by_its_instance_id(static: Story) -> None:
+def test_static_member_is_removed_by_instance_id(static: Story) -> None:
     error, _ = static.group.leave("", "2", static.now_ms)
     assert error is ErrorCode.NONE
     assert [*static.group.members] == ["a"]
 
 
 @over_seeds(150)
-def test_whatever_members_do_each_request_is_answered_once_and_a_silent_group_ends(seed: int) -> None:
+def test_random_group_replies_once_and_ends_when_idle(seed: int) -> None:
     random, story = Random(seed), Story()
-    asked: list[int] = []
+    requested: list[int] = []
     generation = 0
     for _ in range(200):
-        _act(random, story, asked)
+        _act(random, story, requested)
         _check_shape(story.group)
         assert story.group.generation >= generation, f"seed {seed}"
         generation = story.group.generation
     story.after(10 * REBALANCE_MS)
     assert story.group.is_empty, f"seed {seed}"
-    assert set(asked) <= story.answers.keys(), f"seed {seed}: {set(asked) - story.answers.keys()} are not answered"
+    assert set(requested) <= story.answers.keys(), (
+        f"seed {seed}: {set(requested) - story.answers.keys()} are not answered"
+    )
 
 
-def _act(random: Random, story: Story, asked: list[int]) -> None:
-    """A member, or one that is none, does something; often what fits, sometimes not."""
+def _act(random: Random, story: Story, requested: list[int]) -> None:
+    """Let a member or an outsider send a random request, mostly valid."""
     name = random.choice("abcdef")
     is_static = name in "ef"
     known = story.group._instances.get(name, "") if is_static else name
@@ -399,7 +399,7 @@ def _act(random: Random, story: Story, asked: list[int]) -> None:
             new_id = f"{name}{random.randrange(1_000_000)}" if is_static else name
             is_new = random.random() < 0.5 or not known
             metadata = random.choice((b"x", b"y"))
-            asked.append(
+            requested.append(
                 story.join(
                     "" if is_new and (is_static or name not in story.group.members) else known,
                     new_id,
@@ -410,7 +410,7 @@ def _act(random: Random, story: Story, asked: list[int]) -> None:
                 )
             )
         case 2 | 3:
-            asked.append(story.sync(known, dict.fromkeys(story.group.members, b"share"), generation))
+            requested.append(story.sync(known, dict.fromkeys(story.group.members, b"share"), generation))
         case 4:
             story.group.heartbeat(story.ref(known, generation), story.now_ms)
         case 5 if random.random() < 0.3:

@@ -1,4 +1,4 @@
-"""Consumer groups at a listener's service: they meet at the leader, survive its end, and keep offsets in the log."""
+"""Consumer groups in the service of a listener: coordination by the leader, a change of leader, offsets in the log."""
 
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -70,11 +70,12 @@ async def committed(service: GroupService, offset: int, member: tuple[str, int] 
     return response.topics[0].partitions[0].error_code
 
 
-async def noted(service: GroupService, group: str = "g", client: Caller | None = None) -> int:
-    asked = groups.OffsetFetchRequestGroup(
+async def committed_offset(service: GroupService, group: str = "g", client: Caller | None = None) -> int:
+    """Return the offset that the group has committed."""
+    request_body = groups.OffsetFetchRequestGroup(
         group_id=group, topics=(groups.OffsetFetchRequestTopic(name="farm", partition_indexes=(0,)),)
     )
-    response = await service.offset_fetch(groups.OffsetFetchRequest(groups=(asked,)), client or caller(9))
+    response = await service.offset_fetch(groups.OffsetFetchRequest(groups=(request_body,)), client or caller(9))
     assert response.groups[0].error_code == ErrorCode.NONE
     return response.groups[0].topics[0].partitions[0].committed_offset
 
@@ -92,27 +93,27 @@ class Consumer:
         self.member_id = ""
         self.generation = -1
         self.reads: bytes | None = None
-        """What it is assigned; None while it is between two rounds."""
-        self.told: list[int] = []
-        """The errors that it met."""
+        """The assignment; None between two rounds."""
+        self.errors: list[int] = []
+        """The received errors."""
 
     @property
     def member(self) -> tuple[str, int]:
-        """For OffsetCommit."""
+        """Return the member id and generation for OffsetCommit."""
         return self.member_id, self.generation
 
     async def run(self, find: Callable[[], GroupService]) -> None:
-        """Be a member until cancelled; `find` gives the coordinator."""
+        """Be a member until cancelled; `find` returns the coordinator."""
         while True:
             try:
                 await self._join(find())
                 while True:
                     _raise_for(await self._heartbeat(find()))
                     await trio.sleep(HEARTBEAT_S)
-            except _ToldError as told:
-                self.told.append(told.code)
+            except _ReceivedError as errors:
+                self.errors.append(errors.code)
             self.reads = None
-            if self.told[-1] == ErrorCode.UNKNOWN_MEMBER_ID:
+            if self.errors[-1] == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
             await trio.sleep(0.1)
 
@@ -127,25 +128,25 @@ class Consumer:
             groups.SyncGroupRequestAssignment(member_id=each.member_id, assignment=b"nothing" if at else b"partition 0")
             for at, each in enumerate(joined.members)
         )
-        asked = groups.SyncGroupRequest(
+        request_body = groups.SyncGroupRequest(
             group_id="g", generation_id=self.generation, member_id=self.member_id, assignments=shares
         )
-        synced = await service.sync_group(asked, caller(5))
+        synced = await service.sync_group(request_body, caller(5))
         _raise_for(synced.error_code)
         self.reads = synced.assignment
 
     async def _heartbeat(self, service: GroupService) -> int:
-        asked = groups.HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.member_id)
-        return (await service.heartbeat(asked, caller(4))).error_code
+        request_body = groups.HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.member_id)
+        return (await service.heartbeat(request_body, caller(4))).error_code
 
     async def leave(self, service: GroupService) -> int:
-        """Go, with a word."""
-        gone = groups.LeaveGroupRequestMember(member_id=self.member_id)
-        response = await service.leave_group(groups.LeaveGroupRequest(group_id="g", members=(gone,)), caller(5))
+        """Leave the group with a request."""
+        leaving = groups.LeaveGroupRequestMember(member_id=self.member_id)
+        response = await service.leave_group(groups.LeaveGroupRequest(group_id="g", members=(leaving,)), caller(5))
         return response.members[0].error_code
 
 
-class _ToldError(Exception):
+class _ReceivedError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -153,12 +154,12 @@ class _ToldError(Exception):
 
 def _raise_for(error_code: int) -> None:
     if error_code != ErrorCode.NONE:
-        raise _ToldError(error_code)
+        raise _ReceivedError(error_code)
 
 
 @asynccontextmanager
 async def running(service: GroupService, *names: str) -> AsyncIterator[list[Consumer]]:
-    """Consumers that have met in the group."""
+    """Run consumers that have joined the group."""
     consumers = [Consumer(name) for name in names]
     async with trio.open_nursery() as nursery:
         for consumer in consumers:
@@ -168,7 +169,7 @@ async def running(service: GroupService, *names: str) -> AsyncIterator[list[Cons
         nursery.cancel_scope.cancel()
 
 
-async def test_the_group_apis_are_served_where_the_topic_keeps_offsets() -> None:
+async def test_group_apis_need_topic_with_offsets() -> None:
     topic = MemoryTopic()
     service = GroupService(topic)
     assert [*service.apis()] == [ApiKey.LIST_GROUPS]
@@ -179,7 +180,7 @@ async def test_the_group_apis_are_served_where_the_topic_keeps_offsets() -> None
     }
 
 
-async def test_the_coordinator_is_the_leader_of_the_log() -> None:
+async def test_coordinator_is_leader_of_log() -> None:
     topic = coordinating()
     topic.controller_id = 2
     service = GroupService(topic)
@@ -199,26 +200,24 @@ async def test_the_coordinator_is_the_leader_of_the_log() -> None:
     ],
     ids=["no-leader", "leader-without-listener", "no-name", "transactions"],
 )
-async def test_a_coordinator_that_cannot_be_told_is_an_error(
-    leader: int, key_type: int, key: str, error: ErrorCode
-) -> None:
+async def test_unknown_coordinator_is_an_error(leader: int, key_type: int, key: str, error: ErrorCode) -> None:
     topic = coordinating()
     topic.controller_id = leader
     request = groups.FindCoordinatorRequest(key=key, key_type=key_type)
     assert (await GroupService(topic).find_coordinator(request, caller(3))).error_code == error
 
 
-async def test_of_two_members_one_reads_the_partition(autojump_clock: trio.testing.MockClock) -> None:
+async def test_partition_is_assigned_to_one_of_two_members(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating())
     async with running(service, "a", "b") as (a, b):
         assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
         assert a.generation == b.generation
         await trio.sleep(120)
-        assert (a.told, b.told) == ([], [])
+        assert (a.errors, b.errors) == ([], [])
 
 
-async def test_when_the_reader_leaves_the_other_reads(autojump_clock: trio.testing.MockClock) -> None:
+async def test_remaining_member_reads_after_reader_leaves(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating())
     a, b = Consumer("a"), Consumer("b")
@@ -235,7 +234,7 @@ async def test_when_the_reader_leaves_the_other_reads(autojump_clock: trio.testi
         nursery.cancel_scope.cancel()
 
 
-async def test_when_the_reader_falls_silent_the_other_reads_after_its_session(
+async def test_remaining_member_reads_after_session_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -263,7 +262,7 @@ async def _run_within_scope(
         await consumer.run(lambda: service)
 
 
-async def test_a_new_leader_takes_the_members_over_with_their_ids_and_offsets(
+async def test_new_leader_keeps_member_ids_and_offsets(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -286,12 +285,12 @@ async def test_a_new_leader_takes_the_members_over_with_their_ids_and_offsets(
         assert (a.member_id, b.member_id) == ids
         assert sorted((a.reads or b"", b.reads or b"")) == [b"nothing", b"partition 0"]
         assert a.generation == b.generation > generation
-        assert set(a.told) == set(b.told) == {ErrorCode.REBALANCE_IN_PROGRESS}
-        assert await noted(services[2]) == 42
+        assert set(a.errors) == set(b.errors) == {ErrorCode.REBALANCE_IN_PROGRESS}
+        assert await committed_offset(services[2]) == 42
         nursery.cancel_scope.cancel()
 
 
-async def test_a_leader_that_is_elected_again_does_not_take_its_old_members_for_present_ones(
+async def test_reelected_leader_drops_old_members(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -305,7 +304,7 @@ async def test_a_leader_that_is_elected_again_does_not_take_its_old_members_for_
         assert a.generation > generation
 
 
-async def test_members_that_a_leader_has_removed_itself_are_not_taken_over(
+async def test_removed_members_are_not_taken_over(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -316,7 +315,7 @@ async def test_members_that_a_leader_has_removed_itself_are_not_taken_over(
     assert await committed(service, 5, a.member) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_requests_that_wait_are_refused_when_another_server_leads(
+async def test_waiting_requests_are_refused_on_leader_change(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -349,7 +348,7 @@ def _not_ready(topic: MemoryTopic, offsets: MemoryOffsets) -> None:
     ("change", "error"),
     [(_not_leading, ErrorCode.NOT_COORDINATOR), (_not_ready, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)],
 )
-async def test_every_api_says_when_this_server_does_not_coordinate(
+async def test_non_coordinator_refuses_every_api(
     change: Callable[[MemoryTopic, MemoryOffsets], None], error: ErrorCode
 ) -> None:
     offsets = MemoryOffsets()
@@ -380,7 +379,7 @@ async def test_every_api_says_when_this_server_does_not_coordinate(
     ("change", "error"),
     [(_not_leading, ErrorCode.NONE), (_not_ready, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)],
 )
-async def test_list_groups_without_a_coordinator_here_is_empty(
+async def test_list_groups_of_non_coordinator_is_empty(
     change: Callable[[MemoryTopic, MemoryOffsets], None], error: ErrorCode
 ) -> None:
     offsets = MemoryOffsets()
@@ -414,7 +413,7 @@ async def test_list_groups_without_a_coordinator_here_is_empty(
     ],
 )
 @pytest.mark.parametrize("version", [0, 9])
-async def test_what_may_not_join_is_refused_in_every_version(
+async def test_invalid_join_is_refused_in_every_version(
     given: dict[str, object], error: ErrorCode, version: int
 ) -> None:
     service = GroupService(coordinating())
@@ -442,7 +441,7 @@ async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockC
     assert await join("i") == ErrorCode.MEMBER_ID_REQUIRED
 
 
-async def test_requests_of_another_user_about_a_group_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+async def test_group_requests_of_other_user_are_refused(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
@@ -453,9 +452,9 @@ async def test_requests_of_another_user_about_a_group_are_refused(autojump_clock
     sync = groups.SyncGroupRequest(group_id="g", generation_id=generation, member_id=member_id, assignments=())
     leave = groups.LeaveGroupRequest(group_id="g", members=(groups.LeaveGroupRequestMember(member_id=member_id),))
     await service.sync_group(sync, alice)
-    # When bob asks, even with the ids of alice's member
+    # When bob sends requests, even with the ids of alice's member
     commit = await service.offset_commit(commit_of(900, (member_id, generation)), bob)
-    told = [
+    errors = [
         (await service.join_group(join_of(), bob)).error_code,
         (await service.join_group(join_of(member_id), bob)).error_code,
         (await service.sync_group(sync, bob)).error_code,
@@ -463,55 +462,55 @@ async def test_requests_of_another_user_about_a_group_are_refused(autojump_clock
         (await service.leave_group(leave, bob)).error_code,
         commit.topics[0].partitions[0].error_code,
     ]
-    # Then all of it is refused, and alice's member reads on
-    assert told == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(told)
-    assert await noted(service, client=replace(alice, api_version=9)) == -1
+    # Then all of them are refused, and alice's member continues to read
+    assert errors == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(errors)
+    assert await committed_offset(service, client=replace(alice, api_version=9)) == -1
     assert (await service.heartbeat(beat, alice)).error_code == ErrorCode.NONE
 
 
-async def test_a_group_without_members_keeps_its_user() -> None:
+async def test_group_without_members_keeps_its_user() -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(9), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.offset_commit(commit_of(7), alice)
     commit = await service.offset_commit(commit_of(900), bob)
     assert commit.topics[0].partitions[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    assert await noted(service, client=alice) == 7
+    assert await committed_offset(service, client=alice) == 7
 
 
 @pytest.mark.parametrize("version", [1, 9])
-async def test_offset_fetch_of_another_users_group_is_refused(version: int) -> None:
+async def test_offset_fetch_of_other_users_group_is_refused(version: int) -> None:
     service = GroupService(coordinating())
     alice, bob = (replace(caller(version), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.offset_commit(commit_of(7), alice)
     topics = (groups.OffsetFetchRequestTopic(name="farm", partition_indexes=(0,)),)
     one = groups.OffsetFetchRequestGroup(group_id="g", topics=topics)
-    asked = (
+    request_body = (
         groups.OffsetFetchRequest(groups=(one,))
         if version == 9
         else groups.OffsetFetchRequest(group_id="g", topics=topics)
     )
-    answer = await service.offset_fetch(asked, bob)
+    answer = await service.offset_fetch(request_body, bob)
     found = answer.groups[0] if version == 9 else answer
     assert found.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
     [part] = found.topics[0].partitions
     assert (part.committed_offset, part.error_code) == (-1, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
-async def test_groups_of_another_user_are_not_described(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_of_other_user_are_not_described(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
     await service.join_group(join_of(), alice)
     await service.offset_commit(commit_of(7, group="offsets"), alice)
-    asked = groups.DescribeGroupsRequest(groups=("g", "offsets", "none"))
-    found = (await service.describe_groups(asked, bob)).groups
+    request_body = groups.DescribeGroupsRequest(groups=("g", "offsets", "none"))
+    found = (await service.describe_groups(request_body, bob)).groups
     refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert [each.error_code for each in found] == [refused, refused, ErrorCode.NONE]
     assert [each.members for each in found] == [(), (), ()]
-    assert (await service.describe_groups(asked, alice)).groups[0].members
+    assert (await service.describe_groups(request_body, alice)).groups[0].members
 
 
-async def test_groups_of_another_user_are_not_listed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_of_other_user_are_not_listed(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating())
     alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
@@ -527,29 +526,29 @@ async def test_groups_of_another_user_are_not_listed(autojump_clock: trio.testin
     assert listed == {"User:alice": ["g", "offsets"], "User:bob": ["of bob"]}
 
 
-async def test_one_user_cannot_take_every_place_for_groups(autojump_clock: trio.testing.MockClock) -> None:
+async def test_groups_per_user_are_limited(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members_of_user=3))
     alice, bob = (replace(caller(4), principal=f"User:{name}") for name in ("alice", "bob"))
-    told = [(await service.join_group(join_of(group_id=f"bob {n}"), bob)).error_code for n in range(3)]
-    assert told == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.POLICY_VIOLATION]
-    told = [(await service.join_group(join_of(group_id="bob 0"), bob)).error_code for _ in range(2)]
-    assert told == [ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED]
+    errors = [(await service.join_group(join_of(group_id=f"bob {n}"), bob)).error_code for n in range(3)]
+    assert errors == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.POLICY_VIOLATION]
+    errors = [(await service.join_group(join_of(group_id="bob 0"), bob)).error_code for _ in range(2)]
+    assert errors == [ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED]
     assert (await service.join_group(join_of(group_id="alice"), alice)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
-async def test_a_client_without_a_group_notes_offsets_and_reads_them_back() -> None:
+async def test_client_without_group_membership_commits_offsets() -> None:
     service = GroupService(coordinating())
-    assert await noted(service) == -1
+    assert await committed_offset(service) == -1
     assert await committed(service, 7) == ErrorCode.NONE
-    assert await noted(service) == 7
+    assert await committed_offset(service) == 7
     fetch = groups.OffsetFetchRequest(group_id="g", topics=None)
     [topic] = (await service.offset_fetch(fetch, caller(7))).topics
     [part] = topic.partitions
     assert (topic.name, part.committed_offset, part.committed_leader_epoch, part.metadata) == ("farm", 7, 5, "m")
 
 
-async def test_a_client_without_a_group_may_not_note_offsets_of_a_group_that_has_members(
+async def test_non_member_commit_to_group_with_members_is_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -569,7 +568,7 @@ async def test_a_client_without_a_group_may_not_note_offsets_of_a_group_that_has
         ({"group": ""}, ErrorCode.INVALID_GROUP_ID),
     ],
 )
-async def test_an_offset_that_cannot_be_noted_is_refused(given: dict[str, object], error: ErrorCode) -> None:
+async def test_invalid_offset_commit_is_refused(given: dict[str, object], error: ErrorCode) -> None:
     offsets = MemoryOffsets()
     service = GroupService(coordinating(offsets))
     fields: dict[str, object] = {"offset": 1} | given
@@ -587,20 +586,20 @@ async def test_an_offset_that_cannot_be_noted_is_refused(given: dict[str, object
         (ServerStoppedError("over"), ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_offsets_that_are_not_committed_are_not_acknowledged(raised: Exception, error: ErrorCode) -> None:
+async def test_failed_commit_is_not_acknowledged(raised: Exception, error: ErrorCode) -> None:
     offsets = MemoryOffsets()
     offsets.error = raised
     assert await committed(GroupService(coordinating(offsets)), 1) == error
 
 
-async def test_a_commit_that_takes_too_long_times_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_slow_commit_times_out(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     offsets = MemoryOffsets()
     offsets.wait_s = 60
     assert await committed(GroupService(coordinating(offsets)), 1) == ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_a_member_whose_commit_waits_is_not_silent(autojump_clock: trio.testing.MockClock) -> None:
+async def test_member_with_waiting_commit_keeps_session(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     offsets = MemoryOffsets()
     service = GroupService(coordinating(offsets), GroupOptions(first_delay_ms=0))
@@ -652,7 +651,7 @@ print(read(3), read(2))
 """
 
 
-async def test_a_group_of_kafka_python_goes_on_where_it_had_stopped() -> None:
+async def test_kafka_python_group_resumes_at_committed_offset() -> None:
     topic = coordinating()
     topic.write(b"0", b"1", b"2", b"3", b"4")
     services: list[Service] = [

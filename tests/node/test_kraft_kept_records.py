@@ -1,4 +1,4 @@
-"""What a snapshot keeps of a log with the metadata of Kafka's controllers, and what clients may not write there."""
+"""The metadata log of Kafka controllers: records kept_values in a snapshot, and records refused from clients."""
 
 import json
 from collections.abc import AsyncIterator
@@ -21,13 +21,13 @@ LIMIT = 10_000
 
 
 def entries(*values: bytes, timestamp_ms: int = 5) -> tuple[Entry, ...]:
-    """One batch of these values."""
+    """Return one batch of these values."""
     batch = RecordBatch(0, -1, tuple(Record(timestamp_ms, None, value) for value in values))
     return tuple(Entry.command(1, data) for data in data_of(batch))
 
 
-def kept(*batches: tuple[Entry, ...]) -> list[list[bytes | None]]:
-    """The values of a snapshot after these, batch by batch."""
+def kept_values(*batches: tuple[Entry, ...]) -> list[list[bytes | None]]:
+    """Return the values in a snapshot after these batches, batch by batch."""
     records = KeptMetadata(LIMIT)
     for entry in sum(batches, ()):
         records.keep(entry)
@@ -35,27 +35,31 @@ def kept(*batches: tuple[Entry, ...]) -> list[list[bytes | None]]:
     return [[record.value for record in batch.records] for batch in read_batches(batches_of(1, records.entries))]
 
 
-def test_all_records_of_any_other_log_are_kept() -> None:
+def test_records_of_other_logs_are_all_kept() -> None:
     records = KeptRecords(LIMIT)
     for entry in entries(BEGIN, ONE, END):
         records.keep(entry)
     assert records.entries == entries(BEGIN, ONE, END)
 
 
-def test_the_marks_of_a_transaction_and_no_ops_are_left_out() -> None:
-    assert kept(entries(BEGIN, ONE), entries(TWO, END), entries(NO_OP), entries(THREE)) == [[ONE], [TWO], [THREE]]
+def test_transaction_marks_and_no_ops_are_omitted() -> None:
+    assert kept_values(entries(BEGIN, ONE), entries(TWO, END), entries(NO_OP), entries(THREE)) == [
+        [ONE],
+        [TWO],
+        [THREE],
+    ]
 
 
-def test_what_was_aborted_is_left_out() -> None:
-    assert kept(entries(ONE, BEGIN, TWO), entries(TWO, ABORT), entries(THREE)) == [[ONE], [THREE]]
+def test_aborted_records_are_omitted() -> None:
+    assert kept_values(entries(ONE, BEGIN, TWO), entries(TWO, ABORT), entries(THREE)) == [[ONE], [THREE]]
 
 
-def test_a_batch_does_not_go_on_where_something_was_left_out() -> None:
-    """What follows may be of another time, which no controller reads within a batch."""
-    assert kept(entries(ONE, NO_OP), entries(TWO, timestamp_ms=9)) == [[ONE], [TWO]]
+def test_batch_ends_at_omitted_record() -> None:
+    """The next record may have another timestamp, and controllers do not accept two timestamps within a batch."""
+    assert kept_values(entries(ONE, NO_OP), entries(TWO, timestamp_ms=9)) == [[ONE], [TWO]]
 
 
-async def test_there_is_no_snapshot_within_a_transaction() -> None:
+async def test_snapshot_waits_for_end_of_transaction() -> None:
     machine = QuorumLog(LIMIT, metadata=True)
     await machine.apply(1, entries(BEGIN, ONE))
     assert machine.snapshot_index() == 0
@@ -73,7 +77,7 @@ async def test_there_is_no_snapshot_within_a_transaction() -> None:
     assert b"".join(restored.snapshot()) == state
 
 
-def test_beyond_the_limit_nothing_is_kept_any_more() -> None:
+def test_records_beyond_limit_are_not_kept() -> None:
     records = KeptMetadata(40)
     for _ in range(4):
         records.keep(entries(ONE)[0])
@@ -85,7 +89,7 @@ def test_beyond_the_limit_nothing_is_kept_any_more() -> None:
     assert records.is_whole
 
 
-def test_what_a_controller_wrote_may_be_written() -> None:
+def test_records_of_kafka_controller_are_accepted() -> None:
     files = json.loads(VECTORS.read_text(encoding="utf-8"))["stories"]["static quorum"]["files"]
     for name, data in files.items():
         if name.endswith(".log"):
@@ -101,7 +105,7 @@ def test_what_a_controller_wrote_may_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "words"),
+    ("batch", "objection"),
     [
         (RecordBatch(0, -1, (Record(1, None, ONE), Record(2, None, ONE))), "times"),
         (RecordBatch(0, -1, (Record(1, b"key", ONE),)), "key"),
@@ -113,6 +117,6 @@ def test_what_a_controller_wrote_may_be_written() -> None:
         (RecordBatch(0, -1, (Record(1, None, ONE),), producer_id=3), "idempotent"),
     ],
 )
-def test_what_kafkas_controllers_end_by_is_objected_to(batch: RecordBatch, words: str) -> None:
-    assert words in (metadata_objection(batch) or "")
+def test_records_that_stop_kafka_controllers_are_refused(batch: RecordBatch, objection: str) -> None:
+    assert objection in (metadata_objection(batch) or "")
     assert metadata_objection(replace(batch, producer_id=-1, records=(Record(1, None, ONE),))) is None

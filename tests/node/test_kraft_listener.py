@@ -1,4 +1,4 @@
-"""A listener for Kafka's protocol: what it answers by itself, who gets in, and what hostile connections cost it."""
+"""A listener for Kafka's protocol: its own replies, access, and bounds on the cost of hostile connections."""
 
 import struct
 import sys
@@ -28,15 +28,15 @@ from consensus.server.errors import ServerBusyError
 from tests.node.certificates import Authority
 
 LOOPBACK = "127.0.0.1"
-PATIENCE_S = 30
+TIMEOUT_S = 30
 USERS = ScramUsers(
     {"alice": {mechanism: scram_credential(mechanism, "pencil", b"salt" * 4) for mechanism in Mechanism}}
 )
-ASKED = clients.MetadataRequest(topics=())
+REQUEST = clients.MetadataRequest(topics=())
 
 
-class Told:
-    """A service that answers Metadata with one topic, and notes who asked."""
+class MetadataService:
+    """A service that replies to Metadata with a list of equal topics, and records its callers."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -46,15 +46,15 @@ class Told:
         self.name, self.topics = "log", 1
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """One."""
+        """Return the one served API."""
         return {self.key: ServedApi(0, 12, self.answer)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """One, in force."""
+        """Return one finalized feature."""
         return {"kraft.version": (0, 1, 1)}
 
     async def answer(self, request: Any, caller: Caller) -> Any:
-        """The same for every caller, after what the test waits for."""
+        """Return the same reply to every caller, after the test's condition."""
         assert isinstance(request, clients.MetadataRequest)
         self.callers.append(caller)
         await self.before()
@@ -71,11 +71,11 @@ class Told:
 
 @asynccontextmanager
 async def listening(
-    service: Told | None = None, security: ListenerSecurity | None = None, **changed: Any
-) -> AsyncIterator[tuple[KafkaListener, Told]]:
-    service = service or Told()
+    service: MetadataService | None = None, security: ListenerSecurity | None = None, **changed: Any
+) -> AsyncIterator[tuple[KafkaListener, MetadataService]]:
+    service = service or MetadataService()
     options = replace(ListenerOptions(security=security or ListenerSecurity()), **changed)
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with open_listener((service,), options) as listener:
             service.port = listener.port
             yield listener, service
@@ -91,7 +91,7 @@ def framed(frame: bytes) -> bytes:
 
 
 def metadata(correlation_id: int) -> bytes:
-    return framed(encode_request(ApiKey.METADATA, 12, correlation_id, "client", ASKED))
+    return framed(encode_request(ApiKey.METADATA, 12, correlation_id, "client", REQUEST))
 
 
 async def one_frame(stream: trio.abc.ReceiveStream) -> bytes:
@@ -115,11 +115,11 @@ consumer = KafkaConsumer(
 print(*consumer.topics())
 consumer.close()
 """
-"""In a process of its own: the library warns of itself when it is imported, and warnings are errors here."""
+"""Runs in a separate process: the library warns during its import, and warnings are errors here."""
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_stock_client_agrees_on_versions_logs_in_and_asks(mechanism: str) -> None:
+async def test_stock_client_logs_in_and_reads_metadata(mechanism: str) -> None:
     async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
         command = [sys.executable, "-c", STOCK_CLIENT, str(listener.port), mechanism]
         ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
@@ -128,7 +128,7 @@ async def test_a_stock_client_agrees_on_versions_logs_in_and_asks(mechanism: str
         assert listener.counters[ListenerEvent.LOGINS] >= 1
 
 
-async def test_the_client_learns_versions_and_features_and_gets_its_answers_in_order() -> None:
+async def test_client_receives_versions_features_and_ordered_replies() -> None:
     async with listening() as (listener, service), open_connection(LOOPBACK, listener.port) as connection:
         assert connection.versions[ApiKey.METADATA] == (0, 12)
         assert connection.features == {"kraft.version": (0, 1)}
@@ -139,28 +139,28 @@ async def test_the_client_learns_versions_and_features_and_gets_its_answers_in_o
             answers.append(f"{number} {answer.cluster_id}")
 
         for number in range(3):
-            connection.start(ASKED, partial(note, number))
-        answer = await connection.ask(ASKED)
+            connection.start(REQUEST, partial(note, number))
+        answer = await connection.ask(REQUEST)
         assert answer.topics[0].name == "log"
         assert answers == ["0 cluster", "1 cluster", "2 cluster"]
         assert service.callers[0].listener == "PLAINTEXT"
         assert service.callers[0].principal is None
 
 
-async def test_api_versions_of_an_unknown_version_is_answered_in_version_0_with_error_35() -> None:
+async def test_unknown_api_versions_version_gets_error_35_in_version_0() -> None:
     async with listening() as (listener, _):
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(framed(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1) + b"whatever"))
-        correlation_id, told = decode_response(ApiKey.API_VERSIONS, 0, await one_frame(stream))
-        assert (correlation_id, told.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
-        assert {api.api_key for api in told.api_keys} == {
+        correlation_id, response = decode_response(ApiKey.API_VERSIONS, 0, await one_frame(stream))
+        assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        assert {api.api_key for api in response.api_keys} == {
             ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE,
         }  # fmt: skip
         await stream.aclose()
 
 
-async def test_the_next_request_of_a_connection_waits_for_the_answer_to_the_one_before() -> None:
-    service, gate = Told(), trio.Event()
+async def test_next_request_waits_for_previous_reply() -> None:
+    service, gate = MetadataService(), trio.Event()
     service.before = gate.wait
     async with listening(service) as (listener, _):
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
@@ -188,7 +188,7 @@ async def test_the_next_request_of_a_connection_waits_for_the_answer_to_the_one_
     ],
     ids=["giant-length", "negative-length", "another-protocol", "empty", "unknown-api", "unknown-version"],
 )
-async def test_what_is_no_request_ends_its_connection_and_is_counted(sent: bytes, reason: ListenerClose) -> None:
+async def test_invalid_frame_closes_connection(sent: bytes, reason: ListenerClose) -> None:
     async with listening() as (listener, _):
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(sent)
@@ -210,13 +210,13 @@ async def until_closed(listener: KafkaListener) -> None:
         (metadata(1)[:2], ListenerClose.REQUEST_INCOMPLETE),
         (b"", ListenerClose.IDLE),
     ],
-    ids=["half-frame", "half-length", "silence"],
+    ids=["half-frame", "half-length", "nothing"],
 )
-async def test_a_connection_that_does_not_go_on_is_closed_in_time(
+async def test_stalled_connection_is_closed_in_time(
     sent: bytes, reason: ListenerClose, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
-    listener = KafkaListener((Told(),), ListenerOptions(frame_s=30, idle_s=600))
+    listener = KafkaListener((MetadataService(),), ListenerOptions(frame_s=30, idle_s=600))
     ours, theirs = trio.testing.memory_stream_pair()
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -227,9 +227,9 @@ async def test_a_connection_that_does_not_go_on_is_closed_in_time(
     assert trio.current_time() - began_s == pytest.approx(30 if sent else 600)
 
 
-async def test_a_client_that_does_not_take_its_answers_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_client_that_does_not_receive_is_closed(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
-    listener = KafkaListener((Told(),), ListenerOptions(send_s=60))
+    listener = KafkaListener((MetadataService(),), ListenerOptions(send_s=60))
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
@@ -237,11 +237,11 @@ async def test_a_client_that_does_not_take_its_answers_is_closed(autojump_clock:
     assert listener.counters[ListenerClose.ANSWER_TIMEOUT] == 1
 
 
-async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_time(
+async def test_service_timeout_closes_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    service = Told()
+    service = MetadataService()
     service.before = trio.sleep_forever
     listener = KafkaListener((service,), ListenerOptions(answer_s=300))
     ours, theirs = trio.testing.memory_stream_pair()
@@ -251,8 +251,8 @@ async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_tim
     assert listener.counters[ListenerClose.SERVICE_TIMEOUT] == 1
 
 
-async def test_connections_beyond_the_limits_are_closed_and_counted() -> None:
-    listener = KafkaListener((Told(),), ListenerOptions(max_connections=3, max_connections_per_source=2))
+async def test_connections_beyond_limits_are_closed() -> None:
+    listener = KafkaListener((MetadataService(),), ListenerOptions(max_connections=3, max_connections_per_source=2))
     async with trio.open_nursery() as nursery:
         held = []
         for source in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
@@ -267,9 +267,9 @@ async def test_connections_beyond_the_limits_are_closed_and_counted() -> None:
     assert listener.connections == 0
 
 
-async def test_incomplete_frames_of_all_connections_share_a_budget() -> None:
+async def test_incomplete_frames_share_a_budget() -> None:
     options = ListenerOptions(max_incomplete_bytes=2**20, limits=Limits(max_request_bytes=2**20))
-    listener = KafkaListener((Told(),), options)
+    listener = KafkaListener((MetadataService(),), options)
     async with trio.open_nursery() as nursery:
         held = []
         for number in range(4):
@@ -283,8 +283,8 @@ async def test_incomplete_frames_of_all_connections_share_a_budget() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_answers_that_are_not_taken_share_a_budget() -> None:
-    service = Told()
+async def test_unreceived_replies_share_a_budget() -> None:
+    service = MetadataService()
     service.name, service.topics = "n" * 30_000, 5
     listener = KafkaListener((service,), ListenerOptions(max_untaken_bytes=2**16))
     async with trio.open_nursery() as nursery:
@@ -293,15 +293,15 @@ async def test_answers_that_are_not_taken_share_a_budget() -> None:
             ours, theirs = trio.testing.lockstep_stream_pair()
             held.append(ours)
             nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
-            await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", ASKED)))
+            await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", REQUEST)))
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 1
         assert listener.counters[ListenerClose.ANSWER_BYTES] == 3
         nursery.cancel_scope.cancel()
 
 
-async def test_a_busy_server_closes_the_connection_instead_of_answering_nothing() -> None:
-    service = Told()
+async def test_busy_service_closes_connection() -> None:
+    service = MetadataService()
 
     async def busy() -> None:
         await trio.lowlevel.checkpoint()
@@ -310,13 +310,13 @@ async def test_a_busy_server_closes_the_connection_instead_of_answering_nothing(
     service.before = busy
     async with listening(service) as (listener, _), open_connection(LOOPBACK, listener.port) as connection:
         with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest"):
-            await connection.ask(ASKED)
+            await connection.ask(REQUEST)
         assert listener.counters[ListenerClose.SERVER_BUSY] == 1
 
 
-def test_two_services_with_the_same_api_are_refused() -> None:
+def test_services_with_same_api_are_refused() -> None:
     with pytest.raises(ValueError, match="API 3 is served twice"):
-        KafkaListener((Told(), Told()), ListenerOptions())
+        KafkaListener((MetadataService(), MetadataService()), ListenerOptions())
 
 
 def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_512) -> DialOptions:
@@ -324,7 +324,7 @@ def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_5
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "pen"), ("bob", "pencil")])
-async def test_a_wrong_login_is_answered_once_and_closed(user: str, password: str) -> None:
+async def test_wrong_login_gets_one_error_then_close(user: str, password: str) -> None:
     async with listening(security=ListenerSecurity(credentials=USERS), refused_login_s=0.0) as (listener, _):
         with pytest.raises(KafkaConnectionError, match=f"refuses user {user}: authentication failed"):
             await connect(LOOPBACK, listener.port, login(user, password))
@@ -332,7 +332,7 @@ async def test_a_wrong_login_is_answered_once_and_closed(user: str, password: st
         assert not listener.counters[ListenerEvent.LOGINS]
 
 
-async def test_nothing_is_answered_before_the_login_but_what_leads_to_it() -> None:
+async def test_requests_before_login_are_refused() -> None:
     async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(metadata(1))
@@ -347,33 +347,33 @@ async def test_nothing_is_answered_before_the_login_but_what_leads_to_it() -> No
         assert service.callers == []
 
 
-async def test_an_unknown_mechanism_is_refused_with_the_names_of_the_known_ones() -> None:
+async def test_unknown_mechanism_error_lists_known_ones() -> None:
     security = ListenerSecurity(credentials=USERS, mechanisms=(Mechanism.SCRAM_SHA_256,))
     async with listening(security=security) as (listener, _):
         with pytest.raises(KafkaConnectionError, match=r"UNSUPPORTED_SASL_MECHANISM.*it has SCRAM-SHA-256$"):
             await connect(LOOPBACK, listener.port, login("alice", "pencil"))
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             connection = await connect(LOOPBACK, listener.port, login("alice", "pencil", Mechanism.SCRAM_SHA_256))
         await connection.aclose()
 
 
-async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_no_client_in() -> None:
-    """Some of its releases do not log in at all where this version is missing, though they use version 1."""
+async def test_handshake_version_0_is_listed_but_refused() -> None:
+    """Some releases of librdkafka do not log in if version 0 is missing, although they use version 1."""
     async with listening(security=ListenerSecurity(credentials=USERS)) as (listener, service):
         connection = await connect(LOOPBACK, listener.port, login("alice", "pencil"))
         assert connection.versions[ApiKey.SASL_HANDSHAKE] == (0, 1)
         await connection.aclose()
-        asked = clients.SaslHandshakeRequest(mechanism="SCRAM-SHA-512")
+        request = clients.SaslHandshakeRequest(mechanism="SCRAM-SHA-512")
         first = clients.SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=nonce")
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
-        for key, version, message, response_of, told in (
-            (ApiKey.SASL_HANDSHAKE, 0, asked, clients.SaslHandshakeResponse, ErrorCode.UNSUPPORTED_VERSION),
+        for key, version, message, response_of, response in (
+            (ApiKey.SASL_HANDSHAKE, 0, request, clients.SaslHandshakeResponse, ErrorCode.UNSUPPORTED_VERSION),
             (ApiKey.SASL_AUTHENTICATE, 2, first, clients.SaslAuthenticateResponse, ErrorCode.ILLEGAL_SASL_STATE),
         ):
             await stream.send_all(framed(encode_request(key, version, 1, "client", message)))
             _, answer = decode_response(key, version, await one_frame(stream))
             assert isinstance(answer, response_of)
-            assert answer.error_code == told
+            assert answer.error_code == response
         await stream.send_all(metadata(1))
         assert await stream.receive_some() == b""
         await stream.aclose()
@@ -381,38 +381,38 @@ async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_no_cli
         assert service.callers == []
 
 
-async def test_a_login_where_none_is_asked_for_is_told_so() -> None:
+async def test_login_without_configured_users_is_an_error() -> None:
     async with listening() as (listener, _):
         with pytest.raises(KafkaConnectionError, match="ILLEGAL_SASL_STATE"):
             await connect(LOOPBACK, listener.port, login("alice", "pencil"))
 
 
-async def test_a_client_that_does_not_log_in_in_time_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_login_timeout_closes_connection(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     options = ListenerOptions(security=ListenerSecurity(credentials=USERS), first_s=30)
-    listener = KafkaListener((Told(),), options)
+    listener = KafkaListener((MetadataService(),), options)
     ours, theirs = trio.testing.memory_stream_pair()
-    asked = framed(encode_request(ApiKey.API_VERSIONS, 4, 1, "client", clients.ApiVersionsRequest()))
+    request = framed(encode_request(ApiKey.API_VERSIONS, 4, 1, "client", clients.ApiVersionsRequest()))
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         for _ in range(4):
-            # Each is answered, and none of them prolongs the time.
-            await ours.send_all(asked)
+            # Each request gets a reply, and does not extend the time.
+            await ours.send_all(request)
             await trio.sleep(9)
     assert listener.counters[ListenerClose.HANDSHAKE_TIMEOUT] == 1
     assert listener.counters[ListenerEvent.REQUESTS_ANSWERED] == 4
     assert trio.current_time() - began_s == pytest.approx(36)
 
 
-async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp_path: Path) -> None:
+async def test_mutual_tls_uses_certificate_subject_as_user(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, client = authority.certificate(LOOPBACK), authority.certificate("voter-2")
     security = ListenerSecurity(tls=server_context(server.path, authority.file))
     async with listening(security=security) as (listener, service):
         trusted = ClientSecurity(tls=authority_context(authority.file, client.path))
         async with open_connection(LOOPBACK, listener.port, DialOptions(security=trusted)) as connection:
-            await connection.ask(ASKED)
+            await connection.ask(REQUEST)
         assert service.callers[0].principal == "User:CN=voter-2"
         bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
@@ -420,16 +420,16 @@ async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp
         await until_counted(listener, ListenerClose.TLS_FAILED)
 
 
-async def test_a_client_refuses_a_listener_whose_certificate_another_authority_has_signed(tmp_path: Path) -> None:
+async def test_client_refuses_certificate_of_other_authority(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     security = ListenerSecurity(tls=server_context(authority.certificate(LOOPBACK).path))
     async with listening(security=security) as (listener, _):
-        doubtful = ClientSecurity(tls=authority_context(other.file))
+        other_authority = ClientSecurity(tls=authority_context(other.file))
         with pytest.raises(KafkaConnectionError, match=r"the certificate of .* is refused"):
-            await connect(LOOPBACK, listener.port, DialOptions(security=doubtful))
+            await connect(LOOPBACK, listener.port, DialOptions(security=other_authority))
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"none\.pem cannot be used"):
         server_context(tmp_path / "none.pem")
     loose = Authority(tmp_path).certificate(LOOPBACK).path

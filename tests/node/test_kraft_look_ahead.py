@@ -1,6 +1,6 @@
-"""Commits and heartbeats of one connection: none waits for the session, and responses keep their order."""
+"""Commits and heartbeats of one connection: commits do not delay heartbeats, and responses keep their order."""
 
-# ruff: noqa: ARG001, ARG002 - the clock works by being asked for, and services have one form
+# ruff: noqa: ARG001, ARG002 - the clock fixture acts by being requested, and services share one signature
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -76,7 +76,7 @@ class Client:
         return await self.receive()
 
     async def join(self, session_s: float = SESSION_S) -> None:
-        """Become the one member of the group."""
+        """Join the group as its only member."""
         protocol = groups.JoinGroupRequestProtocol(name="range", metadata=b"")
         member_id = ""
         while self.member[1] < 0:
@@ -98,7 +98,7 @@ class Client:
         assert (await self.ask(ApiKey.SYNC_GROUP, sync)).error_code == ErrorCode.NONE
 
     def commit_of(self, offset: int) -> groups.OffsetCommitRequest:
-        """A commit of this member."""
+        """Return a commit of this member."""
         part = groups.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
         topic = groups.OffsetCommitRequestTopic(name="farm", partitions=(part,))
         member_id, generation = self.member
@@ -107,11 +107,11 @@ class Client:
         )
 
     def heartbeat(self) -> groups.HeartbeatRequest:
-        """A heartbeat of this member."""
+        """Return a heartbeat of this member."""
         return groups.HeartbeatRequest(group_id="g", generation_id=self.member[1], member_id=self.member[0])
 
     def errors(self, key: ApiKey) -> list[int]:
-        """The error codes of the responses of one API."""
+        """Return the error codes of the responses of one API."""
         found = [message for answered, message in self.responses if answered is key]
         if key is ApiKey.OFFSET_COMMIT:
             return [message.topics[0].partitions[0].error_code for message in found]
@@ -120,7 +120,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListener]]:
-    """A client at a listener, through memory."""
+    """Yield a client of a listener, connected through memory."""
     listener = KafkaListener((service,), ListenerOptions())
     near, far = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
@@ -130,7 +130,7 @@ async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListen
 
 
 async def farm_group(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, FarmGroupOffsets, GroupService]:
-    """Consumer groups whose offsets are entries of a farm's log."""
+    """Return consumer groups whose offsets are entries of a farm's log."""
     machine_clock(monkeypatch)
     stage = stage_at()
     for number in range(100):
@@ -143,7 +143,7 @@ async def farm_group(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, FarmGroupO
 
 @pytest.mark.parametrize("commit_every_s", [1.0, 0.1])
 @pytest.mark.parametrize("session_s", [6.0, SESSION_S, 45.0])
-async def test_heartbeats_behind_many_commits_are_answered_in_time(
+async def test_heartbeats_queued_after_commits_get_timely_replies(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, session_s: float, commit_every_s: float
 ) -> None:
     _, offsets, service = await farm_group(monkeypatch)
@@ -171,28 +171,28 @@ async def _heartbeats(client: Client) -> None:
         await trio.sleep(3)
 
 
-async def test_an_acknowledged_commit_is_in_the_log(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+async def test_acknowledged_commit_is_in_log(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
     _, offsets, service = await farm_group(monkeypatch)
     async with connected(service) as (client, _):
         await client.join()
         for offset in (3, 5, 9, 7):
             await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
-        for noted in (3, 7, 7, 7):
+        for committed in (3, 7, 7, 7):
             await client.receive()
-            assert offsets.committed("g")["farm"].offset == noted
+            assert offsets.committed("g")["farm"].offset == committed
         assert client.errors(ApiKey.OFFSET_COMMIT) == [ErrorCode.NONE] * 4
 
 
-class Held:
-    """A service whose commits wait until the test lets them go; ListGroups does not overlap."""
+class BlockedService:
+    """A service whose commits wait until the test releases them. ListGroups does not overlap."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.release = trio.Event()
         self.error: Exception | None = None
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Commits, heartbeats, and a list."""
+        """Return commits, heartbeats and a list."""
         return {
             ApiKey.OFFSET_COMMIT: ServedApi(2, 9, self.commit, overlaps=True),
             ApiKey.HEARTBEAT: ServedApi(0, 4, self.heartbeat, overlaps=True),
@@ -200,30 +200,30 @@ class Held:
         }
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """No features."""
+        """Return an empty mapping."""
         return {}
 
     async def commit(self, request: groups.OffsetCommitRequest, caller: Caller) -> groups.OffsetCommitResponse:
-        """Wait."""
-        self.begun.append(f"commit {request.topics[0].partitions[0].committed_offset}")
+        """Wait for the release."""
+        self.started.append(f"commit {request.topics[0].partitions[0].committed_offset}")
         await self.release.wait()
         if self.error is not None:
             raise self.error
         return groups.OffsetCommitResponse(topics=())
 
     async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
-        """Answer immediately."""
-        self.begun.append("heartbeat")
+        """Reply immediately."""
+        self.started.append("heartbeat")
         return groups.HeartbeatResponse()
 
     async def list(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
-        """Answer immediately."""
-        self.begun.append("list")
+        """Reply immediately."""
+        self.started.append("list")
         return groups.ListGroupsResponse(groups=())
 
 
-async def test_overlapping_requests_begin_in_order_and_others_wait() -> None:
-    service = Held()
+async def test_overlapping_requests_start_in_order() -> None:
+    service = BlockedService()
     async with connected(service) as (client, listener):
         for offset in range(5):
             await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
@@ -231,28 +231,28 @@ async def test_overlapping_requests_begin_in_order_and_others_wait() -> None:
         await client.send(ApiKey.LIST_GROUPS, groups.ListGroupsRequest())
         await client.send(ApiKey.HEARTBEAT, client.heartbeat())
         await trio.testing.wait_all_tasks_blocked()
-        assert service.begun == [*(f"commit {offset}" for offset in range(5)), "heartbeat"]
+        assert service.started == [*(f"commit {offset}" for offset in range(5)), "heartbeat"]
         service.release.set()
         for _ in client.sent:
             await client.receive()
-        assert service.begun[6:] == ["list", "heartbeat"]
+        assert service.started[6:] == ["list", "heartbeat"]
         assert listener.counters[ListenerEvent.REQUESTS_ANSWERED] == 8
 
 
-async def test_overlapping_requests_of_a_connection_are_bounded() -> None:
-    service = Held()
+async def test_overlapping_requests_per_connection_are_bounded() -> None:
+    service = BlockedService()
     async with connected(service) as (client, _):
         for offset in range(2 * MAX_OVERLAPPING):
             await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
         await trio.testing.wait_all_tasks_blocked()
-        assert len(service.begun) == MAX_OVERLAPPING
+        assert len(service.started) == MAX_OVERLAPPING
         service.release.set()
         for _ in client.sent:
             await client.receive()
 
 
-async def test_a_busy_service_behind_a_commit_closes_the_connection() -> None:
-    service = Held()
+async def test_busy_service_closes_connection_after_commit() -> None:
+    service = BlockedService()
     service.error = ServerBusyError("busy")
     async with connected(service) as (client, listener):
         await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(1))
@@ -263,7 +263,7 @@ async def test_a_busy_service_behind_a_commit_closes_the_connection() -> None:
         assert listener.counters[ListenerClose.SERVER_BUSY] == 1
 
 
-async def test_commits_without_a_group_are_held_for_a_second(
+async def test_commits_without_group_wait_one_second(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     _, offsets, service = await farm_group(monkeypatch)
@@ -276,7 +276,7 @@ async def test_commits_without_a_group_are_held_for_a_second(
         assert offsets.written == 2
 
 
-async def test_a_commit_that_is_never_committed_times_out_behind_its_hold(autojump_clock: MockClock) -> None:
+async def test_uncommitted_commit_times_out(autojump_clock: MockClock) -> None:
     offsets = MemoryOffsets()
     topic = MemoryTopic()
     topic.offsets = offsets

@@ -1,4 +1,4 @@
-"""The thirteen metrics of KIP-595: each figure is measured where and when the text says."""
+"""The thirteen metrics of KIP-595: each value is measured at the point and time that the KIP specifies."""
 
 import math
 from dataclasses import fields
@@ -39,45 +39,45 @@ OF_THE_KIP = (
     "append-records-rate",
     "poll-idle-ratio-avg",
 )
-"""In the order of its table; an average and a maximum are one line there."""
+"""In the order of the KIP's table, which lists an average and a maximum in one row."""
 
 
 class Clock:
-    """Seconds that a test moves on."""
+    """A clock in seconds that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the current time."""
         return self.now_s
 
 
 def entries(count: int) -> tuple[Entry, ...]:
-    """Some commands."""
+    """Return some commands."""
     return tuple(Entry(1, EntryKind.COMMAND, b"x") for _ in range(count))
 
 
 class Measured:
-    """Measurements, and the time at which effects come."""
+    """Measurements, and the clock for the effects."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.found = QuorumMeasurements(self.clock)
 
     def at(self, now_s: float, *effects: Effect) -> None:
-        """The core's step at this second has these effects."""
+        """Take the effects of the core's step at this second."""
         self.clock.now_s = 100.0 + now_s
         self.found.take(effects)
 
 
 def role(of: Role, leader: int | None = None) -> RoleChanged:
-    """A change of the role, in any term."""
+    """Return a change of the role in term 1."""
     return RoleChanged(of, 1, None if leader is None else ReplicaKey(leader))
 
 
-def test_commit_latency_is_from_the_append_to_the_watermark() -> None:
-    """Records that were appended together count once, and the watermark may pass several appends at once."""
+def test_commit_latency_is_from_append_to_watermark() -> None:
+    """Records appended together count once, and the watermark may pass several appends in one step."""
     measured = Measured()
     measured.at(0, Persist(number=1, first=1, entries=entries(1)), role(Role.LEADER, 1))
     measured.at(1, Persist(number=2, first=2, entries=entries(10)))
@@ -87,8 +87,8 @@ def test_commit_latency_is_from_the_append_to_the_watermark() -> None:
     assert measured.found.commits.highest() == pytest.approx(2_000)
 
 
-def test_commit_latency_is_a_leaders() -> None:
-    """A follower measures none, and a deposed leader none of what another one commits."""
+def test_commit_latency_is_measured_only_by_leader() -> None:
+    """A follower does not measure it. A deposed leader does not count the commits of the next leader."""
     measured = Measured()
     measured.at(0, role(Role.FOLLOWER, 2), Persist(number=1, first=1, entries=entries(1)))
     measured.at(1, Apply(1, entries(1)))
@@ -100,8 +100,8 @@ def test_commit_latency_is_a_leaders() -> None:
 
 
 @pytest.mark.parametrize("end", [role(Role.LEADER, 1), role(Role.FOLLOWER, 2)], ids=["leads", "follows"])
-def test_election_latency_is_from_the_first_candidacy_until_a_leader_is_known(end: RoleChanged) -> None:
-    """Lost rounds between belong to it."""
+def test_election_latency_is_from_first_candidacy_to_leader(end: RoleChanged) -> None:
+    """The latency includes lost rounds."""
     measured = Measured()
     measured.at(0, role(Role.CANDIDATE))
     measured.at(1, role(Role.FOLLOWER))
@@ -111,8 +111,8 @@ def test_election_latency_is_from_the_first_candidacy_until_a_leader_is_known(en
     assert measured.found.elections.average() == measured.found.elections.highest() == pytest.approx(2_500)
 
 
-def test_rates_are_of_records_by_the_role_in_which_they_were_stored() -> None:
-    """A leader appends, any other server fetches; what stores no records counts nothing."""
+def test_rates_count_records_by_role() -> None:
+    """A leader appends, any other server fetches. A persist without records does not count."""
     measured = Measured()
     measured.at(0, role(Role.FOLLOWER, 2), Persist(number=1, first=1, entries=entries(30)))
     measured.at(1, Persist(number=2, hard_state=HardState(2, None)))
@@ -122,8 +122,8 @@ def test_rates_are_of_records_by_the_role_in_which_they_were_stored() -> None:
     assert measured.found.appended.rate() == pytest.approx(60 / SAMPLE_S)
 
 
-def test_a_window_forgets_after_two_samples() -> None:
-    """Values of the sample before still count; after another one they do not."""
+def test_window_drops_values_after_two_samples() -> None:
+    """Values of the previous sample still count. One sample later they do not."""
     clock = Clock()
     window = RecentValues(clock)
     window.add(4)
@@ -137,15 +137,14 @@ def test_a_window_forgets_after_two_samples() -> None:
     assert window.rate() == 0
 
 
-def test_the_first_records_after_a_start_are_no_peak() -> None:
-    """A rate is divided by a whole sample at least."""
+def test_rate_after_start_divides_by_whole_sample() -> None:
     window = RecentValues(Clock())
     window.add(30)
     assert window.rate() == pytest.approx(30 / SAMPLE_S)
 
 
-def test_poll_idle_ratio_is_the_part_of_the_time_in_which_the_loop_waits() -> None:
-    """By time, not by rounds: many short busy rounds weigh as much as they take."""
+def test_poll_idle_ratio_is_share_of_waiting_time() -> None:
+    """The ratio weighs rounds by their time, not by their number."""
     clock = Clock()
     idle = PollIdle(clock)
     for busy_s, waits_s in ((1, 3), (0.5, 0.5), (0.5, 0.5)):
@@ -156,8 +155,8 @@ def test_poll_idle_ratio_is_the_part_of_the_time_in_which_the_loop_waits() -> No
     assert idle.average() == pytest.approx(4 / 6)
 
 
-def test_an_event_loop_that_sleeps_is_idle() -> None:
-    """Installed in trio, it sees what the loop waits for. A clock that jumps would not go on while the loop waits."""
+def test_sleeping_event_loop_is_idle() -> None:
+    """Uses the real clock: a mock clock does not advance while the loop waits."""
 
     async def run() -> float:
         idle = PollIdle()
@@ -170,7 +169,7 @@ def test_an_event_loop_that_sleeps_is_idle() -> None:
 
 
 def described(of: Role, voters: tuple[Server, ...]) -> RaftDescription:
-    """Replica 1 at one moment."""
+    """Return the description of replica 1 at one moment."""
     return RaftDescription(
         server_id=ReplicaKey(1),
         role=of,
@@ -195,8 +194,8 @@ def described(of: Role, voters: tuple[Server, ...]) -> RaftDescription:
     )
 
 
-def test_what_stands_is_told_as_it_is() -> None:
-    """Leader, epoch, vote, log and watermark; a voter whose address is not known; a server that has no vote."""
+def test_figures_match_raft_description() -> None:
+    """Includes a voter with an unknown address, and a server without a vote."""
     one, two, three = (Server(ReplicaKey(number), where) for number, where in ((1, ""), (2, ""), (3, "127.0.0.1:1")))
     names = QuorumNames(ReplicaKey(1), (), Configuration((one, two, three)))
     measured = Measured()
@@ -210,19 +209,19 @@ def test_what_stands_is_told_as_it_is() -> None:
     assert candidate.current_state == "candidate"
 
 
-def test_each_metric_of_the_kip_has_its_name_and_its_figure() -> None:
-    """`kafka_raft_`, and the KIP's name with underscores."""
+def test_kip_metrics_have_name_and_value() -> None:
+    """The name is `kafka_raft_` and the KIP's name with underscores."""
     lines = [line for line in exposition(FIGURES).decode().splitlines() if line[0] != "#"]
-    told = dict(line.rsplit(" ", 1) for line in lines)
+    exposed = dict(line.rsplit(" ", 1) for line in lines)
     states = {f'{PREFIX}{STATE}{{state="{state}"}}': float(state == "observer") for state in STATES}
     plain = [PREFIX + name.replace("-", "_") for name in OF_THE_KIP if name != "current-state"]
     values = [getattr(FIGURES, field.name) for field in fields(FIGURES) if field.name != STATE]
-    assert {name: float(value) for name, value in told.items()} == dict(zip(plain, values, strict=True)) | states
+    assert {name: float(value) for name, value in exposed.items()} == dict(zip(plain, values, strict=True)) | states
     assert [name.replace("_", "-") for name in TEXTS] == list(OF_THE_KIP)
 
 
-async def ask(port: int, request: bytes) -> bytes:
-    """What the endpoint answers to these bytes."""
+async def response_to(port: int, request: bytes) -> bytes:
+    """Return the endpoint's response to these bytes."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(request)
         parts = [bytes(part) async for part in stream]
@@ -239,12 +238,12 @@ async def ask(port: int, request: bytes) -> bytes:
         ("not HTTP at all", None),
     ],
 )
-async def test_the_endpoint_answers_metrics_and_nothing_else(request_line: str, status: bytes | None) -> None:
-    """One request on a connection; what is no HTTP ends it."""
+async def test_endpoint_serves_only_metrics(request_line: str, status: bytes | None) -> None:
+    """A connection serves one request. The endpoint closes it if the bytes are not HTTP."""
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             port = await nursery.start(serve_metrics, "127.0.0.1", 0, lambda: FIGURES)
-            answer = await ask(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = await response_to(port, f"{request_line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             nursery.cancel_scope.cancel()
     if status is None:
         assert answer == b""

@@ -1,4 +1,4 @@
-"""Producers write to a topic of one partition: once each, refused clearly, or not at all where it is off."""
+"""Producers write to a topic of one partition: exactly once, or refused with a clear error."""
 
 import sys
 
@@ -20,7 +20,7 @@ GOOD = written(0, [b"one", b"two"])
 
 
 def packed(count: int) -> bytes:
-    """A batch of so many records, compressed."""
+    """Return a compressed batch of `count` records."""
     records = tuple(Record(1_000, None, b"same") for _ in range(count))
     return encode_batch(RecordBatch(0, -1, records, compression=Compression.ZSTD))
 
@@ -31,20 +31,21 @@ def produce_of(records: bytes, *, acks: int = -1, name: str = "farm") -> clients
     return clients.ProduceRequest(acks=acks, timeout_ms=2_000, topic_data=(topic,))
 
 
-async def answered(topic: MemoryTopic, request: clients.ProduceRequest) -> clients.ProduceResponsePartition:
+async def part_of_reply(topic: MemoryTopic, request: clients.ProduceRequest) -> clients.ProduceResponsePartition:
+    """Return the partition of the reply to a produce request."""
     response = await ProduceService(topic).produce(request, caller(9))
     assert response is not None
     return response.responses[0].partition_responses[0]
 
 
-async def test_a_batch_is_answered_with_the_offset_of_its_first_record() -> None:
+async def test_batch_reply_has_offset_of_first_record() -> None:
     topic = MemoryTopic()
     topic.write(b"before")
-    part = await answered(topic, produce_of(GOOD))
+    part = await part_of_reply(topic, produce_of(GOOD))
     assert (part.error_code, part.base_offset, topic.end) == (ErrorCode.NONE, 1, 3)
 
 
-async def test_acks_0_gets_no_answer_but_the_records_are_taken() -> None:
+async def test_acks_0_stores_records_without_reply() -> None:
     topic = MemoryTopic()
     assert await ProduceService(topic).produce(produce_of(GOOD, acks=0), caller(9)) is None
     assert topic.end == 2
@@ -62,19 +63,17 @@ async def test_acks_0_gets_no_answer_but_the_records_are_taken() -> None:
     ],
     ids=["crc", "two-batches", "no-batch", "acks", "topic", "transaction"],
 )
-async def test_what_cannot_be_taken_is_refused_and_nothing_is_written(
-    request_: clients.ProduceRequest, error: ErrorCode
-) -> None:
+async def test_invalid_batch_is_refused_without_write(request_: clients.ProduceRequest, error: ErrorCode) -> None:
     topic = MemoryTopic()
-    part = await answered(topic, request_)
+    part = await part_of_reply(topic, request_)
     assert (part.error_code, part.base_offset, topic.end) == (error, -1, 0)
     assert part.error_message
 
 
-async def test_batches_of_which_only_one_may_come_are_refused_before_they_are_unpacked(
+async def test_several_batches_are_refused_before_decompression(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A request may have hundreds that are 80 KB each and become 100,000 records."""
+    """A request may have hundreds of batches. Each has 80 KB, and decompresses to 100,000 records."""
     unpacked: list[int] = []
 
     def counted(data: bytes, compression: Compression, max_bytes: int) -> bytes:
@@ -83,29 +82,32 @@ async def test_batches_of_which_only_one_may_come_are_refused_before_they_are_un
 
     monkeypatch.setattr(record_batches, "decompress", counted)
     topic, bomb = MemoryTopic(), packed(50)
-    assert (await answered(topic, produce_of(bomb * 20))).error_code == ErrorCode.INVALID_RECORD
+    assert (await part_of_reply(topic, produce_of(bomb * 20))).error_code == ErrorCode.INVALID_RECORD
     assert unpacked == []
-    assert (await answered(topic, produce_of(bomb))).error_code == ErrorCode.NONE
+    assert (await part_of_reply(topic, produce_of(bomb))).error_code == ErrorCode.NONE
     assert (len(unpacked), topic.end) == (1, 50)
 
 
-async def test_a_batch_of_more_records_than_the_topic_takes_is_refused_before_it_is_unpacked(
+async def test_large_batch_is_refused_before_decompression(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that makes smaller ones when it hears so, as Java's does, sends them again."""
+    """Some clients, such as Java's, then send the records again in smaller batches."""
     topic = MemoryTopic()
     topic.max_batch_records = 50
-    assert (await answered(topic, produce_of(packed(50)))).error_code == ErrorCode.NONE
+    assert (await part_of_reply(topic, produce_of(packed(50)))).error_code == ErrorCode.NONE
     monkeypatch.delattr(record_batches, "decompress")
-    part = await answered(topic, produce_of(packed(51)))
+    part = await part_of_reply(topic, produce_of(packed(51)))
     assert (part.error_code, topic.end) == (ErrorCode.MESSAGE_TOO_LARGE, 50)
     assert part.error_message == "a batch has at most 50 records here, this one has 51: send smaller batches"
 
 
-async def test_a_partition_that_a_request_names_again_is_refused() -> None:
+async def test_repeated_partition_is_refused() -> None:
     topic, request = MemoryTopic(), produce_of(GOOD)
-    [named] = request.topic_data
-    for topics in ((named, named), (structs.replace(named, partition_data=named.partition_data * 2),)):
+    [requested_topic] = request.topic_data
+    for topics in (
+        (requested_topic,) * 2,
+        (structs.replace(requested_topic, partition_data=requested_topic.partition_data * 2),),
+    ):
         response = await ProduceService(topic).produce(structs.replace(request, topic_data=topics), caller(9))
         assert response is not None
         codes = [part.error_code for each in response.responses for part in each.partition_responses]
@@ -113,10 +115,10 @@ async def test_a_partition_that_a_request_names_again_is_refused() -> None:
     assert topic.end == 4
 
 
-async def test_a_topic_that_takes_no_records_says_so() -> None:
+async def test_read_only_topic_refuses_records() -> None:
     topic = MemoryTopic()
     topic.takes_records = False
-    part = await answered(topic, produce_of(GOOD))
+    part = await part_of_reply(topic, produce_of(GOOD))
     assert part.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert "read-only" in (part.error_message or "")
     request = clients.InitProducerIdRequest(transaction_timeout_ms=1)
@@ -124,7 +126,7 @@ async def test_a_topic_that_takes_no_records_says_so() -> None:
     assert given.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_a_server_that_does_not_lead_names_the_one_that_does() -> None:
+async def test_follower_names_leader() -> None:
     topic = MemoryTopic()
     topic.leader_id = 2
     response = await ProduceService(topic).produce(produce_of(GOOD), caller(10))
@@ -134,13 +136,13 @@ async def test_a_server_that_does_not_lead_names_the_one_that_does() -> None:
     assert [it.node_id for it in response.node_endpoints] == [2]
 
 
-async def test_records_that_are_not_committed_in_time_are_answered_timed_out(
+async def test_uncommitted_records_time_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     topic = MemoryTopic()
     topic.is_stuck = True
-    assert (await answered(topic, produce_of(GOOD))).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await part_of_reply(topic, produce_of(GOOD))).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 _PRODUCE = """
@@ -153,7 +155,7 @@ producer.close(timeout=1)
 """
 
 
-async def test_an_idempotent_producer_of_kafka_python_writes_over_loopback() -> None:
+async def test_kafka_python_idempotent_producer_writes() -> None:
     topic = MemoryTopic()
     with trio.fail_after(20):
         async with open_listener([ConsumerService(topic), ProduceService(topic)], ListenerOptions()) as listener:

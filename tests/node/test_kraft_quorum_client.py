@@ -1,6 +1,6 @@
-"""A quorum asked from outside: the leader is found from any server, and its log is read over leaders and snapshots.
+"""A quorum client: it finds the leader from any server, and reads the log across leaders and snapshots.
 
-Brokers, the servers that clients connect to, are those of `MemoryTopic`: as a farm's listeners, or as Kafka's would be.
+Brokers, the servers that clients connect to, use `MemoryTopic`: as a farm's listeners, or as Kafka's brokers would.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -48,21 +48,21 @@ CONSUMERS = VoterOptions(services=lambda topic: (ConsumerService(topic, describe
 
 
 def bootstrap(settings: list[VoterSettings]) -> list[tuple[str, int]]:
-    """Where the servers are."""
+    """Return the addresses of the servers."""
     return [(LOOPBACK, each.listeners[0].port) for each in settings]
 
 
 async def read(client: QuorumClient, first: int) -> list[LogRecord | LogStart]:
-    """All that is committed from there on."""
+    """Return the committed records from offset `first`."""
     async with aclosing(client.records(first)) as items:
         return [item async for item in items]
 
 
-def told(tmp_path: Path, story: Callable[[Quorum, list[VoterSettings], QuorumClient], Awaitable[None]]) -> None:
-    """A story of three servers and a client of all of them."""
+def run_story(tmp_path: Path, story: Callable[[Quorum, list[VoterSettings], QuorumClient], Awaitable[None]]) -> None:
+    """Run a story of three servers and a client that has the addresses of all of them."""
 
     async def run() -> None:
-        # A snapshot replaces all that it covers.
+        # A snapshot replaces all covered records.
         settings = [replace(each, retention_bytes=1) for each in formatted(tmp_path, 3, dynamic=True)]
         async with opened(settings, CONSUMERS) as quorum:
             await quorum.leader()
@@ -71,26 +71,26 @@ def told(tmp_path: Path, story: Callable[[Quorum, list[VoterSettings], QuorumCli
     trio.run(run)
 
 
-def test_any_server_tells_who_leads(tmp_path: Path) -> None:
-    """The first may be down; every other one names the leader, which describes the quorum."""
+def test_leader_is_found_from_any_server(tmp_path: Path) -> None:
+    """The first address may be down. Any other server names the leader, which describes the quorum."""
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         leader = await quorum.leader()
         follower = next(each for each in quorum.running if each != leader.key.id)
         nowhere = (LOOPBACK, 1)
-        asked = QuorumClient([nowhere, bootstrap(settings)[follower - 1]])
-        found = await asked.describe()
+        partial_client = QuorumClient([nowhere, bootstrap(settings)[follower - 1]])
+        found = await partial_client.describe()
         assert found.leader_id == leader.key.id
         assert {each.node_id for each in found.voters} == {1, 2, 3}
         assert found.observers == ()
         assert [where.port for where in found.listeners[follower]] == [settings[follower - 1].listeners[0].port]
         del client
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_quorum_without_a_majority_has_no_leader(tmp_path: Path) -> None:
-    """When the patience is over, the reason names the server that was asked last."""
+def test_quorum_without_majority_has_leader_error(tmp_path: Path) -> None:
+    """After the timeout, the reason names the server of the last request."""
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         del client
@@ -101,11 +101,11 @@ def test_a_quorum_without_a_majority_has_no_leader(tmp_path: Path) -> None:
         with pytest.raises(QuorumClientError, match=r"127\.0\.0\.1"):
             await QuorumClient([bootstrap(settings)[left - 1]], patience_s=0.1).describe()
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_the_log_is_read_from_any_offset_to_the_high_watermark(tmp_path: Path) -> None:
-    """Records with their offsets, and the protocol's own in words; nothing lies beyond the end."""
+def test_log_is_read_from_any_offset_to_high_watermark(tmp_path: Path) -> None:
+    """The client returns records with their offsets, and control records as text."""
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         del settings
@@ -122,12 +122,10 @@ def test_the_log_is_read_from_any_offset_to_the_high_watermark(tmp_path: Path) -
         assert await read(client, produced.base_offset + 1) == items[produced.base_offset + 1 :]
         assert await read(client, 1_000) == []
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_where_the_log_is_compacted_it_says_where_it_goes_on(tmp_path: Path) -> None:
-    """The snapshot stands for what was before."""
-
+def test_compacted_log_reports_its_start(tmp_path: Path) -> None:
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         del settings
         leader = await quorum.leader()
@@ -141,11 +139,11 @@ def test_where_the_log_is_compacted_it_says_where_it_goes_on(tmp_path: Path) -> 
         assert first == LogStart(start)
         assert next(item.offset for item in others if isinstance(item, LogRecord)) == start
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_follower_of_the_log_goes_on_with_the_next_leader(tmp_path: Path) -> None:
-    """What another leader commits comes after what was read, without a gap."""
+def test_log_follower_continues_with_next_leader(tmp_path: Path) -> None:
+    """The records of the next leader follow without a gap."""
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         del settings
@@ -167,11 +165,11 @@ def test_a_follower_of_the_log_goes_on_with_the_next_leader(tmp_path: Path) -> N
         assert values == [b"first", b"second"]
         assert offsets == list(range(len(offsets)))
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_the_directory_of_a_server_that_runs_or_has_stopped_has_what_the_quorum_gives(tmp_path: Path) -> None:
-    """From any offset; nothing is changed in it."""
+def test_stored_records_match_quorum_while_running_or_stopped(tmp_path: Path) -> None:
+    """Reading from any offset does not change the directory."""
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         leader = await quorum.leader()
@@ -188,11 +186,14 @@ def test_the_directory_of_a_server_that_runs_or_has_stopped_has_what_the_quorum_
         assert stored_fault(directory) is None
         assert contents(directory) == before
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_compacted_directory_says_where_its_log_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment goes when a snapshot covers all of it; until then a directory has more than the quorum gives."""
+def test_compacted_directory_reports_log_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is deleted when a snapshot covers all of it.
+
+    Until then the directory has more records than the quorum returns.
+    """
     monkeypatch.setattr(open_voter, "StorageOptions", partial(StorageOptions, segment_bytes=64 * 1024))
 
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
@@ -209,10 +210,10 @@ def test_a_compacted_directory_says_where_its_log_begins(tmp_path: Path, monkeyp
         _, *given = await read(client, 0)
         assert given == stored[-len(given) :]
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
-def test_a_damaged_directory_gives_what_is_sound_and_the_fault(tmp_path: Path) -> None:
+def test_damaged_directory_returns_valid_records_with_fault(tmp_path: Path) -> None:
     async def story(quorum: Quorum, settings: list[VoterSettings], client: QuorumClient) -> None:
         leader = await quorum.leader()
         await leader.topic.append(batch(b"intact"), None)
@@ -225,15 +226,15 @@ def test_a_damaged_directory_gives_what_is_sound_and_the_fault(tmp_path: Path) -
         assert list(stored_records(directory, 0)) == given[:-1]
         assert "durable" in (stored_fault(directory) or "")
 
-    told(tmp_path, story)
+    run_story(tmp_path, story)
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
-    """Every file of a directory."""
+    """Return every file of a directory."""
     return {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
-def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         QuorumDirectoryError, match="is not a directory of this program: name the directory in the server's setting"
     ):
@@ -246,7 +247,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def brokers(topic: MemoryTopic, view: QuorumView | None = None) -> AsyncIterator[QuorumClient]:
-    """A listener of a topic, as a farm has one, and a client that is given its address."""
+    """Yield a client with the address of a listener that serves a topic, as a farm does."""
     services: list[Service] = [ConsumerService(topic)]
     if view is not None:
         services.append(QuorumViewService(lambda: view, lambda: 0))
@@ -256,7 +257,7 @@ async def brokers(topic: MemoryTopic, view: QuorumView | None = None) -> AsyncIt
             yield QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
 
 
-async def test_a_brokers_log_is_the_one_topic_that_it_serves_whatever_its_name_is() -> None:
+async def test_broker_log_is_its_only_topic() -> None:
     topic = MemoryTopic()
     topic.write(b"one", b"two")
     topic.write(b"three")
@@ -266,7 +267,7 @@ async def test_a_brokers_log_is_the_one_topic_that_it_serves_whatever_its_name_i
         assert await read(client, 3) == []
 
 
-async def test_a_reader_of_a_broker_follows_the_log() -> None:
+async def test_broker_reader_follows_log() -> None:
     topic = MemoryTopic()
     topic.write(b"one")
     async with brokers(topic) as client, aclosing(client.records(0, follow=True)) as items:
@@ -280,7 +281,7 @@ async def test_a_reader_of_a_broker_follows_the_log() -> None:
     assert values == [b"one", b"two"]
 
 
-async def test_a_broker_whose_topic_has_no_leader_is_named_when_the_patience_is_over() -> None:
+async def test_broker_without_leader_is_named_after_timeout() -> None:
     topic = MemoryTopic()
     topic.leader_id = -1
     async with brokers(topic) as client:
@@ -288,7 +289,7 @@ async def test_a_broker_whose_topic_has_no_leader_is_named_when_the_patience_is_
             await read(client, 0)
 
 
-async def test_a_broker_with_many_topics_is_no_farms_and_its_controllers_are_to_be_asked() -> None:
+async def test_broker_with_many_topics_points_to_controllers() -> None:
     class Kafkas(ConsumerService):
         async def metadata(self, request: MetadataRequest, caller: Caller) -> MetadataResponse:
             answer = await super().metadata(request, caller)
@@ -302,7 +303,7 @@ async def test_a_broker_with_many_topics_is_no_farms_and_its_controllers_are_to_
             await read(client, 0)
 
 
-async def test_the_only_topic_of_a_broker_of_kafkas_is_not_taken_for_a_farms_log() -> None:
+async def test_kafka_broker_with_one_topic_is_not_a_farm() -> None:
     class Kafkas(ConsumerService):
         def apis(self) -> Mapping[int, ServedApi]:
             create_topics = {19: ServedApi(2, 7, self.metadata)}
@@ -317,7 +318,7 @@ async def test_the_only_topic_of_a_broker_of_kafkas_is_not_taken_for_a_farms_log
             await read(client, 0)
 
 
-async def test_a_broker_that_cannot_tell_where_the_leader_is_tells_what_it_knows() -> None:
+async def test_broker_without_leader_address_describes_itself() -> None:
     topic, replicas = MemoryTopic(), (ReplicaView(1, 5), ReplicaView(3))
     topic.controller_id = 3
     view = QuorumView(1, 3, leader_is_listed=False, leader_epoch=7, high_watermark=4, voters=replicas, observers=())
@@ -327,7 +328,7 @@ async def test_a_broker_that_cannot_tell_where_the_leader_is_tells_what_it_knows
         assert [(each.node_id, each.log_end_offset) for each in found.voters] == [(1, 5), (3, -1)]
 
 
-async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
+async def test_broker_refusing_voter_change_names_controllers() -> None:
     voters = (ReplicaView(1, 5),)
     view = QuorumView(1, 1, leader_is_listed=True, leader_epoch=7, high_watermark=4, voters=voters, observers=())
     async with brokers(MemoryTopic(), view) as client:
@@ -337,7 +338,7 @@ async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
             await client.remove_voter("cluster", 1, UUID(int=0), 1_000)
 
 
-async def test_a_listener_that_asks_for_a_login_is_named_as_such_to_a_client_without_one() -> None:
+async def test_login_requirement_is_reported_to_client() -> None:
     security = ListenerSecurity(None, ScramUsers({}))
     async with open_listener([ConsumerService(MemoryTopic())], ListenerOptions(security=security)) as listener:
         client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
@@ -345,7 +346,7 @@ async def test_a_listener_that_asks_for_a_login_is_named_as_such_to_a_client_wit
             await client.describe()
 
 
-async def test_a_controller_that_serves_no_topics_is_named_by_another_option(tmp_path: Path) -> None:
+async def test_controller_without_topics_names_option(tmp_path: Path) -> None:
     settings = formatted(tmp_path, 1, dynamic=True, initial=1)
     async with opened(settings) as quorum:
         await quorum.leader()

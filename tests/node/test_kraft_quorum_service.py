@@ -1,4 +1,4 @@
-"""What replicas ask a server over the wire, and how Fetch is told apart from a consumer's."""
+"""Requests of replicas to a server over the wire, and the distinction of their Fetch from a consumer's."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,7 +38,7 @@ def names() -> KnownReplicas:
 
 
 def from_two(request: core.Request) -> Any:
-    """As replica 2 sends it to replica 1."""
+    """Return the wire form of a request from replica 2 to replica 1."""
     sender = KnownReplicas(TWO, names().addresses)
     return request_to_wire(request, ONE, sender)
 
@@ -47,17 +47,17 @@ def caller(api_version: int = 17) -> Caller:
     return Caller("2", None, "127.0.0.1", 1, api_version, 1, "CONTROLLER")
 
 
-async def test_a_fetch_of_a_replica_reaches_the_server_and_its_entries_come_back_as_records() -> None:
+async def test_replica_fetch_returns_entries_as_records() -> None:
     def answer(request: core.Request) -> core.Reply:
         return core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation, entries=ENTRIES)
 
     receiver = ScriptedReceiver(answer)
     response = await service(receiver, names()).answer(from_two(FETCH), caller())
-    ((sender, asked, _),) = receiver.asked
+    ((sender, received, _),) = receiver.asked
     assert sender == TWO
-    assert isinstance(asked, core.Fetch)
-    assert (asked.position, asked.commit, asked.max_wait_ms) == (LogId(5, 3), 4, 500)
-    assert asked.correlation != FETCH.correlation
+    assert isinstance(received, core.Fetch)
+    assert (received.position, received.commit, received.max_wait_ms) == (LogId(5, 3), 4, 500)
+    assert received.correlation != FETCH.correlation
     assert isinstance(response, clients.FetchResponse)
     (partition,) = response.responses[0].partitions
     assert partition.records == write_entries(6, ENTRIES)
@@ -65,7 +65,7 @@ async def test_a_fetch_of_a_replica_reaches_the_server_and_its_entries_come_back
     assert partition.current_leader.leader_id == 1
 
 
-async def test_entries_that_two_followers_get_are_encoded_once() -> None:
+async def test_entries_for_two_followers_are_encoded_once() -> None:
     written = []
 
     def write(first: int, entries: tuple[Entry, ...]) -> bytes:
@@ -90,7 +90,7 @@ async def test_entries_that_two_followers_get_are_encoded_once() -> None:
     assert written == [6, 7]
 
 
-async def test_a_parked_fetch_is_forgotten_when_its_connection_ends() -> None:
+async def test_parked_fetch_is_dropped_when_connection_ends() -> None:
     receiver = ScriptedReceiver()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service(receiver, names()).answer, from_two(FETCH), caller())
@@ -99,28 +99,28 @@ async def test_a_parked_fetch_is_forgotten_when_its_connection_ends() -> None:
     assert receiver.forgotten == [receiver.asked[0][1].correlation]
 
 
-async def test_a_fetch_that_waits_is_answered_when_the_server_answers() -> None:
+async def test_parked_fetch_is_answered_by_later_reply() -> None:
     receiver = ScriptedReceiver()
     async with trio.open_nursery() as nursery:
         responses: list[Any] = []
 
-        async def ask() -> None:
+        async def fetch() -> None:
             responses.append(await service(receiver, names()).answer(from_two(FETCH), caller()))
 
-        nursery.start_soon(ask)
-        (asked,) = await receiver.wait_asked(1)
-        receiver.asked[0][2](core.FetchReply(term=3, leader=ONE, commit=5, correlation=asked.correlation))
+        nursery.start_soon(fetch)
+        (received,) = await receiver.wait_asked(1)
+        receiver.asked[0][2](core.FetchReply(term=3, leader=ONE, commit=5, correlation=received.correlation))
     assert responses[0].responses[0].partitions[0].high_watermark == 5
 
 
-async def test_a_server_that_stops_ends_the_connections_of_those_that_wait() -> None:
+async def test_stopping_server_ends_waiting_connections() -> None:
     receiver = ScriptedReceiver(lambda _: None)
     with pytest.raises(ServerStoppedError):
         await service(receiver, names()).answer(from_two(FETCH), caller())
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-async def test_a_busy_server_says_so_and_is_asked_again(request_: core.Request) -> None:
+async def test_busy_server_reply_lets_peer_retry(request_: core.Request) -> None:
     receiver = ScriptedReceiver()
     receiver.busy = True
     response = await service(receiver, names()).answer(from_two(request_), caller())
@@ -128,7 +128,7 @@ async def test_a_busy_server_says_so_and_is_asked_again(request_: core.Request) 
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-async def test_a_caller_that_is_no_replica_is_refused_and_the_server_not_asked(request_: core.Request) -> None:
+async def test_unknown_caller_is_refused_before_server(request_: core.Request) -> None:
     receiver = ScriptedReceiver()
     at = QuorumService(receiver, names(), write_entries, lambda: Answering(None), may_join=lambda _: False)
     response = await at.answer(from_two(request_), caller())
@@ -137,7 +137,7 @@ async def test_a_caller_that_is_no_replica_is_refused_and_the_server_not_asked(r
 
 
 @pytest.mark.parametrize("cluster_id", [None, "another"])
-async def test_the_cluster_id_goes_to_the_core_which_alone_knows_what_follows(cluster_id: str | None) -> None:
+async def test_cluster_id_is_judged_by_core(cluster_id: str | None) -> None:
     def answer(request: core.Request) -> core.Reply:
         assert isinstance(request, core.Fetch)
         assert request.cluster_id == cluster_id
@@ -158,7 +158,7 @@ async def test_the_cluster_id_goes_to_the_core_which_alone_knows_what_follows(cl
     assert response.error_code == (0 if cluster_id is None else ErrorCode.INCONSISTENT_CLUSTER_ID)
 
 
-async def test_a_request_for_another_voter_is_refused_and_the_server_not_asked() -> None:
+async def test_request_for_other_voter_is_refused_before_server() -> None:
     receiver = ScriptedReceiver()
     vote = request_to_wire(
         core.RequestVote(term=3, candidate=TWO, last=LogId(5, 2), correlation=77), ReplicaKey(3), KnownReplicas(TWO)
@@ -169,7 +169,7 @@ async def test_a_request_for_another_voter_is_refused_and_the_server_not_asked()
     assert receiver.asked == []
 
 
-async def test_a_new_leader_tells_where_it_can_be_reached() -> None:
+async def test_new_leader_announces_its_address() -> None:
     learned: dict[int, tuple[str, int]] = {}
     receiver = ScriptedReceiver(
         lambda request: core.BeginQuorumEpochReply(term=3, leader=TWO, correlation=request.correlation)
@@ -180,29 +180,29 @@ async def test_a_new_leader_tells_where_it_can_be_reached() -> None:
 
 
 class Consumers:
-    """A service of clients, that notes which fetches it got."""
+    """A service for clients that records its fetches."""
 
     def __init__(self, *also: ApiKey) -> None:
         self.fetched: list[clients.FetchRequest] = []
         self._also = also
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Fetch, and what else is said."""
+        """Return Fetch and the APIs of the constructor."""
         return {key: ServedApi(4, 11, self.answer) for key in (ApiKey.FETCH, *self._also)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """One."""
+        """Return one feature."""
         return {"kraft.version": (0, 1, 1)}
 
     async def answer(self, request: clients.FetchRequest, _: Caller) -> clients.FetchResponse:
-        """Nothing."""
+        """Record the request, and return an empty response."""
         self.fetched.append(request)
         await trio.lowlevel.checkpoint()
         return clients.FetchResponse(responses=())
 
 
 @pytest.mark.parametrize("in_structure", [True, False], ids=["from-version-15", "before"])
-async def test_a_replica_is_known_by_its_id_in_either_place_and_all_others_are_consumers(*, in_structure: bool) -> None:
+async def test_fetch_with_replica_id_is_a_replica_in_both_places(*, in_structure: bool) -> None:
     receiver = ScriptedReceiver(
         lambda request: core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation)
     )
@@ -225,7 +225,7 @@ async def test_a_replica_is_known_by_its_id_in_either_place_and_all_others_are_c
     assert (len(receiver.asked), len(consumers.fetched)) == (1, 1)
 
 
-def test_two_services_as_one_have_the_apis_and_features_of_both() -> None:
+def test_dispatch_merges_apis_and_features() -> None:
     both = FetchDispatch(service(ScriptedReceiver(), names()), Consumers(ApiKey.METADATA))
     assert both.apis().keys() == {1, 3, 52, 53, 54, 59}
     assert both.features() == {"kraft.version": (0, 1, 1), FETCH_SIZES: (1, 1, None)}
@@ -234,8 +234,8 @@ def test_two_services_as_one_have_the_apis_and_features_of_both() -> None:
 
 
 @pytest.mark.parametrize(("max_bytes", "sizes"), [(1_000, [1_000, 4_000, 16_000]), (16_000, [16_000])])
-async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, sizes: list[int]) -> None:
-    """The core cuts between entries; part of a batch would be another batch to the replica."""
+async def test_fetch_smaller_than_batch_gets_whole_batch(max_bytes: int, sizes: list[int]) -> None:
+    """The core cuts between entries, but the replica would read part of a batch as another batch."""
 
     def answer(request: core.Request) -> core.Reply:
         assert isinstance(request, core.Fetch)
@@ -257,7 +257,7 @@ async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, siz
     assert [asked.max_bytes for _, asked, _ in receiver.asked if isinstance(asked, core.Fetch)] == sizes
 
 
-async def test_batch_that_no_answer_has_room_for_is_asked_for_once_more() -> None:
+async def test_batch_beyond_reply_size_is_requested_twice() -> None:
     receiver = ScriptedReceiver(
         lambda request: core.FetchReply(
             term=3, leader=ONE, commit=4, correlation=request.correlation, entries=BATCH[:2]

@@ -30,8 +30,7 @@ SASL = {
 }
 
 
-def test_settings_of_security_are_told_from_the_others() -> None:
-    """By their names, in the order of the file."""
+def test_security_settings_are_separated_by_name() -> None:
     lines = (
         "node.id=1\nssl.client.auth=none\nsasl.jaas.config=x\nlistener.name.a.b=c\nlistener.security.protocol.map=\n"
     )
@@ -40,8 +39,8 @@ def test_settings_of_security_are_told_from_the_others() -> None:
     assert len(secured) == 4
 
 
-def test_a_listener_is_plain_unless_it_is_told_otherwise() -> None:
-    """Also where Kafka's map has its usual lines."""
+def test_listener_is_plaintext_by_default() -> None:
+    """Also with the usual entries in Kafka's protocol map."""
     for text in ("", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL"):
         security = server_security({"listener.security.protocol.map": text}, "CONTROLLER", None)
         assert (security.listener.tls, security.listener.credentials, security.client.login) == (None, None, None)
@@ -49,8 +48,8 @@ def test_a_listener_is_plain_unless_it_is_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "listener.name.controller.", "listener.name.controller.scram-sha-512."])
-def test_a_server_logs_in_as_it_asks_others_to(prefix: str) -> None:
-    """The login may be of the listener, or of its mechanism, as in Kafka."""
+def test_server_logs_in_by_its_listener_settings(prefix: str) -> None:
+    """The login may belong to the listener or to its mechanism, as in Kafka."""
     settings = {name: text for name, text in SASL.items() if name != "sasl.jaas.config"}
     security = server_security({**settings, f"{prefix}sasl.jaas.config": JAAS}, "CONTROLLER", USERS)
     assert security.authenticates
@@ -62,7 +61,7 @@ def test_a_server_logs_in_as_it_asks_others_to(prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "named"),
+    ("more", "message"),
     [
         ({"ssl.keystore.location": "x"}, "SASL_PLAINTEXT ignores ssl.keystore.location"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms has 'PLAIN'"),
@@ -77,13 +76,13 @@ def test_a_server_logs_in_as_it_asks_others_to(prefix: str) -> None:
         ({"listener.security.protocol.map": "CONTROLLER:SSL"}, "SSL ignores sasl.jaas.config"),
     ],
 )
-def test_what_has_no_effect_or_cannot_be_is_refused_by_its_name(more: dict[str, str], named: str) -> None:
-    with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+def test_ineffective_or_invalid_setting_is_refused_by_name(more: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message.replace(".", r"\.")):
         server_security(SASL | more, "CONTROLLER", USERS)
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "message"),
     [
         ({}, "needs ssl.keystore.location and ssl.truststore.location"),
         ({"ssl.keystore.location": "x"}, "set ssl.keystore.type=PEM"),
@@ -91,36 +90,34 @@ def test_what_has_no_effect_or_cannot_be_is_refused_by_its_name(more: dict[str, 
         ({"ssl.client.auth": "requested"}, "ssl.client.auth is 'requested'"),
     ],
 )
-def test_tls_needs_files_in_pem(settings: dict[str, str], named: str) -> None:
-    with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+def test_tls_needs_pem_files(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message.replace(".", r"\.")):
         server_security({"listener.security.protocol.map": "A:SSL", **settings}, "A", None)
 
 
-def test_sasl_needs_users() -> None:
-    """Who may log in stands in the directory, not in the settings."""
+def test_sasl_needs_users_in_directory() -> None:
     with pytest.raises(SettingsError, match="--add-scram"):
         server_security(SASL, "CONTROLLER", None)
 
 
-def test_a_tool_has_names_of_its_own() -> None:
-    """`security.protocol` and `sasl.mechanism`, as for Kafka's tools."""
+def test_tool_uses_kafka_tool_settings() -> None:
+    """The settings are `security.protocol` and `sasl.mechanism`, as for Kafka's tools."""
     login = tool_security(
         {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": JAAS}
     ).login
     assert login is not None
     assert login.mechanism is Mechanism.SCRAM_SHA_256
-    for settings, named in (
+    for settings, message in (
         ({"security.protocol": "X"}, "security.protocol"),
         ({"ssl.truststore.location": "x"}, "PLAINTEXT ignores ssl.truststore.location"),
         ({"ssl.client.auth": "none"}, "ssl.client.auth is not a setting of this command"),
         ({"security.protocol": "SSL"}, "needs ssl.truststore.location"),
     ):
-        with pytest.raises(SettingsError, match=named.replace(".", r"\.")):
+        with pytest.raises(SettingsError, match=message.replace(".", r"\.")):
             tool_security(settings)
 
 
-def test_users_are_kept_without_their_passwords(tmp_path: Path) -> None:
-    """In a file of the directory that only this user can read."""
+def test_users_file_is_private_without_passwords(tmp_path: Path) -> None:
     settings = voter_settings({"node.id": "1", "log.dirs": str(tmp_path), "controller.quorum.voters": "1@a:1"})
     users = scram_users(["SCRAM-SHA-256=[name=a,password=secret,iterations=5000]", "SCRAM-SHA-512=[name=a,password=s]"])
     directory = format_directory(settings, "AAAAAAAAAAAAAAAAAAAAAQ", users=users)
@@ -137,12 +134,12 @@ def test_users_are_kept_without_their_passwords(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"a":1}', b'{"a":{"PLAIN":{}}}', b'{"a":{"SCRAM-SHA-256":{"salt":1}}}'])
-def test_other_bytes_are_no_users(data: bytes) -> None:
+def test_other_bytes_are_not_users(data: bytes) -> None:
     with pytest.raises(KafkaWireError):
         decode_users(data)
 
 
-def test_no_users_are_an_empty_object() -> None:
+def test_empty_users_are_an_empty_object() -> None:
     assert encode_users({}) == b"{}"
 
 
@@ -151,7 +148,7 @@ def test_no_users_are_an_empty_object() -> None:
     ["x", "PLAIN=[name=a,password=secret]", "SCRAM-SHA-512=[password=secret]", "SCRAM-SHA-512=[name=a]"]
     + [f"SCRAM-SHA-512=[name=a,password=secret,{more}]" for more in ("salt=1", "iterations=1", "iterations=x")],
 )
-def test_a_user_that_cannot_be_added_is_refused_without_a_word_of_the_password(text: str) -> None:
+def test_invalid_user_error_does_not_show_password(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         scram_users([text])
     assert "secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""A KRaft quorum over links of 1 Mbit/s: a follower catches up, and its leader keeps leading meanwhile."""
+"""A KRaft quorum over links of 1 Mbit/s: a follower catches up, and its leader stays in office."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,13 +30,13 @@ from tests.node.memory_server import MemoryDisk, parts_around
 from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
 
 FAST = 100 * MEGABIT_PER_S
-PATIENCE_S = 600
+TIMEOUT_S = 600
 STORAGE = StorageOptions(segment_bytes=16 * 1024 * 1024)
 
 
 @dataclass
 class Voter:
-    """One server that runs."""
+    """A running server."""
 
     server: ConsensusServer
     listener: KafkaListener
@@ -46,7 +46,7 @@ class Voter:
 
 
 class Quorum:
-    """Voters whose links all lead through pipes of their own: one towards each voter, and one from it."""
+    """Voters connected by pipes: each voter has one pipe towards it and one from it."""
 
     def __init__(self, nursery: trio.Nursery, count: int = 3) -> None:
         self.voters: dict[int, Voter] = {}
@@ -60,7 +60,7 @@ class Quorum:
             each.addresses.update({number: (str(each.own.id), number) for number in range(1, count + 1)})
 
     async def open_stream(self, host: str, port: int, _tls: object) -> trio.abc.Stream:
-        """In the place of TCP: host is the caller, port the voter that is called."""
+        """Replace TCP: `host` is the caller, `port` the called voter."""
         voter = self.voters.get(port)
         if voter is None:
             raise OSError(111, "Connection refused")
@@ -69,18 +69,18 @@ class Quorum:
         return ours
 
     async def start(self, *numbers: int) -> None:
-        """Run voters on what their disks hold."""
+        """Run voters on the data of their disks."""
         for number in numbers:
             await self._nursery.start(self._run, number)
 
     async def stop(self, number: int) -> None:
-        """End a voter."""
+        """Stop a voter."""
         voter = self.voters.pop(number)
         voter.scope.cancel()
         await voter.ended.wait()
 
     async def leader(self) -> int:
-        """The voter that leads, once its term has a committed entry."""
+        """Return the leading voter after its term has a committed entry."""
         while True:
             for number, voter in self.voters.items():
                 raft = voter.server.describe().raft
@@ -89,19 +89,19 @@ class Quorum:
             await trio.sleep(0.01)
 
     async def write(self, number: int, batches: list[RecordBatch]) -> None:
-        """Have batches committed by the leader."""
+        """Propose batches to the leader until they are committed."""
         for batch in batches:
             answer = await self.voters[number].server.propose(data_of(batch))
             assert answer.outcome is Outcome.COMMITTED
 
     async def catch_up(self, number: int, leader: int) -> float:
-        """Wait until a voter has all that the leader committed; returns how long that took."""
+        """Wait until a voter has applied the leader's commit index; return the duration."""
         began_s = trio.current_time()
         await self.voters[number].server.wait_applied(self.voters[leader].server.commit_index)
         return trio.current_time() - began_s
 
     def values(self, number: int) -> list[bytes]:
-        """The entries that a voter's state machine holds."""
+        """Return the entries in a voter's state machine."""
         return [entry.data for entry in self.voters[number].machine.entries]
 
     async def _run(self, number: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -149,8 +149,8 @@ class Quorum:
 
 @asynccontextmanager
 async def quorum(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Quorum]:
-    """Three voters that run, over fast links."""
-    with trio.fail_after(PATIENCE_S):
+    """Yield three running voters with fast links."""
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             made = Quorum(nursery)
             monkeypatch.setattr(connection, "_open_stream", made.open_stream)
@@ -165,7 +165,7 @@ def in_memory(test: Callable[[], object]) -> None:
 
 
 def batch(size: int, records: int = 1) -> RecordBatch:
-    """A batch of random records."""
+    """Return a batch of records."""
     return RecordBatch(0, -1, tuple(Record(1_000, None, bytes([n % 251]) * (size // records)) for n in range(records)))
 
 
@@ -174,8 +174,8 @@ def batch(size: int, records: int = 1) -> RecordBatch:
     [[batch(10_000)] * 800, [batch(8_000_000)], [batch(4_000_000, 400)] * 2],
     ids=["many-records", "one-record", "large-batches"],
 )
-def test_follower_behind_one_megabit_catches_up(missing: list[RecordBatch], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lacks 8 MB, whose transfer takes 64 s; no voter campaigns meanwhile."""
+def test_follower_on_one_megabit_link_catches_up(missing: list[RecordBatch], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The follower lacks 8 MB, whose transfer takes 64 s. Until then, no voter campaigns."""
 
     async def run() -> None:
         async with quorum(monkeypatch) as made:
@@ -194,7 +194,7 @@ def test_follower_behind_one_megabit_catches_up(missing: list[RecordBatch], monk
 
 
 def test_large_record_commits_over_one_megabit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both followers are behind slow links: until it has arrived, signs of life alone keep the leader."""
+    """Both followers have slow links: until the record has arrived, only heartbeats keep the leader."""
 
     async def run() -> None:
         async with quorum(monkeypatch) as made:

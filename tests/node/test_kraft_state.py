@@ -1,4 +1,4 @@
-"""The state behind a voter's log: what a snapshot of it holds, and when there is none."""
+"""The state of a voter's log: the content of its snapshot, and positions without a snapshot."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -16,7 +16,7 @@ MAX_BYTES = 1_000_000
 
 
 def commands(*values: bytes, producer: int = -1, sequence: int = -1) -> tuple[Entry, ...]:
-    """The entries of a client's batch, in term 1."""
+    """Return the entries of a client's batch in term 1."""
     records = tuple(Record(1_000, None, value) for value in values)
     epoch = 0 if producer >= 0 else -1
     batch = RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
@@ -24,7 +24,7 @@ def commands(*values: bytes, producer: int = -1, sequence: int = -1) -> tuple[En
 
 
 async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A snapshot as a state machine gets it."""
+    """Yield a snapshot in the form that a state machine receives."""
     for chunk in chunks:
         yield chunk
 
@@ -37,8 +37,8 @@ LOG = (
 )
 
 
-def test_a_state_that_begins_from_a_snapshot_goes_on_as_the_whole_log_does() -> None:
-    """At whichever entry there is a snapshot, the records and producers are the same in the end."""
+def test_restored_state_continues_like_whole_log() -> None:
+    """Records and producers are equal for every possible position of the snapshot."""
 
     async def run() -> None:
         whole = QuorumLog(MAX_BYTES)
@@ -55,21 +55,21 @@ def test_a_state_that_begins_from_a_snapshot_goes_on_as_the_whole_log_does() -> 
                 await second.apply(index + 1, LOG[index:])
             assert second.producers == whole.producers
             assert list(second.snapshot()) == list(whole.snapshot())
-        # None within a batch: it would be two for those that begin from it.
+        # A snapshot does not split a batch: a restored server would read the batch as two batches.
         assert indexes == [1, 3, 4, 7]
 
     trio.run(run)
 
 
-def asking(principal: str | None) -> Entry:
-    """An entry by which a user asks for a producer id."""
+def id_request_of(principal: str | None) -> Entry:
+    """Return the entry of a user's request for a producer id."""
     return Entry(1, EntryKind.CONTROL, control_data(NEW_PRODUCER, owner_of(principal).encode(), 900))
 
 
-def test_a_producer_keeps_its_owner_over_epochs_and_snapshots() -> None:
+def test_producer_keeps_owner_across_epochs_and_snapshots() -> None:
     async def run() -> None:
         machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
-        await machine.apply(1, (asking("User:alice"), *commands(b"a", producer=1, sequence=0)))
+        await machine.apply(1, (id_request_of("User:alice"), *commands(b"a", producer=1, sequence=0)))
         await restored.restore(LogId(2, 1), stream(machine.snapshot()))
         assert restored.producers == machine.producers
         assert restored.producers[1].owner == owner_of("User:alice")
@@ -78,12 +78,12 @@ def test_a_producer_keeps_its_owner_over_epochs_and_snapshots() -> None:
 
 
 @pytest.mark.parametrize(("principal", "columns"), [(None, 4), ("User:alice", 5)])
-def test_earlier_versions_read_a_row_without_an_owner(principal: str | None, columns: int) -> None:
-    """They read rows of four columns."""
+def test_row_without_owner_has_four_columns(principal: str | None, columns: int) -> None:
+    """Earlier versions read rows of four columns."""
 
     async def run() -> None:
         machine = QuorumLog(MAX_BYTES)
-        await machine.apply(1, (asking(principal), *commands(b"a", producer=1, sequence=0)))
+        await machine.apply(1, (id_request_of(principal), *commands(b"a", producer=1, sequence=0)))
         text = b"".join(machine.snapshot()).decode("latin-1")
         (_, rows), _ = json.JSONDecoder().raw_decode(text, text.index("[1000,[[1,"))
         assert [len(row) for row in rows] == [columns]
@@ -91,40 +91,42 @@ def test_earlier_versions_read_a_row_without_an_owner(principal: str | None, col
     trio.run(run)
 
 
-def test_a_user_that_asks_for_ids_without_end_displaces_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_beyond_producer_limit_displaces_own_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 10)
 
     async def run() -> None:
         machine = QuorumLog(MAX_BYTES)
-        await machine.apply(1, (asking("User:alice"), *(asking("User:bob"),) * 30, asking("User:alice")))
+        await machine.apply(
+            1, (id_request_of("User:alice"), *(id_request_of("User:bob"),) * 30, id_request_of("User:alice"))
+        )
         owners = [each.owner for each in machine.producers.values()]
         assert (owners.count(owner_of("User:alice")), len(owners)) == (2, 10)
         assert set(machine.producers) == {1, 32, *range(24, 32)}
-        # And a server that begins from a snapshot chooses the same
+        # And a server restored from a snapshot chooses the same
         restored = QuorumLog(MAX_BYTES)
         await restored.restore(LogId(32, 1), stream(machine.snapshot()))
         for each in (machine, restored):
-            await each.apply(33, (asking("User:carol"),))
+            await each.apply(33, (id_request_of("User:carol"),))
         assert restored.producers == machine.producers
         assert 24 not in machine.producers
 
     trio.run(run)
 
 
-def test_the_longest_silent_producer_goes_if_no_producer_has_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in logs of earlier versions."""
+def test_oldest_producer_is_dropped_if_none_has_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of earlier versions have producers without owners."""
     monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 3)
 
     async def run() -> None:
         machine = QuorumLog(MAX_BYTES)
-        await machine.apply(1, (asking(None),) * 5)
+        await machine.apply(1, (id_request_of(None),) * 5)
         assert set(machine.producers) == {3, 4, 5}
 
     trio.run(run)
 
 
-def test_a_log_with_more_records_than_are_kept_has_no_snapshot_ever_after() -> None:
-    """A snapshot that was asked for in vain changes nothing: the next one would have no records."""
+def test_log_beyond_kept_bytes_never_has_snapshot() -> None:
+    """A failed request for a snapshot does not change this: the next snapshot would lack records."""
 
     async def run() -> None:
         machine = QuorumLog(max_bytes=len(leader_head(0)) + 50)
