@@ -14,7 +14,7 @@ from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
 from consensus.protocols.kraft.replica import announcing
 from consensus.protocols.kraft.replica.announcing import AddressRefused
 from consensus.protocols.kraft.replica.open_voter import VoterOptions
-from tests.node.test_kraft_voter import LOOPBACK, Quorum, ask_leader, formatted, free_ports
+from tests.node.test_kraft_voter import LOOPBACK, Quorum, formatted, free_ports, request_to_leader
 
 TIMEOUT_S = 40
 ANNOUNCE_S = 0.1
@@ -61,7 +61,7 @@ def test_removed_voter_rejoins_only_after_restart(tmp_path: Path, monkeypatch: p
         others = {1, 2, 3} - {removed.key.id}
         await removed.server.wait_commit(leader.server.commit_index)
         await trio.sleep(3 * ANNOUNCE_S)
-        await ask_leader(
+        await request_to_leader(
             quorum,
             admin.RemoveRaftVoterRequest(voter_id=removed.key.id, voter_directory_id=UUID(bytes=removed.key.directory)),
         )

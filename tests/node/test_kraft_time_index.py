@@ -1,4 +1,4 @@
-"""Records of a time in a log of any timestamps: the index agrees with a scan of the log, and reads one block."""
+"""The index of records by time, in a log with arbitrary timestamps: it agrees with a scan, and reads one block."""
 
 from random import Random
 
@@ -13,12 +13,12 @@ SEEDS = (1, 2, 3)
 
 
 def record(timestamp_ms: int) -> Entry:
-    """A client's record."""
+    """Return a client's record."""
     return Entry.command(1, data_of(RecordBatch(0, -1, (Record(timestamp_ms, None, b"x"),)))[0])
 
 
 class Log:
-    """A log with random times, a start that rises, and a count of what is read of it."""
+    """A log with random times, a rising start, and a count of the entries read."""
 
     def __init__(self, random: Random, count: int) -> None:
         self.random = random
@@ -29,7 +29,7 @@ class Log:
         self.index = TimeIndex(self.read, lambda: (self.start, len(self.entries)))
 
     def grow(self, count: int) -> None:
-        """More is committed."""
+        """Append committed entries."""
         for _ in range(count):
             is_control = self.random.random() < 0.1
             time_ms = self.random.randrange(1_000_000)
@@ -37,7 +37,7 @@ class Log:
             self.entries.append(control if is_control else record(time_ms))
 
     async def read(self, first: int, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """As a server reads its log: a part at a time."""
+        """Return a part of the log, as a server does."""
         assert limit_bytes > 0
         assert first > self.start
         found = self.entries[first - 1 : first - 1 + min(limit_entries, 700)]
@@ -63,7 +63,7 @@ class Log:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_index_agrees_with_a_scan(seed: int) -> None:
+async def test_index_agrees_with_scan(seed: int) -> None:
     log = Log(Random(seed), 3 * BLOCK_RECORDS + 17)
     for _ in range(4):
         await log.check()
@@ -72,13 +72,13 @@ async def test_index_agrees_with_a_scan(seed: int) -> None:
         log.grow(log.random.randrange(BLOCK_RECORDS))
 
 
-async def test_index_of_an_empty_log_is_empty() -> None:
+async def test_index_of_empty_log_is_empty() -> None:
     log = Log(Random(1), 0)
     assert await log.index.first(0) is None
     assert await log.index.latest() is None
 
 
-async def test_repeated_request_reads_the_open_block_only() -> None:
+async def test_repeated_request_reads_only_open_block() -> None:
     log = Log(Random(1), 20 * BLOCK_RECORDS + 5)
     await log.index.first(2_000_000)
     assert log.read_entries == len(log.entries)

@@ -1,4 +1,4 @@
-"""A replica's way to the others: what is sent when, what comes back, and what happens if a peer does not answer."""
+"""A replica's transport to its peers: the order of requests, their replies, and unresponsive peers."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -44,7 +44,7 @@ from tests.node.kraft_replicas import quorum as quorum_of
 from tests.node.recorded_receiver import RecordedReceiver
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
-PATIENCE_S = 30
+TIMEOUT_S = 30
 QUICK = RetryTimes(first_ms=1, max_ms=5)
 VOTE = core.RequestVote(term=3, candidate=ONE, last=LogId(5, 2), correlation=77)
 PRE_VOTE = replace(VOTE, pre_vote=True, correlation=78)
@@ -54,7 +54,7 @@ FETCH = core.Fetch(
 
 
 class Pair:
-    """Replica 1's transport, and replica 2 behind a listener; the tests answer for replica 2."""
+    """The transport of replica 1, and replica 2 with a listener; the tests reply for replica 2."""
 
     def __init__(self, transport: KraftTransport, receiver: RecordedReceiver, names: KnownReplicas) -> None:
         self.transport = transport
@@ -70,7 +70,7 @@ async def transport_to(port: int | None, **options: Any) -> AsyncIterator[Pair]:
         names, read_entries, DialOptions(**options), retry=QUICK, learned=learned, random=Random(1)
     )
     receiver = RecordedReceiver()
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run, receiver)
             yield Pair(transport, receiver, names)
@@ -95,7 +95,7 @@ async def until_counted(transport: KraftTransport, event: TransportEvent) -> Non
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_reply_carries_the_correlation_of_its_request() -> None:
+async def test_reply_has_correlation_of_its_request() -> None:
     async with peer(granted) as (_, port), transport_to(port) as pair:
         pair.transport.send(TWO, VOTE)
         pair.transport.send(TWO, PRE_VOTE)
@@ -107,16 +107,16 @@ async def test_a_reply_carries_the_correlation_of_its_request() -> None:
         assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=True))]
 
 
-async def test_a_vote_does_not_wait_behind_a_fetch_that_is_parked() -> None:
-    async with peer(None) as (asked, port), transport_to(port) as pair:
+async def test_vote_does_not_wait_for_parked_fetch() -> None:
+    async with peer(None) as (remote, port), transport_to(port) as pair:
         pair.transport.send(TWO, FETCH)
-        await asked.wait_asked(1)
+        await remote.wait_asked(1)
         pair.transport.send(TWO, VOTE)
-        await asked.wait_asked(2)
-        _, vote, answered = asked.asked[1]
+        await remote.wait_asked(2)
+        _, vote, answered = remote.asked[1]
         answered(granted(vote))
         assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
-        _, fetch, answered = asked.asked[0]
+        _, fetch, answered = remote.asked[0]
         entries = (Entry(3, COMMAND, b"a"),)
         answered(core.FetchReply(term=3, leader=TWO, commit=5, correlation=fetch.correlation, entries=entries))
         (_, reply) = await pair.receiver.wait_replies(2)
@@ -124,7 +124,7 @@ async def test_a_vote_does_not_wait_behind_a_fetch_that_is_parked() -> None:
 
 
 class OldPeer:
-    """A server from before pre-vote, or one that answers with an error."""
+    """A server older than pre-vote, or a server that replies with an error."""
 
     def __init__(self, max_version: int, error_code: int = 0) -> None:
         self.votes: list[quorum.VoteRequest] = []
@@ -132,15 +132,15 @@ class OldPeer:
         self._error_code = error_code
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Vote."""
+        """Return Vote."""
         return {ApiKey.VOTE: ServedApi(0, self._max_version, self.answer)}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None."""
+        """Return an empty mapping."""
         return {}
 
     async def answer(self, request: quorum.VoteRequest, _: Caller) -> quorum.VoteResponse:
-        """The error that was said, or a grant."""
+        """Reply with the configured error, or grant the vote."""
         await trio.lowlevel.checkpoint()
         self.votes.append(request)
         partition = quorum.VoteResponsePartition(partition_index=0, leader_id=-1, leader_epoch=3, vote_granted=True)
@@ -148,7 +148,7 @@ class OldPeer:
         return quorum.VoteResponse(error_code=self._error_code, topics=() if self._error_code else topics)
 
 
-async def test_a_peer_from_before_pre_vote_is_told_of_and_asked_for_votes_only() -> None:
+async def test_peer_without_pre_vote_receives_only_votes() -> None:
     old = OldPeer(max_version=1)
     async with open_listener((old,)) as listener, transport_to(listener.port) as pair:
         pair.transport.send(TWO, PRE_VOTE)
@@ -161,7 +161,7 @@ async def test_a_peer_from_before_pre_vote_is_told_of_and_asked_for_votes_only()
         assert pair.transport.counters[TransportEvent.PRE_VOTE_UNSUPPORTED] == 2
 
 
-async def test_an_answer_that_says_nothing_about_the_quorum_is_counted_and_told() -> None:
+async def test_useless_reply_is_counted_and_reported() -> None:
     refusing = OldPeer(2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     async with open_listener((refusing,)) as listener, transport_to(listener.port) as pair:
         pair.transport.send(TWO, VOTE)
@@ -170,26 +170,26 @@ async def test_an_answer_that_says_nothing_about_the_quorum_is_counted_and_told(
         assert pair.receiver.replies == []
 
 
-async def test_a_request_without_an_answer_ends_its_connection_and_the_next_one_gets_a_new_one() -> None:
-    async with peer(None) as (asked, port), transport_to(port, request_timeout_ms=50) as pair:
+async def test_request_timeout_replaces_connection() -> None:
+    async with peer(None) as (remote, port), transport_to(port, request_timeout_ms=50) as pair:
         pair.transport.send(TWO, VOTE)
         await until_counted(pair.transport, TransportEvent.REQUEST_UNANSWERED)
-        asked.busy = True
+        remote.busy = True
         pair.transport.send(TWO, VOTE)
         await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
         assert pair.transport.counters[TransportEvent.CONNECTIONS] == 2
 
 
-async def test_a_fetch_may_wait_as_long_as_it_says_and_the_request_timeout_longer() -> None:
-    async with peer(None) as (asked, port), transport_to(port, request_timeout_ms=50) as pair:
+async def test_parked_fetch_timeout_is_wait_plus_request_timeout() -> None:
+    async with peer(None) as (remote, port), transport_to(port, request_timeout_ms=50) as pair:
         began_s = trio.current_time()
         pair.transport.send(TWO, replace(FETCH, max_wait_ms=100))
-        await asked.wait_asked(1)
+        await remote.wait_asked(1)
         await until_counted(pair.transport, TransportEvent.REQUEST_UNANSWERED)
         assert trio.current_time() - began_s >= 0.15
 
 
-async def test_the_newest_request_waits_for_a_peer_that_cannot_be_reached_yet() -> None:
+async def test_newest_request_waits_for_unreachable_peer() -> None:
     async with open_listener((OldPeer(2),)) as closed:
         port = closed.port
     async with transport_to(port) as pair:
@@ -203,7 +203,7 @@ async def test_the_newest_request_waits_for_a_peer_that_cannot_be_reached_yet() 
             assert len(late.votes) == 1
 
 
-async def test_a_request_that_waited_longer_than_for_an_answer_is_dropped() -> None:
+async def test_waiting_request_is_dropped_after_timeout() -> None:
     async with open_listener((OldPeer(2),)) as closed:
         port = closed.port
     async with transport_to(port, request_timeout_ms=20) as pair:
@@ -212,14 +212,14 @@ async def test_a_request_that_waited_longer_than_for_an_answer_is_dropped() -> N
         assert pair.receiver.replies == []
 
 
-def test_the_pause_after_failures_in_a_row_doubles_from_20_to_1000_ms() -> None:
+def test_connection_backoff_doubles_from_20_to_1000_ms() -> None:
     transport = KraftTransport(KnownReplicas(ONE), read_entries, random=Random(2))
     backoff = transport.backoff()
     for full_ms in (20, 40, 80, 160, 320, 640, 1_000, 1_000):
         assert full_ms * 0.8 <= backoff.next_s() * 1_000 <= full_ms
 
 
-async def test_a_peer_without_an_address_is_counted_and_one_that_moves_is_followed() -> None:
+async def test_peer_address_may_appear_and_change_later() -> None:
     async with transport_to(None) as pair:
         pair.transport.send(TWO, VOTE)
         await until_counted(pair.transport, TransportEvent.PEER_WITHOUT_ADDRESS)
@@ -239,7 +239,7 @@ async def until_closed(listener: KafkaListener) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_peer_that_is_no_member_any_more_loses_its_connections() -> None:
+async def test_removed_peer_loses_its_connections() -> None:
     serving: Service = OldPeer(2)
     async with open_listener((serving,)) as listener, transport_to(listener.port) as pair:
         pair.transport.send(TWO, VOTE)
@@ -252,11 +252,11 @@ async def test_a_peer_that_is_no_member_any_more_loses_its_connections() -> None
         await until_closed(listener)
 
 
-async def test_an_answer_tells_where_the_leader_can_be_reached() -> None:
+async def test_reply_announces_address_of_leader() -> None:
     def redirected(request: Request) -> Reply:
         return core.FetchReply(
             term=3, leader=TWO, commit=0, correlation=request.correlation, error=core.RefusalReason.NOT_LEADER
-        )  # the leader that the peer names has an endpoint among its names
+        )  # the peer has the leader's endpoint among its names
 
     learned: dict[int, tuple[str, int]] = {}
     async with peer(redirected) as (_, port), transport_to(port, learned=learned.update) as pair:
@@ -267,7 +267,7 @@ async def test_an_answer_tells_where_the_leader_can_be_reached() -> None:
         assert learned == {2: (LOOPBACK, 2)}
 
 
-async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_other_users(tmp_path: Path) -> None:
+async def test_quorum_requests_need_login_of_replica(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     users = ScramUsers(
         {
@@ -279,7 +279,11 @@ async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_ot
     shown = authority_context(authority.file, authority.certificate("replica-1").path)
     receiver, names = ScriptedReceiver(granted), KnownReplicas(TWO, {1: (LOOPBACK, 1)})
     protected = QuorumService(
-        receiver, names, write_entries, lambda: Answering(None), may_join=lambda asks: asks.principal == "User:replica"
+        receiver,
+        names,
+        write_entries,
+        lambda: Answering(None),
+        may_join=lambda client: client.principal == "User:replica",
     )
     options = ListenerOptions(security=ListenerSecurity(tls=tls, credentials=users))
     async with open_listener((protected,), options) as listener:
@@ -294,8 +298,8 @@ async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_ot
                 assert len(receiver.asked) == answered
 
 
-async def test_three_voters_elect_a_leader_over_loopback_and_hold_what_it_commits(tmp_path: Path) -> None:
-    with trio.fail_after(PATIENCE_S):
+async def test_three_voters_elect_leader_and_replicate(tmp_path: Path) -> None:
+    with trio.fail_after(TIMEOUT_S):
         async with quorum_of(tmp_path) as replicas:
             leader = await leader_of(replicas)
             words = [b"%d" % number for number in range(50)]
@@ -308,14 +312,14 @@ async def test_three_voters_elect_a_leader_over_loopback_and_hold_what_it_commit
 
 
 async def commit(replicas: list[Replica], command: bytes) -> None:
-    """Propose to the leader until the command is committed: on a busy machine another election may come first."""
+    """Propose to the leader until the command is committed. On a busy machine another election may come first."""
     while True:
         leader = await leader_of(replicas)
         if (await leader.server.propose((command,))).outcome is Outcome.COMMITTED:
             return
 
 
-async def test_a_voter_of_another_cluster_ends_by_what_the_leader_says_and_the_leader_goes_on(tmp_path: Path) -> None:
+async def test_voter_of_other_cluster_halts_and_leader_continues(tmp_path: Path) -> None:
     names = replica_names(3)
     ended: list[HaltedError] = []
     over = trio.Event()
@@ -329,9 +333,9 @@ async def test_a_voter_of_another_cluster_ends_by_what_the_leader_says_and_the_l
             ended.append(error)
             over.set()
 
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
-            # Alone it asks others in vain, and is asked by none that leads.
+            # Alone, it sends requests without replies, and receives none from a leader.
             await nursery.start(stray)
             async with voter(tmp_path, 1, names, "cluster") as one, voter(tmp_path, 2, names, "cluster") as two:
                 await commit([one, two], b"word")

@@ -1,4 +1,4 @@
-"""Voters of a KRaft quorum on loopback: they elect, replicate, lose their leader, and change their voters."""
+"""Voters of a KRaft quorum on loopback: elections, replication, loss of the leader, and changes of the voters."""
 
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -32,14 +32,14 @@ LOOPBACK = "127.0.0.1"
 
 
 def batch(*values: bytes, producer: int = -1, sequence: int = -1) -> RecordBatch:
-    """A batch as a client sends it."""
+    """Return a client's batch."""
     records = tuple(Record(1_000, None, value) for value in values)
     epoch = 0 if producer >= 0 else -1
     return RecordBatch(0, -1, records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now."""
+    """Return ports without a listener."""
     with_sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in with_sockets]
     for each in with_sockets:
@@ -48,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) -> VoterSettings:
-    """The settings of voter `node_id`, whose port is the one at its number."""
+    """Return the settings of voter `node_id`, with the port at its number."""
     voters = tuple(StaticVoter(number, LOOPBACK, port) for number, port in enumerate(ports[:3], 1))
     return VoterSettings(
         node_id,
@@ -64,7 +64,7 @@ def settings_of(path: Path, node_id: int, ports: list[int], *, dynamic: bool) ->
 
 
 def formatted(path: Path, count: int, *, dynamic: bool, initial: int = 3) -> list[VoterSettings]:
-    """So many servers; the first ones, three unless it is said, are the voters of the new quorum."""
+    """Format `count` servers; the first `initial` are the voters of the new quorum."""
     ports = free_ports(count)
     settings = [settings_of(path, number, ports, dynamic=dynamic) for number in range(1, count + 1)]
     keys = [new_uuid() for _ in ports]
@@ -93,14 +93,14 @@ class Quorum:
         return self.running[settings.node_id]
 
     async def end(self, node_id: int) -> None:
-        """Cut a server off in the midst of what it does; returns when it has let go of its directory."""
+        """Cancel a server during its work; return when its directory is released."""
         del self.running[node_id]
         scope, ended = self._ends.pop(node_id)
         scope.cancel()
         await ended.wait()
 
     async def leader(self) -> KraftVoter:
-        """The leader, when there is one that has committed."""
+        """Return the leader after its first commit."""
         while True:
             for voter in self.running.values():
                 if voter.server.role.role is Role.LEADER:
@@ -119,7 +119,7 @@ class Quorum:
 
 @asynccontextmanager
 async def opened(settings: list[VoterSettings], options: VoterOptions | None = None) -> AsyncIterator[Quorum]:
-    """These servers, running; at most 30 s."""
+    """Run these servers for at most 30 s."""
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             quorum = Quorum(nursery, options)
@@ -130,28 +130,26 @@ async def opened(settings: list[VoterSettings], options: VoterOptions | None = N
 
 
 def values(entries: tuple[Entry, ...]) -> list[bytes | None]:
-    """The values of the clients' records."""
+    """Return the values of the clients' records."""
     return [decode_tail(entry_tail(entry.data))[1] for entry in entries if entry.kind is EntryKind.COMMAND]
 
 
 async def values_of(voter: KraftVoter, index: Index) -> list[bytes | None]:
-    """What a server has committed up to an index."""
+    """Return the values that a server has committed up to an index."""
     await voter.server.wait_commit(index)
     first = voter.server.describe().raft.log_start.index + 1
     return values(await voter.server.read(first, 10_000, 10**7))
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_three_voters_elect_and_replicate_what_is_acknowledged(tmp_path: Path, *, dynamic: bool) -> None:
-    """A record that was acknowledged is on every voter."""
-
+def test_three_voters_replicate_acknowledged_records(tmp_path: Path, *, dynamic: bool) -> None:
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=dynamic)) as quorum:
             leader = await quorum.leader()
             produced = await leader.topic.append(batch(b"one", b"two"), None)
             for voter in quorum.running.values():
                 assert await values_of(voter, produced.base_offset + 2) == [b"one", b"two"]
-            # Byte for byte, also what the leader wrote by itself
+            # Byte for byte, including the leader's control records
             logs = [await voter.server.read(1, 100, 10**6) for voter in quorum.running.values()]
             assert logs[0] == logs[1] == logs[2]
             assert len(logs[0]) == produced.base_offset + 2
@@ -159,8 +157,8 @@ def test_three_voters_elect_and_replicate_what_is_acknowledged(tmp_path: Path, *
     trio.run(run)
 
 
-def test_nothing_acknowledged_is_lost_with_the_leader(tmp_path: Path) -> None:
-    """The voters that are left elect another, which has every acknowledged record, and a returned one catches up."""
+def test_acknowledged_records_survive_leader(tmp_path: Path) -> None:
+    """The remaining voters elect a leader with every acknowledged record, and a restarted voter catches up."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 3, dynamic=True)
@@ -176,8 +174,8 @@ def test_nothing_acknowledged_is_lost_with_the_leader(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_a_batch_that_comes_again_is_written_once(tmp_path: Path) -> None:
-    """An idempotent producer's repetition gets the offset of the first time, also from another leader."""
+def test_repeated_batch_is_written_once(tmp_path: Path) -> None:
+    """The repeated batch of an idempotent producer gets its original offset, also from the next leader."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
@@ -199,17 +197,15 @@ def test_a_batch_that_comes_again_is_written_once(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is committed is acknowledged; the repetition waits for the table that knows it."""
+def test_batch_repeated_before_apply_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A committed batch is acknowledged. Its repetition waits for the table of producers."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
             leader = await quorum.leader()
             producer = (await leader.topic.new_producer_id(None)).producer_id
             written = await leader.topic.append(batch(b"a", producer=producer, sequence=0), None)
-            # Given a state machine that stands still
+            # Given a state machine that does not apply entries
             apply, may_apply = leader.machine.apply, trio.Event()
 
             async def apply_later(first: Index, entries: tuple[Entry, ...]) -> None:
@@ -218,7 +214,7 @@ def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
 
             await leader.server.wait_applied(written.base_offset + 1)
             monkeypatch.setattr(leader.machine, "apply", apply_later)
-            # When a batch is acknowledged, and comes again
+            # When a batch is acknowledged, and then sent again
             first = await leader.topic.append(batch(b"b", producer=producer, sequence=1), None)
             answers: list[Produced] = []
 
@@ -230,23 +226,21 @@ def test_a_batch_that_comes_again_before_it_is_applied_is_written_once(
                 await trio.testing.wait_all_tasks_blocked()
                 assert answers == []
                 may_apply.set()
-            # Then it has the place that it got first
+            # Then the repetition gets the first offset
             assert answers == [first]
             assert await values_of(leader, first.base_offset + 1) == [b"a", b"b"]
 
     trio.run(run)
 
 
-def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The repetition waits until it is known what became of the first, whose client waits no more."""
+def test_batch_repeated_after_client_timeout_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repetition waits for the outcome of the first batch, whose client waits no longer."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 1, dynamic=True)) as quorum:
             leader = await quorum.leader()
             producer = (await leader.topic.new_producer_id(None)).producer_id
-            # Given a leader that commits nothing for a while
+            # Given a leader whose commits are delayed
             held: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
             submit = leader.server.submit
 
@@ -262,16 +256,16 @@ def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
                     answers.append(await leader.topic.append(batch(b"a", producer=producer, sequence=0), None))
 
             async with trio.open_nursery() as nursery:
-                # When a client's time for its batch is over, and it sends the batch again
+                # When a client's request times out, and the client sends the batch again
                 first = await nursery.start(produce)
                 await trio.testing.wait_all_tasks_blocked()
                 first.cancel()
                 nursery.start_soon(produce)
                 await trio.testing.wait_all_tasks_blocked()
                 assert len(held) == 1
-                # and the first is committed after all
+                # and the first batch is committed later
                 submit(*held[0])
-            # Then the log has it once, and the repetition its place
+            # Then the log has the batch once, and the repetition gets its offset
             assert len(held) == 1
             (again,) = answers
             assert await values_of(leader, again.base_offset + 1) == [b"a"]
@@ -279,23 +273,23 @@ def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
     trio.run(run)
 
 
-@pytest.mark.parametrize("asked_here", [True, False], ids=["of the leader", "through another server"])
-def test_another_user_cannot_write_under_a_producer_id(tmp_path: Path, *, asked_here: bool) -> None:
+@pytest.mark.parametrize("from_leader", [True, False], ids=["from-leader", "through-other-server"])
+def test_producer_id_of_other_user_is_refused(tmp_path: Path, *, from_leader: bool) -> None:
     alice, bob = "User:alice", "User:bob"
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
-            producer = (await leader.topic.new_producer_id(alice if asked_here else None)).producer_id
+            producer = (await leader.topic.new_producer_id(alice if from_leader else None)).producer_id
             await leader.topic.append(batch(b"a", producer=producer, sequence=0), alice)
             with pytest.raises(ProduceRefusedError, match="belongs to another user") as refused:
                 await leader.topic.append(batch(b"stolen", producer=producer, sequence=1), bob)
             assert refused.value.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
             own = await leader.topic.append(batch(b"b", producer=producer, sequence=1), alice)
             assert await values_of(leader, own.base_offset + 1) == [b"a", b"b"]
-            if not asked_here:
+            if not from_leader:
                 return
-            # And at the next leader
+            # And by the next leader
             await quorum.end(leader.key.id)
             successor = await quorum.leader()
             with pytest.raises(ProduceRefusedError, match="belongs to another user"):
@@ -304,8 +298,8 @@ def test_another_user_cannot_write_under_a_producer_id(tmp_path: Path, *, asked_
     trio.run(run)
 
 
-def test_a_batch_whose_end_was_lost_with_its_leader_takes_in_no_other() -> None:
-    """Records of another batch that follow it are not taken for its own."""
+def test_truncated_batch_does_not_absorb_next_batch() -> None:
+    """The records of the next batch are not counted as the missing records of the truncated one."""
 
     async def run() -> None:
         machine = QuorumLog(1_000_000)
@@ -318,16 +312,16 @@ def test_a_batch_whose_end_was_lost_with_its_leader_takes_in_no_other() -> None:
     trio.run(run)
 
 
-def test_a_batch_that_no_answer_has_room_for_is_refused(tmp_path: Path) -> None:
-    """A follower would get it in parts; Kafka's producer makes smaller ones when it hears so."""
+def test_batch_larger_than_reply_is_refused(tmp_path: Path) -> None:
+    """A follower would receive it in parts. Kafka's producer splits the batch when it receives the error."""
 
     async def run() -> None:
-        # All three share this process and its processor, so that a large batch keeps them from their timeouts.
-        patient = [
+        # All three share a process and its processor, so a large batch delays their timeouts.
+        slow_timeouts = [
             replace(each, election_timeout_ms=2_000, fetch_timeout_ms=2_000)
             for each in formatted(tmp_path, 3, dynamic=False)
         ]
-        async with opened(patient) as quorum:
+        async with opened(slow_timeouts) as quorum:
             leader = await quorum.leader()
             for values in ([b""] * 16_385, [bytes(1024 * 1024)] * 8):
                 with pytest.raises(ProduceRefusedError) as refused:
@@ -341,15 +335,15 @@ def test_a_batch_that_no_answer_has_room_for_is_refused(tmp_path: Path) -> None:
     trio.run(run)
 
 
-async def ask_leader(quorum: Quorum, message: object) -> object:
-    """What the leader's listener answers."""
+async def request_to_leader(quorum: Quorum, message: object) -> object:
+    """Return the reply of the leader's listener."""
     leader = await quorum.leader()
     async with open_connection(LOOPBACK, leader.listener.port) as connection:
         return await connection.ask(message, wait_ms=10_000)
 
 
-def test_the_times_that_a_leader_tells_of_its_followers_never_go_back(tmp_path: Path) -> None:
-    """Asked again and again while they fetch, as by one who watches the quorum."""
+def test_reported_follower_times_do_not_go_back(tmp_path: Path) -> None:
+    """The test repeats DescribeQuorum while the followers fetch, as a monitoring tool would."""
     topic = admin.DescribeQuorumRequestTopic(
         topic_name="__cluster_metadata", partitions=(admin.DescribeQuorumRequestPartition(partition_index=0),)
     )
@@ -357,25 +351,25 @@ def test_the_times_that_a_leader_tells_of_its_followers_never_go_back(tmp_path: 
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
-            told: dict[int, tuple[int, int]] = {}
+            reported: dict[int, tuple[int, int]] = {}
             asked = 0
             with trio.fail_after(60):
                 async with open_connection(LOOPBACK, leader.listener.port) as connection:
-                    # On a busy machine a follower may fetch for the first time after hundreds of questions.
-                    while asked < 500 or len(told) < 3 or min(min(times) for times in told.values()) <= 0:
+                    # On a busy machine a follower may fetch for the first time after hundreds of requests.
+                    while asked < 500 or len(reported) < 3 or min(min(times) for times in reported.values()) <= 0:
                         asked += 1
                         answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
                         for row in answer.topics[0].partitions[0].current_voters:
                             times = row.last_fetch_timestamp, row.last_caught_up_timestamp
-                            before = told.get(row.replica_id, (-1, -1))
+                            before = reported.get(row.replica_id, (-1, -1))
                             assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
-                            told[row.replica_id] = times
+                            reported[row.replica_id] = times
 
     trio.run(run)
 
 
-def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
-    """AddRaftVoter makes an observer that has caught up a voter; RemoveRaftVoter leaves the others."""
+def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
+    """RemoveRaftVoter then removes a voter, and the others remain."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 4, dynamic=True)
@@ -386,7 +380,7 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             port = settings[3].listeners[0].port
             listener = admin.AddRaftVoterRequestListener(name="CONTROLLER", host=LOOPBACK, port=port)
             directory = UUID(bytes=fourth.key.directory)
-            added = await ask_leader(
+            added = await request_to_leader(
                 quorum,
                 admin.AddRaftVoterRequest(
                     timeout_ms=10_000, voter_id=4, voter_directory_id=directory, listeners=(listener,)
@@ -394,7 +388,7 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
             )
             assert added == admin.AddRaftVoterResponse()
             gone = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
-            removed = await ask_leader(
+            removed = await request_to_leader(
                 quorum,
                 admin.RemoveRaftVoterRequest(voter_id=gone.key.id, voter_directory_id=UUID(bytes=gone.key.directory)),
             )
@@ -412,16 +406,14 @@ def test_an_observer_becomes_a_voter_and_a_voter_leaves(tmp_path: Path) -> None:
     [[f"C{number}" for number in range(17)], ["C" * 256]],
     ids=["seventeen", "long-name"],
 )
-def test_a_voter_is_given_no_listeners_that_the_other_servers_could_not_read(
-    tmp_path: Path, listeners: list[str]
-) -> None:
-    """They would stop at the record for good: a leader that wrote it would lose all its followers."""
+def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path, listeners: list[str]) -> None:
+    """Followers would stop permanently at such a record, so the leader would lose all of them."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
             port, before = leader.listener.port, leader.server.describe().raft.configuration
-            updated = await ask_leader(
+            updated = await request_to_leader(
                 quorum,
                 admin.UpdateRaftVoterRequest(
                     current_leader_epoch=leader.server.role.term,
@@ -437,7 +429,7 @@ def test_a_voter_is_given_no_listeners_that_the_other_servers_could_not_read(
             )
             assert isinstance(updated, admin.UpdateRaftVoterResponse)
             assert updated.error_code == ErrorCode.INVALID_REQUEST
-            added = await ask_leader(
+            added = await request_to_leader(
                 quorum,
                 admin.AddRaftVoterRequest(
                     timeout_ms=1_000,
@@ -457,8 +449,8 @@ def test_a_voter_is_given_no_listeners_that_the_other_servers_could_not_read(
     trio.run(run)
 
 
-def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path: Path) -> None:
-    """Its log names the voters: if it asked for them first, a quorum of such voters could never start again."""
+def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
+    """Its log names the voters. If it requested them first, a quorum of such voters could never restart."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 2, dynamic=True, initial=1)
@@ -469,7 +461,7 @@ def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path
             listener = admin.AddRaftVoterRequestListener(
                 name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
             )
-            added = await ask_leader(
+            added = await request_to_leader(
                 quorum,
                 admin.AddRaftVoterRequest(
                     timeout_ms=10_000,
@@ -481,7 +473,7 @@ def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path
             assert added == admin.AddRaftVoterResponse()
             for node_id in (1, 2):
                 await quorum.end(node_id)
-            # The first alone has no majority, so it must not be waited for by the second.
+            # The first is not a majority, so the second must not wait for it.
             await quorum.start(settings[1])
             await quorum.start(settings[0])
             await (await quorum.leader()).topic.append(batch(b"two"), None)
@@ -489,10 +481,10 @@ def test_a_voter_that_joined_later_starts_again_without_a_leader_to_ask(tmp_path
     trio.run(run)
 
 
-def test_an_observer_finds_the_quorum_by_its_bootstrap_servers_when_all_voters_that_it_knows_are_gone(
+def test_returning_observer_uses_bootstrap_servers(
     tmp_path: Path,
 ) -> None:
-    """It was away while the voters changed, and the server that its log names listens no more."""
+    """The voters changed while it was stopped, and the server in its log no longer listens."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 3, dynamic=True, initial=1)
@@ -506,13 +498,13 @@ def test_an_observer_finds_the_quorum_by_its_bootstrap_servers_when_all_voters_t
                 name="CONTROLLER", host=LOOPBACK, port=settings[1].listeners[0].port
             )
             directory = UUID(bytes=second.key.directory)
-            added = await ask_leader(
+            added = await request_to_leader(
                 quorum,
                 admin.AddRaftVoterRequest(
                     timeout_ms=10_000, voter_id=2, voter_directory_id=directory, listeners=(listener,)
                 ),
             )
-            removed = await ask_leader(
+            removed = await request_to_leader(
                 quorum, admin.RemoveRaftVoterRequest(voter_id=1, voter_directory_id=UUID(bytes=first.key.directory))
             )
             assert (added, removed) == (admin.AddRaftVoterResponse(), admin.RemoveRaftVoterResponse())
@@ -525,15 +517,15 @@ def test_an_observer_finds_the_quorum_by_its_bootstrap_servers_when_all_voters_t
     trio.run(run)
 
 
-def test_a_leader_that_is_removed_leads_until_that_is_committed(tmp_path: Path) -> None:
-    """The others fetch its removal from it, although their configuration no longer has it when they have it."""
+def test_removed_leader_leads_until_removal_is_committed(tmp_path: Path) -> None:
+    """The others fetch the removal from it, although the new configuration no longer has it."""
 
     async def run() -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
             await leader.topic.append(batch(b"one"), None)
             directory = UUID(bytes=leader.key.directory)
-            removed = await ask_leader(
+            removed = await request_to_leader(
                 quorum, admin.RemoveRaftVoterRequest(voter_id=leader.key.id, voter_directory_id=directory)
             )
             assert removed == admin.RemoveRaftVoterResponse()
@@ -545,8 +537,8 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed(tmp_path: Path) 
     trio.run(run)
 
 
-def test_a_server_that_joins_late_begins_with_a_snapshot(tmp_path: Path) -> None:
-    """A snapshot has the records and the producers: a voter that comes back reads on from it."""
+def test_restarted_voter_starts_from_snapshot(tmp_path: Path) -> None:
+    """A snapshot has the records and the producers."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 3, dynamic=True)

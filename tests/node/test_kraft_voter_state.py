@@ -1,4 +1,4 @@
-"""`quorum-state` repeats what a voter's storage has: never before it, and again when a full disk has space."""
+"""`quorum-state` copies the state in a voter's storage: only after the storage has it, and again after a full disk."""
 
 import errno
 import os
@@ -19,56 +19,54 @@ from consensus.storage.disk import DiskOperation
 from tests.node.test_kraft_voter import batch, formatted, opened
 
 
-def test_quorum_state_tells_no_epoch_before_the_storage_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that was killed in between would take its storage for an older copy, and never start again."""
+def test_quorum_state_is_written_after_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill between the two writes, the server would refuse its storage as an older copy at every start."""
     write, perform = QuorumDirectory.write_state, Directory.perform_all
-    may_store, is_told, told = Event(), trio.Event(), list[tuple[int, bool]]()
+    may_store, is_written, writes = Event(), trio.Event(), list[tuple[int, bool]]()
 
     def write_and_note(directory: QuorumDirectory, state: QuorumState) -> None:
-        told.append((state.leader_epoch, may_store.is_set()))
+        writes.append((state.leader_epoch, may_store.is_set()))
         write(directory, state)
         if state.leader_epoch:
-            trio.from_thread.run_sync(is_told.set)
+            trio.from_thread.run_sync(is_written.set)
 
     def perform_later(directory: Directory, operations: Sequence[DiskOperation], start: int = 0) -> None:
         may_store.wait(10)
         perform(directory, operations, start)
 
-    # A task that looks again soon would not count as blocked below.
+    # A task that polls again soon would not count as blocked below.
     monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_WAIT_S", 1.0)
     monkeypatch.setattr(QuorumDirectory, "write_state", write_and_note)
 
     async def run() -> None:
         [settings] = formatted(tmp_path, 1, dynamic=True)
-        stands, leads = trio.Event(), trio.Event()
+        is_candidate, leads = trio.Event(), trio.Event()
 
         def observe(notice: Notice) -> None:
             if isinstance(notice, RoleChanged) and notice.role is Role.CANDIDATE:
-                # Given a disk that is slow, as the server votes for itself
+                # Given a disk that is slow when the server votes for itself
                 monkeypatch.setattr(Directory, "perform_all", perform_later)
-                stands.set()
+                is_candidate.set()
             if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
                 leads.set()
 
         with trio.fail_after(30):
             async with open_voter(settings, observe=observe) as voter:
-                await stands.wait()
-                # When everything has happened that does not wait for it
+                await is_candidate.wait()
+                # When all work has finished that does not wait for the disk
                 await trio.testing.wait_all_tasks_blocked(0.1)
                 may_store.set()
                 await leads.wait()
                 await voter.server.wait_commit(1)
-                await is_told.wait()
-        # Then quorum-state has waited
-        assert [epoch for epoch, is_stored in told if epoch and not is_stored] == []
+                await is_written.wait()
+        # Then quorum-state was not written before the storage
+        assert [epoch for epoch, is_stored in writes if epoch and not is_stored] == []
 
     trio.run(run)
 
 
-def test_a_full_disk_does_not_end_a_server_that_cannot_repeat_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`quorum-state` is a copy: it is written when there is space again."""
+def test_full_disk_delays_quorum_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`quorum-state` is a copy. It is written when the disk has space."""
     write, tries = QuorumDirectory.write_state, list[QuorumState]()
     is_written = trio.Event()
 
@@ -96,10 +94,8 @@ def test_a_full_disk_does_not_end_a_server_that_cannot_repeat_its_state(
     assert len(tries) >= 4
 
 
-def test_a_state_that_cannot_be_written_is_named_as_the_reason_of_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not the listener, which works."""
+def test_unwritable_state_is_named_in_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error must not name the listener, which works."""
 
     def fail(_directory: QuorumDirectory, _state: QuorumState) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -114,7 +110,7 @@ def test_a_state_that_cannot_be_written_is_named_as_the_reason_of_the_end(
         trio.run(run)
 
 
-def test_voter_with_a_busy_port_raises_voter_error(tmp_path: Path) -> None:
+def test_voter_with_busy_port_raises_voter_error(tmp_path: Path) -> None:
     async def run() -> None:
         [settings] = formatted(tmp_path, 1, dynamic=True)
         first = settings.listeners[0]

@@ -1,4 +1,4 @@
-"""A voter of a KRaft quorum that advertises a wrong address: it is not recorded, and where it is, the others elect."""
+"""A KRaft voter with a wrong advertised address: it is not recorded, and the others elect even if it is."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,28 +19,28 @@ from consensus.protocols.kraft.wire.entries import leader_head
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, free_ports, values_of
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 ANNOUNCE_S = 0.2
 Place = tuple[str, int]
 
 
 @contextmanager
-def silent_port() -> Iterator[int]:
-    """A port that takes connections and answers nothing, as a firewall without resets would look."""
+def unresponsive_port() -> Iterator[int]:
+    """Yield a port that accepts connections and never replies, like a firewall without resets."""
     with socket.create_server((LOOPBACK, 0)) as listening:
         yield int(listening.getsockname()[1])
 
 
 @dataclass
-class Wrong:
+class WrongPlaces:
     """The places that a wrong setting can name."""
 
     closed: int
-    silent: int
+    unresponsive: int
     ports: list[int]
 
     def place(self, kind: str, other: int) -> Place:
-        """The wrong place of one kind; `other` is another voter."""
+        """Return the wrong place of one kind; `other` is another voter."""
         match kind:
             case "closed":
                 return LOOPBACK, self.closed
@@ -49,20 +49,20 @@ class Wrong:
             case "other-voter":
                 return LOOPBACK, self.ports[other - 1]
             case _:
-                return LOOPBACK, self.silent
+                return LOOPBACK, self.unresponsive
 
 
-KINDS = ("closed", "no-name", "other-voter", "silent")
+KINDS = ("closed", "no-name", "other-voter", "unresponsive")
 
 
 @asynccontextmanager
 async def opened(
     settings: list[VoterSettings], monkeypatch: pytest.MonkeyPatch, refused: list[AddressRefused] | None = None
 ) -> AsyncIterator[Quorum]:
-    """These servers, running; they announce themselves more often than in production."""
+    """Run these servers; they announce themselves more often than in production."""
     monkeypatch.setattr(announcing, "JOIN_S", ANNOUNCE_S)
     options = VoterOptions(address_refused=(refused if refused is not None else []).append)
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             quorum = Quorum(nursery, options)
             for each in settings:
@@ -72,13 +72,13 @@ async def opened(
 
 
 @contextmanager
-def wrong_places(settings: list[VoterSettings]) -> Iterator[Wrong]:
-    with silent_port() as silent:
-        yield Wrong(free_ports(1)[0], silent, [each.listeners[0].port for each in settings])
+def wrong_places(settings: list[VoterSettings]) -> Iterator[WrongPlaces]:
+    with unresponsive_port() as unresponsive:
+        yield WrongPlaces(free_ports(1)[0], unresponsive, [each.listeners[0].port for each in settings])
 
 
 def recorded(voter: KraftVoter, node_id: int) -> Place | None:
-    """Where the log says that a voter is."""
+    """Return a voter's address in the log."""
     voters = voter.server.describe().raft.configuration.voters
     return next((host_port(each.endpoint) for each in voters if replica(each.server_id).id == node_id), None)
 
@@ -88,12 +88,12 @@ def advertising(settings: VoterSettings, place: Place) -> VoterSettings:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - a question about several servers has no one event
+    while not condition():  # noqa: ASYNC110 - a condition on several servers has no single event
         await trio.sleep(0.02)
 
 
 async def committed(quorum: Quorum) -> int:
-    """Have a record committed by whichever voter leads; returns its index."""
+    """Commit a record through the present leader; return its index."""
     while True:
         leader = await quorum.leader()
         with trio.move_on_after(5):
@@ -104,9 +104,7 @@ async def committed(quorum: Quorum) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_address_of_a_follower_is_not_recorded(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_address_of_follower_is_not_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server with the wrong setting reports it; a corrected one is recorded."""
 
     async def run() -> None:
@@ -126,9 +124,7 @@ def test_wrong_address_of_a_follower_is_not_recorded(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrong_address_of_the_leader_is_not_recorded(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_address_of_leader_is_not_recorded(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         settings, refused = formatted(tmp_path, 1, dynamic=True, initial=1), list[AddressRefused]()
         other = formatted(tmp_path / "other", 1, dynamic=True, initial=1)
@@ -141,12 +137,12 @@ def test_wrong_address_of_the_leader_is_not_recorded(
     trio.run(run)
 
 
-@pytest.mark.parametrize("is_corrected", [False, True], ids=["as-it-is", "corrected"])
+@pytest.mark.parametrize("is_corrected", [False, True], ids=["uncorrected", "corrected"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_of_three_elect_although_the_record_is_wrong(
+def test_majority_elects_despite_wrong_record(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_corrected: bool
 ) -> None:
-    """The record of an older version, or of a Kafka controller, names a wrong place; then the leader is lost."""
+    """The record of an older version, or of a Kafka controller, names a wrong place; then the leader is stopped."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 3, dynamic=True)

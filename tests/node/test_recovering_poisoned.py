@@ -32,7 +32,7 @@ from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
 from gossip.node.state_files import keep_keys, known_keyring
 from tests.authored import signed
-from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted, node_directory
+from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted_directory, node_directory
 
 YEAR_2106_MS = (2**32 - 2) * 1000
 LAST = Publication("master", 1, YEAR_2106_MS // 1000, "content")
@@ -224,7 +224,7 @@ def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
     ("cut", "problem"), [("99", "the log ends at entry 5"), ("2", "the snapshot replaces all entries up to entry 3")]
 )
 def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, problem: str) -> None:
-    directory = trio.run(compacted, tmp_path / "node", 3)
+    directory = trio.run(compacted_directory, tmp_path / "node", 3)
     code, output = called(directory, "--cut-after", cut, "--yes")
     assert code == 1
     assert problem in output

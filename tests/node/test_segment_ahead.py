@@ -1,4 +1,4 @@
-"""The log's next segment is prepared ahead: the group that crosses a boundary writes its entries, and no zeros."""
+"""Preparation of the log's next segment: a group that crosses a boundary writes its entries without zeros."""
 
 import errno
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ ENTRY_BYTES = 3_000
 
 
 def written_bytes(operations: tuple[DiskOperation, ...]) -> int:
-    """What a job writes, zeros and all."""
+    """Return the number of bytes that a job writes, including zeros."""
     return sum(
         operation.size_bytes if isinstance(operation, CreateFile) else len(operation.data)
         for operation in operations
@@ -51,7 +51,7 @@ class Log:
         self.number = 0
 
     def append(self, count: int) -> None:
-        """Entries that are to be made durable, one Persist each."""
+        """Queue entries for the disk, one Persist each."""
         for _ in range(count):
             self.number += 1
             entry = Entry.command(1, bytes([1]) * ENTRY_BYTES)
@@ -60,7 +60,7 @@ class Log:
             )
 
     def work(self, jobs: int = 1_000_000) -> None:
-        """Let the disk do its next jobs."""
+        """Run the next jobs of the disk."""
         for _ in range(jobs):
             job = self.executor.next_job()
             match job:
@@ -81,7 +81,7 @@ class Log:
                     raise AssertionError(job)
 
     def excess_bytes(self) -> int:
-        """The most that a group wrote beyond its entries."""
+        """Return the largest number of bytes that a group wrote beyond its entries."""
         entries = 0
         most = 0
         for group in self.groups:
@@ -90,7 +90,7 @@ class Log:
         return most
 
 
-def test_the_group_that_crosses_a_boundary_writes_no_zeros() -> None:
+def test_group_crossing_boundary_does_not_write_zeros() -> None:
     log = Log()
     log.work()
     for _ in range(400):
@@ -101,10 +101,10 @@ def test_the_group_that_crosses_a_boundary_writes_no_zeros() -> None:
     assert max(written_bytes(step.operations) for step in log.steps) == STEP_BYTES
 
 
-def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
+def test_segment_is_ready_under_load_with_reads() -> None:
     log = Log()
     log.work()
-    # Given that a group and a read wait at every moment
+    # Given that a group and a read are always waiting
     for _ in range(1_000):
         log.append(4)
         log.executor.ask(ReadEntries(request_id=log.number, first=1, last=1, limit_bytes=10))
@@ -115,7 +115,7 @@ def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
     assert max(written_bytes(step.operations) for step in log.steps) <= STEP_BYTES
 
 
-def test_an_idle_log_prepares_no_more_than_it_will_need_soon() -> None:
+def test_idle_log_prepares_only_one_segment_gradually() -> None:
     log = Log()
     log.work()
     log.append(10)
@@ -127,7 +127,7 @@ def test_an_idle_log_prepares_no_more_than_it_will_need_soon() -> None:
     assert len(log.steps) - before <= 100 * (ENTRY_BYTES + 100) * 2 // STEP_BYTES + 1
 
 
-def test_a_spare_that_is_not_complete_is_adopted_as_it_is_and_a_group_makes_a_small_segment_at_most() -> None:
+def test_incomplete_spare_is_adopted() -> None:
     early = Log()
     early.work(jobs=6)
     early.append(1)
@@ -140,7 +140,7 @@ def test_a_spare_that_is_not_complete_is_adopted_as_it_is_and_a_group_makes_a_sm
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_after_a_crash_a_half_prepared_segment_is_removed_and_the_log_is_whole(seed: int) -> None:
+def test_half_prepared_segment_is_removed_after_crash(seed: int) -> None:
     random, log = Random(seed), Log()
     durable = 0
     for _ in range(random.randint(1, 60)):
@@ -158,7 +158,7 @@ def test_after_a_crash_a_half_prepared_segment_is_removed_and_the_log_is_whole(s
     assert SPARE not in disk.files()
 
 
-def test_a_preparation_that_finds_no_space_gives_back_what_it_took_and_is_tried_again_later() -> None:
+def test_preparation_without_space_frees_it_and_retries_later() -> None:
     log = Log()
     log.work()
     log.append(10)
@@ -183,7 +183,7 @@ def test_a_preparation_that_finds_no_space_gives_back_what_it_took_and_is_tried_
     assert len(log.steps) > steps
 
 
-async def test_a_server_acknowledges_what_crosses_a_boundary_without_having_written_zeros(
+async def test_server_acknowledges_at_boundary_without_zeros(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -209,11 +209,11 @@ async def test_a_server_acknowledges_what_crosses_a_boundary_without_having_writ
 
 
 def _is_of_spare(operation: DiskOperation) -> bool:
-    """Whether a step of the preparation would do this."""
+    """Return True if the operation belongs to a preparation step."""
     return isinstance(operation, CreateFile | WriteBytes | SyncFile) and operation.file == SPARE
 
 
-def test_on_a_real_disk_the_spare_is_adopted_by_its_name_and_is_no_leftover(tmp_path: Path) -> None:
+def test_spare_is_adopted_by_name_on_real_disk(tmp_path: Path) -> None:
     disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
     executor = Executor(recovery.storage)
     for number in range(1, 60):
@@ -244,7 +244,7 @@ def test_on_a_real_disk_the_spare_is_adopted_by_its_name_and_is_no_leftover(tmp_
     assert not (tmp_path / "raft" / SPARE).exists()
 
 
-def test_a_step_that_fails_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparation_on_full_disk_raises_out_of_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
 
     def full(*_: object) -> int:

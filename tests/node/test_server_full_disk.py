@@ -1,4 +1,4 @@
-"""While a write of the log waits for space the server votes, says no, and reads: none of that needs space."""
+"""A server whose log write waits for space still grants votes, rejects requests and reads entries."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ LARGE = Entry.command(1, bytes(100_000))
 
 
 def append(after: int, *entries: Entry, commit: int = 0, correlation: int = 1) -> AppendEntries:
-    """What server 2, the leader of term 1, sends."""
+    """Return an append of server 2, the leader of term 1."""
     return AppendEntries(
         term=1,
         leader=TWO,
@@ -32,7 +32,7 @@ def append(after: int, *entries: Entry, commit: int = 0, correlation: int = 1) -
 
 
 async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
-    """A follower with two durable entries, the first of them committed, that waits for space for two more."""
+    """Start a follower with two durable entries, the first of them committed, that waits for space for two more."""
     node = build(ONE, MemoryNetwork(), disk, count=3)
     await nursery.start(node.server.run)
     stored = await request(node, TWO, append(0, LARGE, LARGE, commit=1))
@@ -45,18 +45,18 @@ async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
 
 
 def reopened(disk: MemoryDisk) -> Recovery:
-    """What the server finds on its disk after a crash."""
+    """Return the state that the server recovers from its disk after a crash."""
     return recover(disk.crash(Random(1)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
 
 
-async def test_a_vote_is_given_and_durable_while_a_write_of_the_log_waits_for_space(
+async def test_blocked_write_does_not_delay_durable_vote(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:
         node = await blocked_follower(nursery, disk)
-        await trio.sleep(1.1)  # the leader is silent for the minimum election timeout
+        await trio.sleep(1.1)  # the minimum election timeout without a message of the leader
         with trio.fail_after(0.5):
             reply = await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
         assert reply == VoteReply(term=2, granted=True, correlation=7)
@@ -67,7 +67,7 @@ async def test_a_vote_is_given_and_durable_while_a_write_of_the_log_waits_for_sp
     assert found.log.last.index == 2
 
 
-async def test_a_deposed_leader_is_told_the_later_term_while_a_write_of_the_log_waits_for_space(
+async def test_blocked_write_does_not_delay_rejection_of_old_leader(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -83,7 +83,7 @@ async def test_a_deposed_leader_is_told_the_later_term_while_a_write_of_the_log_
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_durable_is_read_while_a_write_of_the_log_waits_for_space(
+async def test_blocked_write_does_not_delay_reads_of_durable_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -95,7 +95,7 @@ async def test_what_is_durable_is_read_while_a_write_of_the_log_waits_for_space(
         nursery.cancel_scope.cancel()
 
 
-async def test_when_there_is_space_the_write_goes_on_and_takes_no_vote_back(
+async def test_resumed_write_keeps_granted_vote(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -116,27 +116,27 @@ async def test_when_there_is_space_the_write_goes_on_and_takes_no_vote_back(
 
 
 def entries(number: int, first: int, term: int = 1) -> Persist:
-    """A Persist of one entry."""
+    """Return a Persist of one entry."""
     return Persist(
         number=number, hard_state=None, truncate_from=None, first=first, entries=(Entry.command(term, b"x" * 4_000),)
     )
 
 
-def test_beside_a_blocked_group_only_what_tells_nothing_of_the_log_leaves() -> None:
+def test_blocked_write_releases_vote_reply_but_not_append_reply() -> None:
     executor, disk = machine()
     accept(executor, [entries(1, 1)])
     job = write(executor)
     vote = Send(THREE, VoteReply(term=5, granted=True, correlation=1), after=3)
     stored = Send(TWO, AppendReply(term=5, success=True, next_index=3, correlation=2), after=3)
     assert accept(executor, [entries(2, 2), Persist(number=3, hard_state=HardState(5, THREE)), vote, stored]) == []
-    # When the first group finds no space, the vote goes ahead of it
+    # When the disk is full for the first group, the vote is written before it
     assert executor.blocked(job, 0) == []
-    beside = executor.next_job()
-    assert isinstance(beside, HardStateJob)
-    disk.run(beside.operations)
-    assert executor.hard_state_written(beside) == [vote]
+    state_job = executor.next_job()
+    assert isinstance(state_job, HardStateJob)
+    disk.run(state_job.operations)
+    assert executor.hard_state_written(state_job) == [vote]
     assert executor.next_job() is None
-    # And what speaks of entries waits for them
+    # And the reply about entries waits for them
     disk.run(job.operations)
     assert executor.written(job) == []
     rest = write(executor)
@@ -144,7 +144,7 @@ def test_beside_a_blocked_group_only_what_tells_nothing_of_the_log_leaves() -> N
     assert executor.written(rest) == [stored]
 
 
-def test_no_later_group_brings_an_older_vote_back() -> None:
+def test_later_group_does_not_restore_older_vote() -> None:
     executor, disk = machine(group_bytes=5_000)
     accept(executor, [entries(1, 1)])
     job = write(executor)
@@ -158,10 +158,10 @@ def test_no_later_group_brings_an_older_vote_back() -> None:
         ],
     )
     executor.blocked(job, 0)
-    beside = executor.next_job()
-    assert isinstance(beside, HardStateJob)
-    disk.run(beside.operations)
-    executor.hard_state_written(beside)
+    state_job = executor.next_job()
+    assert isinstance(state_job, HardStateJob)
+    disk.run(state_job.operations)
+    executor.hard_state_written(state_job)
     disk.run(job.operations)
     executor.written(job)
     groups = 0
@@ -174,7 +174,7 @@ def test_no_later_group_brings_an_older_vote_back() -> None:
     assert groups >= 2
 
 
-def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself() -> None:
+def test_vote_waits_while_blocked_group_writes_hard_state() -> None:
     executor, _ = machine()
     accept(
         executor,
@@ -193,12 +193,12 @@ def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself
     accept(executor, [Persist(number=2, hard_state=HardState(5, THREE)), vote])
     assert executor.blocked(job, 0) == []
     assert executor.next_job() is None
-    # Behind its part of the group there is nothing that could overwrite the vote.
+    # After its part of the group, no write could overwrite the vote.
     executor.blocked(job, len(job.operations) - 1)
     assert isinstance(executor.next_job(), HardStateJob)
 
 
-def test_a_read_beside_a_blocked_group_sees_no_entry_that_is_about_to_be_removed() -> None:
+def test_read_during_blocked_group_excludes_truncated_entries() -> None:
     executor, disk = machine()
     accept(executor, [entries(1, 1), entries(2, 2)])
     first = write(executor)

@@ -1,4 +1,4 @@
-"""A core that must not go on ends its server, with the reason for the operator."""
+"""A core that halts ends its server, and the error has the reason for the operator."""
 
 from random import Random
 
@@ -24,14 +24,14 @@ REASON = "server 2, the leader, belongs to another cluster: correct the addresse
 
 
 class HaltingRaft(Raft):
-    """Finds with its first event that it must not go on."""
+    """A core that halts at its first event."""
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """As ever, and then the end."""
+        """Append a halt to the effects."""
         return [*super().step(event, now), Halt(REASON)]
 
 
-async def test_a_core_that_must_not_go_on_ends_its_server_with_the_reason(
+async def test_halted_core_ends_server_with_reason(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock

@@ -1,4 +1,4 @@
-"""Changes of the configuration through real servers: a caller that asks the leader awaits the outcome."""
+"""Changes of the configuration through real servers: a caller of the leader awaits the outcome."""
 
 import pytest
 import trio
@@ -19,10 +19,10 @@ def servers(*numbers: int) -> tuple[Server, ...]:
     return tuple(map(server, numbers))
 
 
-async def start(nursery: trio.Nursery, founders: int, strangers: int) -> dict[ServerId, Node]:
-    """Founders that know each other, and servers with empty logs that know no other."""
+async def start(nursery: trio.Nursery, founders: int, empty_servers: int) -> dict[ServerId, Node]:
+    """Start founders that have each other's addresses, and empty servers without any."""
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
-    for number in range(1, founders + strangers + 1):
+    for number in range(1, founders + empty_servers + 1):
         server_id = number
         known = Configuration(servers(*range(1, founders + 1)) if number <= founders else ())
         nodes[server_id] = build(server_id, network, MemoryDisk(), configuration=known)
@@ -38,11 +38,11 @@ async def leader_of(nodes: dict[ServerId, Node]) -> Node:
     return leaders()[0]
 
 
-async def test_a_group_moves_to_other_servers_and_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """Clients are served before, during and after; the first leader is among those who leave."""
+async def test_group_is_replaced_without_losing_entries(autojump_clock: trio.testing.MockClock) -> None:
+    """Clients are served before, during and after the change; the first leader is among the removed servers."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=3, strangers=3)
+        nodes = await start(nursery, founders=3, empty_servers=3)
         leader = await leader_of(nodes)
         await leader.server.propose((b"before",))
         answer = await leader.server.change_configuration(servers(4, 5, 6))
@@ -52,8 +52,8 @@ async def test_a_group_moves_to_other_servers_and_loses_nothing(autojump_clock: 
         await successor.server.propose((b"after",))
         await until(lambda: all(data(node) == [b"before", b"after"] for node in newcomers.values()))
         assert leader.server.role.role is Role.FOLLOWER
-        told = [notice for notice in leader.notices if isinstance(notice, ConfigurationChanged)]
-        assert [(notice.configuration.is_joint, len(notice.newcomers)) for notice in told] == [
+        changes = [notice for notice in leader.notices if isinstance(notice, ConfigurationChanged)]
+        assert [(notice.configuration.is_joint, len(notice.newcomers)) for notice in changes] == [
             (False, 3),
             (True, 0),
             (False, 0),
@@ -61,11 +61,10 @@ async def test_a_group_moves_to_other_servers_and_loses_nothing(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_learner_follows_without_a_vote(autojump_clock: trio.testing.MockClock) -> None:
-    """It applies what is committed, and the group does not wait for it."""
+async def test_learner_applies_entries_without_vote(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=1, strangers=1)
+        nodes = await start(nursery, founders=1, empty_servers=1)
         leader = await leader_of(nodes)
         answer = await leader.server.change_configuration(servers(1), learners=servers(2))
         assert answer.outcome is ChangeOutcome.COMMITTED
@@ -74,11 +73,11 @@ async def test_a_learner_follows_without_a_vote(autojump_clock: trio.testing.Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_change_that_cannot_be_is_refused_with_its_reason(autojump_clock: trio.testing.MockClock) -> None:
-    """By a follower, which names the leader, and by the leader."""
+async def test_invalid_change_is_refused_with_reason(autojump_clock: trio.testing.MockClock) -> None:
+    """A follower's refusal names the leader."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=3, strangers=0)
+        nodes = await start(nursery, founders=3, empty_servers=0)
         leader = await leader_of(nodes)
         follower = next(node for node in nodes.values() if node is not leader)
         await until(lambda: follower.server.role.leader is not None)
@@ -89,13 +88,13 @@ async def test_a_change_that_cannot_be_is_refused_with_its_reason(autojump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_cannot_be_reached_is_given_up_and_the_group_stays(
+async def test_change_with_unreachable_server_is_cancelled(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The caller waits no longer than a newcomer may stand still."""
+    """The caller waits no longer than the limit for a new server without progress."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        nodes = await start(nursery, founders=1, strangers=0)
+        nodes = await start(nursery, founders=1, empty_servers=0)
         leader = await leader_of(nodes)
         began = trio.current_time()
         answer = await leader.server.change_configuration(servers(1, 9))
@@ -106,10 +105,10 @@ async def test_a_server_that_cannot_be_reached_is_given_up_and_the_group_stays(
 
 
 @pytest.mark.parametrize(("changes_max", "refusal"), [(1, ChangeRefusal.BUSY), (2, ChangeRefusal.CHANGE_UNDER_WAY)])
-async def test_too_many_requests_and_requests_to_a_stopped_server_are_refused(
+async def test_surplus_changes_are_refused_and_stopped_one_is_unknown(
     changes_max: int, refusal: ChangeRefusal, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A caller that waits when the server stops is told that the fate is unknown."""
+    """A change that waits when the server stops has the outcome UNKNOWN."""
     del autojump_clock
     options = ServerOptions(max_changes=changes_max)
     answers: list[tuple[ChangeOutcome, ChangeRefusal | None]] = []
@@ -118,12 +117,12 @@ async def test_too_many_requests_and_requests_to_a_stopped_server_are_refused(
         await nursery.start(leader.server.run)
         await leader_of({1: leader})
 
-        async def ask(number: int) -> None:
+        async def change(number: int) -> None:
             answer = await leader.server.change_configuration(servers(1, number))
             answers.append((answer.outcome, answer.refusal))
 
         for number in range(2, 19):
-            clients.start_soon(ask, number)
+            clients.start_soon(change, number)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert sorted(answers, key=str) == [(ChangeOutcome.REFUSED, refusal)] * 16 + [(ChangeOutcome.UNKNOWN, None)]

@@ -1,4 +1,4 @@
-"""The owner task over real files: what was acknowledged is there after the next start, and the lock is given back."""
+"""The owner task with real files: acknowledged entries survive a restart, and the lock is released."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,8 +28,8 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 
 
 @asynccontextmanager
-async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterator[ConsensusServer]:
-    """One life of the only voter, from its election on."""
+async def one_run(path: Path, generation: int, applied: list[Entry]) -> AsyncIterator[ConsensusServer]:
+    """Run the only voter in one generation; yield it after its election."""
     leads = trio.Event()
 
     def observe(notice: Notice) -> None:
@@ -55,11 +55,11 @@ async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterat
             yield server
 
 
-async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path) -> None:
+async def test_acknowledged_entries_survive_restarts(tmp_path: Path) -> None:
     acknowledged: dict[int, bytes] = {}
     for generation in (1, 2, 3):
         applied: list[Entry] = []
-        async with life(tmp_path / "raft", generation, applied) as server:
+        async with one_run(tmp_path / "raft", generation, applied) as server:
 
             async def client(number: int, generation: int, server: ConsensusServer) -> None:
                 command = b"%d/%d " % (generation, number) * 700

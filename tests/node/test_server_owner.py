@@ -1,4 +1,4 @@
-"""The owner task with a real Raft: one voter alone, and three over links in memory; MockClock throughout."""
+"""The owner task with a real Raft: a single voter, and three voters over links in memory, with a MockClock."""
 
 from collections.abc import Awaitable
 from random import Random
@@ -19,7 +19,7 @@ from consensus.storage.planner import Owner, recover
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, Node, build, data, leader_alone, request, until
 
 
-async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
+async def test_single_voter_proposal_is_committed_and_durable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -36,7 +36,7 @@ async def test_a_proposal_to_the_only_voter_is_committed_applied_and_durable(
     assert [entry.data for entry in again.log.tail][-2:] == [b"first", b"second"]
 
 
-async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_own_position(
+async def test_concurrent_proposals_share_batch_with_own_positions(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -61,11 +61,11 @@ async def test_proposals_that_arrive_together_share_a_batch_and_each_gets_its_ow
         nursery.cancel_scope.cancel()
 
 
-async def test_a_caller_that_asks_for_it_hears_that_its_commands_stand_in_the_log_before_they_are_committed(
+async def test_accepted_callback_runs_before_commit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
-    heard: list[str] = []
+    calls: list[str] = []
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
         first = node.server.commit_index + 1
@@ -73,22 +73,22 @@ async def test_a_caller_that_asks_for_it_hears_that_its_commands_stand_in_the_lo
 
             def answered(found: ProposalResolved, name: str = name) -> None:
                 assert found.position is not None
-                heard.append(f"{name} {found.outcome.value} {found.position.index - first}")
+                calls.append(f"{name} {found.outcome.value} {found.position.index - first}")
 
             def accepted(position: LogId, name: str = name) -> None:
-                heard.append(f"{name} accepted {position.index - first}")
+                calls.append(f"{name} accepted {position.index - first}")
 
             node.server.submit((b"x",) * size, answered, accepted)
-        silent: list[ProposalResolved] = []
-        node.server.submit((b"y",), silent.append)
-        await until(lambda: bool(silent))
+        resolved: list[ProposalResolved] = []
+        node.server.submit((b"y",), resolved.append)
+        await until(lambda: bool(resolved))
         nursery.cancel_scope.cancel()
-    assert sorted(heard) == ["one accepted 0", "one committed 0", "two accepted 2", "two committed 2"]
-    assert heard.index("one accepted 0") < heard.index("one committed 0")
-    assert heard.index("two accepted 2") < heard.index("two committed 2")
+    assert sorted(calls) == ["one accepted 0", "one committed 0", "two accepted 2", "two committed 2"]
+    assert calls.index("one accepted 0") < calls.index("one committed 0")
+    assert calls.index("two accepted 2") < calls.index("two committed 2")
 
 
-async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_clock: trio.testing.MockClock) -> None:
+async def test_three_servers_elect_leader_and_apply_same_log(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     nodes, network = dict[ServerId, Node](), MemoryNetwork()
     async with trio.open_nursery() as nursery:
@@ -109,7 +109,7 @@ async def test_three_servers_elect_a_leader_and_apply_the_same_log(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_of_two_peers_get_each_its_own_reply(autojump_clock: trio.testing.MockClock) -> None:
+async def test_concurrent_vote_requests_get_separate_replies(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
@@ -129,7 +129,7 @@ async def test_requests_of_two_peers_get_each_its_own_reply(autojump_clock: trio
         nursery.cancel_scope.cancel()
 
 
-async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.testing.MockClock) -> None:
+async def test_vote_reply_follows_durable_vote(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
@@ -142,7 +142,7 @@ async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.t
         nursery.cancel_scope.cancel()
 
 
-async def test_a_slow_state_machine_delays_no_server_and_fills_no_memory(
+async def test_slow_state_machine_delays_only_apply(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -162,7 +162,7 @@ async def test_a_slow_state_machine_delays_no_server_and_fills_no_memory(
         nursery.cancel_scope.cancel()
 
 
-async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_committed_entries_are_read_in_ranges(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -172,18 +172,18 @@ async def test_committed_entries_are_read_in_ranges_and_waited_for(autojump_cloc
         assert len(await node.server.read(10, 5, 10**9)) == 5
         assert len(await node.server.read(10, 5, 1)) == 1
         assert await node.server.read(commit + 1, 5, 10**9) == ()
-        with trio.move_on_after(5) as patience:
+        with trio.move_on_after(5) as scope:
             await node.server.wait_commit(commit + 1)
-        assert patience.cancelled_caught
+        assert scope.cancelled_caught
         await node.server.propose((b"more",))
         assert await node.server.wait_commit(commit + 1) == commit + 1
         nursery.cancel_scope.cancel()
 
 
-async def test_a_caller_that_waits_for_an_entry_is_told_when_the_server_stops(
+async def test_waiting_callers_get_error_when_server_stops(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Also who asks only then; what was reached before the stop is still answered."""
+    """This includes calls after the stop. Waits for an index reached before it still return."""
     del autojump_clock
     calls: list[str] = []
 
@@ -210,7 +210,7 @@ async def test_a_caller_that_waits_for_an_entry_is_told_when_the_server_stops(
     assert sorted(calls) == ["applied", "commit", "late applied", "late commit"]
 
 
-async def test_a_confirmed_read_is_told_when_the_state_machine_fails(
+async def test_confirmed_read_fails_with_state_machine(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del autojump_clock
@@ -243,7 +243,7 @@ async def test_a_confirmed_read_is_told_when_the_state_machine_fails(
     assert calls == ["read"]
 
 
-async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_campaign_until_there_is_space(
+async def test_leader_with_full_disk_resigns_until_it_has_space(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -273,7 +273,7 @@ async def test_a_leader_whose_disk_is_full_says_so_and_resigns_and_does_not_camp
         nursery.cancel_scope.cancel()
 
 
-async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and_the_old_one_catches_up_afterwards(
+async def test_full_disk_of_leader_causes_election_then_catch_up(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -299,7 +299,7 @@ async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and
         nursery.cancel_scope.cancel()
 
 
-async def test_a_follower_whose_disk_is_full_sends_clients_on_instead_of_calling_itself_busy(
+async def test_follower_with_full_disk_redirects_clients(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -311,7 +311,7 @@ async def test_a_follower_whose_disk_is_full_sends_clients_on_instead_of_calling
         nursery.cancel_scope.cancel()
 
 
-async def test_a_failed_sync_ends_the_server_and_acknowledges_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_sync_ends_server_without_acknowledgment(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     answers: list[ProposalResolved] = []
 
@@ -327,7 +327,7 @@ async def test_a_failed_sync_ends_the_server_and_acknowledges_nothing(autojump_c
     assert [answer.outcome for answer in answers] in ([], [Outcome.UNKNOWN])
 
 
-async def test_too_many_proposals_are_refused_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_surplus_proposals_are_refused_immediately(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     outcomes: list[Outcome] = []
     async with trio.open_nursery() as nursery:
@@ -345,7 +345,7 @@ async def test_too_many_proposals_are_refused_at_once(autojump_clock: trio.testi
         nursery.cancel_scope.cancel()
 
 
-async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_proposal_releases_its_resources(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -360,7 +360,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(autojump_clock: tri
         nursery.cancel_scope.cancel()
 
 
-async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow(
+async def test_sequential_proposals_share_batches_on_slow_disk(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -377,7 +377,7 @@ async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow
         nursery.cancel_scope.cancel()
 
 
-async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognized(autojump_clock: trio.testing.MockClock) -> None:
+async def test_damage_in_last_entry_after_clean_stop_is_detected(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Which task takes the owner's turn: the one that brings an event, at once, and never two at a time."""
+"""Turns of the owner: the task that brings an event takes the turn immediately, and turns never overlap."""
 
 from random import Random
 
@@ -27,11 +27,11 @@ OUT_OF_DATE = RequestVote(term=0, candidate=TWO, last=LogId(0, 0), correlation=7
 
 
 class WatchedCore(Raft):
-    """A core that counts steps within steps, and fails where a test wants it to."""
+    """A core that counts nested steps, and fails at a configurable point."""
 
-    breaks_at: type[object] | None = None
-    breaks_at_deadline: bool = False
-    breaks_at_snapshots: bool = False
+    fails_at: type[object] | None = None
+    fails_at_deadline: bool = False
+    fails_at_snapshots: bool = False
     depth: int = 0
     deepest: int = 0
 
@@ -40,11 +40,11 @@ class WatchedCore(Raft):
         self.depth += 1
         self.deepest = max(self.deepest, self.depth)
         try:
-            if self.breaks_at is not None and isinstance(event, Received) and isinstance(event.message, self.breaks_at):
+            if self.fails_at is not None and isinstance(event, Received) and isinstance(event.message, self.fails_at):
                 raise RuntimeError("the core contradicts itself")
-            if self.breaks_at_deadline and isinstance(event, DeadlineReached):
+            if self.fails_at_deadline and isinstance(event, DeadlineReached):
                 raise RuntimeError("the core contradicts itself")
-            if self.breaks_at_snapshots and isinstance(event, SnapshotWanted):
+            if self.fails_at_snapshots and isinstance(event, SnapshotWanted):
                 raise RuntimeError("the core contradicts itself")
             return super().step(event, now)
         finally:
@@ -60,7 +60,7 @@ def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, 
     return ConsensusServer(core, recovery.storage, disk, parts), core
 
 
-async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_request_is_answered_within_the_call(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
@@ -68,7 +68,7 @@ async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_cl
         await until(lambda: server.role.role is Role.LEADER)
         answers: list[Reply | None] = []
         server.ask(TWO, OUT_OF_DATE, answers.append)
-        assert [type(answer) for answer in answers] == [VoteReply], "no task had to wake up for it"
+        assert [type(answer) for answer in answers] == [VoteReply], "without waking another task"
         assert answers[0] is not None
         assert answers[0].correlation == OUT_OF_DATE.correlation
         nursery.cancel_scope.cancel()
@@ -78,7 +78,7 @@ def fail(*_: object) -> None:
     raise RuntimeError("a callback fails")
 
 
-async def test_server_whose_callbacks_raise_continues(
+async def test_server_continues_after_failing_callbacks(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     del autojump_clock
@@ -91,11 +91,11 @@ async def test_server_whose_callbacks_raise_continues(
         server.ask(TWO, OUT_OF_DATE, fail)
         assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
         nursery.cancel_scope.cancel()
-    # The observer of two changes of the role, and the three callbacks.
+    # The observer of two role changes, and the three callbacks.
     assert caplog.text.count("RuntimeError: a callback fails") >= 4
 
 
-async def test_a_record_that_the_log_cannot_have_is_refused_where_it_is_submitted_and_the_server_goes_on(
+async def test_invalid_record_is_refused_at_submit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -113,7 +113,7 @@ async def test_a_record_that_the_log_cannot_have_is_refused_where_it_is_submitte
         nursery.cancel_scope.cancel()
 
 
-async def test_before_the_server_runs_a_request_waits_for_its_first_turn(
+async def test_request_before_start_waits_for_first_turn(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -127,21 +127,22 @@ async def test_before_the_server_runs_a_request_waits_for_its_first_turn(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_clock: trio.testing.MockClock) -> None:
+async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     server, core = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         await until(lambda: server.role.role is Role.LEADER)
-        # given a caller that asks again from within its answer, and a client that submits again from within its own
+        # given a caller that sends again from within its reply callback, and a client that submits again from within
+        # its own
         answers: list[Reply | None] = []
         ends: list[ProposalResolved] = []
 
-        def ask_again(answer: Reply | None) -> None:
+        def repeat_request(answer: Reply | None) -> None:
             answers.append(answer)
             count = len(answers)
             if count < 5:
-                server.ask(TWO, OUT_OF_DATE, ask_again)
+                server.ask(TWO, OUT_OF_DATE, repeat_request)
             assert len(answers) == count, "a turn within a turn"
 
         def submit_again(end: ProposalResolved) -> None:
@@ -149,64 +150,64 @@ async def test_what_an_answer_brings_up_waits_until_the_turn_is_over(autojump_cl
             if len(ends) < 5:
                 server.submit((b"next",), submit_again)
 
-        # when both begin
-        server.ask(TWO, OUT_OF_DATE, ask_again)
+        # when both start
+        server.ask(TWO, OUT_OF_DATE, repeat_request)
         server.submit((b"first",), submit_again)
-        # then all of it happens, one step after the other
+        # then all calls run, one turn after the other
         await until(lambda: len(answers) == len(ends) == 5)
         assert {end.outcome for end in ends} == {Outcome.COMMITTED}
         assert core.deepest == 1
         nursery.cancel_scope.cancel()
 
 
-async def test_a_question_asked_from_within_an_answer_does_not_change_the_number_of_the_first(
+async def test_read_from_reply_callback_keeps_number_of_first_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     server, _ = make_server()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        # given a server that does not lead yet, and so answers at once
+        # given a server that does not lead yet, and therefore replies immediately
         answers: list[ReadReady | ReadRefused | None] = []
         seconds: list[int] = []
 
-        def ask_again(answer: ReadReady | ReadRefused | None) -> None:
+        def repeat_request(answer: ReadReady | ReadRefused | None) -> None:
             answers.append(answer)
             seconds.append(server.ask_read(answers.append))
 
-        # when a read is asked for, and in its answer another
-        first = server.ask_read(ask_again)
+        # when a read is requested, and another one in its callback
+        first = server.ask_read(repeat_request)
         assert [type(answer) for answer in answers] == [ReadRefused]
-        # then to forget the first is not to forget the second
+        # then cancelling the first does not cancel the second
         server.forget(first)
         await until(lambda: len(answers) == 2)
         assert seconds != [first]
         nursery.cancel_scope.cancel()
 
 
-async def test_a_core_that_fails_ends_the_server_and_not_the_task_that_brought_the_event(
+async def test_failing_core_ends_server_not_calling_task(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     server, core = make_server()
     answers: list[Reply | None] = []
 
-    async def bring_it() -> None:
+    async def send_request() -> None:
         await until(lambda: server.role.role is Role.LEADER)
-        core.breaks_at = RequestVote
+        core.fails_at = RequestVote
         server.ask(TWO, OUT_OF_DATE, answers.append)
 
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            nursery.start_soon(bring_it)
-    assert answers == [None], "who asked is told that there will be no answer"
+            nursery.start_soon(send_request)
+    assert answers == [None], "the caller gets None"
 
 
-async def test_a_core_that_fails_at_its_deadline_ends_the_server_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_core_failing_at_deadline_ends_server(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     server, core = make_server()
-    core.breaks_at_deadline = True
+    core.fails_at_deadline = True
     with (
         pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
         trio.fail_after(60),
@@ -214,35 +215,35 @@ async def test_a_core_that_fails_at_its_deadline_ends_the_server_too(autojump_cl
         await server.run()
 
 
-async def test_a_core_that_fails_over_a_snapshot_ends_the_server_and_not_the_caller(
+async def test_core_failing_in_snapshot_ends_server_not_caller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     server, core = make_server()
-    core.breaks_at_snapshots = True
-    told: list[ServerStoppedError] = []
+    core.fails_at_snapshots = True
+    errors: list[ServerStoppedError] = []
 
-    async def take_one() -> None:
+    async def take_snapshot() -> None:
         await until(lambda: server.role.role is Role.LEADER)
         await server.propose((b"entry",))
         try:
             await server.take_snapshot()
         except ServerStoppedError as error:
-            told.append(error)
+            errors.append(error)
 
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            nursery.start_soon(take_one)
-    assert len(told) == 1
+            nursery.start_soon(take_snapshot)
+    assert len(errors) == 1
 
 
-async def test_a_core_that_fails_over_a_snapshot_by_age_is_told_of_once(
+async def test_core_failing_in_snapshot_by_age_raises_one_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     server, core = make_server(ServerOptions(snapshot_age_ms=2_000))
-    core.breaks_at_snapshots = True
+    core.fails_at_snapshots = True
     with (
         pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="contradicts itself"), flatten_subgroups=True),
         trio.fail_after(60),
@@ -250,7 +251,7 @@ async def test_a_core_that_fails_over_a_snapshot_by_age_is_told_of_once(
         await server.run()
 
 
-async def test_a_lone_client_does_not_wait_for_a_turn_and_a_crowd_shares_one(
+async def test_single_client_takes_turn_and_crowd_shares_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -259,12 +260,12 @@ async def test_a_lone_client_does_not_wait_for_a_turn_and_a_crowd_shares_one(
         await nursery.start(server.run)
         await until(lambda: server.role.role is Role.LEADER)
         before = server.describe().raft.last.index
-        # given a client alone, when it submits, then the core has the entry at once
+        # given a single client, when it submits, then the core has the entry immediately
         ends: list[ProposalResolved] = []
         server.submit((b"alone",), ends.append)
         assert server.describe().raft.last.index == before + 1
         await until(lambda: len(ends) == 1)
-        # given that a batch of eight was the last, when the next come, the first does not go alone
+        # given that the last batch had eight entries, when new ones arrive, then the first waits for the batch
         for _ in range(8):
             server.submit((b"one of eight",), ends.append)
         await until(lambda: len(ends) == 9)

@@ -1,4 +1,4 @@
-"""What a node tells systemd: the datagrams of sd_notify, received on a socket as systemd has one."""
+"""Notifications of a node to systemd: the datagrams of sd_notify, received on a socket like systemd's."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ DATAGRAM_BYTES = 4096
 
 
 class Manager:
-    """The other side: a datagram socket."""
+    """The manager's side: a datagram socket."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -25,8 +25,8 @@ class Manager:
         self.socket.settimeout(0)
         self.environment = {"NOTIFY_SOCKET": address}
 
-    def heard(self) -> list[str]:
-        """Everything that has come."""
+    def received(self) -> list[str]:
+        """Return the received datagrams."""
         found = []
         while True:
             try:
@@ -42,63 +42,59 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
         yield made
 
 
-def test_without_the_variable_nothing_is_sent() -> None:
-    told = ServiceManager({})
-    told.ready()
-    told.stopping()
-    assert told.watchdog_period_s is None
+def test_notification_without_socket_variable_is_not_sent() -> None:
+    service = ServiceManager({})
+    service.ready()
+    service.stopping()
+    assert service.watchdog_period_s is None
 
 
-def nothing_stuck() -> tuple[str, ...]:
+def stuck_reasons() -> tuple[str, ...]:
     return ()
 
 
-def test_ready_and_stopping_are_datagrams_of_their_own(manager: Manager) -> None:
-    told = ServiceManager(manager.environment)
-    told.ready()
-    told.stopping()
-    assert manager.heard() == ["READY=1", "STOPPING=1"]
+def test_ready_and_stopping_are_separate_datagrams(manager: Manager) -> None:
+    service = ServiceManager(manager.environment)
+    service.ready()
+    service.stopping()
+    assert manager.received() == ["READY=1", "STOPPING=1"]
 
 
-async def test_the_watchdog_hears_of_the_loop_at_least_three_times_a_period(
+async def test_watchdog_is_notified_three_times_per_period(
     manager: Manager, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
-    told = ServiceManager({**manager.environment, "WATCHDOG_USEC": "6000000"})
+    service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "6000000"})
     with trio.move_on_after(11.9):
-        await told.run(nothing_stuck, str)
-    assert manager.heard() == ["WATCHDOG=1"] * (2 * PINGS_IN_A_PERIOD)
+        await service.run(stuck_reasons, str)
+    assert manager.received() == ["WATCHDOG=1"] * (2 * PINGS_IN_A_PERIOD)
 
 
-async def test_a_verdict_is_told_once_in_one_line_also_without_a_watchdog(
-    manager: Manager, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_changed_verdict_is_sent_as_one_line(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     verdicts = iter(["", "Healthy,\ncan lose 1 of 3", "Healthy, can lose 1 of 3", "No quorum", "No quorum"])
     with trio.move_on_after(4.5 * LOOK_S):
-        await ServiceManager(manager.environment).run(nothing_stuck, lambda: next(verdicts))
-    assert manager.heard() == ["STATUS=Healthy, can lose 1 of 3", "STATUS=No quorum"]
+        await ServiceManager(manager.environment).run(stuck_reasons, lambda: next(verdicts))
+    assert manager.received() == ["STATUS=Healthy, can lose 1 of 3", "STATUS=No quorum"]
 
 
-async def test_a_node_that_is_stuck_says_nothing_until_it_goes_on(
-    manager: Manager, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_stuck_node_skips_watchdog(manager: Manager, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     reasons = iter([(), ("entry 7 is committed and has not been applied",), ("the same",), ()])
-    told = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000000"})
+    service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000000"})
     with trio.move_on_after(3.5 * LOOK_S):
-        await told.run(lambda: next(reasons), str)
-    assert manager.heard() == ["WATCHDOG=1"] * 2
+        await service.run(lambda: next(reasons), str)
+    assert manager.received() == ["WATCHDOG=1"] * 2
 
 
-async def test_a_loop_that_does_not_come_round_says_nothing(manager: Manager) -> None:
-    told = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000"})
+async def test_blocked_loop_skips_watchdog(manager: Manager) -> None:
+    service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "60000"})
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(told.run, nothing_stuck, str)
+        nursery.start_soon(service.run, stuck_reasons, str)
         await trio.testing.wait_all_tasks_blocked()
-        assert manager.heard() == ["WATCHDOG=1"]
-        time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still: eight periods pass
-        assert manager.heard() == []
+        assert manager.received() == ["WATCHDOG=1"]
+        time.sleep(0.5)  # noqa: ASYNC251 - blocks the loop for eight periods
+        assert manager.received() == []
         nursery.cancel_scope.cancel()
 
 
@@ -114,37 +110,35 @@ async def test_a_loop_that_does_not_come_round_says_nothing(manager: Manager) ->
         {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"},
     ],
 )
-async def test_a_watchdog_that_is_not_for_this_process_is_not_served(manager: Manager, more: dict[str, str]) -> None:
-    told = ServiceManager({**manager.environment, **more}, pid=77)
+async def test_watchdog_of_other_process_is_not_served(manager: Manager, more: dict[str, str]) -> None:
+    service = ServiceManager({**manager.environment, **more}, pid=77)
     with trio.move_on_after(0.05):
-        await told.run(nothing_stuck, str)
-    assert told.watchdog_period_s is None
-    assert manager.heard() == []
+        await service.run(stuck_reasons, str)
+    assert service.watchdog_period_s is None
+    assert manager.received() == []
 
 
-def test_the_watchdog_of_this_very_process_is_served(manager: Manager) -> None:
-    told = ServiceManager({**manager.environment, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "77"}, pid=77)
-    assert told.watchdog_period_s == 3
+def test_watchdog_of_this_process_is_served(manager: Manager) -> None:
+    service = ServiceManager({**manager.environment, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "77"}, pid=77)
+    assert service.watchdog_period_s == 3
 
 
 @pytest.mark.parametrize("address", ["relative", "vsock:2:1234", "/" + "x" * 200])
-def test_an_address_that_is_no_unix_socket_is_passed_over(address: str) -> None:
+def test_address_of_other_kind_is_ignored(address: str) -> None:
     ServiceManager({"NOTIFY_SOCKET": address}).ready()
 
 
-def test_a_manager_that_has_gone_is_told_of_once_and_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    told = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+def test_missing_manager_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "missing")})
     with caplog.at_level(logging.WARNING):
-        told.ready()
-        told.stopping()
+        service.ready()
+        service.stopping()
     assert [record.getMessage() for record in caplog.records] == [
         "the service manager does not take READY=1: No such file or directory"
     ]
 
 
-def test_a_manager_that_does_not_read_blocks_nothing(manager: Manager) -> None:
-    told = ServiceManager(manager.environment)
+def test_unread_socket_does_not_block_node(manager: Manager) -> None:
+    service = ServiceManager(manager.environment)
     for _ in range(10_000):
-        told.ready()
+        service.ready()

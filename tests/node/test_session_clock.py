@@ -1,6 +1,6 @@
-"""Log time of a group of servers without the farm: written by the leader, at its pace, and sessions expire by it."""
+"""Log time of servers without a farm: the leader writes it at its pace, and sessions expire by it."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,24 +25,24 @@ START_MS = 1_700_000_000_000
 LEADING, FOLLOWING = RoleChanged(Role.LEADER, 1, ONE), RoleChanged(Role.FOLLOWER, 1, None)
 
 
-async def _nothing(_index: Index, _command: bytes) -> bytes:
+async def _empty_result(_index: Index, _command: bytes) -> bytes:
     await trio.lowlevel.checkpoint()
     return b""
 
 
 @dataclass
 class Serving:
-    """A server that commits and applies at once, unless it is to refuse."""
+    """A server that commits and applies 0.1 s after a proposal, or refuses it."""
 
     role: RoleChanged = LEADING
     refuses: bool = False
     machine: DedupStateMachine = field(
-        default_factory=lambda: DedupStateMachine(_nothing, SessionLimits(expiry_ms=60_000))
+        default_factory=lambda: DedupStateMachine(_empty_result, SessionLimits(expiry_ms=60_000))
     )
     written_at_s: list[float] = field(default_factory=list)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """Commit, a little later."""
+        """Commit and apply after 0.1 s, or refuse."""
         self.written_at_s.append(trio.current_time())
         if self.refuses:
             return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER)
@@ -62,7 +62,7 @@ def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:
     )
 
 
-async def test_a_leader_writes_at_once_and_then_once_a_period_and_a_follower_never(autojump_clock: MockClock) -> None:
+async def test_leader_writes_immediately_then_once_per_period(autojump_clock: MockClock) -> None:
     serving = Serving(FOLLOWING)
     clock = clock_of(serving, [0])
     async with trio.open_nursery() as nursery:
@@ -80,7 +80,7 @@ async def test_a_leader_writes_at_once_and_then_once_a_period_and_a_follower_nev
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_not_committed_is_written_again_soon(autojump_clock: MockClock) -> None:
+async def test_uncommitted_clock_entry_is_retried_after_one_second(autojump_clock: MockClock) -> None:
     serving = Serving(refuses=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(clock_of(serving, [0]).run)
@@ -89,7 +89,7 @@ async def test_what_was_not_committed_is_written_again_soon(autojump_clock: Mock
         nursery.cancel_scope.cancel()
 
 
-async def test_a_clock_that_jumps_moves_log_time_at_its_pace_only_and_is_told(autojump_clock: MockClock) -> None:
+async def test_clock_jump_does_not_change_pace_of_log_time(autojump_clock: MockClock) -> None:
     serving, ahead_ms = Serving(), [0]
     clock = clock_of(serving, ahead_ms)
     async with trio.open_nursery() as nursery:
@@ -98,18 +98,16 @@ async def test_a_clock_that_jumps_moves_log_time_at_its_pace_only_and_is_told(au
         ahead_ms[0] = 3_600_000
         await trio.sleep(100)
         behind_ms = START_MS + 101_000 - serving.machine.log_time_ms
-        assert 0 <= behind_ms <= 10_100, "log time went on by what elapsed"
+        assert 0 <= behind_ms <= 10_100, "log time advanced by the elapsed time"
         assert clock.apart_ms == pytest.approx(3_600_000, abs=10)
         ahead_ms[0] = 2_000
         await trio.sleep(20)
-        assert clock.apart_ms is None, "a small difference is steered away"
+        assert clock.apart_ms is None, "a small difference is corrected gradually"
         nursery.cancel_scope.cancel()
 
 
 @given(st.integers(0, 2**41), st.integers(0, 2**32), st.integers(0, 2**41))
-def test_log_time_never_goes_back_and_never_leaves_its_pace_by_more_than_the_limit(
-    log_time_ms: int, elapsed_ms: int, clock_ms: int
-) -> None:
+def test_log_time_is_monotonic_within_pace_limit(log_time_ms: int, elapsed_ms: int, clock_ms: int) -> None:
     found = next_log_time(log_time_ms, elapsed_ms, clock_ms)
     assert found >= log_time_ms
     if log_time_ms:
@@ -123,7 +121,7 @@ def clock_of_life(life: Life, clock_ms: Callable[[], int]) -> SessionClock:
     return SessionClock(life.machine, lambda: server.role.role is Role.LEADER, server.propose, clock_ms=clock_ms)
 
 
-async def test_sessions_of_real_servers_expire_by_the_time_that_their_leader_writes(tmp_path: Path) -> None:
+async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
     now_ms = [START_MS]
     async with group(tmp_path, SessionLimits(expiry_ms=1_000)) as servers, trio.open_nursery() as nursery:
         client = servers.client()

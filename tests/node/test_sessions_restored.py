@@ -1,8 +1,8 @@
-"""Exactly-once over snapshots: a request whose entry the log no longer holds is known again after a restart from one.
+"""Exactly-once execution across snapshots: a restarted server recognizes a request whose entry is no longer in the log.
 
-Each story runs a real server on files, has it compact its log, and puts the directory back to what it held in the midst
-of that life, as a crash would have left it. The next life begins with an empty state machine, which knows only what the
-snapshot and the log behind it bring.
+Each story runs a real server on files and compacts its log. It then restores the directory to an earlier content of the
+same run, as after a crash. The next run starts with an empty state machine, and restores it from the snapshot and the
+log after it.
 """
 
 from dataclasses import replace
@@ -21,27 +21,27 @@ from consensus.sessions.dedup_state_machine import DedupStateMachine, clock_entr
 from consensus.sessions.table import RequestId, SessionLimits
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import NODE_IDS, NOW_MS, OWN, machine_clock, rival_report
-from tests.node.test_snapshotting import fill, life
+from tests.node.test_snapshotting import fill, one_run
 
 REQUEST = RequestId("client", 0, 1)
 FILLING = b"0000"
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
-    """What a crash of this moment would leave."""
+    """Return the files that a crash at this moment would leave."""
     return {path: path.read_bytes() for path in directory.iterdir()}
 
 
-def put_back(directory: Path, found: dict[Path, bytes]) -> None:
-    """Undo what the life wrote later; in place, for a server knows a copied directory from its own."""
+def restore_files(directory: Path, found: dict[Path, bytes]) -> None:
+    """Restore the files in place. A server refuses a copied directory."""
     for path in set(directory.iterdir()) - found.keys():
         path.unlink()
     for path, data in found.items():
         path.write_bytes(data)
 
 
-class Counting:
-    """A service whose whole state is what it executed."""
+class RecordingService:
+    """A service whose whole state is the list of executed commands."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self.executed: list[bytes] = []
@@ -54,7 +54,7 @@ class Counting:
 
 
 async def committed(server: ConsensusServer, command: bytes) -> Index:
-    """The index of the command once it is applied."""
+    """Return the index of the command after it is applied."""
     answer = await server.propose((command,))
     assert answer.outcome is Outcome.COMMITTED
     assert answer.position is not None
@@ -62,23 +62,23 @@ async def committed(server: ConsensusServer, command: bytes) -> Index:
     return answer.position.index
 
 
-async def compacted(server: ConsensusServer, behind: Index) -> None:
-    """The log no longer holds the entry at `behind`."""
+async def compact(server: ConsensusServer, after: Index) -> None:
+    """Compact the log beyond the entry at index `after`."""
     await fill(server, 60)
     snapshot = await server.take_snapshot()
     assert snapshot is not None
-    assert server.describe().raft.log_start.index > behind
+    assert server.describe().raft.log_start.index > after
 
 
-async def test_a_request_repeated_after_a_restart_from_a_snapshot_gets_its_first_result(tmp_path: Path) -> None:
-    first = Counting(SessionLimits())
-    async with life(tmp_path / "raft", 1, first.machine) as server:
+async def test_repeated_request_after_restore_gets_first_result(tmp_path: Path) -> None:
+    first = RecordingService(SessionLimits())
+    async with one_run(tmp_path / "raft", 1, first.machine) as server:
         index = await committed(server, request_entry(REQUEST, b"pay"))
-        await compacted(server, index)
+        await compact(server, index)
         crashed = contents(tmp_path / "raft")
-    second = Counting(SessionLimits())
-    put_back(tmp_path / "raft", crashed)
-    async with life(tmp_path / "raft", 2, second.machine) as server:
+    second = RecordingService(SessionLimits())
+    restore_files(tmp_path / "raft", crashed)
+    async with one_run(tmp_path / "raft", 2, second.machine) as server:
         await committed(server, request_entry(REQUEST, b"pay"))
         assert server.describe().restores == 1
         assert first.executed == [b"pay"]
@@ -88,45 +88,43 @@ async def test_a_request_repeated_after_a_restart_from_a_snapshot_gets_its_first
         assert second.executed == [b"pay again"]
 
 
-async def test_a_request_of_an_expired_session_stays_refused_after_a_restart_from_a_snapshot(tmp_path: Path) -> None:
+async def test_request_of_expired_session_stays_refused(tmp_path: Path) -> None:
     limits = SessionLimits(expiry_ms=1_000)
-    first = Counting(limits)
-    async with life(tmp_path / "raft", 1, first.machine) as server:
+    first = RecordingService(limits)
+    async with one_run(tmp_path / "raft", 1, first.machine) as server:
         await committed(server, clock_entry(50_000))
         await committed(server, request_entry(REQUEST, b"pay"))
         index = await committed(server, clock_entry(60_000))
         assert len(first.machine.sessions) == 0
-        await compacted(server, index)
+        await compact(server, index)
         crashed = contents(tmp_path / "raft")
-    second = Counting(limits)
-    put_back(tmp_path / "raft", crashed)
-    async with life(tmp_path / "raft", 2, second.machine) as server:
+    second = RecordingService(limits)
+    restore_files(tmp_path / "raft", crashed)
+    async with one_run(tmp_path / "raft", 2, second.machine) as server:
         await committed(server, request_entry(REQUEST, b"pay"))
         assert second.executed == []
         assert second.machine.sessions.floor == first.machine.sessions.floor > 0
         assert second.machine.log_time_ms == 60_000
 
 
-async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_repeated_report_is_not_applied_after_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
     repeated = signed(replace(rival_report(), request=str(REQUEST)))
     later = replace(rival_report(), date_ms=NOW_MS + 10, request=str(RequestId("client", 0, 2)))
     first = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID)
-    async with life(tmp_path / "raft", 1, first) as server:
+    async with one_run(tmp_path / "raft", 1, first) as server:
         index = await committed(server, repeated)
         await committed(server, signed(later))
-        await compacted(server, index)
+        await compact(server, index)
         crashed = contents(tmp_path / "raft")
     changes: list[Change] = []
     second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID, on_change=changes.append)
-    put_back(tmp_path / "raft", crashed)
-    async with life(tmp_path / "raft", 2, second) as server:
+    restore_files(tmp_path / "raft", crashed)
+    async with one_run(tmp_path / "raft", 2, second) as server:
         await committed(server, repeated)
-        named = second.request_of(repeated)
-        assert named is not None
-        assert second.was_executed(named)
+        request_id = second.request_of(repeated)
+        assert request_id is not None
+        assert second.was_executed(request_id)
         (reported,) = second.state.servers.values()
         assert reported.report.date_ms == NOW_MS + 10, "the older report must not stand again"
         later_ms = NOW_MS + 10 * 3_600_000

@@ -15,8 +15,8 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 LEAF, MASTER = new_demo_leaf(), new_master_key().destination
 PLAIN = 'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n'
 FILES = {
-    "the least": PLAIN,
-    "the founders": f'founders = ["{"0a" * 8}", "{"0b" * 8}"]\n' + PLAIN,
+    "minimum": PLAIN,
+    "founders": f'founders = ["{"0a" * 8}", "{"0b" * 8}"]\n' + PLAIN,
     "gossip and consensus": PLAIN + 'seeds = ["lima:7668"]\nbroadcast = "off"\ntiming = "local"\ncapacity = 7\n'
     '[consensus]\nbind = "127.0.0.1:1"\nadvertise = "10.0.0.1:2"\nsegment_bytes = 65536\nvoters_max = 3\n'
     "grace_ms = 5000\n"
@@ -36,7 +36,7 @@ FILES = {
 
 
 def _keys(tables: Mapping[str, object]) -> set[str]:
-    """The settings in a configuration, with the table that each one is in."""
+    """Return the settings in a configuration, each with its table."""
     found: set[str] = set()
     for name, value in tables.items():
         for each in value if isinstance(value, list) else [value]:
@@ -45,7 +45,7 @@ def _keys(tables: Mapping[str, object]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_written_configuration_reads_as_the_same(name: str, tmp_path: Path) -> None:
+def test_written_configuration_reads_as_equal(name: str, tmp_path: Path) -> None:
     file, shown = tmp_path / "node.toml", tmp_path / "shown.toml"
     file.write_text(FILES[name])
     configuration = load_configuration(file)

@@ -1,6 +1,6 @@
-"""A signing key that is renewed while its node runs, and the alarm about keys."""
+"""Replacement of a signing key while its node runs, and the alarm about keys."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ PERIOD_S = PERIOD_MS / 1000
 
 
 def put(path: Path, content: SigningKey | str | None) -> None:
-    """What the operator does: a new file, moved over the old one; or rubbish, or nothing."""
+    """Replace the file like an operator: with a new key, invalid text, or nothing."""
     aside = path.with_name("new.key")
     match content:
         case None:
@@ -36,13 +36,13 @@ def put(path: Path, content: SigningKey | str | None) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A key file with three days left."""
+    """Write a key file with three days left."""
     path = tmp_path / "signing.key"
     save_signing_key(path, MASTER.sign_transient(NOW_S, 3 * DAY_S))
     return path
 
 
-async def test_a_renewed_key_signs_what_comes_next_and_ends_the_alarm(
+async def test_renewed_key_signs_next_structure_and_clears_alarm(
     path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine_clock(monkeypatch)
@@ -74,9 +74,9 @@ async def test_a_renewed_key_signs_what_comes_next_and_ends_the_alarm(
         (new_master_key(demo=True).sign_transient(NOW_S, 30 * DAY_S), "a key of another master"),
         (MASTER.sign_transient(NOW_S - 2 * DAY_S, DAY_S), "has ended already"),
     ],
-    ids=["rubbish", "no file", "another master's", "ended"],
+    ids=["rubbish", "missing", "other-master", "ended"],
 )
-async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_until_it_is_mended(
+async def test_unusable_file_keeps_current_key_with_alarm(
     content: str | SigningKey | None,
     expected: str,
     path: Path,
@@ -106,7 +106,7 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
         nursery.cancel_scope.cancel()
 
 
-def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldKey.load(path)
     monkeypatch.setattr("bridge.node.security.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
     assert not held.renew(NOW_S)
@@ -117,7 +117,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: 
     assert held.fault is None
 
 
-def test_key_that_has_ended_by_a_wrong_clock_is_taken_when_the_clock_is_right(path: Path) -> None:
+def test_key_refused_under_wrong_clock_is_accepted_later(path: Path) -> None:
     held = HeldKey.load(path)
     put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
     assert not held.renew(NOW_S + 5_000 * DAY_S)

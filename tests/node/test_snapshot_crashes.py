@@ -1,7 +1,7 @@
-"""Crash points of snapshots: a crash at any operation leaves the old snapshot and log, or the new ones, never neither.
+"""Crash points of snapshots: a crash at any operation leaves the old snapshot and log, or the new ones.
 
-Each story drives the production planners over a disk that crashes after a random operation: while a snapshot is being
-written or received, while it is adopted, while the log behind it is shortened or discarded, and during recovery.
+Each story drives the production planners over a disk that crashes after a random operation: while a snapshot is written
+or received, while it is adopted, while the log after it is compacted or discarded, and during recovery.
 """
 
 from collections.abc import Callable
@@ -31,31 +31,31 @@ CONFIGURATION = Configuration((Server(1, "tcp://127.0.0.1:7001"),))
 
 @dataclass
 class State:
-    """What a directory holds: the newest snapshot's state, and the entries behind `start`."""
+    """The content of a directory: the newest snapshot's state, and the terms of the entries."""
 
     snapshot: SnapshotDescription | None = None
     data: bytes = b""
     terms: list[int] = field(default_factory=list)
-    """Of every index from 1 on; what the snapshot covers and the log does not hold counts with the snapshot's term."""
+    """The terms of every index from 1. Covered entries without a record in the log have the snapshot's term."""
 
     @property
     def last(self) -> LogId:
-        """Where the log ends."""
+        """Return the last position of the log."""
         return LogId(len(self.terms), self.terms[-1] if self.terms else 0)
 
     @property
     def covered(self) -> int:
-        """The last index in the snapshot."""
+        """Return the last index in the snapshot."""
         return self.snapshot.last.index if self.snapshot is not None else 0
 
 
 def entry(index: int, term: int) -> Entry:
-    """An entry follows from its position; some are large, so that segments roll over."""
+    """Return the entry of this position; some are large, so that the log gets new segments."""
     return Entry.command(term, b"%d.%d" % (index, term) * (1 + index * 7919 % 4_000))
 
 
 class Story:
-    """One disk through several lives."""
+    """One disk through several runs."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -63,8 +63,8 @@ class Story:
         self.number = 0
         self.term = 1
 
-    def tell(self) -> None:
-        """Lives, each with some durable acts and a crash within another."""
+    def play(self) -> None:
+        """Run several times, each with some durable acts and a crash within another act."""
         allowed = [State()]
         for _ in range(8):
             opening, state = self.open(allowed)
@@ -85,12 +85,15 @@ class Story:
             self.crash()
 
     def crash(self) -> None:
-        """The machine loses power, or only the process dies."""
+        """Lose power, or end only the process."""
         if self.random.random() < 0.7:
             self.disk = self.disk.crash(self.random)
 
     def open(self, allowed: list[State]) -> tuple[Recovery, State]:
-        """Recover, with crashes in the midst; what is found must be allowed, and is what counts from now on."""
+        """Recover, with crashes during recovery.
+
+        The found state must be allowed, and becomes the state of the story.
+        """
         opening = recover(self.disk, OWNER, STORAGE_ID, SMALL)
         while self.random.random() < 0.3:
             operations = opening.operations
@@ -112,7 +115,7 @@ class Story:
         return opening, found
 
     def read(self, storage: Storage, snapshot: SnapshotDescription) -> bytes:
-        """The state machine's bytes, as a follower or a restart would read them."""
+        """Return the state machine's bytes in the way a follower or a restart reads them."""
         image, data, offset, done = ImageReader(), b"", 0, False
         while not done:
             request = ReadSnapshot(
@@ -127,7 +130,7 @@ class Story:
         return data
 
     def act(self, storage: Storage, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
-        """One act as groups of operations, and the state when all are done."""
+        """Return one act as groups of operations, and the state when all are done."""
         del storage
         kind = self.random.choice(("append", "append", "truncate", "compact", "install"))
         if kind == "compact" and state.last.index > state.covered:
@@ -149,7 +152,7 @@ class Story:
         return [lambda storage: storage.plan([persist])], replace(state, terms=terms + new)
 
     def compact(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
-        """Write a snapshot of our own, and shorten the log."""
+        """Write our own snapshot, and compact the log."""
         index = self.random.randint(state.covered + 1, state.last.index)
         last = LogId(index, state.terms[index - 1])
         data = self.random.randbytes(self.random.choice((0, 10, 5_000)))
@@ -158,7 +161,7 @@ class Story:
         kept = self.random.randint(1, index + 1)
         persist = self.persist(Persist(number=0, snapshot=Compact(writer.description, kept)))
         after = replace(state, snapshot=writer.description, data=data)
-        # The chunks are no group of the storage: an empty one stands for them.
+        # The chunks are not a group of the storage: an empty group represents them.
         return [lambda storage: [*storage.plan([self.persist(Persist(number=0))]), *writing], self.plan(persist)], after
 
     def install(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
@@ -183,17 +186,17 @@ class Story:
         return [*chunks, install], State(writer.description, data, [self.term] * index)
 
     def plan(self, persist: Persist) -> Callable[[Storage], list[DiskOperation]]:
-        """A group of one."""
+        """Return a plan of one group."""
         return lambda storage: storage.plan([persist])
 
     def persist(self, persist: Persist) -> Persist:
-        """With the next number."""
+        """Return the Persist with the next number."""
         self.number += 1
         return replace(persist, number=self.number)
 
 
 def partial(before: State, after: State) -> list[State]:
-    """What a crash within an append or a truncation may leave."""
+    """Return the states that a crash within an append or a truncation may leave."""
     if before.snapshot != after.snapshot:
         return []
     common = 0
@@ -203,19 +206,19 @@ def partial(before: State, after: State) -> list[State]:
 
 
 @over_seeds(60)
-def test_a_crash_at_any_point_leaves_one_whole_snapshot_and_the_log_that_belongs_to_it(seed: int) -> None:
-    Story(seed).tell()
+def test_crash_leaves_complete_snapshot_with_its_log(seed: int) -> None:
+    Story(seed).play()
 
 
 Plan = Callable[..., list[DiskOperation]]
 
 
 def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
-    """A planner that forgets some kinds of operations."""
+    """Return a mutation that omits operations of these kinds."""
     return lambda plan: lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
 
 
-def not_noted(plan: Plan) -> Plan:
+def not_recorded(plan: Plan) -> Plan:
     return lambda file, hard_state, durable, _truncating_from=0: plan(file, hard_state, durable)
 
 
@@ -223,18 +226,18 @@ MUTANTS = {
     "adopted without a directory sync": (SnapshotFiles, "plan_adopt", without(SyncDirectory)),
     "header not synced before the name": (SnapshotFiles, "plan_adopt", without(SyncFile)),
     "header not written": (SnapshotFiles, "plan_adopt", without(WriteBytes)),
-    "shortening of the log not synced file by file": (Journal, "plan_compact", without(SyncDirectory)),
-    "discarding of the log not noted": (HardStateFile, "plan_hard_state", not_noted),
+    "compaction of the log not synced file by file": (Journal, "plan_compact", without(SyncDirectory)),
+    "discarding of the log not recorded": (HardStateFile, "plan_hard_state", not_recorded),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planner_that_forgets_something_about_snapshots_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_mutant_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, method, mutate = MUTANTS[name]
     monkeypatch.setattr(owner, method, mutate(getattr(owner, method)))
     for seed in range(1_000):
         try:
-            Story(seed).tell()
+            Story(seed).play()
         except (AssertionError, StorageError):
             return
     pytest.fail(f"the mutant '{name}' survived 1,000 stories")

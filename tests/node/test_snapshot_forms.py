@@ -1,4 +1,4 @@
-"""The forms of snapshots: what lies on disk and travels, and servers at work with the plain one."""
+"""The forms of snapshots: their bytes on disk and on the wire, and servers with the plain form."""
 
 from dataclasses import replace
 from random import Random
@@ -41,7 +41,7 @@ def open_(disk: CrashDisk, form: SnapshotForm) -> Recovery:
 
 
 def take(disk: CrashDisk, form: SnapshotForm) -> SnapshotDescription:
-    """A storage with a log of three entries, which the snapshot covers."""
+    """Take a snapshot of a log with three entries."""
     storage = open_(disk, form).storage
     writer = SnapshotWriter(LAST, CONFIGURATION, form)
     disk.run(writer.plan_begin())
@@ -59,7 +59,7 @@ def take(disk: CrashDisk, form: SnapshotForm) -> SnapshotDescription:
 
 
 @FORMS
-def test_a_snapshot_of_any_form_is_found_again_with_all_that_is_said_of_it(form: SnapshotForm) -> None:
+def test_snapshot_form_survives_restart_with_description(form: SnapshotForm) -> None:
     disk = CrashDisk()
     taken = take(disk, form)
     found = open_(disk.crash(Random(1)), form).storage.snapshot
@@ -68,14 +68,14 @@ def test_a_snapshot_of_any_form_is_found_again_with_all_that_is_said_of_it(form:
 
 
 @FORMS
-def test_a_snapshot_of_any_form_is_checked_by_tools_that_are_told_of_none(form: SnapshotForm) -> None:
+def test_snapshot_form_is_verified_without_form_option(form: SnapshotForm) -> None:
     disk = CrashDisk()
     taken = take(disk, form)
     storage = open_(disk, form).storage
     assert stored_snapshot(disk, storage.binding) == (taken, [])
 
 
-def test_a_plain_snapshot_is_the_bytes_of_the_state_machine_and_nothing_else() -> None:
+def test_plain_snapshot_is_exactly_the_state_bytes() -> None:
     disk = CrashDisk()
     taken = take(disk, PLAIN)
     assert taken.size_bytes == sum(map(len, STATE))
@@ -84,7 +84,7 @@ def test_a_plain_snapshot_is_the_bytes_of_the_state_machine_and_nothing_else() -
 
 @FORMS
 @pytest.mark.parametrize("place", [20, HEADER_BYTES + 7, HEADER_BYTES + 300_004, -3])
-def test_rot_in_a_stored_snapshot_of_any_form_is_found(form: SnapshotForm, place: int) -> None:
+def test_damaged_snapshot_is_detected(form: SnapshotForm, place: int) -> None:
     disk = CrashDisk()
     take(disk, form)
     file = snapshot_file(LAST)
@@ -95,7 +95,7 @@ def test_rot_in_a_stored_snapshot_of_any_form_is_found(form: SnapshotForm, place
 
 
 @FORMS
-def test_a_snapshot_of_another_form_is_refused(form: SnapshotForm) -> None:
+def test_snapshot_of_other_form_is_refused(form: SnapshotForm) -> None:
     disk = CrashDisk()
     take(disk, form)
     for other in {IMAGE, PLAIN, KAFKA} - {form}:
@@ -104,7 +104,7 @@ def test_a_snapshot_of_another_form_is_refused(form: SnapshotForm) -> None:
 
 
 async def test_servers_send_restore_and_stream_plain_snapshots(autojump_clock: trio.testing.MockClock) -> None:
-    """A server that joins late gets the plain snapshot of the leader, restores it, and serves it to readers."""
+    """A late server receives the leader's plain snapshot, restores it, and serves it to readers."""
     del autojump_clock
     network, keep_nothing = MemoryNetwork(delay_s=0.001), ServerOptions(retain_bytes=0)
     disks = {number: MemoryDisk() for number in (1, 2, 3)}

@@ -1,4 +1,4 @@
-"""Snapshots of a server at work: taken by size, by age and on demand, restored at a start, sent to late followers."""
+"""Snapshots of a running server: taken by size, by age and on demand, restored at a start, sent to late followers."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -30,10 +30,10 @@ KEEP_NOTHING = ServerOptions(retain_bytes=0)
 
 
 @asynccontextmanager
-async def life(
+async def one_run(
     path: Path, generation: int, machine: StateMachine, snapshot_index: Callable[[], Index] | None = None
 ) -> AsyncIterator[ConsensusServer]:
-    """One life of the only voter on real files."""
+    """Run the only voter in one generation on real files."""
     parts = ServerParts(
         path=path,
         server_id=1,
@@ -56,9 +56,9 @@ async def life(
 
 
 async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> Index:
-    """Commit so many commands; returns the index of the last.
+    """Commit `count` commands; return the index of the last one.
 
-    The state machine may be given it later: what an earlier life stored is read back first.
+    The state machine may apply them later: entries stored by an earlier run are read back first.
     """
     last = 0
     for number in range(count):
@@ -69,10 +69,10 @@ async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> Index:
     return last
 
 
-async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_path: Path) -> None:
+async def test_snapshot_compacts_log_and_is_restored_at_start(tmp_path: Path) -> None:
     """... it may delete all log entries up through the last included index, as well as any prior snapshot."""
     first = KeptEntries()
-    async with life(tmp_path / "raft", 1, first) as server:
+    async with one_run(tmp_path / "raft", 1, first) as server:
         await fill(server, 60)
         snapshot = await server.take_snapshot()
         assert snapshot is not None
@@ -86,7 +86,7 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
     assert [covered in line for line in found.found if line.startswith("snapshot")] == [True]
     assert found.entries < 30
     second = KeptEntries()
-    async with life(tmp_path / "raft", 2, second) as server:
+    async with one_run(tmp_path / "raft", 2, second) as server:
         await server.wait_applied(len(first.entries))
         assert second.restored == [snapshot.last.index]
         assert second.entries[: len(first.entries)] == first.entries
@@ -94,17 +94,17 @@ async def test_a_snapshot_shortens_the_log_and_the_next_life_begins_with_it(tmp_
 
 
 class _OldestTen(KeptEntries):
-    """A state machine whose snapshots stand for the first ten entries only."""
+    """A state machine whose snapshots contain the first ten entries only."""
 
     def snapshot(self) -> Iterator[bytes]:
         return encoded(tuple(self.entries[:10]))
 
 
-async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path) -> None:
-    """The log keeps every entry behind it, and the next life applies them after the snapshot."""
+async def test_snapshot_may_cover_fewer_entries_than_applied(tmp_path: Path) -> None:
+    """The log keeps every later entry, and the next run applies them after the snapshot."""
 
     async def one_life(generation: int, machine: KeptEntries, commands: int) -> None:
-        async with life(tmp_path / "raft", generation, machine, lambda: 10) as server:
+        async with one_run(tmp_path / "raft", generation, machine, lambda: 10) as server:
             await server.wait_applied(await fill(server, commands))
             taken = await server.take_snapshot()
             assert (taken.last.index if taken else None) == (10 if commands == 30 else None)
@@ -119,7 +119,7 @@ async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path
     assert second.entries[: len(first.entries)] == first.entries
 
 
-async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(
+async def test_snapshot_by_size_bounds_log(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """One simple strategy is to take a snapshot when the log reaches a fixed size in bytes."""
@@ -138,7 +138,7 @@ async def test_the_log_grows_no_further_than_a_snapshot_by_size_allows(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_quiet_log_is_written_down_by_age_and_one_without_news_is_not(
+async def test_snapshot_by_age_needs_new_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -154,7 +154,7 @@ async def test_a_quiet_log_is_written_down_by_age_and_one_without_news_is_not(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_proposed_while_a_snapshot_is_written_is_committed_meanwhile_and_not_in_it(
+async def test_proposals_during_snapshot_commit_outside_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """... so that new updates can be accepted without impacting the snapshot being written."""
@@ -180,7 +180,7 @@ async def test_what_is_proposed_while_a_snapshot_is_written_is_committed_meanwhi
         nursery.cancel_scope.cancel()
 
 
-async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_the_rest_and_takes_both_to_its_disk(
+async def test_lagging_follower_stores_snapshot_with_later_entries(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -205,7 +205,7 @@ async def test_a_follower_that_lags_behind_the_log_is_brought_the_snapshot_and_t
         nursery.cancel_scope.cancel()
 
 
-async def test_a_snapshot_that_finds_no_space_is_given_up_and_the_server_goes_on(
+async def test_snapshot_without_space_is_abandoned(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -222,20 +222,20 @@ async def test_a_snapshot_that_finds_no_space_is_given_up_and_the_server_goes_on
         nursery.cancel_scope.cancel()
 
 
-async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
+async def test_cancelled_snapshot_leaves_next_one_complete(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
-        # Given a state of several chunks, and a caller that gives up while the disk has the first of them
+        # Given a state of several chunks, and a caller that cancels while the disk writes the first chunk
         node = await leader_alone(nursery, MemoryDisk())
         for _ in range(10):
             await node.server.propose((bytes(100_000),))
         await node.server.wait_applied(node.server.commit_index)
-        with trio.move_on_after(0.001) as patience:
+        with trio.move_on_after(0.001) as scope:
             await node.server.take_snapshot()
-        assert patience.cancelled_caught
-        # When another is taken at once, then it does not take the disk's answer to the first for its own
+        assert scope.cancelled_caught
+        # When another snapshot is taken immediately, then it does not use the disk's reply to the first
         snapshot = await node.server.take_snapshot()
         assert snapshot is not None
         nursery.cancel_scope.cancel()
@@ -248,12 +248,12 @@ async def test_a_snapshot_that_is_cancelled_half_way_leaves_the_next_one_whole(
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000])
-async def test_states_of_any_size_come_back(tmp_path: Path, size: int) -> None:
+async def test_states_of_any_size_are_restored(tmp_path: Path, size: int) -> None:
     machine = KeptEntries()
-    async with life(tmp_path / "raft", 1, machine) as server:
+    async with one_run(tmp_path / "raft", 1, machine) as server:
         await server.propose((bytes(size),))
         await server.take_snapshot()
     again = KeptEntries()
-    async with life(tmp_path / "raft", 2, again) as server:
+    async with one_run(tmp_path / "raft", 2, again) as server:
         await server.wait_applied(len(machine.entries))
         assert bytes(size) in [entry.data for entry in again.entries]

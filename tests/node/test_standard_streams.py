@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 COMMANDS = ("--help", "doctor")
 FULL = "garlicfarm: standard output: No space left on device: free some space\n"
 
@@ -14,24 +14,24 @@ FULL = "garlicfarm: standard output: No space left on device: free some space\n"
 def run(command: str, redirections: str) -> subprocess.CompletedProcess[str]:
     line = f'set -o pipefail; "{sys.executable}" -m bridge.cli.main {command} {redirections}'
     return subprocess.run(
-        ["/bin/bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=dict(os.environ)
+        ["/bin/bash", "-c", line], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=dict(os.environ)
     )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_with_a_full_output_names_it(command: str) -> None:
+def test_command_with_full_output_names_it(command: str) -> None:
     ended = run(command, ">/dev/full")
     assert (ended.returncode, ended.stderr) == (1, FULL)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("redirections", [">&-", "2>&- >&- <&-", "2>/dev/full", "2>&-", "<&-", "| head -c 1", "| true"])
-def test_command_with_lost_streams_ends_without_a_traceback(command: str, redirections: str) -> None:
+def test_command_with_lost_streams_prints_no_traceback(command: str, redirections: str) -> None:
     ended = run(command, redirections)
     assert ended.returncode in {0, 1}
     assert "Traceback" not in ended.stderr + ended.stdout
     assert "Exception ignored" not in ended.stderr
 
 
-def test_wrong_usage_with_a_full_error_stream_keeps_its_status() -> None:
+def test_usage_error_with_full_error_stream_keeps_status() -> None:
     assert run("no-such-command", "2>/dev/full").returncode == 2

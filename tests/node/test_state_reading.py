@@ -1,4 +1,4 @@
-"""A farm's state read offline: out of a stopped node's directory, and out of a backup of it."""
+"""The farm state read offline, from the directory of a stopped node or from a backup."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ ADMITTED_C = signed(Admission(C, "c", server_id=3), FIRST, FOUNDING.cluster_id)
 
 
 def clock(after_ms: int) -> bytes:
-    """A clock entry of server 1."""
+    """Return a clock entry of server 1."""
     return signed(encode(Clock(BASE_MS + after_ms, 1, 2_000)), FIRST, FOUNDING.cluster_id)
 
 
@@ -50,7 +50,7 @@ ENTRIES = (
 
 
 def node_directory(path: Path) -> Path:
-    """The directory of founder A, which stopped behind the last of ENTRIES."""
+    """Create the directory of founder A, which stopped after the last of ENTRIES."""
     path.mkdir()
     formation = FormationState(promise=PROMISES[A], founding=FOUNDING)
     (path / FILE_NAME).write_bytes(encode_formation_state(formation))
@@ -65,8 +65,8 @@ def node_directory(path: Path) -> Path:
     return path
 
 
-async def compacted(path: Path, covered: int) -> Path:
-    """The same, with a snapshot instead of the first entries."""
+async def compacted_directory(path: Path, covered: int) -> Path:
+    """Create the directory with a snapshot instead of the first entries."""
     node_directory(path)
     applied_state = AppliedState(
         FOUNDING.log_time_base_ms, EventLog("a", lambda: 0), FOUNDING.founders, FOUNDING.cluster_id
@@ -84,7 +84,7 @@ async def compacted(path: Path, covered: int) -> Path:
 
 
 def check(found_there: FarmOnDisk) -> None:
-    """It is the farm of ENTRIES."""
+    """Check that it is the farm of ENTRIES."""
     assert (found_there.node_id, found_there.founding, found_there.configuration) == (A, FOUNDING, GROWN)
     assert found_there.last == LogId(5, 2)
     assert found_there.period_ms == 2_000 != FarmTuning().period_ms
@@ -93,19 +93,19 @@ def check(found_there: FarmOnDisk) -> None:
     assert replace(found_there.farm.admitted[3], unseen_since_ms=None) == Admitted(C, "c", entry=ADMITTED_C)
 
 
-async def test_the_whole_log_of_a_stopped_node_counts(tmp_path: Path) -> None:
+async def test_whole_log_of_stopped_node_is_read(tmp_path: Path) -> None:
     check(await read_state(node_directory(tmp_path / "node")))
 
 
-async def test_a_snapshot_and_the_log_behind_it_make_the_same_farm(tmp_path: Path) -> None:
+async def test_snapshot_with_later_log_gives_same_farm(tmp_path: Path) -> None:
     whole = await read_state(node_directory(tmp_path / "whole"))
     for covered in (2, 5):
-        found_there = await read_state(await compacted(tmp_path / f"covered-{covered}", covered))
+        found_there = await read_state(await compacted_directory(tmp_path / f"covered-{covered}", covered))
         check(found_there)
         assert found_there.farm == whole.farm
 
 
-async def test_reading_changes_nothing_and_works_on_a_copy(tmp_path: Path) -> None:
+async def test_reading_leaves_copied_directory_unchanged(tmp_path: Path) -> None:
     original = node_directory(tmp_path / "node")
     copy = tmp_path / "copy"
     await trio.run_process(["cp", "-a", str(original), str(copy)])
@@ -114,7 +114,7 @@ async def test_reading_changes_nothing_and_works_on_a_copy(tmp_path: Path) -> No
     assert {path.name: path.read_bytes() for path in (copy / RAFT_DIRECTORY).iterdir()} == before
 
 
-async def test_a_backup_says_what_the_directory_said_and_holds_no_hard_state(tmp_path: Path) -> None:
+async def test_backup_reads_like_its_directory(tmp_path: Path) -> None:
     read = await read_state(node_directory(tmp_path / "node"))
     content = encode_backup(read.backup)
     (tmp_path / "farm.backup").write_bytes(content)
@@ -123,14 +123,14 @@ async def test_a_backup_says_what_the_directory_said_and_holds_no_hard_state(tmp
     assert replace(again, source=read.source) == read
 
 
-async def test_a_backup_takes_any_term_and_index_that_a_server_can_have(tmp_path: Path) -> None:
+async def test_backup_allows_largest_term_and_index(tmp_path: Path) -> None:
     backup = (await read_state(node_directory(tmp_path / "node"))).backup
     last = LogId(MAX_NUMBER, MAX_NUMBER)
     late = replace(backup, head=replace(backup.head, last=last))
     assert decode_backup(encode_backup(late)).head.last == last
 
 
-async def test_a_directory_in_use_and_what_is_no_state_are_refused_with_what_to_do(tmp_path: Path) -> None:
+async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     used = node_directory(tmp_path / "used")
     held = Directory(used / RAFT_DIRECTORY)
     with pytest.raises(StateReadingError, match=r"runs: stop it, or make a backup from it"):
@@ -148,7 +148,7 @@ async def test_a_directory_in_use_and_what_is_no_state_are_refused_with_what_to_
         await read_state(never)
 
 
-async def test_a_damaged_backup_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+async def test_damaged_backup_is_refused(tmp_path: Path) -> None:
     read = await read_state(node_directory(tmp_path / "node"))
     content = encode_backup(read.backup)
     assert decode_backup(content).image == read.image

@@ -1,4 +1,4 @@
-"""A process that was told to stop ends in time, whatever else hangs; and one that goes on is left alone."""
+"""A stopping process ends in time even if another part hangs; without a stop, the deadline does not act."""
 
 import re
 import threading
@@ -24,50 +24,50 @@ from tests.node.kraft_processes import Files
 
 
 class Process:
-    """What a deadline does to its process."""
+    """The effects of a deadline on its process."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.code: int | None = None
         self.ended = threading.Event()
 
     def end(self, code: int) -> None:
-        """It is over."""
+        """End the process."""
         self.code = code
         self.ended.set()
 
 
 @pytest.fixture
 def process() -> Process:
-    """A process that goes on."""
+    """Return a running process."""
     return Process()
 
 
-def test_process_is_ended_with_a_reason(process: Process) -> None:
-    StopDeadline(process.said.append, process.end).within(0.01)
+def test_process_is_ended_with_reason(process: Process) -> None:
+    StopDeadline(process.messages.append, process.end).within(0.01)
     assert process.ended.wait(10)
     assert process.code == 1
-    assert "did not end within" in process.said[0]
+    assert "did not end within" in process.messages[0]
 
 
 def test_earliest_deadline_counts(process: Process) -> None:
-    deadline = StopDeadline(process.said.append, process.end)
+    deadline = StopDeadline(process.messages.append, process.end)
     deadline.within(1_000)
     deadline.within(0.01)
     deadline.within(1_000)
     assert process.ended.wait(10)
 
 
-def test_process_that_goes_on_has_no_deadline(process: Process) -> None:
-    deadline = StopDeadline(process.said.append, process.end)
+def test_withdrawn_deadline_does_not_end_process(process: Process) -> None:
+    deadline = StopDeadline(process.messages.append, process.end)
     deadline.within(0.2)
     deadline.within(None)
     assert not process.ended.wait(0.4)
 
 
-async def test_cancelled_task_sets_the_deadline(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_task_sets_deadline(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stop_deadline, "CLOSE_SECONDS", 0.01)
-    deadline = StopDeadline(process.said.append, process.end)
+    deadline = StopDeadline(process.messages.append, process.end)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
         await trio.testing.wait_all_tasks_blocked()
@@ -76,12 +76,12 @@ async def test_cancelled_task_sets_the_deadline(process: Process, monkeypatch: p
     assert process.ended.wait(10)
 
 
-def test_deadline_is_later_than_both_waits_for_a_disk() -> None:
-    """A server waits for its write, then a while for its mark, and then for what the disk has begun of that."""
+def test_deadline_exceeds_both_waits_for_disk() -> None:
+    """A server waits for its write, then for its clean-stop mark, and then for an unfinished write of the mark."""
     assert stop_deadline.CLOSE_SECONDS == CLOSE_SECONDS > 2 * STOP_SECONDS + CLEAN_STOP_SECONDS
 
 
-def test_service_manager_waits_longer_than_a_node_may_take() -> None:
+def test_service_manager_timeout_exceeds_stop_time_of_node() -> None:
     unit = (Path(__file__).parents[2] / "deploy" / "debian" / "garlicfarm.service").read_text()
     [seconds] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert int(seconds) > END_SECONDS + CLOSE_SECONDS

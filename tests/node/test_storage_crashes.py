@@ -1,8 +1,8 @@
-"""Crash points of durable state: whatever a crash leaves, everything synced is there, and nothing erased returns.
+"""Crash points of durable state: after a crash, every synced entry is present, and no erased entry returns.
 
-Each story drives the production planners over a disk that crashes after a random operation, also during recovery, and
-compares the recovered log with a model: it must be the durable log, or that log after the group under way, or a part of
-that group in between (a truncation without its appends, a prefix of its entries).
+Each story drives the production planners over a disk that crashes after a random operation, also during recovery. It
+compares the recovered log with a model: the log must be the durable log, or that log after the group being written, or
+a part of that group (a truncation without its appends, or a prefix of its entries).
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def stored(disk: CrashDisk, storage: Storage) -> list[Entry]:
 
 
 class Model:
-    """What the last durable group left, and what the group under way may make of it."""
+    """The state after the last durable group, and the possible states after the group being written."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -47,7 +47,7 @@ class Model:
         self.number = 0
 
     def next_group(self, random: Random) -> list[Persist]:
-        """A few Persists, as a core would emit them."""
+        """Return a few Persists, as a core would emit them."""
         persists = []
         log = list(self.entries)
         hard_state = self.hard_state
@@ -70,12 +70,12 @@ class Model:
         return persists
 
     def after(self, group: Persist) -> list[Entry]:
-        """The log once `group` is durable."""
+        """Return the log after `group` is durable."""
         kept = self.entries if group.truncate_from is None else self.entries[: group.truncate_from - 1]
         return [*kept, *group.entries]
 
     def allows(self, group: Persist, found: list[Entry], hard_state: HardState) -> bool:
-        """Whether a crash in the midst of `group` may leave this."""
+        """Return True if a crash within `group` may leave this state."""
         if hard_state not in (self.hard_state, group.hard_state):
             return False
         final = self.after(group)
@@ -84,7 +84,7 @@ class Model:
 
 
 def full_for_a_while(disk: CrashDisk, operations: list[DiskOperation], random: Random) -> list[DiskOperation]:
-    """Some operations are done, then the disk is full; returns what is performed when there is space again."""
+    """Run some operations until the disk is full; return the operations to run when it has space."""
     failed = random.randint(0, len(operations))
     disk.run(operations[:failed])
     resume_at = 0
@@ -95,15 +95,15 @@ def full_for_a_while(disk: CrashDisk, operations: list[DiskOperation], random: R
 
 
 def crash_in(disk: CrashDisk, operations: list[DiskOperation], random: Random) -> CrashDisk:
-    """Stop somewhere in the midst: the machine loses power, or only the process dies and the cache lives on."""
+    """Stop after some operations: the machine loses power, or only the process ends and the cache remains."""
     if random.random() < 0.2:
         operations = full_for_a_while(disk, operations, random)
     disk.run(operations[: random.randint(0, len(operations))])
     return disk.crash(random) if random.random() < 0.7 else disk
 
 
-def tell(disk: CrashDisk, seed: int) -> None:
-    """One story: several lives, each with some durable groups and a crash within another one."""
+def play(disk: CrashDisk, seed: int) -> None:
+    """Run several times, each with some durable groups and a crash within another group."""
     random = Random(seed)
     model = Model()
     for _ in range(12):
@@ -127,22 +127,22 @@ def tell(disk: CrashDisk, seed: int) -> None:
         opening = recover(disk, OWNER, STORAGE_ID, SMALL)
         found = list(opening.log.tail)
         assert model.allows(merge(group), found, opening.hard_state), f"seed {seed}: {opening.report}"
-        # What was found counts from now on: the next life must find it again.
+        # The recovered state is durable: the next run must recover it again.
         disk.run(opening.operations)
         model.entries, model.hard_state = found, opening.hard_state
         disk = disk.crash(random)
 
 
 @over_seeds(60)
-def test_a_crash_at_any_point_loses_nothing_that_was_synced_and_brings_nothing_back(seed: int) -> None:
-    tell(CrashDisk(), seed)
+def test_crash_keeps_synced_entries_and_no_erased_ones(seed: int) -> None:
+    play(CrashDisk(), seed)
 
 
 Plan = Callable[..., list[DiskOperation]]
 
 
 def without(*kinds: type[DiskOperation]) -> Callable[[Plan], Plan]:
-    """A planner that forgets some kinds of operations."""
+    """Return a mutation that omits operations of these kinds."""
 
     def mutant(plan: Plan) -> Plan:
         return lambda *arguments: [step for step in plan(*arguments) if not isinstance(step, kinds)]
@@ -158,7 +158,7 @@ def slots_synced_together(plan: Plan) -> Plan:
     return planned
 
 
-def truncation_not_noted(plan: Plan) -> Plan:
+def truncation_not_recorded(plan: Plan) -> Plan:
     return lambda file, hard_state, durable, _truncating_from=0: plan(file, hard_state, durable)
 
 
@@ -174,7 +174,7 @@ def old_segment_synced_late(plan: Plan) -> Plan:
     return planned
 
 
-def nothing(plan: Plan) -> Plan:
+def without_operations(plan: Plan) -> Plan:
     del plan
     return lambda *_: []
 
@@ -187,21 +187,21 @@ MUTANTS = {
     "truncated suffix not erased": (Journal, "plan_truncate", without(WriteBytes)),
     "erased suffix not synced": (Journal, "plan_truncate", without(SyncFile)),
     "removed segments not synced": (Journal, "plan_truncate", without(SyncDirectory)),
-    "truncation not noted": (HardStateFile, "plan_hard_state", truncation_not_noted),
+    "truncation not noted": (HardStateFile, "plan_hard_state", truncation_not_recorded),
     "hard state not synced": (HardStateFile, "plan", without(SyncFile)),
     "hard state slots synced together": (HardStateFile, "plan", slots_synced_together),
-    "newest records not written again": (recovery._Scanner, "_rewrite_newest", nothing),
+    "newest records not written again": (recovery._Scanner, "_rewrite_newest", without_operations),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planner_that_forgets_something_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutated_planner_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, method, mutate = MUTANTS[name]
     monkeypatch.setattr(owner, method, mutate(getattr(owner, method)))
     found = 0
     for seed in range(1_000):
         try:
-            tell(CrashDisk(), seed)
+            play(CrashDisk(), seed)
         except (AssertionError, StorageError):
             found = 1
             break

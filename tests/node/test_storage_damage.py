@@ -1,4 +1,4 @@
-"""Damage that no crash explains is refused with words for the operator; what a crash explains is cut and reported."""
+"""Damage that a crash cannot cause is refusal_of with advice for the operator; a torn tail is cut and reported."""
 
 from dataclasses import replace
 from random import Random
@@ -42,7 +42,7 @@ def append(disk: CrashDisk, storage: Storage, *entries: Entry) -> None:
 
 
 def log_of(count: int, per_group: int = 1, size: int = 100) -> CrashDisk:
-    """A disk with `count` entries, written in groups."""
+    """Return a disk with `count` entries, written in groups."""
     disk = CrashDisk()
     storage = started(disk)
     for first in range(1, count + 1, per_group):
@@ -51,7 +51,7 @@ def log_of(count: int, per_group: int = 1, size: int = 100) -> CrashDisk:
 
 
 def record_at(index: int, size: int = 100, per_group: int = 1) -> int:
-    """Where the record begins of the group that begins with the entry at `index`."""
+    """Return the place of the record whose group begins with the entry at `index`."""
     entry_bytes = ENTRY_HEAD.size + size
     return SEGMENT_HEADER_BYTES + (index - 1) // per_group * (RECORD_HEADER_BYTES + per_group * entry_bytes)
 
@@ -61,30 +61,30 @@ def flip(disk: CrashDisk, file: str, place: int) -> None:
         content[place] ^= 0x40
 
 
-def refused(disk: CrashDisk) -> str:
+def refusal_of(disk: CrashDisk) -> str:
     with pytest.raises(StorageError) as caught:
         recover(disk, OWNER, STORAGE_ID, SMALL)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("place", range(RECORD_HEADER_BYTES + ENTRY_HEAD.size + 100))
-def test_any_flipped_byte_of_an_entry_that_later_ones_call_durable_is_refused(place: int) -> None:
+def test_flipped_byte_before_later_entries_is_refused(place: int) -> None:
     disk = log_of(5)
     flip(disk, FIRST, record_at(2) + place)
-    text = refused(disk)
+    text = refusal_of(disk)
     assert "entry 2" in text
     assert "the later entry" in text
     assert "join again as a new server" in text
 
 
-def test_a_hole_of_zeros_in_the_middle_is_refused() -> None:
+def test_hole_of_zeros_in_middle_is_refused() -> None:
     disk = log_of(5)
     start = record_at(3)
     disk.names[FIRST].now[start : record_at(4)] = bytes(record_at(4) - start)
-    assert "entry 3" in refused(disk)
+    assert "entry 3" in refusal_of(disk)
 
 
-def test_damage_in_the_last_group_is_a_torn_tail_and_is_cut_and_reported() -> None:
+def test_damage_in_last_group_is_cut_as_torn_tail() -> None:
     disk = log_of(8, per_group=4)
     flip(disk, FIRST, record_at(5, per_group=4) + 260)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
@@ -96,79 +96,79 @@ def test_damage_in_the_last_group_is_a_torn_tail_and_is_cut_and_reported() -> No
     assert recover(disk, OWNER, STORAGE_ID, SMALL).report.torn_bytes == 0
 
 
-def test_the_same_damage_is_refused_once_a_restart_has_seen_the_group() -> None:
+def test_damage_in_last_group_is_refused_after_restart() -> None:
     disk = log_of(8, per_group=4)
     started(disk)
     flip(disk, FIRST, record_at(5, per_group=4) + 260)
-    assert "the hard state proves" in refused(disk)
+    assert "the hard state proves" in refusal_of(disk)
 
 
-def test_the_same_damage_is_refused_after_a_clean_stop() -> None:
+def test_damage_in_last_group_is_refused_after_clean_stop() -> None:
     disk = CrashDisk()
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan_close())
     flip(disk, FIRST, record_at(1) + 60)
-    assert "the hard state proves" in refused(disk)
+    assert "the hard state proves" in refusal_of(disk)
 
 
-def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
+def test_damage_in_last_group_is_refused_after_vote() -> None:
     disk = CrashDisk()
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
     disk.run(storage.plan([Persist(number=2, hard_state=HardState(2, 1))]))
     flip(disk, FIRST, record_at(1) + 60)
-    assert "the hard state proves" in refused(disk)
+    assert "the hard state proves" in refusal_of(disk)
 
 
-def test_damage_before_a_later_segment_is_refused() -> None:
+def test_damage_before_later_segment_is_refused() -> None:
     disk = log_of(100, size=1_000)
     last = sorted(file for file in disk.files() if file.endswith(".segment"))[-2]
     place = max(i for i, byte in enumerate(disk.names[last].now) if byte)
     flip(disk, last, place)
-    assert "the segment '" in refused(disk)
+    assert "the segment '" in refusal_of(disk)
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_missing_segment_is_refused(which: int) -> None:
+def test_missing_segment_is_refused(which: int) -> None:
     disk = log_of(300, size=1_000)
     storage = started(disk)
     assert storage.segment_count > 3
     segments = sorted(file for file in disk.files() if file.endswith(".segment"))
     del disk.names[segments[which]]
-    assert "missing" in refused(disk)
+    assert "missing" in refusal_of(disk)
 
 
-def test_a_damaged_segment_header_is_refused() -> None:
+def test_damaged_segment_header_is_refused() -> None:
     disk = log_of(3)
     flip(disk, FIRST, 20)
-    assert "cannot be read" in refused(disk)
+    assert "cannot be read" in refusal_of(disk)
 
 
-def test_a_segment_that_was_cut_off_is_refused() -> None:
+def test_truncated_segment_file_is_refused() -> None:
     disk = log_of(3)
     del disk.names[FIRST].now[5_000:]
-    assert "cut off" in refused(disk)
+    assert "cut off" in refusal_of(disk)
 
 
-def test_a_segment_of_another_storage_is_refused() -> None:
+def test_segment_of_other_storage_is_refused() -> None:
     disk, other = log_of(3), CrashDisk()
     recovery = recover(other, OWNER, bytes(16), SMALL)
     other.run(recovery.operations)
     append(other, recovery.storage, command(1))
     disk.names[FIRST] = other.names[FIRST]
-    assert "two directories were mixed" in refused(disk)
+    assert "two directories were mixed" in refusal_of(disk)
 
 
-def test_a_valid_record_that_does_not_continue_the_log_is_refused() -> None:
+def test_valid_record_that_does_not_continue_log_is_refused() -> None:
     disk = log_of(3)
     storage = started(disk)
     stale = encode_record(storage.binding.seed, 4, 9, 3, 1, encode_group([Entry.command(9, b"of another history")]))
     disk.run([WriteBytes(FIRST, record_at(4), stale), SyncFile(FIRST)])
-    assert "after term 9" in refused(disk)
+    assert "after term 9" in refusal_of(disk)
 
 
-def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look_like_rot() -> None:
+def test_command_with_record_bytes_does_not_hide_torn_tail() -> None:
     disk = log_of(3)
     storage = started(disk)
     forged = encode_record(0, 9, 1, 8, 1, encode_group([Entry.command(1, b"forged")]))
@@ -178,7 +178,7 @@ def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_one_damaged_hard_state_slot_is_repaired_from_the_other(slot: int) -> None:
+def test_damaged_hard_state_slot_is_repaired_from_other(slot: int) -> None:
     disk = CrashDisk()
     storage = started(disk)
     disk.run(storage.plan([Persist(number=1, hard_state=HardState(7, 3))]))
@@ -195,11 +195,11 @@ def test_two_damaged_hard_state_slots_are_refused() -> None:
     started(disk)
     flip(disk, "ballot", 30)
     flip(disk, "ballot", 4096 + 30)
-    assert "the vote of this server is lost" in refused(disk)
+    assert "the vote of this server is lost" in refusal_of(disk)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_torn_hard_state_update_leaves_the_old_vote_or_the_new_one(seed: int) -> None:
+def test_torn_hard_state_update_keeps_old_or_new_vote(seed: int) -> None:
     random = Random(seed)
     disk = CrashDisk()
     storage = started(disk)
@@ -212,15 +212,15 @@ def test_a_torn_hard_state_update_leaves_the_old_vote_or_the_new_one(seed: int) 
     assert found in (HardState(7, 3), HardState(8)), f"seed {seed}"
 
 
-def test_a_generation_is_remembered_from_the_moment_of_opening() -> None:
+def test_generation_is_stored_when_opened() -> None:
     disk = CrashDisk()
     started(disk)
     disk.run(recover(disk, replace(OWNER, generation=5), STORAGE_ID, SMALL).operations)
-    assert "generation 5" in refused(disk)
+    assert "generation 5" in refusal_of(disk)
 
 
-def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> None:
-    """The shape of the danger: the new record has the length of the old one, so that old successors would follow it."""
+def test_truncated_entries_do_not_return_after_overwrite() -> None:
+    """The new record has the length of the old one, so that erased successors would fit after it."""
     for seed in range(30):
         random = Random(seed)
         disk = log_of(10)
@@ -242,8 +242,8 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
         assert found in (old, old[:4], (*old[:4], Entry.command(2, command(5).data))), f"seed {seed}"
 
 
-def test_a_truncation_within_a_group_keeps_its_earlier_entries_whenever_the_process_dies() -> None:
-    """They may have been acknowledged, so the group cannot be written anew in its place."""
+def test_truncation_within_group_keeps_earlier_entries() -> None:
+    """The earlier entries may be acknowledged, so the group cannot be replaced."""
     old = tuple(command(n) for n in range(1, 11))
     new = (Entry.command(2, command(8).data), Entry.command(2, command(9).data))
     for seed in range(60):
@@ -259,10 +259,10 @@ def test_a_truncation_within_a_group_keeps_its_earlier_entries_whenever_the_proc
         assert recover(crashed, OWNER, STORAGE_ID, SMALL).log == recovery.log, f"seed {seed}"
 
 
-def test_a_truncation_that_recovery_finishes_stays_where_its_cut_ends_with_the_segment() -> None:
-    """Behind such a cut nothing is erased, and nothing else would sync it."""
+def test_truncation_finished_by_recovery_is_durable() -> None:
+    """The cut ends with the segment: no operation erases bytes after it, so no other operation would sync it."""
     for seed in range(20):
-        # given a segment in which the room behind the last group is that of a cut
+        # given a segment with room after the last group for exactly one cut record
         disk = CrashDisk()
         storage = started(disk)
         for size in (*([3765] * 7), 4063):
@@ -272,17 +272,17 @@ def test_a_truncation_that_recovery_finishes_stays_where_its_cut_ends_with_the_s
         ].length_bytes - RECORD_HEADER_BYTES == (
             SEGMENT_HEADER_BYTES + 7 * (RECORD_HEADER_BYTES + 2 * (ENTRY_HEAD.size + 3765))
         )
-        # when a truncation within that group was noted and no more, and recovery finishes it
+        # when only the record of a truncation within that group was written, and recovery finishes the truncation
         operations = storage.plan([Persist(number=2, hard_state=HardState(2), truncate_from=16, first=16, entries=())])
         first_other = next(n for n, each in enumerate(operations) if getattr(each, "file", "") == FIRST)
         disk.run(operations[:first_other])
         started(disk)
-        # then the next crash does not bring back what it removed
+        # then the next crash does not restore the removed entries
         assert len(recover(disk.crash(Random(seed)), OWNER, STORAGE_ID, SMALL).log.tail) == 15, f"seed {seed}"
 
 
 @pytest.mark.parametrize("again", [6, 7, 8, 9])
-def test_a_group_may_be_cut_again_and_gone_on_from_each_time(again: int) -> None:
+def test_group_may_be_cut_and_continued_repeatedly(again: int) -> None:
     disk = log_of(10, per_group=5)
     storage = started(disk)
     expected = [command(n) for n in range(1, 11)]
@@ -298,7 +298,7 @@ def test_a_group_may_be_cut_again_and_gone_on_from_each_time(again: int) -> None
         assert list(read_extents(disk, storage.binding, storage.extents(request), 10**6)) == expected
 
 
-def test_a_rotten_cut_does_not_bring_back_what_it_removed() -> None:
+def test_damaged_cut_does_not_restore_removed_entries() -> None:
     disk = log_of(5, per_group=5)
     storage = started(disk)
     disk.run(
@@ -308,10 +308,10 @@ def test_a_rotten_cut_does_not_bring_back_what_it_removed() -> None:
     )
     storage.done()
     flip(disk, FIRST, record_at(6, per_group=5) + 20)
-    assert "the later entry 4" in refused(disk)
+    assert "the later entry 4" in refusal_of(disk)
 
 
-def test_what_is_written_are_the_very_bytes_that_were_handed_over_in_one_record() -> None:
+def test_encoded_entries_are_written_unchanged_in_one_record() -> None:
     disk = CrashDisk()
     storage = started(disk)
     entries = tuple(command(n) for n in range(1, 50))
@@ -323,7 +323,7 @@ def test_what_is_written_are_the_very_bytes_that_were_handed_over_in_one_record(
     assert written[-1][RECORD_HEADER_BYTES:] == received
 
 
-def test_a_large_group_is_written_in_records_of_which_one_can_be_read_alone() -> None:
+def test_large_group_is_split_into_separately_readable_records() -> None:
     disk = CrashDisk()
     storage = started(disk)
     entries = tuple(command(n, 1_000) for n in range(1, 100))
@@ -334,18 +334,18 @@ def test_a_large_group_is_written_in_records_of_which_one_can_be_read_alone() ->
     assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == entries
 
 
-def test_a_segment_of_the_format_before_is_refused_with_the_way_over() -> None:
+def test_segment_of_previous_format_is_refused_with_remedy() -> None:
     disk = log_of(3)
     for content in (disk.names[FIRST].now, disk.names[FIRST].platter):
         content[12:14] = (1).to_bytes(2, "big")
         content[:4] = crc32c(bytes(content[4:SEGMENT_HEADER_BYTES])).to_bytes(4, "big")
-    text = refused(disk)
+    text = refusal_of(disk)
     assert "another version of this program (format 1, not 2)" in text
     assert "`garlicfarm backup`" in text
     assert "`garlicfarm restore`" in text
 
 
-def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
+def test_recovery_returns_terms_configurations_and_tail() -> None:
     disk = CrashDisk()
     storage = started(disk)
     other = Configuration((*CONFIGURATION.voters, Server(2, "tcp://127.0.0.1:7002")))
@@ -365,7 +365,7 @@ def test_recovery_tells_terms_configurations_and_the_newest_entries() -> None:
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 500, 5_000, 10**9])
-def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
+def test_range_is_read_within_its_limit(limit_bytes: int) -> None:
     disk = log_of(200, per_group=7, size=1_000)
     storage = started(disk)
     every = [command(n, 1_000) for n in range(1, 201)]
@@ -378,7 +378,7 @@ def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
         assert storage.extents(ReadEntries(request_id=1, first=first, last=last, limit_bytes=limit_bytes)) == []
 
 
-def test_an_entry_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
+def test_entry_larger_than_segment_gets_own_segment() -> None:
     disk = log_of(2)
     storage = started(disk)
     large = Entry.command(1, bytes(300_000))
@@ -386,7 +386,7 @@ def test_an_entry_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
     assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == (command(1), command(2), large, command(4))
 
 
-def test_rot_found_while_reading_is_told_with_its_place() -> None:
+def test_damage_found_while_reading_is_reported_with_place() -> None:
     disk = log_of(5)
     storage = started(disk)
     flip(disk, FIRST, record_at(3) + 70)
@@ -396,7 +396,7 @@ def test_rot_found_while_reading_is_told_with_its_place() -> None:
         )
 
 
-def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:
+def test_group_needs_one_sync() -> None:
     disk = log_of(1)
     storage = started(disk)
     operations = storage.plan(
@@ -405,7 +405,7 @@ def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:
     assert [type(operation) for operation in operations] == [WriteBytes, SyncFile]
 
 
-def test_merged_persists_leave_what_they_would_leave_one_by_one() -> None:
+def test_merged_persists_equal_their_sequence() -> None:
     one = merge(
         [
             Persist(number=1, hard_state=HardState(1), truncate_from=None, first=5, entries=(command(5), command(6))),

@@ -37,7 +37,7 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
     recovery.storage.done()
 
 
-def test_a_restart_finds_hard_state_and_entries_over_several_segments(tmp_path: Path) -> None:
+def test_restart_recovers_hard_state_and_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
     write(
@@ -59,8 +59,8 @@ def test_a_restart_finds_hard_state_and_entries_over_several_segments(tmp_path: 
 
 
 @pytest.mark.parametrize("vote", [2, 2**40, "peer-2", ReplicaKey(2), ReplicaKey(2, bytes(range(16)))], ids=repr)
-def test_a_restart_finds_the_vote_for_an_id_of_any_kind(tmp_path: Path, vote: ServerId) -> None:
-    """And a shorter one after it: what a longer one left behind in the slot is not read."""
+def test_restart_recovers_vote_for_any_kind_of_id(tmp_path: Path, vote: ServerId) -> None:
+    """Also a shorter vote after a longer one, whose remaining bytes in the slot are not read."""
     for generation, voted_for in enumerate((vote, "x", None, vote, 3, vote), start=1):
         directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
         write(directory, recovery, Persist(number=1, hard_state=HardState(generation, voted_for)))
@@ -70,7 +70,7 @@ def test_a_restart_finds_the_vote_for_an_id_of_any_kind(tmp_path: Path, vote: Se
         assert recovery.hard_state == HardState(generation, voted_for)
 
 
-def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
+def test_directory_and_its_files_are_private(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     write(
         directory,
@@ -82,7 +82,7 @@ def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "raft").iterdir()} == {0o600}
 
 
-def test_a_second_process_cannot_open_the_directory(tmp_path: Path) -> None:
+def test_second_process_cannot_open_directory(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     with pytest.raises(StorageInUseError, match="Stop the other process"):
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
@@ -90,7 +90,7 @@ def test_a_second_process_cannot_open_the_directory(tmp_path: Path) -> None:
     open_directory(tmp_path / "raft", NODE, 2, SMALL)[0].close()
 
 
-def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
+def test_copied_directory_is_refused(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     shutil.copytree(tmp_path / "raft", tmp_path / "copy")
@@ -98,28 +98,28 @@ def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
         open_directory(tmp_path / "copy", NODE, 2, SMALL)
 
 
-def test_a_directory_that_was_moved_still_opens(tmp_path: Path) -> None:
+def test_moved_directory_opens(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     (tmp_path / "raft").rename(tmp_path / "moved")
     open_directory(tmp_path / "moved", NODE, 2, SMALL)[0].close()
 
 
-def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
+def test_directory_of_other_node_is_refused(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     directory.close()
     with pytest.raises(ForeignStorageError, match="belongs to node"):
         open_directory(tmp_path / "raft", b"node-two", 2, SMALL)
 
 
-def test_a_generation_older_than_the_hard_states_is_refused(tmp_path: Path) -> None:
+def test_older_generation_than_stored_one_is_refused(tmp_path: Path) -> None:
     directory, _ = open_directory(tmp_path / "raft", NODE, 7, SMALL)
     directory.close()
     with pytest.raises(ForeignStorageError, match="generation 7"):
         open_directory(tmp_path / "raft", NODE, 6, SMALL)
 
 
-def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
+def test_missing_hard_state_file_is_refused(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     write(
         directory,
@@ -135,13 +135,13 @@ def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path)
     assert ["the vote of this server is lost" in fault for fault in found.faults] == [True]
 
 
-def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_path_that_is_not_a_directory_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot be opened"):
         open_directory(tmp_path / "file", NODE, 1, SMALL)
 
 
-def test_verification_changes_nothing(tmp_path: Path) -> None:
+def test_verification_leaves_files_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
     write(
@@ -164,7 +164,7 @@ def test_verification_changes_nothing(tmp_path: Path) -> None:
 
 
 class FullAfter(Directory):
-    """A directory on a disk that has room for `left` more operations that need space."""
+    """A directory on a disk with space for `left` operations that need space."""
 
     left = 10**9
 
@@ -174,11 +174,11 @@ class FullAfter(Directory):
             if self.left <= 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.left -= 1
-        super().perform(operation)  # type: ignore[arg-type]  # whatever the planner planned
+        super().perform(operation)  # type: ignore[arg-type]  # any operation of the planner
 
 
 @pytest.mark.parametrize("left", range(9))
-def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: Path, left: int) -> None:
+def test_group_is_finished_after_full_disk(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
     write(

@@ -39,7 +39,7 @@ CASES: Final[dict[str, str]] = {
     "keys export": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys export --replace": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys kafka-user": "tests/node/test_kafka_users.py::"
-    "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
+    "test_kafka_user_command_prints_line_without_password",
     "keys kafka-user --name --scope": "tests/node/test_kafka_users.py::"
     "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
     "keys new-client": f"{HERE}::test_client_key_guide_commands_succeed",
