@@ -1,7 +1,7 @@
-"""A server that stores a log as the running implementation does takes ours, and does not die of it.
+"""A server that stores the log like the reference implementation accepts our log without failing.
 
-`RawOffsetServer` keeps the offsets of log packs as they come, executes whole packs, and knows neither TLS, handshake,
-extensions nor proofs.
+`RawOffsetServer` stores log packs at their offsets and executes only whole packs. It does not support TLS, the
+handshake, extensions or proofs.
 """
 
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ THEIRS, FIFTH = 4, 5
 async def joining(
     path: Path, before: int, their: RawOffsetServer, *, compacted: bool = False
 ) -> AsyncIterator[tuple[Life, GarlicFarmClient, list[bytes]]]:
-    """Three servers with `before` entries in their log; `their` server has been asked to be added to them."""
+    """Add `their` server to three servers with `before` entries in their log."""
     async with group(path, options=CALM) as (servers, client, nursery):
         commands = [b'{"entry":%d}' % number * (1 + number % 7) for number in range(before)]
         await submit(client, commands)
@@ -37,19 +37,21 @@ async def joining(
             await until_level(leader)
             assert await leader.server.take_snapshot() is not None
             assert leader.server.describe().raft.snapshot is not None
-        await ask(servers, client, nursery, their)
+        await add_server(servers, client, nursery, their)
         yield leader, client, commands
         assert their.death is None
 
 
-async def ask(servers: LoopbackGroup, client: GarlicFarmClient, nursery: trio.Nursery, their: RawOffsetServer) -> None:
+async def add_server(
+    servers: LoopbackGroup, client: GarlicFarmClient, nursery: trio.Nursery, their: RawOffsetServer
+) -> None:
     servers.plain[THEIRS] = ("127.0.0.1", await nursery.start(their.listen))
-    asked = await ask_to_add(client, ClusterServer(THEIRS, "tcp://127.0.0.1:4"))
-    assert asked.begun, asked.reason
+    addition = await ask_to_add(client, ClusterServer(THEIRS, "tcp://127.0.0.1:4"))
+    assert addition.begun, addition.reason
 
 
-@pytest.mark.parametrize("elects_itself", [False, True], ids=["empty", "has elected itself"])
-async def test_its_files_hold_our_log_after_several_packs(tmp_path: Path, elects_itself: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("elects_itself", [False, True], ids=["empty", "elected-itself"])
+async def test_files_contain_log_after_several_packs(tmp_path: Path, elects_itself: bool) -> None:  # noqa: FBT001
     their = RawOffsetServer(THEIRS, elects_itself=elects_itself)
     async with joining(tmp_path, 1500, their) as (leader, client, commands):
         await until_members(leader, 1, 2, 3, 4)
@@ -59,11 +61,11 @@ async def test_its_files_hold_our_log_after_several_packs(tmp_path: Path, elects
         assert their.packs >= 3
         assert their.executed == their.commands() == commands + after
         assert their.members == (1, 2, 3, 4)
-        # and nothing was said to it before it had accepted the invitation
+        # and it received no other request before it had accepted the invitation
         assert their.heard[:2] == [Said.JOIN, Said.SYNC_LOG]
 
 
-async def test_its_files_hold_our_log_after_a_snapshot(tmp_path: Path) -> None:
+async def test_files_contain_log_after_snapshot(tmp_path: Path) -> None:
     their = RawOffsetServer(THEIRS, elects_itself=True)
     async with joining(tmp_path, 600, their, compacted=True) as (leader, client, _):
         await until_members(leader, 1, 2, 3, 4)
@@ -76,7 +78,7 @@ async def test_its_files_hold_our_log_after_a_snapshot(tmp_path: Path) -> None:
         assert their.executed == after
 
 
-async def test_after_a_broken_connection_it_goes_on_where_its_log_ends(tmp_path: Path) -> None:
+async def test_broken_connection_continues_at_end_of_log(tmp_path: Path) -> None:
     their = RawOffsetServer(THEIRS, break_after={Said.SYNC_LOG})
     async with joining(tmp_path, 2500, their) as (leader, _, commands):
         await until_members(leader, 1, 2, 3, 4)
@@ -85,8 +87,8 @@ async def test_after_a_broken_connection_it_goes_on_where_its_log_ends(tmp_path:
         assert their.heard.count(Said.JOIN) == 2
 
 
-async def test_one_that_writes_its_own_snapshot_meanwhile_gets_appends_after_a_number_of_packs(tmp_path: Path) -> None:
-    """Its data file shrinks then, so that no offset which we could name would be right."""
+async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
+    """Its own snapshot shrinks its data file, so that no offset known to us would be right."""
     their = RawOffsetServer(THEIRS, compact_after=PACKED_ENTRIES_MAX)
     async with joining(tmp_path, 9000, their) as (leader, client, commands):
         await until_members(leader, 1, 2, 3, 4)
@@ -99,8 +101,8 @@ async def test_one_that_writes_its_own_snapshot_meanwhile_gets_appends_after_a_n
         assert stored == their.executed[-len(stored) :]
 
 
-async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp_path: Path) -> None:
-    """Its packs carry the offsets of its own data file, and no term of the entry before."""
+async def test_raw_leader_transfers_log_without_handshake(tmp_path: Path) -> None:
+    """Its packs carry the offsets in its data file, and lack the term of the previous entry."""
     their = RawOffsetServer(THEIRS, elects_itself=True)
     for number in range(400):
         their.submit(b"theirs %d" % number)
@@ -109,7 +111,7 @@ async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp
         life = await servers.start(FIFTH)
         stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
         async with stream:
-            # when it invites ours, and hands it its log in packs as they lie in its files, and then in appends
+            # when it invites our server, and sends its log in packs from its files, and then in appends
             assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
             for first in range(1, their.last - 4, 50):
                 pack = their.pack(first, 50)
@@ -123,7 +125,7 @@ async def test_as_a_leader_it_brings_a_server_of_ours_up_without_a_handshake(tmp
         assert life.server.role.leader == THEIRS
 
 
-async def test_its_snapshot_is_refused_in_words_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_raw_snapshot_is_refused_with_incident(tmp_path: Path) -> None:
     their = RawOffsetServer(THEIRS, elects_itself=True)
     async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = ("127.0.0.1", 9)
@@ -132,7 +134,7 @@ async def test_its_snapshot_is_refused_in_words_and_nothing_is_lost(tmp_path: Pa
         async with stream:
             assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
             assert await their.says(stream, FIFTH, Said.SNAPSHOT, 70, [(1, 5, their.chunk(70, b"k:v"))]) is None
-        told = [incident.text for incident in servers.incidents if incident.fault is Fault.FOREIGN_SNAPSHOT]
-        assert len(told) == 1
-        assert "server 4 sends a snapshot of index 70" in told[0]
+        texts = [incident.text for incident in servers.incidents if incident.fault is Fault.FOREIGN_SNAPSHOT]
+        assert len(texts) == 1
+        assert "server 4 sends a snapshot of index 70" in texts[0]
         assert life.server.describe().raft.snapshot is None

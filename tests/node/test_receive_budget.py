@@ -1,4 +1,4 @@
-"""Room for requests that are incomplete or unanswered: what a full budget holds back, and what it closes."""
+"""The budget for incomplete or unanswered requests: waiting requests of servers, and closed connections of clients."""
 
 from functools import partial
 
@@ -12,19 +12,19 @@ MIB = 2**20
 TUNING = BudgetOptions(servers_bytes=30 * MIB, per_server_bytes=20 * MIB, others_bytes=10 * MIB)
 
 
-class Closed:
-    """Which connections were closed, in order."""
+class ClosedConnections:
+    """The names of the closed connections, in order."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
     def by(self, name: str) -> partial[None]:
-        """What closes one."""
+        """Return the callback that records the name."""
         return partial(self.names.append, name)
 
 
-async def test_a_servers_request_waits_for_room_and_goes_on_when_another_is_answered() -> None:
-    budget, closed = ReceiveBudget(TUNING), Closed()
+async def test_server_request_waits_until_room_is_released() -> None:
+    budget, closed = ReceiveBudget(TUNING), ClosedConnections()
     first, second = [budget.open(name, is_server=True, close=closed.by(name)) for name in ("1", "2")]
     await budget.reserve(first, 20 * MIB)
     async with trio.open_nursery() as nursery:
@@ -36,8 +36,8 @@ async def test_a_servers_request_waits_for_room_and_goes_on_when_another_is_answ
     assert closed.names == []
 
 
-async def test_one_server_that_holds_its_share_delays_only_itself() -> None:
-    """Given a hostile server that drips two requests, when another server's leader appends, then it finds room."""
+async def test_server_beyond_its_share_delays_only_itself() -> None:
+    """A hostile server sends two requests byte by byte. An append of another server still finds room."""
     budget = ReceiveBudget(TUNING)
     hostile = [budget.open("hostile", is_server=True, close=lambda: None) for _ in range(3)]
     leader = budget.open("leader", is_server=True, close=lambda: None)
@@ -54,14 +54,14 @@ async def test_one_server_that_holds_its_share_delays_only_itself() -> None:
     assert budget.servers_bytes == 0
 
 
-async def test_a_request_larger_than_any_share_is_let_in_when_it_is_alone() -> None:
+async def test_request_larger_than_share_is_admitted_when_alone() -> None:
     budget = ReceiveBudget(TUNING)
     account = budget.open("1", is_server=True, close=lambda: None)
     with trio.fail_after(1):
         await budget.reserve(account, 40 * MIB)
 
 
-async def test_a_connection_that_ends_while_it_waits_or_holds_gives_its_room_back(autojump_clock: MockClock) -> None:
+async def test_ended_connection_releases_its_room(autojump_clock: MockClock) -> None:
     del autojump_clock
     budget = ReceiveBudget(TUNING)
     first, second, third = [budget.open(name, is_server=True, close=lambda: None) for name in "123"]
@@ -74,26 +74,26 @@ async def test_a_connection_that_ends_while_it_waits_or_holds_gives_its_room_bac
         await budget.reserve(third, 20 * MIB)
 
 
-def test_when_clients_hold_too_much_the_oldest_of_the_source_that_holds_most_is_closed() -> None:
-    budget, closed = ReceiveBudget(TUNING), Closed()
-    honest = budget.open("honest", is_server=False, close=closed.by("honest"))
+def test_oldest_connection_of_largest_source_is_closed() -> None:
+    budget, closed = ReceiveBudget(TUNING), ClosedConnections()
+    other_client = budget.open("other_client", is_server=False, close=closed.by("other_client"))
     dripping = [budget.open("dripping", is_server=False, close=closed.by(f"dripping {n}")) for n in range(10)]
-    budget.hold(honest, 2 * MIB)
+    budget.hold(other_client, 2 * MIB)
     for account in dripping:
         budget.hold(account, 2 * MIB)
     assert closed.names == [f"dripping {n}" for n in range(6)]
     assert budget.others_bytes <= TUNING.others_bytes
 
 
-def test_small_requests_are_free() -> None:
-    budget, closed = ReceiveBudget(TUNING), Closed()
+def test_small_requests_are_not_counted() -> None:
+    budget, closed = ReceiveBudget(TUNING), ClosedConnections()
     for number in range(1000):
         budget.hold(budget.open("one source", is_server=False, close=closed.by(str(number))), FREE_BYTES)
     assert (budget.others_bytes, closed.names) == (0, [])
 
 
 @pytest.mark.parametrize("held", [MIB, 9 * MIB])
-def test_a_client_alone_is_never_closed(held: int) -> None:
-    budget, closed = ReceiveBudget(BudgetOptions(others_bytes=MIB)), Closed()
+def test_only_client_is_never_closed(held: int) -> None:
+    budget, closed = ReceiveBudget(BudgetOptions(others_bytes=MIB)), ClosedConnections()
     budget.hold(budget.open("alone", is_server=False, close=closed.by("alone")), held)
     assert closed.names == []

@@ -1,4 +1,4 @@
-"""`recover` makes a new cluster of a survivor's state directory, on a real disk."""
+"""`recover` creates a new cluster from a surviving node's state directory, on a real disk."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ from gossip.node.state_files import begin_generation, load_identity
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, B, C, node_directory
 
 
-async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and_the_whole_state(
+async def test_new_cluster_has_only_survivor_with_whole_state(
     tmp_path: Path,
 ) -> None:
     directory = node_directory(tmp_path / "node")
@@ -41,7 +41,7 @@ async def test_the_new_cluster_has_another_id_the_survivor_as_its_only_voter_and
     assert made.period_ms == 2_000
 
 
-async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is_kept(tmp_path: Path) -> None:
+async def test_node_starts_in_new_cluster_and_keeps_old_storage(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     (directory / ADMISSIONS_FILE).write_text("the old cluster's")
     plan = await plan_recovery(directory)
@@ -58,12 +58,12 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     assert verify_storage(plan.aside).verdict is StorageVerdict.SOUND
 
 
-async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_node(tmp_path: Path) -> None:
+async def test_backup_becomes_farm_of_one_new_node(tmp_path: Path) -> None:
     backup = await backup_in(tmp_path)
     plan = await plan_recovery_of_backup(backup, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     await carry_out(plan)
-    # given its directory, a node starts with it as the only voter of another cluster, which knows what the farm knew
+    # given its directory, a node starts as the only voter of another cluster, with the farm's state
     identity = load_identity(tmp_path / "new")
     made = await read_directory(tmp_path / "new")
     assert made.node_id == identity.node_id not in {A, B, C}
@@ -81,7 +81,7 @@ async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_no
     assert (tmp_path / "new" / "identity.pem").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_backup_takes_no_directory_that_is_there_and_no_other_file(tmp_path: Path) -> None:
+async def test_backup_needs_new_directory_and_valid_file(tmp_path: Path) -> None:
     backup = await backup_in(tmp_path)
     (tmp_path / "rubbish").write_bytes(b"rubbish")
     with pytest.raises(RecoveryError, match="name a new directory"):
@@ -91,18 +91,18 @@ async def test_a_backup_takes_no_directory_that_is_there_and_no_other_file(tmp_p
 
 
 async def backup_in(directory: Path) -> Path:
-    """A backup of founder A."""
+    """Write a backup of founder A."""
     read = await read_directory(node_directory(directory / "node"))
     (directory / "farm.backup").write_bytes(encode_backup(read.backup))
     return directory / "farm.backup"
 
 
-async def test_two_recoveries_of_one_farm_are_two_clusters(tmp_path: Path) -> None:
+async def test_recoveries_of_one_farm_are_separate_clusters(tmp_path: Path) -> None:
     one, other = [await plan_recovery(node_directory(tmp_path / name)) for name in ("one", "other")]
     assert one.new_cluster_id != other.new_cluster_id
 
 
-async def test_a_directory_that_a_running_node_holds_is_left_alone(tmp_path: Path) -> None:
+async def test_directory_of_running_node_is_unchanged(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     plan = await plan_recovery(directory)
     held = Directory(directory / RAFT_DIRECTORY)
@@ -117,12 +117,12 @@ async def test_a_directory_that_a_running_node_holds_is_left_alone(tmp_path: Pat
 
 
 def called(*arguments: str | Path, answer: str = "") -> tuple[int, str]:
-    """Exit code and output of the command."""
+    """Return the exit code and output of the command."""
     done = CliRunner().invoke(recover, [str(each) for each in arguments], input=answer)
     return done.exit_code, done.output
 
 
-def test_the_command_names_the_nodes_left_behind_and_changes_nothing_without_a_yes(tmp_path: Path) -> None:
+def test_command_names_left_out_nodes_and_needs_confirmation(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     code, output = called("--from", directory, answer="n\n")
     assert code == 1
@@ -134,19 +134,19 @@ def test_the_command_names_the_nodes_left_behind_and_changes_nothing_without_a_y
     assert "mv STATE_DIR STATE_DIR.old" in output
 
 
-def test_with_json_it_needs_a_yes_beforehand_and_tells_both_clusters(tmp_path: Path) -> None:
+def test_json_output_needs_yes_option_and_has_both_cluster_ids(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     code, output = called("--from", directory, "--json")
     assert (code, "--yes" in output) == (1, True)
     code, output = called("--from", directory, "--json", "--yes")
     assert code == 0, output
-    told = json.loads(output)
-    assert told["oldClusterId"] == FOUNDING.cluster_id.hex() != told["newClusterId"]
-    assert told["leftBehind"] == ["server 2", "c"]
-    assert Path(told["oldStorage"]).is_dir()
+    report = json.loads(output)
+    assert report["oldClusterId"] == FOUNDING.cluster_id.hex() != report["newClusterId"]
+    assert report["leftBehind"] == ["server 2", "c"]
+    assert Path(report["oldStorage"]).is_dir()
 
 
-def test_the_command_takes_a_backup_with_a_directory_to_make_and_says_what_is_missing(tmp_path: Path) -> None:
+def test_command_with_backup_needs_state_directory(tmp_path: Path) -> None:
     backup = trio.run(backup_in, tmp_path)
     code, output = called("--from", backup, "--yes")
     assert (code, "--state-dir" in output) == (1, True)
@@ -154,12 +154,12 @@ def test_the_command_takes_a_backup_with_a_directory_to_make_and_says_what_is_mi
     assert (code, "needs a backup" in output) == (1, True)
     code, output = called("--from", backup, "--state-dir", tmp_path / "new", "--yes", "--json")
     assert code == 0, output
-    told = json.loads(output)
-    assert (told["stateDirectory"], told["oldStorage"]) == (str(tmp_path / "new"), None)
-    assert told["leftBehind"] == ["a", "server 2", "c"]
+    report = json.loads(output)
+    assert (report["stateDirectory"], report["oldStorage"]) == (str(tmp_path / "new"), None)
+    assert report["leftBehind"] == ["a", "server 2", "c"]
 
 
-def test_a_directory_that_belonged_to_no_farm_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_directory_without_farm_is_refused(tmp_path: Path) -> None:
     code, output = called("--from", tmp_path, "--yes")
     assert code == 1
     assert "formation.json" in output

@@ -1,4 +1,4 @@
-"""`recover` is interrupted at any step, by an error of the disk or by the end of the process, and called again."""
+"""`recover` is interrupted at any step, by a disk error or by the end of the process, and run again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +23,11 @@ STEPS_MAX = 40
 
 
 class PowerCutError(BaseException):
-    """The process ends here: it is not caught."""
+    """The end of the process; no code handles it."""
 
 
 class Interrupted:
-    """Counts what `recover` does to the state directory, and fails before the step `at`."""
+    """A count of the steps of `recover` in the state directory, with a failure before step `at`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: Callable[[], BaseException]) -> None:
         self.steps: list[str] = []
@@ -49,7 +49,7 @@ class Interrupted:
 
 
 async def recover_interrupted(directory: Path, at: int, error: Callable[[], BaseException]) -> list[str]:
-    """Call `recover` once and have it fail before the step `at`; returns the steps, `at` included if it was reached."""
+    """Run `recover`, with a failure before step `at`; return the steps, including `at` if it was reached."""
     plan = await plan_recovery(directory)
     with pytest.MonkeyPatch.context() as patched:
         interrupted = Interrupted(patched, at, error)
@@ -61,14 +61,14 @@ async def recover_interrupted(directory: Path, at: int, error: Callable[[], Base
 
 
 def prepared(path: Path) -> Path:
-    """The directory of a survivor, with what a running node leaves beside the log."""
+    """Return the directory of a survivor, with the other files of a running node."""
     directory = node_directory(path)
     (directory / ADMISSIONS_FILE).write_text("the old cluster's")
     return directory
 
 
 def check_new(made: FarmOnDisk) -> None:
-    """It is a farm of the survivor alone that knows all that the old one knew."""
+    """Check that the farm has only the survivor, and the state of the old farm."""
     assert made.founding is not None
     assert made.founding.founders == (A,)
     assert made.cluster_id != FOUNDING.cluster_id
@@ -84,27 +84,25 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
-async def test_wherever_it_is_interrupted_the_next_call_reads_the_old_log_by_the_old_founding(
-    tmp_path: Path, error: Callable[[], BaseException]
-) -> None:
+async def test_recovery_after_interruption_reads_old_log(tmp_path: Path, error: Callable[[], BaseException]) -> None:
     complete = len(await recover_interrupted(prepared(tmp_path / "whole"), 0, error))
     assert 10 <= complete <= STEPS_MAX
-    # The last step makes durable what is complete, so it is left out.
+    # The last step only makes complete files durable, so it is left out.
     for at in range(1, complete):
         directory = prepared(tmp_path / f"{at}")
-        told = f"interrupted before step {at} of {complete}"
+        context = f"interrupted before step {at} of {complete}"
         await recover_interrupted(directory, at, error)
         check(await read_directory(directory))
         check((await plan_recovery(directory)).survivor)
         await carry_out(await plan_recovery(directory))
         made = await read_directory(directory)
         check_new(made)
-        assert load_formation(directory, A).founding == made.founding, told
+        assert load_formation(directory, A).founding == made.founding, context
         left = {path.name for path in directory.iterdir()} - {"raft-made"}
-        assert left == {FORMATION_FILE, RAFT_DIRECTORY, f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"}, told
+        assert left == {FORMATION_FILE, RAFT_DIRECTORY, f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"}, context
 
 
-async def test_it_may_be_interrupted_again_and_again(tmp_path: Path) -> None:
+async def test_recovery_may_be_interrupted_repeatedly(tmp_path: Path) -> None:
     directory = prepared(tmp_path / "node")
     for at in (*range(1, 10), *range(9, 0, -1)):
         await recover_interrupted(directory, at, PowerCutError)
@@ -114,16 +112,16 @@ async def test_it_may_be_interrupted_again_and_again(tmp_path: Path) -> None:
 
 
 def stored(directory: Path) -> dict[str, bytes]:
-    """The files of the storage that a node would open."""
+    """Return the files of the storage that a node would open."""
     return {path.name: path.read_bytes() for path in (directory / RAFT_DIRECTORY).iterdir()}
 
 
-async def test_a_node_starts_with_what_was_there_before_or_not_at_all(tmp_path: Path) -> None:
+async def test_interrupted_node_starts_unchanged_or_not_at_all(tmp_path: Path) -> None:
     before = stored(prepared(tmp_path / "before"))
     for at in range(1, len(await recover_interrupted(prepared(tmp_path / "whole"), 0, PowerCutError))):
         directory = prepared(tmp_path / f"{at}")
         await recover_interrupted(directory, at, PowerCutError)
-        if at <= 3:  # until the storage of the new cluster is complete, nothing else has been touched
+        if at <= 3:  # until the storage of the new cluster is complete, the other files are unchanged
             assert load_formation(directory, A).founding == FOUNDING
             assert (stored(directory).keys(), (directory / ADMISSIONS_FILE).exists()) == (before.keys(), True)
         else:
@@ -131,7 +129,7 @@ async def test_a_node_starts_with_what_was_there_before_or_not_at_all(tmp_path: 
                 load_formation(directory, A)
 
 
-async def test_the_error_says_only_to_mend_the_disk_and_call_again(tmp_path: Path) -> None:
+async def test_disk_error_advises_repair_and_retry(tmp_path: Path) -> None:
     directory = prepared(tmp_path / "node")
     plan = await plan_recovery(directory)
     with pytest.MonkeyPatch.context() as patched:

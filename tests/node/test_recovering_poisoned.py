@@ -1,4 +1,4 @@
-"""`recover` on a poisoned log: it names the entry and the way past it, cuts, and begins numbers anew."""
+"""`recover` on a log with a fatal entry: it names the entry and the remedy, cuts the log, and resets numbers."""
 
 import json
 import time
@@ -40,16 +40,16 @@ LAST_TERM = MAX_NUMBER - 1
 
 
 def own(record: Level | Clock | Publication | Report | KeyReplacement) -> bytes:
-    """An entry that the farm acts on, for it is signed by server 1."""
+    """Return an entry signed by server 1, which the farm acts on."""
     return signed(record, FIRST, FOUNDING.cluster_id)
 
 
 LEVELS = tuple(own(Level(number, "9.9.9")) for number in range(2, SUPPORTED_LEVEL + 2))
-"""The last of them is one too high."""
+"""The last level is one too high."""
 
 
-def poisoned(path: Path, *entries: bytes, term: int = 2) -> Path:
-    """A stopped node with the entries 1 to 5 of ENTRIES, and these behind them."""
+def bad_directory(path: Path, *entries: bytes, term: int = 2) -> Path:
+    """Write the directory of a stopped node with entries 1 to 5 of ENTRIES, followed by `entries`."""
     node_directory(path)
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
     more = tuple(Entry.command(term, data) for data in entries)
@@ -74,10 +74,10 @@ def made(directory: Path) -> FarmOnDisk:
     return trio.run(read_directory, directory)
 
 
-def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on(
+def test_unsupported_level_names_entry_to_cut_before(
     tmp_path: Path,
 ) -> None:
-    directory = poisoned(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 9_000, 1)))
+    directory = bad_directory(tmp_path / "node", *LEVELS, b'{"any":1}', own(Clock(BASE_MS + 9_000, 1)))
     entry = len(ENTRIES) + len(LEVELS)
     code, output = called(directory, "--yes")
     assert code == 1
@@ -87,7 +87,7 @@ def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_
     assert code == 0
     assert f"kept up to entry {entry - 1} of term 2" in output
     assert f"Dropped: 3 entries, {entry} to {entry + 2}: 1 clock, 1 foreign, 1 level." in output
-    assert trio.run(lambda: read_directory(directory, entry - 1)).founding == FOUNDING, "nothing was changed"
+    assert trio.run(lambda: read_directory(directory, entry - 1)).founding == FOUNDING, "a dry run changes nothing"
     code, output = called(directory, "--cut-after", str(entry - 1), "--yes")
     assert code == 0, output
     assert "Dropped: 3 entries" in output
@@ -97,14 +97,14 @@ def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_
     assert (after.farm.level, after.farm.log_time_ms) == (SUPPORTED_LEVEL, BASE_MS + 6_000)
 
 
-def test_a_made_up_level_that_is_not_the_next_keeps_no_server_from_recovering(tmp_path: Path) -> None:
-    directory = poisoned(tmp_path / "node", own(Level(65535, "9.9.9")))
+def test_skipped_level_does_not_prevent_recovery(tmp_path: Path) -> None:
+    directory = bad_directory(tmp_path / "node", own(Level(65535, "9.9.9")))
     assert called(directory, "--yes")[0] == 0
     assert made(directory).farm.level == 1
 
 
-def test_a_term_at_its_end_is_told_with_the_option_that_begins_anew(tmp_path: Path) -> None:
-    directory = poisoned(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
+def test_last_term_is_reported_with_reset_option(tmp_path: Path) -> None:
+    directory = bad_directory(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
     code, output = called(directory, "--yes")
     assert code == 1
     assert f"ends at entry 6 of term {LAST_TERM}" in output
@@ -118,10 +118,10 @@ def test_a_term_at_its_end_is_told_with_the_option_that_begins_anew(tmp_path: Pa
     assert recovery.hard_state.term == 1
 
 
-def test_eras_begin_again_in_state_keyring_and_key_file(tmp_path: Path) -> None:
+def test_eras_are_reset_in_state_keyring_and_key_file(tmp_path: Path) -> None:
     last = own(KeyReplacement(LAST_ERA, ()))
     levels = (own(Level(2, "0.1.0")), last)
-    directory = poisoned(tmp_path / "node", *levels)
+    directory = bad_directory(tmp_path / "node", *levels)
     key = replace(new_farm_key(3), era=LAST_ERA)
     key_file = tmp_path / "farm.key"
     save_farm_key(key_file, key)
@@ -142,7 +142,7 @@ def test_eras_begin_again_in_state_keyring_and_key_file(tmp_path: Path) -> None:
     assert is_era_left(made(directory).farm, ring), "`keys replace` works again"
 
 
-def test_a_term_that_begins_again_is_in_no_result_of_a_request() -> None:
+def test_reset_term_applies_to_request_results() -> None:
     farm = Farm(BASE_MS)
     farm.apply(1, 2**31, ProvenRecord(Foreign("any", "client-0-1")))
     farm.sessions.change_results(result_of_first_term)
@@ -153,13 +153,13 @@ def test_a_term_that_begins_again_is_in_no_result_of_a_request() -> None:
     assert (int.from_bytes(result[:8]), int.from_bytes(result[8:])) == (1, 1)
 
 
-def test_a_term_at_its_end_can_be_cut_off(tmp_path: Path) -> None:
-    directory = poisoned(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
+def test_last_term_can_be_cut_off(tmp_path: Path) -> None:
+    directory = bad_directory(tmp_path / "node", b'{"any":1}', term=LAST_TERM)
     assert called(directory, "--cut-after", "5", "--yes")[0] == 0
     assert made(directory).last == LogId(5, 2)
 
 
-def test_a_log_time_of_years_to_come_begins_anew(tmp_path: Path) -> None:
+def test_log_time_in_far_future_can_be_reset(tmp_path: Path) -> None:
     backup = backup_of_2106(tmp_path)
     code, output = called(backup, "--state-dir", str(tmp_path / "new"), "--dry-run")
     assert code == 0, output
@@ -175,7 +175,7 @@ def test_a_log_time_of_years_to_come_begins_anew(tmp_path: Path) -> None:
     ]
 
 
-def test_after_log_time_began_anew_no_update_of_before_is_applied_again(tmp_path: Path) -> None:
+def test_reset_log_time_does_not_reapply_old_updates(tmp_path: Path) -> None:
     backup = backup_of_2106(tmp_path)
     assert called(backup, "--state-dir", str(tmp_path / "new"), "--reset", "time", "--yes")[0] == 0
     after = made(tmp_path / "new")
@@ -189,7 +189,7 @@ def test_after_log_time_began_anew_no_update_of_before_is_applied_again(tmp_path
     assert reqids.judge(Update(later, proven=True), later_ms) is ReqidStatus.NEW
 
 
-def test_a_second_of_years_to_come_is_forgotten_and_the_command_says_until_when_routers_mind(tmp_path: Path) -> None:
+def test_reset_publication_second_reports_router_delay(tmp_path: Path) -> None:
     backup = backup_of_2106(tmp_path)
     code, output = called(backup, "--state-dir", str(tmp_path / "new"), "--dry-run")
     assert "The last publication has the time 2106-" in output
@@ -205,7 +205,7 @@ def test_a_second_of_years_to_come_is_forgotten_and_the_command_says_until_when_
 
 
 def backup_of_2106(directory: Path) -> Path:
-    """A backup of a farm whose log time and last publication are of that year."""
+    """Write a backup of a farm whose log time and last publication are in 2106."""
     read = trio.run(read_directory, node_directory(directory / "node"))
     farm = Farm(0)
     state = replace(read.farm, log_time_ms=YEAR_2106_MS, masters={"master": MasterState(publication=LAST)})
@@ -215,7 +215,7 @@ def backup_of_2106(directory: Path) -> Path:
     return path
 
 
-def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
+def test_backup_cannot_be_cut(tmp_path: Path) -> None:
     code, output = called(backup_of_2106(tmp_path), "--state-dir", str(tmp_path / "new"), "--cut-after", "3", "--yes")
     assert (code, "a backup contains the state at the end of the log" in output) == (1, True)
 
@@ -223,7 +223,7 @@ def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cut", "problem"), [("99", "the log ends at entry 5"), ("2", "the snapshot replaces all entries up to entry 3")]
 )
-def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, problem: str) -> None:
+def test_cut_outside_log_is_refused_with_its_end(tmp_path: Path, cut: str, problem: str) -> None:
     directory = trio.run(compacted_directory, tmp_path / "node", 3)
     code, output = called(directory, "--cut-after", cut, "--yes")
     assert code == 1

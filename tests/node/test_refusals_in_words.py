@@ -1,4 +1,4 @@
-"""Each kind of refusal over real TLS on loopback: refused, counted, and told to the operators of both sides."""
+"""Each kind of refused connection over real TLS on loopback: counted, and reported to the operators of both sides."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Operator:
-    """What one side's operator sees."""
+    """The events, alarms and metrics of one side."""
 
     def __init__(self, name: str) -> None:
         self.events: list[TraceEvent] = []
@@ -43,7 +43,7 @@ class Operator:
         self.metrics = Metrics(self.refused.incident, self.refused.connected)
 
     def alarm(self, kind: str) -> AlarmView | None:
-        """The alarm that stands."""
+        """Return the active alarm of this kind."""
         return next((each for each in self.alarms.standing() if each.kind == kind), None)
 
 
@@ -57,9 +57,9 @@ class Scene:
     address: PeerAddress
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait for what the sockets have to bring."""
+        """Wait until the condition is true."""
         with trio.fail_after(20):
-            while not holds():  # noqa: ASYNC110 - what is waited for has many causes
+            while not holds():  # noqa: ASYNC110 - the condition has several causes
                 await trio.sleep(0.005)
 
 
@@ -153,7 +153,7 @@ async def scene(
         ),
     ],
 )
-async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
+async def test_refusal_is_reported_to_both_sides_with_remedy(
     tmp_path: Path,
     caller: Initiator,
     at_alice: Fault,
@@ -180,14 +180,14 @@ async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
 
 
 @pytest.mark.parametrize("days", [(-30, -1), (5_000, 8_650)])
-async def test_dates_of_a_pinned_certificate_do_not_count(tmp_path: Path, days: tuple[int, int]) -> None:
+async def test_dates_of_pinned_certificate_are_ignored(tmp_path: Path, days: tuple[int, int]) -> None:
     async with scene(self_signed(tmp_path, days=days)) as found:
         await found.until(lambda: found.bob.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED])
         assert found.alice.alarms.standing() == ()
 
 
-async def test_the_certificate_of_another_farm_is_refused_by_the_client(tmp_path: Path) -> None:
-    # The address answers with a certificate whose key is genuine, and which another farm's server announced.
+async def test_client_refuses_certificate_of_other_farm(tmp_path: Path) -> None:
+    # The server at the address has a genuine certificate, announced by another farm's server.
     shown = load_or_create_certificate(tmp_path / "other")
     expected = load_or_create_certificate(tmp_path / "own").fingerprint
     async with scene(shown, fingerprint=expected) as found:
@@ -197,7 +197,7 @@ async def test_the_certificate_of_another_farm_is_refused_by_the_client(tmp_path
         assert "another program listens at its address" in alarm.text
         assert "do not switch the check off" in alarm.action
         assert found.alice.metrics.counts[Fault.WRONG_CERTIFICATE] >= 1
-        # The refused side hears of it, too: nothing was sent to it, not even the first request.
+        # The refused side reports it too, although it received not even the first request.
         await found.until(lambda: found.bob.events)
         assert "may not accept this node's certificate" in str(found.bob.events[0].data)
         assert found.bob.metrics.counts[Fault.DISTRUSTED] >= 1
@@ -205,7 +205,7 @@ async def test_the_certificate_of_another_farm_is_refused_by_the_client(tmp_path
         assert found.bob.alarms.standing() == ()
 
 
-async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(tmp_path: Path) -> None:
+async def test_replayed_handshake_is_refused_with_alarm(tmp_path: Path) -> None:
     async with scene(load_or_create_certificate(tmp_path)) as found:
 
         async def exchange(request: bytes) -> bytes:
@@ -219,15 +219,15 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
             await trio.aclose_forcefully(stream)
             return answer
 
-        # Given a handshake that was accepted, and an attacker that has recorded it
+        # Given an accepted handshake, recorded by an attacker
         session, channel = Session(), tls_channel(found.address.fingerprint or b"")
         first = UpgradeClient(CALLER, session, str(found.address), 0, channel=channel)
         assert isinstance(first.receive(await exchange(first.request())), Challenged)
         recorded = UpgradeClient(CALLER, session, str(found.address), 0, channel=channel).request()
         assert b" 101 " in await exchange(recorded)
-        # When it is sent again
+        # When the attacker sends it again
         answer = await exchange(recorded)
-        # Then it is answered like any challenge, and told as what it is
+        # Then the reply is an ordinary challenge, and the incident is reported as a replay
         assert answer.startswith(b"HTTP/1.1 401 ")
         assert b"stale=true" in answer
         await found.until(lambda: found.bob.alarm(PEERS_REFUSED.kind))
@@ -238,18 +238,17 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
         assert found.bob.metrics.counts[Fault.REPLAYED] == 1
 
 
-async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: Path) -> None:
+async def test_alarms_end_when_refused_side_is_accepted(tmp_path: Path) -> None:
     shown = [Credentials(CREDENTIALS.user, "wrong")]
     async with scene(load_or_create_certificate(tmp_path), replace(CALLER, credentials=lambda: (shown[0],))) as found:
         await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
         shown[0] = CREDENTIALS
         await found.until(lambda: not found.alice.alarms.standing())
-        # And so does the one that refused: a node that receives new keys a moment later than this one is not a
-        # stranger.
+        # The refusing side's alarm also ends: a node that receives new keys a moment later is not an attacker.
         await found.until(lambda: not found.bob.alarms.standing())
 
 
-async def test_the_alarm_at_the_refusing_side_ends_after_a_time_of_quiet(
+async def test_alarm_of_refusing_side_ends_without_new_incidents(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -268,7 +267,7 @@ async def test_the_alarm_at_the_refusing_side_ends_after_a_time_of_quiet(
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_stranger_can_cause_without_knowing_anything_is_no_alarm() -> None:
+async def test_fault_without_credentials_is_not_an_alarm() -> None:
     bob = Operator("bob")
     for fault in (Fault.WRONG_PATH, Fault.MALFORMED, Fault.SILENT, Fault.TOO_LARGE, Fault.DISTRUSTED):
         bob.refused.incident(Incident(fault, "10.0.0.7", "rubbish"))
@@ -276,7 +275,7 @@ async def test_what_a_stranger_can_cause_without_knowing_anything_is_no_alarm() 
     assert len(bob.events) == 5
 
 
-async def test_a_flood_of_refusals_keeps_the_alarm_short_and_the_memory_bounded() -> None:
+async def test_flood_of_refusals_keeps_alarm_short() -> None:
     bob = Operator("bob")
     for number in range(1_000):
         bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, f"peer {number}", f"guess {number}"))

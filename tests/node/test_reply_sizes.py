@@ -1,8 +1,8 @@
-"""Each reply of the control interface fits in what its client accepts, whatever it holds.
+"""Each reply of the control interface fits the limit of its client, with the largest contents.
 
-pages (log, events)   the page ends before the limit, so a reader always gets on
-other documents       filled to the limits of the tables that they show; a table without a declared size fails
-backup                has a limit of its own
+pages (log, events)   the page ends before the limit, so a reader always makes progress
+other documents       filled to the limits of their tables; a table without a declared size fails
+backup                has a separate limit
 """
 
 import types
@@ -28,9 +28,9 @@ from consensus.core.features import COMMAND_LIMIT_BYTES
 from gossip.core.options import SwimOptions
 
 KNOWN_MAX = ADMITTED_MAX + SwimOptions().directory_limit + 1
-"""Members that gossip knows: the admitted ones, unknown nodes up to its limit, and the node itself."""
+"""Members in gossip: the admitted ones, unknown nodes up to the limit, and the node itself."""
 APART = {LOG.path, EVENTS.path, DEBUG.path}
-"""Pages have their own tests. What a node tells of its process has a limit for each list (`debugging`)."""
+"""Pages have their own tests. The lists in a node's debugging document are limited (`debugging`)."""
 REPLIES = {path: each.answer for path, each in ROUTES.items() if each.answer is not Struct and path not in APART}
 """The documents of all other routes."""
 SIZES: dict[str, int] = {
@@ -84,7 +84,7 @@ SIZES: dict[str, int] = {
 }
 """Rows of each table in a reply."""
 TEXT = '"' * 150
-"""As large as JSON makes 300 characters of a name, an address or a sentence."""
+"""The JSON of 300 characters in a name, an address or a sentence, at its largest."""
 TEXTS = {
     "QueryAnswerView.payload": "\\" * 2048,
     "EventView.text": "x" * TEXT_LIMIT,
@@ -96,8 +96,11 @@ TEXTS = {
     "LeafView.faults.item": "x" * 16,
     "LeafView.destination": "x" * 60,
 }
-"""Texts of another size: a member's description is 512 bytes at most, and its name holds no character that grows; names
-of extensions and faults, and addresses, are those of this version."""
+"""Texts of other sizes.
+
+A member's description has at most 512 bytes, and JSON does not lengthen the characters of its name. Names of extensions
+and faults, and addresses, are those in this version.
+"""
 
 
 def largest(kind: type) -> Any:
@@ -130,13 +133,13 @@ CONTENTS = {
     "quotation marks": b'"',
     "line ends": b"\n",
     "letters": b"x",
-    "no text": b"\xff",
+    "invalid text": b"\xff",
 }
 
 
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("size", [1, 1_024, 65_536, 4 * 2**20, COMMAND_LIMIT_BYTES])
-def test_page_of_the_log_fits_and_gets_on(content: str, size: int) -> None:
+def test_log_page_fits_and_advances(content: str, size: int) -> None:
     count = min(1_000, 2**23 // size + 2)
     entries = [LogEntryView.of(2**53, 2**53, EntryKind.APPLICATION, 2**53, CONTENTS[content] * size)] * count
     page = fitting(entries)
@@ -145,7 +148,7 @@ def test_page_of_the_log_fits_and_gets_on(content: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_entry_of_a_page_keeps_its_bytes(content: str) -> None:
+def test_entry_in_page_keeps_its_bytes(content: str) -> None:
     data = CONTENTS[content] * 5_000
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, data)
     assert entry.data == data
@@ -153,7 +156,7 @@ def test_entry_of_a_page_keeps_its_bytes(content: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1_000, 2 * TEXT_LIMIT])
-def test_page_of_events_fits_and_gets_on(size: int) -> None:
+def test_event_page_fits_and_advances(size: int) -> None:
     log = EventLog("node" * 8, lambda: 2**53)
     for number in range(4_096):
         log.append(f"kind-{number % 8}", {"payload": "\x00" * size, "text": "\ud800" * min(size, 10)})
@@ -165,5 +168,5 @@ def test_page_of_events_fits_and_gets_on(size: int) -> None:
     assert (read, cursor) == (4_096, log.next_cursor)
 
 
-def test_backup_has_a_limit_of_its_own() -> None:
+def test_backup_has_larger_limit() -> None:
     assert BACKUP_LIMIT_BYTES > DOCUMENT_LIMIT_BYTES

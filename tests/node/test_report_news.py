@@ -1,6 +1,6 @@
-"""A report says what is news, when it is news: on a change at once, large things once."""
+"""Reports contain only changes: a change is reported within a quarter period, and large fields once."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 import json
 from itertools import pairwise
@@ -33,15 +33,15 @@ def reports(stage: Stage) -> list[tuple[int, Report]]:
     return [(at_ms, record) for at_ms, record in stage.records(Report) if isinstance(record, Report)]
 
 
-async def test_a_leaf_that_falls_ill_and_recovers_is_reported_within_a_quarter_of_a_period_each_time(
+async def test_health_change_of_leaf_is_reported_within_quarter_period(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage(period_ms=PERIOD_MS)
-    ill = False
+    unhealthy = False
 
     async def status(leaf_hash: bytes) -> LeafStatus:
         await trio.lowlevel.checkpoint()
-        return LeafStatus(LEAF.base64, healthy=not ill)
+        return LeafStatus(LEAF.base64, healthy=not unhealthy)
 
     stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
     async with trio.open_nursery() as nursery:
@@ -49,19 +49,19 @@ async def test_a_leaf_that_falls_ill_and_recovers_is_reported_within_a_quarter_o
         await trio.sleep(200)
         steady = [at_ms for at_ms, _ in reports(stage) if at_ms > 2 * PERIOD_MS]
         for _ in range(2):
-            ill = not ill
+            unhealthy = not unhealthy
             changed_ms = trio.current_time() * 1000
             await trio.sleep(PERIOD_MS / 4_000 + 0.1)
             at_ms, report = reports(stage)[-1]
             assert at_ms - changed_ms <= PERIOD_MS / 4 + 100
-            assert [leaf.healthy for leaf in report.destinations] == [not ill]
+            assert [leaf.healthy for leaf in report.destinations] == [not unhealthy]
         nursery.cancel_scope.cancel()
     apart_ms = [later - earlier for earlier, later in pairwise(steady)]
     assert min(apart_ms) >= 0.89 * PERIOD_MS, "what does not change is reported once a period"
     assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
 
 
-async def test_the_last_structure_is_in_one_report_after_each_publication(
+async def test_last_structure_is_in_one_report_per_publication(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -69,36 +69,36 @@ async def test_the_last_structure_is_in_one_report_after_each_publication(
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
-    said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
-    assert [each for each in said if each is not None] == [base64_encode(each) for each in stage.router.published]
-    assert said.count(None) > 10
+    reported = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
+    assert [each for each in reported if each is not None] == [base64_encode(each) for each in stage.router.published]
+    assert reported.count(None) > 10
 
 
-async def test_a_report_that_was_not_taken_is_sent_again() -> None:
-    news = ReportNews({"pace": "normal"})
+async def test_uncommitted_report_is_sent_again() -> None:
+    changes = ReportNews({"pace": "normal"})
     [part] = rival_report().masters
     report = rival_report()
-    reported, configuration = news.unreported(report)
+    reported, configuration = changes.unreported(report)
     assert configuration == {"pace": "normal"}
-    assert news.unreported(report) == (reported, configuration), "nothing was committed"
-    news.committed(reported, configuration)
-    assert news.unreported(report) == (report, None)
+    assert changes.unreported(report) == (reported, configuration), "nothing was committed"
+    changes.committed(reported, configuration)
+    assert changes.unreported(report) == (report, None)
     assert part.last_published_lease_set is None
 
 
-async def test_the_configuration_is_said_at_first_and_once_an_hour() -> None:
-    news = ReportNews({"pace": "normal"})
+async def test_configuration_is_reported_first_and_hourly() -> None:
+    changes = ReportNews({"pace": "normal"})
     hours = []
     for minute in range(0, 180, 5):
         report = Report("farm", NOW_MS + minute * 60_000, 1, rival_report().router)
-        reported, configuration = news.unreported(report)
+        reported, configuration = changes.unreported(report)
         if configuration is not None:
             hours.append(minute * 60_000 // CONFIGURATION_EVERY_MS)
-        news.committed(reported, configuration)
+        changes.committed(reported, configuration)
     assert hours == [0, 1, 2]
 
 
-async def test_no_path_address_or_key_is_among_the_settings_that_are_reported(tmp_path: Path) -> None:
+async def test_reported_settings_exclude_paths_addresses_and_keys(tmp_path: Path) -> None:
     configuration = load(
         tmp_path,
         f"""
@@ -115,8 +115,8 @@ async def test_no_path_address_or_key_is_among_the_settings_that_are_reported(tm
         probe = "127.0.0.8:80"
         """,
     )
-    said = json.loads(encode(rival_report(), config=reported_settings(configuration)))["config"]
-    assert said == {
+    reported = json.loads(encode(rival_report(), config=reported_settings(configuration)))["config"]
+    assert reported == {
         "masters": 1,
         "leaves": 1,
         "demo": False,
@@ -130,12 +130,12 @@ async def test_no_path_address_or_key_is_among_the_settings_that_are_reported(tm
         "reportingPeriod": 30_000,
         "routerKind": "file",
     }
-    text = json.dumps(said)
+    text = json.dumps(reported)
     for secret in ("secret", "127.0.0", LEAF.base64[:40], str(tmp_path)):
         assert secret not in text
 
 
-async def test_a_report_that_was_refused_leaves_its_news_for_the_next_one(
+async def test_refused_report_keeps_its_changes_for_next_report(
     autojump_clock: MockClock,
 ) -> None:
     stage = Stage()
@@ -152,6 +152,6 @@ async def test_a_report_that_was_refused_leaves_its_news_for_the_next_one(
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(30)
         nursery.cancel_scope.cancel()
-    said = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
+    reported = [part.last_published_lease_set for _, report in reports(stage) for part in report.masters]
     assert len(refused) == 2
-    assert any(each is not None for each in said)
+    assert any(each is not None for each in reported)

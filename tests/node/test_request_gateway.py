@@ -1,6 +1,6 @@
-"""What stands behind the listener, and how a submission ends: acknowledged, refused or unknown, and never a guess."""
+"""The gateway between listener and server, and the outcomes of submissions: acknowledged, refused or unknown."""
 
-# ruff: noqa: ARG001, ARG002 - the clock works by being asked for; stand-ins take what the real ones take
+# ruff: noqa: ARG001, ARG002 - the clock fixture acts by being requested; the fakes have the parameters of the originals
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
 
 @dataclass
 class Server:
-    """A server whose answers are decided by the test."""
+    """A server with replies chosen by the test."""
 
     answer: ProposalResolved = field(
         default_factory=lambda: ProposalResolved(
@@ -50,7 +50,7 @@ class Server:
     late: list[Callable[[ProposalResolved], None]] | None = None
 
     def submit(self, commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None]) -> Proposal:
-        """As decided."""
+        """Reply with the chosen answer or error, or later."""
         self.proposed.append(commands)
         if self.error is not None:
             raise self.error
@@ -61,7 +61,7 @@ class Server:
         return Proposal(commands, ProposalLimit(1, 1), answered)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
-        """As decided; never, if the answer comes late."""
+        """Return the chosen answer; never return if replies are late."""
         if self.late is not None:
             await trio.sleep_forever()
         self.proposed.append(commands)
@@ -70,39 +70,39 @@ class Server:
         return self.answer
 
     def ask(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> None:
-        """As decided."""
+        """Raise the chosen error."""
         assert self.error is not None
         raise self.error
 
 
 @dataclass
 class Client:
-    """A client whose submissions end as they are told, the last one for ever."""
+    """A client with chosen outcomes of submissions; the last one repeats."""
 
     answers: list[Submission | Exception]
-    asked: int = 0
+    gateway_answer: int = 0
 
     async def submit(
         self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False
     ) -> Submission:
-        """The next answer, after a while."""
+        """Return the next outcome, after up to a second."""
         await trio.sleep(min(patience_s, 1.0))
-        answer = self.answers[min(self.asked, len(self.answers) - 1)]
-        self.asked += 1
+        answer = self.answers[min(self.submissions, len(self.answers) - 1)]
+        self.submissions += 1
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
 class NoSessions:
-    """A state machine whose entries name no requests."""
+    """A state machine whose entries do not name requests."""
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """None is named."""
+        """Return None."""
         return None
 
     def was_executed(self, request: RequestId) -> bool:
-        """Never asked."""
+        """Fail: it must not be called."""
         raise AssertionError(request)
 
 
@@ -119,8 +119,8 @@ def replica(server: Server, client: Client | None = None) -> Replica:
     )
 
 
-def asked(opened: RequestGateway, commands: tuple[bytes, ...]) -> ClientAnswer | None:
-    """What the gateway answers at once."""
+def gateway_answer(opened: RequestGateway, commands: tuple[bytes, ...]) -> ClientAnswer | None:
+    """Return the immediate answer of the gateway."""
     answers: list[ClientAnswer | None] = []
     opened.client_request(commands, answers.append)
     (answer,) = answers
@@ -155,30 +155,30 @@ def gateway(server: Server) -> RequestGateway:
     ],
     ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
 )
-def test_each_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expected: ClientAnswer | None) -> None:
-    assert asked(gateway(Server(resolve)), (b"{}",)) == expected
+def test_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expected: ClientAnswer | None) -> None:
+    assert gateway_answer(gateway(Server(resolve)), (b"{}",)) == expected
 
 
-async def test_a_client_that_sends_nothing_learns_which_server_leads() -> None:
-    assert asked(gateway(Server(role=FOLLOWING)), ()) == ClientAnswer(
+async def test_empty_client_request_returns_leader() -> None:
+    assert gateway_answer(gateway(Server(role=FOLLOWING)), ()) == ClientAnswer(
         accepted=False, leader=OTHER, next_index=0, term=7
     )
     stage = Stage()
     opened = RequestGateway(lambda: cast("Replica", stage.replica), lambda _: False)
-    assert asked(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
+    assert gateway_answer(opened, ()) == ClientAnswer(accepted=True, leader=OWN, next_index=1, term=1)
 
 
-def test_a_client_may_not_admit_a_node() -> None:
+def test_client_cannot_admit_node() -> None:
     admission = encode(AdmissionRecord(b"n" * 8, "node-4", server_id=4))
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
         with pytest.raises(GarlicFarmError, match="only the leader writes these entries"):
-            asked(gateway(Server()), (disguised,))
+            gateway_answer(gateway(Server()), (disguised,))
 
 
-def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
+def test_client_cannot_approve_evict_or_raise_level() -> None:
     for record in (Approval(b"n" * 8, "n", b"o" * 8, server_id=4), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
         with pytest.raises(GarlicFarmError, match="only the leader writes these entries"):
-            asked(gateway(Server()), (encode(record),))
+            gateway_answer(gateway(Server()), (encode(record),))
 
 
 def test_evicted_server_is_refused() -> None:
@@ -189,22 +189,22 @@ def test_evicted_server_is_refused() -> None:
         opened.request(OTHER, request, lambda _: None)
 
 
-def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
+def test_client_cannot_write_clock_entries() -> None:
     server = Server()
     with pytest.raises(GarlicFarmError, match="only the leader writes these entries") as refused:
-        asked(gateway(server), (b"{}", encode(Clock(NOW_MS, OWN))))
+        gateway_answer(gateway(server), (b"{}", encode(Clock(NOW_MS, OWN))))
     assert refused.value.fault is Fault.OUT_OF_TURN
     assert server.proposed == []
 
 
-def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
+def test_command_too_large_to_store_is_client_fault() -> None:
     with pytest.raises(GarlicFarmError, match="at most 5 can be stored") as refused:
-        asked(gateway(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))), (b"x",))
+        gateway_answer(gateway(Server(error=ValueError("a command has 9 bytes; at most 5 can be stored"))), (b"x",))
     assert refused.value.fault is Fault.TOO_LARGE
 
 
 @pytest.mark.parametrize("error", [ServerBusyError("1024 requests"), ServerStoppedError("the server has stopped")])
-def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
+def test_peer_is_refused_as_busy_when_server_cannot_serve(error: Exception) -> None:
     request = core.RequestVote(term=1, candidate=OTHER, last=ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError) as refused:
         gateway(Server(error=error)).request(OTHER, request, no_answer_expected)
@@ -217,20 +217,20 @@ def no_answer_expected(reply: core.Reply | None) -> None:
     pytest.fail(f"answered by {reply}")
 
 
-def test_client_before_the_founding_gets_no_leader() -> None:
-    assert asked(RequestGateway(lambda: None, lambda _: False), (b"{}",)) == ClientAnswer(
+def test_client_before_founding_gets_leader_none() -> None:
+    assert gateway_answer(RequestGateway(lambda: None, lambda _: False), (b"{}",)) == ClientAnswer(
         accepted=False, leader=None, next_index=0, term=0
     )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
-def test_a_gateway_that_loses_its_replica_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
+def test_request_ends_although_replica_is_replaced(outcome: Outcome) -> None:
     server = Server(ProposalResolved(proposal_id=0, outcome=outcome), late=[])
     running: list[Replica | None] = [replica(server), None]
     answers: list[ClientAnswer | None] = []
     RequestGateway(lambda: running.pop(0), lambda _: False).client_request((b"{}",), answers.append)
     assert answers == []
-    assert running == [None], "the replica is asked for once"
+    assert running == [None], "the replica is looked up once"
     assert server.late is not None
     for answer_now in server.late:
         answer_now(server.answer)
@@ -246,14 +246,14 @@ UNKNOWN = Submission(Outcome.UNKNOWN, None, None, "server 2 closed the connectio
 COMMITTED = Submission(Outcome.COMMITTED, LogId(5, 2), OTHER)
 
 
-async def test_a_leader_commits_by_itself_and_a_follower_by_its_client(autojump_clock: MockClock) -> None:
+async def test_leader_commits_locally_and_follower_by_client(autojump_clock: MockClock) -> None:
     here, there = Server(), Client([COMMITTED])
     assert (await replica(here, there).submit(b"{}")).index == 41
-    assert there.asked == 0
+    assert there.submissions == 0
     assert (await replica(Server(role=FOLLOWING), there).submit(b"{}")).index == 5
 
 
-async def test_a_leader_proposes_none_of_its_own_kinds_that_came_as_a_submission() -> None:
+async def test_leader_refuses_submitted_leader_kinds() -> None:
     here = Server()
     answer = await replica(here).submit(encode(Level(65535, "9.9.9")), repeat_unknown=True)
     assert answer.outcome is SubmitOutcome.REFUSED
@@ -261,12 +261,12 @@ async def test_a_leader_proposes_none_of_its_own_kinds_that_came_as_a_submission
     assert here.proposed == []
 
 
-async def test_a_refused_submission_is_repeated_until_there_is_a_leader(autojump_clock: MockClock) -> None:
+async def test_refused_submission_is_repeated_until_leader_exists(autojump_clock: MockClock) -> None:
     answer = await replica(Server(role=FOLLOWING), Client([REFUSED, REFUSED, COMMITTED])).submit(b"{}")
     assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 5)
 
 
-async def test_a_submission_refused_to_the_end_is_refused_with_the_last_reason(autojump_clock: MockClock) -> None:
+async def test_submission_refused_until_timeout_has_last_reason(autojump_clock: MockClock) -> None:
     for last in (REFUSED, GarlicFarmError(Fault.UNREACHABLE, "server 2 does not know a leader")):
         began = trio.current_time()
         answer = await replica(Server(role=FOLLOWING), Client([last])).submit(b"{}")
@@ -274,31 +274,31 @@ async def test_a_submission_refused_to_the_end_is_refused_with_the_last_reason(a
         assert trio.current_time() - began <= Patience().submit_s + 1
 
 
-async def test_a_submission_of_unknown_fate_is_not_repeated_unless_it_may_be_there_twice(
+async def test_unknown_submission_is_repeated_only_on_request(
     autojump_clock: MockClock,
 ) -> None:
     client = Client([UNKNOWN, COMMITTED])
     assert (await replica(Server(role=FOLLOWING), client).submit(b"{}")).outcome is SubmitOutcome.UNKNOWN
-    assert client.asked == 1
+    assert client.submissions == 1
     client = Client([UNKNOWN, COMMITTED])
     answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
     assert answer.outcome is SubmitOutcome.COMMITTED
 
 
-async def test_a_submission_whose_session_has_expired_ends_at_once_and_is_no_acknowledgement(
+async def test_submission_of_expired_session_ends_immediately(
     autojump_clock: MockClock,
 ) -> None:
     client = Client([UNKNOWN, Submission(Outcome.UNKNOWN, reason="expired", expired=True)])
     answer = await replica(Server(role=FOLLOWING), client).submit(b"{}", repeat_unknown=True)
-    assert (answer.outcome, client.asked) == (SubmitOutcome.EXPIRED, 2)
+    assert (answer.outcome, client.submissions) == (SubmitOutcome.EXPIRED, 2)
 
 
-async def test_what_was_unknown_once_is_never_refused_afterwards(autojump_clock: MockClock) -> None:
+async def test_unknown_submission_stays_unknown_after_refusal(autojump_clock: MockClock) -> None:
     answer = await replica(Server(role=FOLLOWING), Client([UNKNOWN, REFUSED])).submit(b"{}", repeat_unknown=True)
     assert answer.outcome is SubmitOutcome.UNKNOWN
 
 
-async def test_a_server_that_never_answers_leaves_the_fate_unknown(autojump_clock: MockClock) -> None:
+async def test_unresponsive_server_leaves_outcome_unknown(autojump_clock: MockClock) -> None:
     answer = await replica(Server(late=[])).submit(b"{}")
     assert answer.outcome is SubmitOutcome.UNKNOWN
     assert "committed or not" in answer.reason

@@ -1,4 +1,4 @@
-"""`keys rotate`: every step reaches all members before the next, and wherever it ends the farm goes on."""
+"""`keys rotate`: every step reaches all members before the next one, and the farm works after any interruption."""
 
 import pytest
 from msgspec import UNSET
@@ -13,26 +13,26 @@ from tests.node.gossip_farm import in_simulated_time
 
 
 class Client:
-    """Asks the fake farm as the control client asks a node."""
+    """A control client of the fake farm."""
 
     def __init__(self, farm: FakeKeys) -> None:
         self.farm = farm
-        self.said: list[str] = []
+        self.progress: list[str] = []
 
     async def keys(self) -> KeysAnswer:
-        """The ring."""
+        """Return the keyring."""
         return await self.farm.listing()
 
     async def install_key(self) -> str:
-        """A new key."""
+        """Install a new key."""
         return await self.farm.install()
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
-        """Seal with it."""
+        """Encrypt with the key."""
         await self._step(self.farm.use(key, force=force))
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
-        """Refuse it."""
+        """Remove the key."""
         await self._step(self.farm.remove(key, force=force))
 
     async def _step(self, step: object) -> None:
@@ -42,24 +42,24 @@ class Client:
             raise ControlError(f"the node refused: {error}") from error
 
     async def rotate(self, *, force: bool = False) -> RotationOutput:
-        """The command."""
-        return await rotate(self, self.said.append, 10.0, force=force)
+        """Run the command."""
+        return await rotate(self, self.progress.append, 10.0, force=force)
 
 
 def old_id(farm: FakeKeys) -> str:
-    """The id of the founding key."""
+    """Return the id of the first key."""
     return key_id(farm.farm_key.gossip_keys[0]).hex()
 
 
 @in_simulated_time
-async def test_a_rotation_installs_uses_and_removes_and_says_where_it_is() -> None:
+async def test_rotation_installs_uses_and_removes_with_progress() -> None:
     farm = FakeKeys()
     client = Client(farm)
     done = await client.rotate()
     assert farm.steps == ["install", "use", "remove"]
     assert {key_id(chain.primary).hex() for chain in farm.chains.values()} == {done.key}
     assert (done.epoch, done.members, done.removed, done.left_out) == (3, 3, (old_id(farm),), ())
-    assert client.said == [
+    assert client.progress == [
         f"Key {done.key} is created and installed.",
         f"  key {done.key} is installed at 3 of 3 members",
         f"  key {done.key} is in use at 3 of 3 members",
@@ -69,7 +69,7 @@ async def test_a_rotation_installs_uses_and_removes_and_says_where_it_is() -> No
 
 
 @in_simulated_time
-async def test_a_member_that_cannot_store_the_key_stops_the_rotation() -> None:
+async def test_member_that_cannot_store_key_stops_rotation() -> None:
     farm = FakeKeys()
     farm.unwritable = ("node-3",)
     client = Client(farm)
@@ -89,7 +89,7 @@ async def test_a_member_that_cannot_store_the_key_stops_the_rotation() -> None:
 
 
 @in_simulated_time
-async def test_a_forced_rotation_names_what_is_not_stored() -> None:
+async def test_forced_rotation_lists_members_without_stored_key() -> None:
     farm = FakeKeys()
     farm.unwritable = ("node-3",)
     done = await Client(farm).rotate(force=True)
@@ -97,7 +97,7 @@ async def test_a_forced_rotation_names_what_is_not_stored() -> None:
 
 
 @in_simulated_time
-async def test_a_member_that_does_not_take_the_new_key_stops_the_rotation_before_it_is_used() -> None:
+async def test_member_without_new_key_stops_rotation_before_use() -> None:
     farm = FakeKeys()
     farm.deaf = {"node-3"}
     client = Client(farm)
@@ -106,16 +106,16 @@ async def test_a_member_that_does_not_take_the_new_key_stops_the_rotation_before
     assert "The old key is still in use" in str(end.value)
     assert "run `garlicfarm keys rotate` again" in str(end.value)
     assert farm.steps == ["install"]
-    assert client.said[1].endswith("is installed at 2 of 3 members; missing: node-3")
-    assert len(client.said) == 2, "who is missing is said once, not at every look"
+    assert client.progress[1].endswith("is installed at 2 of 3 members; missing: node-3")
+    assert len(client.progress) == 2, "the missing member is reported once, not at every poll"
     farm.deaf = set()
     done = await client.rotate()
-    assert farm.steps == ["install", "use", "remove"], "it goes on with the key that is installed"
+    assert farm.steps == ["install", "use", "remove"], "it continues with the installed key"
     assert key_id(farm.chains["node-3"].primary).hex() == done.key
 
 
 @in_simulated_time
-async def test_a_member_that_is_down_stops_the_rotation_before_anything_is_changed_unless_forced() -> None:
+async def test_member_down_prevents_rotation_unless_forced() -> None:
     farm = FakeKeys()
     farm.absent = ("node-4",)
     with pytest.raises(RotationError, match="nothing was changed: node-4 is down"):
@@ -127,7 +127,7 @@ async def test_a_member_that_is_down_stops_the_rotation_before_anything_is_chang
 
 
 @in_simulated_time
-async def test_a_member_that_dies_midway_keeps_the_old_key_open_and_the_same_command_finishes_it() -> None:
+async def test_interrupted_rotation_is_finished_by_next_run() -> None:
     farm = FakeKeys()
 
     def dies(step: str) -> None:
@@ -146,11 +146,11 @@ async def test_a_member_that_dies_midway_keeps_the_old_key_open_and_the_same_com
     done = await client.rotate()
     assert farm.steps == ["install", "use", "remove"]
     assert done.removed == (old_id(farm),)
-    assert "interrupted rotation" in client.said[0]
+    assert "interrupted rotation" in client.progress[0]
 
 
 @in_simulated_time
-async def test_two_rotations_at_once_end_with_one_key_and_one_of_them_says_so() -> None:
+async def test_concurrent_rotations_end_with_one_key() -> None:
     farm = FakeKeys()
 
     def another(step: str) -> None:
@@ -179,7 +179,7 @@ async def test_two_rotations_at_once_end_with_one_key_and_one_of_them_says_so() 
 
 
 @in_simulated_time
-async def test_every_rotation_after_a_finished_one_makes_a_new_key() -> None:
+async def test_each_rotation_creates_new_key() -> None:
     farm = FakeKeys()
     keys = {(await Client(farm).rotate()).key for _ in range(20)}
     assert len(keys) == 20

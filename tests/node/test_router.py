@@ -1,4 +1,4 @@
-"""The file router: real probes of local services, and a structure on disk that is whole or was never there."""
+"""The file router: real probes of local services, and published structures that are complete on disk or absent."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def structure(master: MasterKey, published_s: int = NOW_S) -> bytes:
 
 
 def unpublished(master: MasterKey) -> bytes:
-    """Signed by the right key, and marked as not for publishing."""
+    """Return a structure signed by the right key, and marked unpublished."""
     leases = (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),)
     return encode(sign(build(master.destination, NOW_S, leases, unpublished=True), master.private_key))
 
@@ -50,7 +50,7 @@ def contents(directory: Path) -> list[bytes]:
 
 @asynccontextmanager
 async def local_service() -> AsyncIterator[int]:
-    """A service that accepts connections, on a port of its own."""
+    """Run a service that accepts connections; yield its port."""
     async with trio.open_nursery() as nursery:
         serve = partial(trio.serve_tcp, trio.SocketStream.aclose, 0, host="127.0.0.1")
         listeners: list[trio.SocketListener] = await nursery.start(serve)
@@ -58,7 +58,7 @@ async def local_service() -> AsyncIterator[int]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_published_structure_lies_in_the_directory_under_the_masters_address(tmp_path: Path) -> None:
+async def test_published_structure_is_stored_under_master_address(tmp_path: Path) -> None:
     master = new_master_key(demo=True)
     router: Router = file_router(tmp_path / "published")
     await router.publish_meta_lease_set(master.destination.hash, structure(master))
@@ -68,7 +68,7 @@ async def test_a_published_structure_lies_in_the_directory_under_the_masters_add
     assert verify(decode(path.read_bytes())).holds
 
 
-async def test_a_later_structure_replaces_and_an_earlier_one_does_not(tmp_path: Path) -> None:
+async def test_only_later_structure_replaces(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S))
     await router.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
@@ -77,35 +77,35 @@ async def test_a_later_structure_replaces_and_an_earlier_one_does_not(tmp_path: 
     assert router.path_of(master.destination.hash).read_bytes() == structure(master, NOW_S + 1)
 
 
-async def test_the_same_structure_again_is_no_error(tmp_path: Path) -> None:
+async def test_repeated_structure_is_accepted(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     for _ in range(2):
         await router.publish_meta_lease_set(master.destination.hash, structure(master))
     assert router.path_of(master.destination.hash).read_bytes() == structure(master)
 
 
-async def test_rubbish_in_the_files_place_is_replaced(tmp_path: Path) -> None:
+async def test_invalid_file_is_replaced(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     router.path_of(master.destination.hash).write_bytes(b"half a structu")
     await router.publish_meta_lease_set(master.destination.hash, structure(master))
     assert router.path_of(master.destination.hash).read_bytes() == structure(master)
 
 
-async def test_what_a_router_would_refuse_never_reaches_the_disk(tmp_path: Path) -> None:
+async def test_structure_refused_by_router_is_not_written(tmp_path: Path) -> None:
     master, other, router = new_master_key(), new_master_key(), file_router(tmp_path)
     good = structure(master)
-    for offered, says in (
+    for offered, reason in (
         (b"rubbish", "not a Meta LeaseSet2"),
         (structure(other), "is for .*b32.i2p, not for"),
         (good[:-1] + bytes([good[-1] ^ 1]), "signature does not hold"),
         (unpublished(master), "marked unpublished"),
     ):
-        with pytest.raises(RouterError, match=says):
+        with pytest.raises(RouterError, match=reason):
             await router.publish_meta_lease_set(master.destination.hash, offered)
     assert contents(tmp_path) == []
 
 
-async def test_a_failed_write_leaves_the_old_structure_and_nothing_beside_it(
+async def test_failed_write_keeps_old_structure_without_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, router = new_master_key(), file_router(tmp_path)
@@ -120,7 +120,7 @@ async def test_a_failed_write_leaves_the_old_structure_and_nothing_beside_it(
     assert contents(tmp_path) == [structure(master)]
 
 
-async def test_stopping_removes_what_this_node_published(tmp_path: Path) -> None:
+async def test_stopping_removes_own_structure(tmp_path: Path) -> None:
     master, router = new_master_key(), file_router(tmp_path)
     await router.publish_meta_lease_set(master.destination.hash, structure(master))
     await router.stop_publishing_meta_lease_set(master.destination.hash)
@@ -128,7 +128,7 @@ async def test_stopping_removes_what_this_node_published(tmp_path: Path) -> None
     await router.stop_publishing_meta_lease_set(master.destination.hash)
 
 
-async def test_stopping_leaves_what_another_publisher_put_there_since(tmp_path: Path) -> None:
+async def test_stopping_keeps_structure_of_later_publisher(tmp_path: Path) -> None:
     master, deposed, successor = new_master_key(), file_router(tmp_path), file_router(tmp_path)
     await deposed.publish_meta_lease_set(master.destination.hash, structure(master))
     await successor.publish_meta_lease_set(master.destination.hash, structure(master, NOW_S + 1))
@@ -136,7 +136,7 @@ async def test_stopping_leaves_what_another_publisher_put_there_since(tmp_path: 
     assert successor.path_of(master.destination.hash).read_bytes() == structure(master, NOW_S + 1)
 
 
-async def test_a_leaf_is_healthy_while_its_local_service_answers(tmp_path: Path) -> None:
+async def test_leaf_is_healthy_while_service_replies(tmp_path: Path) -> None:
     async with local_service() as port:
         router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", port)))
         assert await router.local_leaf_hashes(new_master_key().destination.hash) == (LEAF.hash,)
@@ -144,23 +144,21 @@ async def test_a_leaf_is_healthy_while_its_local_service_answers(tmp_path: Path)
         assert status.healthy
         assert status.destination == LEAF.base64
         assert status.uptime_ms == 0
-    gone = await router.local_leaf_status(LEAF.hash)
-    assert not gone.healthy
-    assert gone.uptime_ms is None
+    stopped = await router.local_leaf_status(LEAF.hash)
+    assert not stopped.healthy
+    assert stopped.uptime_ms is None
 
 
-async def test_uptime_counts_from_when_the_leaf_became_healthy(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_uptime_starts_when_leaf_becomes_healthy(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     router = file_router(tmp_path, ServedLeaf(LEAF))
     await router.local_leaf_status(LEAF.hash)
     autojump_clock.jump(7.5)
     assert (await router.local_leaf_status(LEAF.hash)).uptime_ms == 7_500
 
 
-async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
+async def test_probe_of_unresponsive_service_times_out(
     tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - the run's clock by being there
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - sets the clock of the run
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def black_hole(host: str, port: int) -> trio.SocketStream:
@@ -174,10 +172,10 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
     assert trio.current_time() - before_s == pytest.approx(2.0)
 
 
-async def test_probe_of_a_service_that_resets_reports_an_unhealthy_leaf(
+async def test_probe_of_resetting_service_reports_unhealthy_leaf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel forgets the peer of a connection that was reset: getpeername raises ENOTCONN."""
+    """After a reset, the kernel drops the peer's address: getpeername raises ENOTCONN."""
 
     def reset(_socket: object) -> None:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
@@ -188,7 +186,7 @@ async def test_probe_of_a_service_that_resets_reports_an_unhealthy_leaf(
         assert not (await router.local_leaf_status(LEAF.hash)).healthy
 
 
-async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_path: Path) -> None:
+async def test_leaf_without_router_is_healthy_only_in_demonstration(tmp_path: Path) -> None:
     async with local_service() as port:
         probed, unprobed = ServedLeaf(LEAF, ("127.0.0.1", port)), ServedLeaf(new_demo_leaf())
         router = file_router(tmp_path, probed, unprobed, demo=False)
@@ -197,22 +195,22 @@ async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_p
             assert not (await router.local_leaf_status(leaf.destination.hash)).healthy
 
 
-async def test_a_demonstrations_leaf_may_be_healthy_without_a_service(tmp_path: Path) -> None:
+async def test_demonstration_leaf_is_healthy_without_service(tmp_path: Path) -> None:
     router = file_router(tmp_path, ServedLeaf(LEAF))
     assert (await router.local_router_status()).attached
     assert (await router.local_leaf_status(LEAF.hash)).healthy
 
 
-async def test_a_leaf_that_is_not_configured_is_an_error(tmp_path: Path) -> None:
+async def test_status_of_unknown_leaf_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RouterError, match="is not a leaf of this node"):
         await file_router(tmp_path).local_leaf_status(LEAF.hash)
 
 
-async def test_a_file_is_no_router_to_measure(tmp_path: Path) -> None:
+async def test_file_router_lacks_remote_measurements(tmp_path: Path) -> None:
     assert await file_router(tmp_path).remote_measured_status(LEAF.hash) is None
 
 
-async def test_the_router_status_holds_host_figures_and_unknown_for_the_rest(tmp_path: Path) -> None:
+async def test_router_status_has_host_figures_only(tmp_path: Path) -> None:
     status = await file_router(tmp_path).local_router_status()
     assert status.uptime_ms is not None
     assert status.uptime_ms > 0
@@ -234,10 +232,13 @@ async def test_the_router_status_holds_host_figures_and_unknown_for_the_rest(tmp
         (NOW_S - 600, NOW_S + 900, None),
     ],
 )
-async def test_what_a_real_router_would_refuse_is_refused_here_with_the_reason_and_what_to_do(
+async def test_publication_time_is_checked_like_a_router_does(
     tmp_path: Path, published_s: int, end_s: int, reason: str | None
 ) -> None:
-    """30,000 publications once moved the second 8 hours ahead; the file took it, and no floodfill would have."""
+    """After 30,000 publications, the second was once 8 hours ahead.
+
+    The file accepted it, but a floodfill would not have.
+    """
     master, router = new_master_key(demo=True), file_router(tmp_path)
     offered = encode(master.as_signing_key().sign(published_s, (MetaLease(LEAF.hash, cost=0, ends_s=end_s),)))
     if reason is None:
@@ -250,13 +251,13 @@ async def test_what_a_real_router_would_refuse_is_refused_here_with_the_reason_a
     assert contents(tmp_path) == []
 
 
-async def test_revocations_and_upper_flag_bits_never_reach_a_router(tmp_path: Path) -> None:
+async def test_revocations_and_upper_flag_bits_are_refused(tmp_path: Path) -> None:
     master, router = new_master_key(demo=True), file_router(tmp_path)
     plain = build(master.destination, NOW_S, (MetaLease(LEAF.hash, cost=0, ends_s=NOW_S + 900),))
-    for odd in (
+    for unverifiable in (
         replace(plain, revocations=(bytes(32),)),
         replace(plain, leases=(replace(plain.leases[0], flags=0x0103),)),
     ):
         with pytest.raises(RouterError, match="a Java router cannot verify it"):
-            await router.publish_meta_lease_set(master.destination.hash, encode(sign(odd, master.private_key)))
+            await router.publish_meta_lease_set(master.destination.hash, encode(sign(unverifiable, master.private_key)))
     assert contents(tmp_path) == []

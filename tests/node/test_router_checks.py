@@ -1,4 +1,4 @@
-"""What `doctor` says of the router: asked over real connections, with nothing published and no session made."""
+"""The checks_of_router of `doctor` for the router: over real connections, without publications or sessions."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from tests.processes import END_S
 
 @contextmanager
 def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int, int]]:
-    """Both at ports of their own, in a thread of their own: `doctor` is no part of a running node."""
+    """Serve both on separate ports in a separate thread: `doctor` is not part of a running node."""
     ports: list[int] = []
     ready, stop = threading.Event(), trio.Event()
     token: list[trio.lowlevel.TrioToken] = []
@@ -50,13 +50,14 @@ def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int
         thread.join(END_S)
 
 
-def checks(
+def checks_of_router(
     tmp_path: Path,
     router: FakeRouter,
     control: FakeControl | None = None,
     software: Software = Software.JAVA,
     leaves: tuple[ServedLeaf, ...] = (),
 ) -> dict[str, Check]:
+    """Return the checks_of_router of the router by name."""
     word = tmp_path / "word"
     if not word.exists():
         write_private_file(word, "word\n")
@@ -74,13 +75,13 @@ def checks(
 
 @pytest.fixture(autouse=True)
 def same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides' clocks stand still."""
+    """Stop the clocks of both sides."""
     monkeypatch.setattr(fake_i2cp_router, "clock_now_ms", lambda: NOW_S * 1000)
     monkeypatch.setattr("bridge.node.router.i2cp_connection.clock_ms", lambda: NOW_S * 1000)
 
 
-def test_a_router_that_answers_and_tells_about_itself_is_well(tmp_path: Path) -> None:
-    found = checks(tmp_path, FakeRouter(), FakeControl())
+def test_replying_router_with_status_is_ok(tmp_path: Path) -> None:
+    found = checks_of_router(tmp_path, FakeRouter(), FakeControl())
     assert {name: check.result for name, check in found.items()} == {
         "router": CheckResult.OK,
         "router status": CheckResult.OK,
@@ -89,56 +90,58 @@ def test_a_router_that_answers_and_tells_about_itself_is_well(tmp_path: Path) ->
     assert "version 2.10.0, up for 60 min, status OK" in found["router status"].text
 
 
-def test_without_i2pcontrol_the_rest_is_looked_at(tmp_path: Path) -> None:
-    found = checks(tmp_path, FakeRouter())
+def test_router_without_i2pcontrol_is_still_checked(tmp_path: Path) -> None:
+    found = checks_of_router(tmp_path, FakeRouter())
     assert found["router"].result is CheckResult.OK
     assert found["router status"].result is CheckResult.WARNING
 
 
-def test_a_clock_that_is_off_is_a_problem(tmp_path: Path) -> None:
-    found = checks(tmp_path, FakeRouter(clock_offset_ms=90_000))
+def test_wrong_router_clock_is_a_problem(tmp_path: Path) -> None:
+    found = checks_of_router(tmp_path, FakeRouter(clock_offset_ms=90_000))
     assert found["router"].result is CheckResult.PROBLEM
     assert "differs by +90.0 s" in found["router"].text
 
 
-def test_what_does_not_speak_i2cp_is_a_problem(tmp_path: Path) -> None:
-    found = checks(tmp_path, FakeRouter(garbage=b"220 mail.example ESMTP\r\n"))
+def test_other_protocol_is_a_problem(tmp_path: Path) -> None:
+    found = checks_of_router(tmp_path, FakeRouter(garbage=b"220 mail.example ESMTP\r\n"))
     assert found["router"].result is CheckResult.PROBLEM
     assert "does not speak I2CP" in found["router"].text
 
 
-def test_a_wrong_password_is_a_problem_and_is_not_shown(tmp_path: Path) -> None:
+def test_wrong_password_is_a_problem_and_stays_hidden(tmp_path: Path) -> None:
     write_private_file(tmp_path / "word", "guess\n")
-    found = checks(tmp_path, FakeRouter(), FakeControl())
+    found = checks_of_router(tmp_path, FakeRouter(), FakeControl())
     assert found["router status"].result is CheckResult.PROBLEM
     assert "refuses the password" in found["router status"].text
     assert "guess" not in found["router status"].text
 
 
-def test_a_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
+def test_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
     save_signing_key(tmp_path / "signing.key", new_master_key().sign_transient(NOW_S))
-    assert checks(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is CheckResult.PROBLEM
-    assert "router key" not in checks(tmp_path, FakeRouter())
+    assert checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is CheckResult.PROBLEM
+    assert "router key" not in checks_of_router(tmp_path, FakeRouter())
 
 
-def test_no_router_at_all_is_a_warning(tmp_path: Path) -> None:
+def test_file_router_is_a_warning(tmp_path: Path) -> None:
     [check] = router_checks(FileRouterSettings(directory=tmp_path), [])
     assert check.result is CheckResult.WARNING
 
 
-def test_each_leaf_has_a_line_with_its_faults(tmp_path: Path) -> None:
-    """Given a leaf that is found, one that is not, and one whose service is down, then each line says so."""
+def test_leaf_checks_name_their_faults(tmp_path: Path) -> None:
+    """One leaf is found, one is not found, and the service of one is down."""
     found, unknown, down = (new_demo_leaf() for _ in range(3))
     router = FakeRouter(known={each.hash: each for each in (found, down)})
     leaves = (ServedLeaf(found), ServedLeaf(unknown), ServedLeaf(down, ("127.0.0.1", 1)))
-    lines = [check for name, check in checks(tmp_path, router, leaves=leaves).items() if name.startswith("leaf ")]
+    lines = [
+        check for name, check in checks_of_router(tmp_path, router, leaves=leaves).items() if name.startswith("leaf ")
+    ]
     assert [each.result for each in lines] == [CheckResult.OK, CheckResult.PROBLEM, CheckResult.PROBLEM]
     assert "its lease set is not found" in lines[1].text
     assert "server tunnel" in lines[1].action
     assert "its service does not answer the probe" in lines[2].text
 
 
-def test_the_leaves_of_a_router_that_is_down_name_it() -> None:
+def test_leaf_checks_name_unreachable_router() -> None:
     leaf = new_demo_leaf()
     settings = I2cpRouterSettings(i2cp=Link("127.0.0.1", 1))
     *_, line = router_checks(settings, [], (ServedLeaf(leaf),))

@@ -1,4 +1,4 @@
-"""Streams to a router over real sockets: plain, TLS with its pinned certificate, and what is said when it is not so."""
+"""Streams to a router over real sockets: plain, TLS with the pinned certificate, and the errors of other peers."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ def certificate_in(directory: Path) -> Path:
 
 @asynccontextmanager
 async def listening(certificate: Path | None = None) -> AsyncIterator[tuple[str, int]]:
-    """A router at a port of its own, with TLS if it has a certificate."""
+    """Run a router on its own port, with TLS if it has a certificate."""
     router = FakeRouter()
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -49,32 +49,32 @@ async def greet(link: Link) -> str | None:
         return date.version
 
 
-async def test_i2cp_over_a_socket() -> None:
+async def test_i2cp_over_plain_socket() -> None:
     async with listening() as place:
         assert await greet(Link(*place)) == "0.9.64"
 
 
-async def test_i2cp_over_tls_with_the_routers_own_certificate(tmp_path: Path) -> None:
+async def test_i2cp_over_tls_with_pinned_certificate(tmp_path: Path) -> None:
     certificate = certificate_in(tmp_path)
     async with listening(certificate) as place:
         assert await greet(Link(*place, certificate)) == "0.9.64"
         assert await greet(Link(*place, unchecked_tls=True)) == "0.9.64"
 
 
-async def test_another_certificate_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+async def test_other_certificate_than_pinned_is_refused(tmp_path: Path) -> None:
     shown_one, pinned = certificate_in(tmp_path / "a"), certificate_in(tmp_path / "b")
     async with listening(shown_one) as place:
         with pytest.raises(RouterLost, match=r"shows another certificate: CERTIFICATE_VERIFY_FAILED"):
             await greet(Link(*place, pinned))
 
 
-async def test_a_plain_port_is_told_from_one_with_tls(tmp_path: Path) -> None:
+async def test_plain_port_with_tls_settings_is_named(tmp_path: Path) -> None:
     async with listening() as place:
         with pytest.raises(RouterLost, match="does not speak TLS"):
             await greet(Link(*place, certificate_in(tmp_path)))
 
 
-async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
+async def test_invalid_certificate_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("no certificate")
     async with listening() as place:
         for path in (tmp_path / "none.pem", tmp_path / "absent.pem"):
@@ -82,13 +82,13 @@ async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
                 await open_stream(Link(*place, path))
 
 
-async def test_a_port_where_no_router_listens_is_named() -> None:
+async def test_port_without_listener_is_named() -> None:
     async with listening() as place:
         pass
     with pytest.raises(RouterLost, match=r"nothing answers at 127.0.0.1:\d+: Connection refused"):
         await open_stream(Link(*place))
 
 
-def test_what_a_router_says_of_itself_is_shown_without_control_characters_and_not_endlessly() -> None:
+def test_router_text_is_shortened_without_control_characters() -> None:
     assert shown("a\x1b[2Jb\n") == "a?[2Jb?"
     assert len(shown("x" * 10_000)) == 201

@@ -1,4 +1,4 @@
-"""The settings of `[router]`: a real router's doors, what is refused with its place, and passwords in files."""
+"""The settings of `[router]`: the addresses of a real router, errors with their place, and passwords in files."""
 
 from pathlib import Path
 
@@ -39,11 +39,11 @@ def i2cp(tmp_path: Path, more: str = "") -> I2cpRouterSettings:
     return found
 
 
-def test_a_java_router_on_this_machine_needs_the_kind_alone(tmp_path: Path) -> None:
+def test_local_java_router_needs_only_kind(tmp_path: Path) -> None:
     assert i2cp(tmp_path) == I2cpRouterSettings(software=Software.JAVA, i2cp=Link("127.0.0.1", 7654))
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_all_settings_are_read(tmp_path: Path) -> None:
     (tmp_path / "router.pem").write_text("a certificate")
     found = i2cp(
         tmp_path,
@@ -71,17 +71,15 @@ def test_all_of_it(tmp_path: Path) -> None:
         ("i2pd", "https://[::1]:7650", "/"),
     ],
 )
-def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
-    tmp_path: Path, software: str, url: str, path: str
-) -> None:
-    told = f'software = "{software}"\ni2pcontrol = "{url}"\ni2pcontrol_password_file = "word"'
-    found = i2cp(tmp_path, told).i2pcontrol
+def test_i2pcontrol_path_defaults_by_software(tmp_path: Path, software: str, url: str, path: str) -> None:
+    text = f'software = "{software}"\ni2pcontrol = "{url}"\ni2pcontrol_password_file = "word"'
+    found = i2cp(tmp_path, text).i2pcontrol
     assert found is not None
     assert found.path == path
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "problem"),
     [
         ('directory = "x"', "router.directory: no such setting"),
         ('software = "kovri"', "router.software: 'kovri' is not one of 'java', 'i2pd'"),
@@ -100,43 +98,43 @@ def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
         ('password = "secret"', "router.password: no such setting"),
     ],
 )
-def test_what_cannot_be_is_named_with_its_place(tmp_path: Path, settings: str, says: str) -> None:
-    assert says in problems(tmp_path, f'kind = "i2cp"\n{settings}')
+def test_invalid_setting_is_named_with_place(tmp_path: Path, settings: str, problem: str) -> None:
+    assert problem in problems(tmp_path, f'kind = "i2cp"\n{settings}')
 
 
-def test_settings_of_a_real_router_are_refused_where_there_is_none(tmp_path: Path) -> None:
+def test_i2cp_setting_is_refused_without_i2cp_kind(tmp_path: Path) -> None:
     assert "router.i2cp: no such setting" in problems(tmp_path, 'i2cp = "127.0.0.1:7654"')
 
 
-def test_a_demonstration_has_no_real_router(tmp_path: Path) -> None:
+def test_demonstration_refuses_real_router(tmp_path: Path) -> None:
     assert "never reach a real router" in problems(tmp_path, 'kind = "i2cp"', "demo = true")
 
 
-def test_the_pace_of_files_is_refused_for_a_router(tmp_path: Path) -> None:
-    told = problems(tmp_path, 'kind = "i2cp"\n[publishing]\npace = "reporting-period"')
-    assert 'publishing.pace: "reporting-period" is for files' in told
+def test_pace_of_files_is_refused_for_router(tmp_path: Path) -> None:
+    text = problems(tmp_path, 'kind = "i2cp"\n[publishing]\npace = "reporting-period"')
+    assert 'publishing.pace: "reporting-period" is for files' in text
 
 
-def test_passwords_come_out_of_files_that_no_other_user_can_read(tmp_path: Path) -> None:
+def test_passwords_are_read_from_private_files(tmp_path: Path) -> None:
     write_private_file(tmp_path / "word", "secret\n")
     settings = i2cp(tmp_path, 'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "word"')
     control = settings.access().control
     assert control is not None
-    assert control.password == "secret"  # noqa: S105 - of a router that is none
+    assert control.password == "secret"  # noqa: S105 - not the password of a real router
     (tmp_path / "word").chmod(0o644)
     with pytest.raises(KeyFileError, match="can be read by others"):
         settings.access()
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two\nlines\n", "x" * 256])
-def test_a_password_file_holds_one_line(tmp_path: Path, content: str) -> None:
+def test_password_file_has_one_line(tmp_path: Path, content: str) -> None:
     write_private_file(tmp_path / "word", content)
     settings = i2cp(tmp_path, 'i2cp_username = "farm"\ni2cp_password_file = "word"')
     with pytest.raises(KeyFileError, match="one line with the password"):
         settings.access()
 
 
-def test_the_router_is_the_one_of_the_settings(tmp_path: Path) -> None:
+def test_router_class_follows_settings(tmp_path: Path) -> None:
     alarms = Alarms(EventLog("node-1", lambda: 0))
     real = make_router(load(tmp_path, 'kind = "i2cp"'), HostSampler(), LoopLag(), alarms, ())
     assert isinstance(real, I2cpRouter)

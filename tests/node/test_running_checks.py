@@ -1,4 +1,4 @@
-"""What `doctor` says about a node that runs."""
+"""The checks of `doctor` for a running node."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from tests.operator_views import farm_view, judged
 
 
 def healthy(number: int = 2) -> FarmView:
-    """A farm in which every node is well."""
+    """Return the view of a farm with healthy nodes only."""
     view = farm_view(number)
     members = tuple(replace(member, status=MemberStatus.ALIVE) for member in view.members)
     raft = replace(view.raft, log_time_ms=view.taken_at_ms - 400, learners=())
@@ -21,7 +21,7 @@ def healthy(number: int = 2) -> FarmView:
 
 
 def found(view: FarmView) -> dict[str, Check]:
-    """The checks by name; a check that is not ok says what to do."""
+    """Return the checks by name; each check other than OK must have an action."""
     checks = {check.name: check for check in checks_of(view)}
     assert all(check.action for check in checks.values() if check.result is not CheckResult.OK)
     return checks
@@ -30,18 +30,18 @@ def found(view: FarmView) -> dict[str, Check]:
 def test_evicted_member_is_not_missed() -> None:
     view = healthy()
     other = next(member for member in view.members if not member.is_self)
-    gone = replace(other, status=MemberStatus.DEAD, evicted=True)
-    members = tuple(gone if member is other else member for member in view.members)
+    dead = replace(other, status=MemberStatus.DEAD, evicted=True)
+    members = tuple(dead if member is other else member for member in view.members)
     assert found(replace(view, members=members))["members"].result is CheckResult.OK
 
 
-def test_a_node_of_a_healthy_farm_is_all_right() -> None:
+def test_node_of_healthy_farm_is_ok() -> None:
     checks = found(healthy())
     assert checks.keys() == {"node", "verdict", "log time", "members"}
     assert {check.result for check in checks.values()} == {CheckResult.OK}
 
 
-def test_voter_at_an_old_level_is_named() -> None:
+def test_voter_at_old_level_is_named() -> None:
     view = healthy()
     levels = {"node-2": 5, "node-3": 4}
     members = tuple(replace(each, level=levels.get(each.name, 5)) for each in view.members)
@@ -51,21 +51,21 @@ def test_voter_at_an_old_level_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "result", "words"),
+    ("ahead_ms", "result", "message"),
     [
         (4_900, CheckResult.OK, "4.9 s ahead of"),
         (-5_100, CheckResult.WARNING, "5.1 s behind"),
         (30_100, CheckResult.PROBLEM, "cannot publish"),
     ],
 )
-def test_the_clock_is_compared_with_log_time(ahead_ms: int, result: CheckResult, words: str) -> None:
+def test_clock_is_compared_with_log_time(ahead_ms: int, result: CheckResult, message: str) -> None:
     view = healthy()
     check = found(replace(view, raft=replace(view.raft, log_time_ms=view.taken_at_ms - ahead_ms)))["log time"]
     assert check.result is result
-    assert words in check.text
+    assert message in check.text
 
 
-def test_a_farm_without_a_leader_is_a_problem() -> None:
+def test_farm_without_leader_is_a_problem() -> None:
     view = healthy()
     raft = replace(view.raft, leader_id=None, leader_name=None, leaderless_ms=3_001)
     check = found(judged(replace(view, raft=raft)))["verdict"]
@@ -73,17 +73,17 @@ def test_a_farm_without_a_leader_is_a_problem() -> None:
     assert "No quorum" in check.text
 
 
-def test_a_server_that_is_not_reached_is_named_with_its_address() -> None:
+def test_unreachable_server_is_named_with_address() -> None:
     view = healthy()
-    gone = next(member for member in view.members if not member.is_self)
-    members = tuple(replace(member, status=MemberStatus.DEAD) if member is gone else member for member in view.members)
+    dead = next(member for member in view.members if not member.is_self)
+    members = tuple(replace(member, status=MemberStatus.DEAD) if member is dead else member for member in view.members)
     check = found(replace(view, members=members))["members"]
     assert check.result is CheckResult.WARNING
-    assert gone.name in check.text
-    assert str(gone.endpoint or gone.address) in check.text
+    assert dead.name in check.text
+    assert str(dead.endpoint or dead.address) in check.text
 
 
-def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_problem() -> None:
+def test_alarm_check_has_action_and_severity() -> None:
     alarms = (AlarmView("no-quorum", "nothing is committed", "start them"), AlarmView("clock", "off", "NTP"))
     checks = found(replace(healthy(), alarms=alarms))
     assert (checks["alarm no-quorum"].result, checks["alarm clock"].result) == (
@@ -93,7 +93,7 @@ def test_each_alarm_is_told_with_what_to_do_and_one_that_stops_the_work_is_a_pro
     assert checks["alarm no-quorum"].action == "start them"
 
 
-def test_a_node_that_still_looks_for_a_farm_is_not_blamed_for_having_none() -> None:
+def test_discovering_node_is_not_checked_for_farm() -> None:
     view = healthy()
     checks = found(replace(view, node=replace(view.node, phase=Phase.DISCOVERING)))
     assert checks.keys() == {"node", "verdict"}

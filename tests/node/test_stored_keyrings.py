@@ -1,4 +1,4 @@
-"""Stored keyrings and generations: what is stored loads again, and times that earlier versions stored are repaired."""
+"""Stored keyrings and generations load again, and invalid times stored by earlier versions are repaired."""
 
 import logging
 from dataclasses import replace
@@ -30,7 +30,7 @@ EXTREMES = (0, 1, 2**31, 2**32 - 1, 2**53 - 1, 2**53, 2**60, 2**63 - 1, 2**64 - 
 
 
 def unsound(time: int) -> Keyring:
-    """A keyring as an earlier version made it of a forged box."""
+    """Return a keyring that an earlier version made from a forged box."""
     label = Keyring.of(b"1" * 32).label
     return Keyring((DatedKey(time, b"1" * 32, retired=True), DatedKey(time, b"9" * 32)), b"9" * 32, time, 1, label)
 
@@ -45,13 +45,13 @@ def stored_by_an_earlier_version(directory: Path, keyring: Keyring) -> bytes:
 
 
 @pytest.mark.parametrize("time", [2**53, 2**60, 2**63 - 1, 2**64 - 1])
-def test_a_stored_time_out_of_range_is_repaired_and_logged(
+def test_stored_time_out_of_range_is_repaired_with_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, time: int
 ) -> None:
     bad = unsound(time)
     before = stored_by_an_earlier_version(tmp_path, bad)
     seen = known_keyring(tmp_path, bad.label)
-    assert (tmp_path / KEYS_FILE).read_bytes() == before, "a look changes nothing"
+    assert (tmp_path / KEYS_FILE).read_bytes() == before, "reading does not change the file"
     with caplog.at_level(logging.WARNING):
         loaded = load_keyring(tmp_path, bad.label)
     assert loaded is not None
@@ -64,7 +64,7 @@ def test_a_stored_time_out_of_range_is_repaired_and_logged(
 
 
 @pytest.mark.parametrize("time", EXTREMES)
-def test_a_keyring_is_stored_only_if_it_loads_again(tmp_path: Path, time: int) -> None:
+def test_keyring_is_stored_only_if_it_loads(tmp_path: Path, time: int) -> None:
     bad = unsound(time)
     try:
         keep_keys(tmp_path, bad)
@@ -76,7 +76,7 @@ def test_a_keyring_is_stored_only_if_it_loads_again(tmp_path: Path, time: int) -
 
 
 @pytest.mark.parametrize("number", [*EXTREMES, LAST_GENERATION - 1, LAST_GENERATION, LAST_GENERATION + 1, -1])
-def test_a_generation_is_stored_only_if_it_loads_again(tmp_path: Path, number: int) -> None:
+def test_generation_is_stored_only_if_it_loads(tmp_path: Path, number: int) -> None:
     try:
         keep_generation(tmp_path, NODE, number)
     except StateError:
@@ -91,7 +91,7 @@ def test_a_generation_is_stored_only_if_it_loads_again(tmp_path: Path, number: i
 
 
 @pytest.mark.parametrize("used_at", EXTREMES)
-async def test_an_era_with_any_time_of_use_is_adopted_and_stored(farm_key: Path, tmp_path: Path, used_at: int) -> None:
+async def test_era_with_any_time_of_use_is_adopted(farm_key: Path, tmp_path: Path, used_at: int) -> None:
     node = Node(1, farm_key)
     label, key = node.keys.filed.label, b"n" * 32
     box = seal_key(EraKey(1, used_at, key), public(1), label)
@@ -110,7 +110,7 @@ async def test_an_era_with_any_time_of_use_is_adopted_and_stored(farm_key: Path,
 
 
 @pytest.mark.parametrize("era", [1, 2**32 - 1])
-async def test_an_era_without_boxes_leaves_the_keys_and_no_alarm(farm_key: Path, era: int) -> None:
+async def test_era_without_box_keeps_keys_without_alarm(farm_key: Path, era: int) -> None:
     node = Node(1, farm_key)
     before = node.agent.keyring
     node.state = replace(node.state, rekeying=replace(node.state.rekeying, era=era, boxes={}))
@@ -120,11 +120,11 @@ async def test_an_era_without_boxes_leaves_the_keys_and_no_alarm(farm_key: Path,
 
 
 @pytest.mark.parametrize(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])
-def test_a_box_with_numbers_that_do_not_fit_raises_one_error(era: int, used_at: int) -> None:
+def test_box_with_invalid_number_raises_one_error(era: int, used_at: int) -> None:
     with pytest.raises(KeyBoxError, match="fits no box"):
         seal_key(EraKey(era, used_at, bytes(32)), public(1), b"12345678")
 
 
-def test_of_two_key_files_the_later_era_counts() -> None:
+def test_later_era_of_two_key_files_wins() -> None:
     old = replace(new_farm_key(3), epoch=CLOCK_LIMIT - 1)
     assert replace(old, era=1, epoch=5).age > old.age

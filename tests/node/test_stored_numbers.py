@@ -1,7 +1,7 @@
-"""What a node stores loads again, whatever its numbers are, and every module that stores something is listed here.
+"""Every stored number loads again, and every module that stores a file is listed here.
 
-A number that a writer accepts and a reader refuses ends a node at its next start, long after the entry or the message
-that brought it. So for each stored number, writer and reader agree on its range.
+If a writer accepts a number that the reader refuses, the node stops at its next start, long after the entry or message
+with that number. So for each stored number, writer and reader must agree on the range.
 """
 
 import ast
@@ -53,12 +53,12 @@ WRITERS = {
     "consensus/storage/durable_file.py": "its own definition",
     "gossip/node/state_files.py": "generation, keys; peers, whose ports are checked line by line",
 }
-"""Modules that store a file as a whole, and what it is. The log and its snapshots are `consensus/storage`."""
+"""Modules that store a whole file, and its content. The log and its snapshots are in `consensus/storage`."""
 _STORING = frozenset({"replace_file", "write_durably"})
 
 
 def storing_modules(root: Path) -> set[str]:
-    """The modules that name one of the functions with which files are stored."""
+    """Return the modules that name one of the storing functions."""
     found = set()
     for package in ("bridge", "gossip", "consensus"):
         for path in sorted((root / package).rglob("*.py")):
@@ -70,12 +70,12 @@ def storing_modules(root: Path) -> set[str]:
     return found
 
 
-def test_every_module_that_stores_a_file_is_listed() -> None:
+def test_modules_storing_files_are_listed() -> None:
     assert storing_modules(ROOT) - set(WRITERS) == set(), "list it above, with a test below for each number"
     assert set(WRITERS) - storing_modules(ROOT) == set()
 
 
-def test_a_module_that_stores_a_further_file_is_found(tmp_path: Path) -> None:
+def test_additional_storing_module_is_detected(tmp_path: Path) -> None:
     for package in ("bridge", "gossip", "consensus"):
         (tmp_path / package).mkdir()
     (tmp_path / "bridge" / "counts.py").write_text("def keep(path, n):\n    replace_file(path, b'%d' % n)\n")
@@ -83,12 +83,12 @@ def test_a_module_that_stores_a_further_file_is_found(tmp_path: Path) -> None:
 
 
 class _Refused(Exception):  # noqa: N818 - no error of a test
-    """The writer refused the number."""
+    """The writer's refusal of the number."""
 
 
 @contextmanager
-def writing() -> Iterator[None]:
-    """What raises in here has stored nothing; what raises later is a reader that refuses what was stored."""
+def write_phase() -> Iterator[None]:
+    """Mark errors of the writer as refusals; a later error is the reader's refusal of a stored number."""
     try:
         yield
     except Exception as error:
@@ -96,7 +96,7 @@ def writing() -> Iterator[None]:
 
 
 def _committed(directory: Path, number: int) -> bool:
-    with writing():
+    with write_phase():
         write_commit_index(directory, number)
     return read_commit_index(directory) == number
 
@@ -110,7 +110,7 @@ def _published(directory: Path, number: int) -> bool:
 
 
 def _generation(directory: Path, number: int) -> bool:
-    with writing():
+    with write_phase():
         keep_generation(directory, NODE, number)
     try:
         return begin_generation(directory, NODE) == number + 1
@@ -120,34 +120,34 @@ def _generation(directory: Path, number: int) -> bool:
 
 def _keyring_clock(directory: Path, number: int) -> bool:
     ring = replace(Keyring.of(b"1" * 32), used_at=number)
-    with writing():
+    with write_phase():
         keep_keys(directory, ring)
     return known_keyring(directory, ring.label) == ring
 
 
 def _keyring_era(directory: Path, number: int) -> bool:
     ring = replace(Keyring.of(b"1" * 32), era=number)
-    with writing():
+    with write_phase():
         keep_keys(directory, ring)
     return known_keyring(directory, ring.label) == ring
 
 
 def _farm_key_epoch(_: Path, number: int) -> bool:
     key = replace(new_farm_key(3), epoch=number)
-    with writing():
+    with write_phase():
         text = farm_key_text(key)
     return parse_farm_key(text) == key
 
 
 def _farm_key_era(_: Path, number: int) -> bool:
     key = replace(new_farm_key(3), era=number)
-    with writing():
+    with write_phase():
         text = farm_key_text(key)
     return parse_farm_key(text) == key
 
 
 def _promised_clock(_: Path, number: int) -> bool:
-    with writing():
+    with write_phase():
         promise = Promise((NODE,), number, FOUNDING.promised[0].nonce)
         state = FormationState(promise=promise, founding=founding_of({NODE: promise}))
         data = encode_formation_state(state)
@@ -156,7 +156,7 @@ def _promised_clock(_: Path, number: int) -> bool:
 
 def _promise_alone(_: Path, number: int) -> bool:
     state = FormationState(promise=Promise((NODE,), number, FOUNDING.promised[0].nonce))
-    with writing():
+    with write_phase():
         data = encode_formation_state(state)
     return decode_formation_state(data) == state
 
@@ -184,23 +184,23 @@ def _backed_up(last: LogId, epoch: int) -> bool:
         epoch=epoch,
     )
     backup = Backup(head, b"")
-    with writing():
+    with write_phase():
         data = encode_backup(backup)
     return decode_backup(data) == backup
 
 
 def _quorum_epoch(_: Path, number: int) -> bool:
     state = QuorumState(1, number, None)
-    with writing():
+    with write_phase():
         line = encode_state(state)
     return decode_state(line) == state
 
 
 def _term(directory: Path, number: int) -> bool:
-    """Of the hard state and of an entry."""
+    """Store a term in the hard state and in an entry."""
     storage, recovery = open_directory(directory / "raft", NODE, 1, StorageOptions(segment_bytes=64 * 1024))
     try:
-        with writing():
+        with write_phase():
             entry = Entry.command(number, b"{}")
             storage.perform_all(
                 recovery.storage.plan(
@@ -237,12 +237,12 @@ STORED: tuple[tuple[RoundTrip, int, int], ...] = (
     (_quorum_epoch, 0, 2**31 - 1),
     (_term, 1, MAX_NUMBER),
 )
-"""Stores and loads a number; the range in which the writer takes it. Beyond it, the writer refuses or both take it."""
+"""Round trips, each with the range that the writer accepts. Beyond it, the writer refuses or both accept."""
 
 
 @pytest.mark.parametrize(("stored", "least", "most"), STORED, ids=[each[0].__name__[1:] for each in STORED])
 @pytest.mark.parametrize("number", EXTREMES)
-def test_a_number_is_stored_only_if_it_loads_again(
+def test_number_is_stored_only_if_it_loads(
     stored: RoundTrip, least: int, most: int, number: int, tmp_path: Path
 ) -> None:
     try:

@@ -1,6 +1,6 @@
-"""Entries that a node submits for others: applied once under their request id, whatever had to be repeated."""
+"""Entries that a node submits for clients: applied once per request id, regardless of repetitions."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report
 
-NAMED = RequestId("client", 0, 7)
+REQUEST = RequestId("client", 0, 7)
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +40,12 @@ def submitting(stage: Stage) -> Submitting:
         (b' { "a" :  1 } ', b' {"request":"client-0-7", "a" :  1 } '),
     ],
 )
-def test_a_request_id_is_put_in_front_and_the_rest_stays_as_it_is(entry: bytes, expected: bytes) -> None:
-    assert sealed(entry, NAMED) == expected
+def test_request_id_is_prepended_to_unchanged_entry(entry: bytes, expected: bytes) -> None:
+    assert sealed(entry, REQUEST) == expected
     assert json.loads(expected) == {**json.loads(entry), "request": "client-0-7"}
 
 
-async def test_each_submission_gets_a_number_of_this_node() -> None:
+async def test_submissions_are_numbered_by_node() -> None:
     stage = Stage()
     answers = [await submitting(stage).submit(b"{}")]
     through = submitting(stage)
@@ -57,20 +57,20 @@ async def test_each_submission_gets_a_number_of_this_node() -> None:
     assert [json.loads(entry)["request"] for entry in stage.log] == numbered
 
 
-async def test_what_is_submitted_again_under_its_id_is_told_where_it_stands_and_not_applied() -> None:
+async def test_repeated_submission_returns_first_index_unapplied() -> None:
     stage = Stage()
-    first = await submitting(stage).submit(b'{"note": 1}', NAMED)
+    first = await submitting(stage).submit(b'{"note": 1}', REQUEST)
     await submitting(stage).submit(b"{}")
-    again = await submitting(stage).submit(b'{"note": 1}', NAMED)
-    by_itself = await submitting(stage).submit(sealed(b'{"note": 1}', NAMED))
+    again = await submitting(stage).submit(b'{"note": 1}', REQUEST)
+    with_own_id = await submitting(stage).submit(sealed(b'{"note": 1}', REQUEST))
     assert len(stage.log) == 4
-    assert {(answer.outcome, answer.index, answer.request) for answer in (first, again, by_itself)} == {
-        (SubmitOutcome.COMMITTED, 1, str(NAMED))
+    assert {(answer.outcome, answer.index, answer.request) for answer in (first, again, with_own_id)} == {
+        (SubmitOutcome.COMMITTED, 1, str(REQUEST))
     }
 
 
 async def hours_later(stage: Stage) -> None:
-    """The clock of the one voter has gone on, and log time follows it."""
+    """Advance the voter's clock, and log time with it, by two hours."""
     later_ms = NOW_MS + 2 * 3_600_000
     await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None))
     await stage.append_record(Clock(later_ms, OWN))
@@ -79,28 +79,28 @@ async def hours_later(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "record", [Level(65535, "9.9.9"), Clock(NOW_MS, OWN), Admission(b"n" * 8, "node-4", server_id=4)]
 )
-async def test_what_the_leader_alone_writes_is_refused_also_at_the_leader_itself(
+async def test_leaders_own_kinds_are_refused_at_leader(
     record: Level | Clock | Admission,
 ) -> None:
-    """A level handed in at the leader's control endpoint got into its log, and each append with it was refused."""
+    """A level submitted at the leader would enter its log, and every append with it would be refused."""
     stage = Stage()
     for entry in (encode(record), signed(record), encode(record).replace(b'{"', b'{"request":"x-0-1","', 1)):
-        for named in (None, NAMED):
-            answer = await submitting(stage).submit(entry, named)
+        for request in (None, REQUEST):
+            answer = await submitting(stage).submit(entry, request)
             assert answer == SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
     assert stage.log == []
 
 
-async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowledgement() -> None:
+async def test_request_of_dropped_session_is_expired() -> None:
     stage = Stage()
-    await submitting(stage).submit(b"{}", NAMED)
+    await submitting(stage).submit(b"{}", REQUEST)
     await hours_later(stage)
-    answer = await submitting(stage).submit(b"{}", NAMED)
+    answer = await submitting(stage).submit(b"{}", REQUEST)
     assert (answer.outcome, answer.index) == (SubmitOutcome.EXPIRED, None)
     assert "the entry may have been applied before" in answer.reason
 
 
-async def test_a_node_whose_session_has_expired_begins_another() -> None:
+async def test_node_starts_new_session_after_expiry() -> None:
     stage = Stage()
     through = submitting(stage)
     await through.submit(b"{}")
@@ -111,7 +111,7 @@ async def test_a_node_whose_session_has_expired_begins_another() -> None:
     assert answer.request == "submit-01-1-4-1"
 
 
-async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
+async def test_submissions_in_flight_are_limited_by_session_size() -> None:
     stage = Stage()
     under_way: list[bytes] = []
     stage.replica.taken = under_way.append
@@ -132,7 +132,7 @@ async def test_no_more_are_under_way_than_the_farm_remembers() -> None:
     assert len(under_way) == 20
 
 
-async def test_a_committed_command_that_the_farm_refused_is_reported_with_the_reason() -> None:
+async def test_committed_but_refused_command_has_reason() -> None:
     stage = Stage()
     through = submitting(stage)
     command = encode(Factors(1, "formula", {"a" * 52: 1.5}))
@@ -147,48 +147,48 @@ async def test_a_committed_command_that_the_farm_refused_is_reported_with_the_re
     assert (too_early.index, accepted.index, repeated.index) == (1, 3, 4)
 
 
-async def test_what_was_committed_and_is_not_applied_here_in_time_is_unknown() -> None:
+async def test_committed_but_unapplied_entry_is_unknown() -> None:
     stage = Stage()
 
     async def never(index: int) -> int:
         await trio.sleep_forever()
         return index
 
-    stage.server.wait_applied = never  # type: ignore[method-assign]  # a state machine that stands still
-    answer = await submitting(stage).submit(b"{}", NAMED)
-    assert (answer.outcome, answer.request) == (SubmitOutcome.UNKNOWN, str(NAMED))
+    stage.server.wait_applied = never  # type: ignore[method-assign]  # a blocked state machine
+    answer = await submitting(stage).submit(b"{}", REQUEST)
+    assert (answer.outcome, answer.request) == (SubmitOutcome.UNKNOWN, str(REQUEST))
     assert "committed at index 1" in answer.reason
 
 
-async def test_an_entry_into_which_no_id_can_be_put_is_submitted_as_it_is_and_once() -> None:
+async def test_entry_without_room_for_id_is_submitted_unchanged() -> None:
     stage = Stage()
     nested = b'{"a": ' + b"[" * BRACKETS_LIMIT + b"]" * BRACKETS_LIMIT + b"}"
     other = b'{"request": "of another make"}'
     for entry in (nested, other):
         answer = await submitting(stage).submit(entry)
         assert (answer.outcome, answer.request, stage.log[-1]) == (SubmitOutcome.COMMITTED, None, entry)
-        refused = await submitting(stage).submit(entry, NAMED)
+        refused = await submitting(stage).submit(entry, REQUEST)
         assert refused.outcome is SubmitOutcome.REFUSED
     assert len(stage.log) == 2
 
 
-async def test_an_entry_that_names_another_request_is_refused() -> None:
+async def test_entry_with_other_request_id_is_refused() -> None:
     stage = Stage()
-    answer = await submitting(stage).submit(b'{"request": "other-0-1"}', NAMED)
+    answer = await submitting(stage).submit(b'{"request": "other-0-1"}', REQUEST)
     assert answer.outcome is SubmitOutcome.REFUSED
     assert "names the request other-0-1, not client-0-7" in answer.reason
     assert stage.log == []
 
 
-async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
+async def test_uncommitted_submission_keeps_its_outcome_with_id() -> None:
     stage = Stage()
     stage.replica.taken = lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known")
-    answer = await submitting(stage).submit(b"{}", NAMED)
-    assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known", request=str(NAMED))
+    answer = await submitting(stage).submit(b"{}", REQUEST)
+    assert answer == SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="it is not known", request=str(REQUEST))
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "reason_part"),
     [
         (b'{"level":9}', "level"),
         (b'{"removal":{"server":"node-2","removed":true}}', "garlicfarm servers remove"),
@@ -201,15 +201,13 @@ async def test_what_is_not_committed_is_answered_as_it_is_with_its_id() -> None:
         (b'{"removal":{"server":2,"removed":true},"cost":{"hash":"x","factor":1}}', "cost and removal"),
     ],
 )
-def test_an_object_that_looks_like_an_entry_of_the_farm_and_is_none_is_refused_with_the_reason(
-    entry: bytes, told: str
-) -> None:
-    """It was committed, and had no effect."""
+def test_object_resembling_farm_entry_is_refused_with_reason(entry: bytes, reason_part: str) -> None:
+    """The object would be committed without effect."""
     refusal = entry_refusal(entry)
     assert refusal is not None
-    assert told in refusal
+    assert reason_part in refusal
 
 
 @pytest.mark.parametrize("entry", [b"{}", b'{"hello":"farm"}', b'{"levels":9}', b'{"x":{"removal":1}}'])
-def test_an_entry_of_a_users_own_is_none_of_the_farms_business(entry: bytes) -> None:
+def test_users_own_entry_is_not_refused(entry: bytes) -> None:
     assert entry_refusal(entry) is None

@@ -1,4 +1,4 @@
-"""The processes of a local farm: stopped in order, killed when they do not stop, and asked how they ended."""
+"""The processes of a local farm: ordered stop, SIGKILL after the grace period, and the text of their exit status."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ from bridge.node.local import supervisor as supervisor_module
 from bridge.node.local.supervisor import Child, Command, describe_exit, run_children
 
 READY = "import signal, sys; signal.signal(signal.SIGTERM, signal.{}); open(sys.argv[1], 'w').close()\n"
-OBEYS = READY.format("SIG_DFL") + "print('some output', flush=True); sys.stdin.read()"
+STOPS = READY.format("SIG_DFL") + "print('some output', flush=True); sys.stdin.read()"
 IGNORES = READY.format("SIG_IGN") + "while True: signal.pause()"
 
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], Command]:
-    """A command that runs a line of Python in place of `garlicfarm`."""
+    """Replace `garlicfarm` with a line of Python in a command."""
     real = trio.lowlevel.open_process
 
     async def open_process(command: list[str], **options: object) -> trio.Process:
@@ -43,12 +43,12 @@ def make(directory: Path) -> Path:
 
 
 async def ready(directory: Path) -> None:
-    """A child has opened the pipe: it is about to do what it is there for."""
+    """Wait until a child has opened the pipe and started its work."""
     with trio.fail_after(30):
         await trio.to_thread.run_sync((directory / "pipe").read_bytes, abandon_on_cancel=True)
 
 
-async def test_children_stop_when_the_work_is_done(tmp_path: Path, program: Callable[[Path, str], Command]) -> None:
+async def test_children_stop_when_work_is_done(tmp_path: Path, program: Callable[[Path, str], Command]) -> None:
     seen: list[Child] = []
 
     async def use(children: tuple[Child, ...]) -> None:
@@ -57,13 +57,13 @@ async def test_children_stop_when_the_work_is_done(tmp_path: Path, program: Call
             await ready(child.command.log_file.parent)
         assert all(child.running for child in children)
 
-    commands = tuple(program(make(tmp_path / name), OBEYS) for name in ("first", "second"))
+    commands = tuple(program(make(tmp_path / name), STOPS) for name in ("first", "second"))
     await run_children(commands, use)
     assert [child.exit_text for child in seen] == ["ended by SIGTERM"] * 2
     assert not any(child.running for child in seen)
 
 
-async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(
+async def test_child_ignoring_sigterm_is_killed_after_grace(
     tmp_path: Path, program: Callable[[Path, str], Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor_module, "STOP_GRACE_SECONDS", 0.05)
@@ -77,7 +77,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(
     assert [child.exit_text for child in seen] == ["ended by SIGKILL"]
 
 
-async def test_children_are_stopped_when_the_work_fails_or_is_cancelled(
+async def test_children_stop_when_work_fails_or_is_cancelled(
     tmp_path: Path, program: Callable[[Path, str], Command]
 ) -> None:
     seen: list[Child] = []
@@ -92,15 +92,15 @@ async def test_children_are_stopped_when_the_work_fails_or_is_cancelled(
         await trio.sleep_forever()
 
     with pytest.raises(ExceptionGroup) as failed:
-        await run_children((program(tmp_path, OBEYS),), fail)
+        await run_children((program(tmp_path, STOPS),), fail)
     assert failed.group_contains(LookupError, match="work")
     with trio.CancelScope() as scope:
-        await run_children((program(tmp_path, OBEYS),), wait)
+        await run_children((program(tmp_path, STOPS),), wait)
     assert scope.cancelled_caught
     assert [child.running for child in seen] == [False, False]
 
 
-async def test_a_child_that_ends_by_itself_is_noticed_and_not_started_again(
+async def test_exited_child_is_detected_and_not_restarted(
     tmp_path: Path, program: Callable[[Path, str], Command]
 ) -> None:
     async def use(children: tuple[Child, ...]) -> None:
@@ -113,7 +113,7 @@ async def test_a_child_that_ends_by_itself_is_noticed_and_not_started_again(
     assert (tmp_path / "node.log").read_bytes() == b"last words\n"
 
 
-async def test_if_one_child_cannot_be_started_those_before_it_are_stopped(
+async def test_failed_start_stops_earlier_children(
     tmp_path: Path, program: Callable[[Path, str], Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Child] = []
@@ -130,7 +130,7 @@ async def test_if_one_child_cannot_be_started_those_before_it_are_stopped(
 
     monkeypatch.setattr(supervisor_module, "_start", start)
     with pytest.raises(ExceptionGroup) as failed:
-        await run_children((program(tmp_path, OBEYS),) * 2, never_called)
+        await run_children((program(tmp_path, STOPS),) * 2, never_called)
     assert failed.group_contains(OSError)
     assert not started[0].running
 
@@ -138,5 +138,5 @@ async def test_if_one_child_cannot_be_started_those_before_it_are_stopped(
 @pytest.mark.parametrize(
     ("code", "text"), [(0, "exit code 0"), (1, "exit code 1"), (-9, "ended by SIGKILL"), (-99, "ended by signal 99")]
 )
-def test_an_exit_code_in_words(code: int, text: str) -> None:
+def test_exit_code_is_described(code: int, text: str) -> None:
     assert describe_exit(code) == text

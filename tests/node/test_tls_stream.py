@@ -1,4 +1,4 @@
-"""TLS over a socket: everything arrives in both directions, and every failure is one of trio's errors."""
+"""TLS over a socket: all data arrives in both directions, and every failure is one of trio's errors."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ LARGE = 3 * 1024 * 1024
 
 @asynccontextmanager
 async def connected(path: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, trio.SocketStream]]:
-    """A client's stream, a server's, and the server's bare transport."""
+    """Yield a client's stream, a server's stream, and the server's bare transport."""
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     port = listener.socket.getsockname()[1]
     context = load_or_create_certificate(path).server_context()
@@ -38,14 +38,14 @@ async def connected(path: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, tri
 
 
 async def received(stream: TlsStream, count: int) -> bytes:
-    """Exactly so many bytes, or what came before the end."""
+    """Return exactly `count` bytes, or fewer at the end of the stream."""
     data = b""
     while len(data) < count and (more := await stream.receive_some()):
         data += more
     return data
 
 
-async def test_what_is_sent_in_both_directions_at_once_arrives_whole(tmp_path: Path) -> None:
+async def test_simultaneous_data_arrives_in_both_directions(tmp_path: Path) -> None:
     there, back = Random(1).randbytes(LARGE), Random(2).randbytes(LARGE)
     found: dict[str, bytes] = {}
 
@@ -60,22 +60,22 @@ async def test_what_is_sent_in_both_directions_at_once_arrives_whole(tmp_path: P
     assert found == {"there": there, "back": back}
 
 
-async def test_a_send_that_cannot_wait_keeps_what_the_kernel_does_not_take(tmp_path: Path) -> None:
-    # Given a peer that reads nothing, until the kernel takes no more
+async def test_send_now_keeps_bytes_refused_by_kernel(tmp_path: Path) -> None:
+    # Given a peer that does not read, so that the kernel buffer is full
     data = Random(3).randbytes(LARGE)
     async with connected(tmp_path) as (client, server, _):
         taken = [client.send_now(data[start : start + 65_536]) for start in range(0, LARGE, 65_536)]
         assert not all(taken)
         assert client.unsent_bytes > 0
-        # When it reads, and the rest is carried on
+        # When the peer reads, and the rest is sent
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, b"")
-            # Then all of it arrives, in order
+            # Then all data arrives, in order
             assert await received(server, LARGE) == data
         assert client.unsent_bytes == 0
 
 
-async def test_a_send_amid_another_ones_wait_comes_after_it(tmp_path: Path) -> None:
+async def test_send_during_waiting_send_comes_after_it(tmp_path: Path) -> None:
     data = Random(4).randbytes(LARGE)
     async with connected(tmp_path) as (client, server, _), trio.open_nursery() as nursery:
         nursery.start_soon(client.send_all, data)
@@ -84,7 +84,7 @@ async def test_a_send_amid_another_ones_wait_comes_after_it(tmp_path: Path) -> N
         assert await received(server, LARGE + 10) == data + b"afterwards"
 
 
-async def test_two_tasks_that_send_at_once_are_a_bug_and_told_so(tmp_path: Path) -> None:
+async def test_concurrent_sends_raise_busy_resource_error(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, _, _), trio.open_nursery() as nursery:
         nursery.start_soon(client.send_all, bytes(LARGE))
         await trio.testing.wait_all_tasks_blocked()
@@ -93,7 +93,7 @@ async def test_two_tasks_that_send_at_once_are_a_bug_and_told_so(tmp_path: Path)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_goodbye_ends_the_stream_after_all_that_was_sent(tmp_path: Path) -> None:
+async def test_close_ends_stream_after_sent_data(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, server, _):
         await client.send_all(b"last words")
         await client.aclose()
@@ -105,7 +105,7 @@ async def test_a_goodbye_ends_the_stream_after_all_that_was_sent(tmp_path: Path)
             await client.receive_some()
 
 
-async def test_a_peer_that_hangs_up_without_goodbye_ends_the_stream(tmp_path: Path) -> None:
+async def test_peer_closing_without_tls_close_ends_stream(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, server, bare_server):
         await server.send_all(b"half a sen")
         await bare_server.aclose()
@@ -113,14 +113,14 @@ async def test_a_peer_that_hangs_up_without_goodbye_ends_the_stream(tmp_path: Pa
         assert await client.receive_some() == b""
 
 
-async def test_bytes_that_are_no_tls_break_the_stream(tmp_path: Path) -> None:
+async def test_invalid_tls_bytes_break_stream(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, _, bare_server):
         await bare_server.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(trio.BrokenResourceError, match="TLS"):
             await client.receive_some()
 
 
-async def test_a_waiting_receiver_is_told_of_our_own_close(tmp_path: Path) -> None:
+async def test_own_close_ends_waiting_receive(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, _, _), trio.open_nursery() as nursery:
 
         async def wait() -> None:
@@ -133,7 +133,7 @@ async def test_a_waiting_receiver_is_told_of_our_own_close(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rubbish", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), b"\x16\x03\x01"])
-async def test_a_handshake_with_rubbish_fails_with_one_error(tmp_path: Path, rubbish: bytes) -> None:
+async def test_handshake_with_invalid_bytes_raises_one_error(tmp_path: Path, rubbish: bytes) -> None:
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     caller = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
     context: ssl.SSLContext = load_or_create_certificate(tmp_path).server_context()
@@ -161,7 +161,7 @@ def failed_attempts(error: OSError) -> OSError:
         (trio.BrokenResourceError("TLS: no shared cipher"), "TLS: no shared cipher"),
         (trio.ClosedResourceError(), "ClosedResourceError"),
     ],
-    ids=["attempts", "resolver", "TLS", "no text"],
+    ids=["attempts", "resolver", "TLS", "no-text"],
 )
-def test_connection_failure_has_the_text_of_the_system(error: Exception, text: str) -> None:
+def test_connection_failure_has_system_error_text(error: Exception, text: str) -> None:
     assert connection_failure(error) == text

@@ -1,4 +1,4 @@
-"""The metrics of the Raft port log a flood once and then with a count, and name its cause."""
+"""The metrics of the Raft port log the first incidents of a flood, then only their count, and name the cause."""
 
 import logging
 
@@ -13,7 +13,7 @@ from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault
 
 
-async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_counted(
+async def test_flood_from_many_addresses_is_logged_briefly(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
@@ -29,7 +29,7 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
     assert metrics.counts[Fault.SILENT] == 3_001
 
 
-async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:
+async def test_unreachable_is_reported_for_every_server(autojump_clock: MockClock) -> None:
     del autojump_clock
     logged: list[Incident] = []
     metrics = Metrics(logged.append)
@@ -45,7 +45,7 @@ def _record(cause: str | None, text: str) -> logging.LogRecord:
     return record
 
 
-def test_the_log_takes_so_many_lines_of_one_cause_and_then_says_how_many_it_left_out() -> None:
+def test_repeat_limit_counts_omitted_lines() -> None:
     now_s = 0.0
     limit = RepeatLimit(most=3, period_s=10, clock_s=lambda: now_s)
     passed = [limit.filter(_record("connection-refused", str(number))) for number in range(100)]
@@ -57,8 +57,8 @@ def test_the_log_takes_so_many_lines_of_one_cause_and_then_says_how_many_it_left
     assert after.getMessage() == "again (97 more of this kind were left out)"
 
 
-async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_alarm() -> None:
-    """Any client can POST to the right path: that is no router with another version."""
+async def test_wrong_method_is_reported_without_alarm() -> None:
+    """Any client can POST to the right path. This does not indicate a server with another version."""
     trace = EventLog("node-1", lambda: 1000)
     alarms = Alarms(trace)
     RefusedConnections(trace, alarms).incident(
@@ -68,7 +68,7 @@ async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_ala
     assert alarms.standing() == ()
 
 
-async def test_a_server_that_is_down_is_told_once_by_name_and_then_with_a_count(autojump_clock: MockClock) -> None:
+async def test_down_server_is_reported_once_then_with_count(autojump_clock: MockClock) -> None:
     del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
     refused = RefusedConnections(trace, Alarms(trace), {2: "node-2"}.get)
@@ -86,7 +86,7 @@ async def test_a_server_that_is_down_is_told_once_by_name_and_then_with_a_count(
     assert len(trace.recent(100)) == 3
 
 
-async def test_each_reason_and_each_server_is_news_of_its_own(autojump_clock: MockClock) -> None:
+async def test_incidents_are_separate_per_reason_and_server(autojump_clock: MockClock) -> None:
     del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
     refused = RefusedConnections(trace, Alarms(trace))

@@ -1,4 +1,4 @@
-"""The live view shows the farm: when the node that it asks dies, it asks another one, and says so."""
+"""The live view shows the farm. If the watched node dies, the view switches to another node and shows the change."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,35 +18,35 @@ from tests.operator_views import farm_view
 
 
 @pytest.fixture(autouse=True)
-def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top, "ASK_EVERY_S", 0.01)
 
 
 class Server(FakeNode):
-    """One that says which server it is, as its view has it."""
+    """A node whose reply contains its own server id."""
 
     async def cluster(self) -> ClusterAnswer:
-        """Of this node itself."""
+        """Return the reply with this node's ids."""
         answer, own = await super().cluster(), self.current
         return replace(answer, cluster_id=own.farm.cluster_id, raft_id=own.node.raft_id)
 
 
 def node(number: int) -> FakeNode:
-    """One that sees the farm."""
+    """Return a node that sees the farm."""
     made = Server()
     made.current = replace(farm_view(number), alarms=())
     return made
 
 
 def latest(shown: LiveView) -> FarmView | str:
-    """The view that is shown, or why there is none after it."""
+    """Return the view on the screen, or the reason for a missing view."""
     return shown.following.reason or shown.following.view or ""
 
 
-async def until(shown: LiveView, holds: Callable[[FarmView | str], bool]) -> FarmView | str:
-    """The first of what is latest of which this holds."""
+async def until(shown: LiveView, condition: Callable[[FarmView | str], bool]) -> FarmView | str:
+    """Wait until the condition is true of the latest view; return that view."""
     with trio.fail_after(10):
-        while not holds(latest(shown)):  # noqa: ASYNC110 - it is looked at, as the screen does
+        while not condition(latest(shown)):  # noqa: ASYNC110 - polls like the screen
             await trio.sleep(0.01)
     return latest(shown)
 
@@ -55,7 +55,7 @@ def shows(name: str) -> Callable[[FarmView | str], bool]:
     return lambda shown: isinstance(shown, FarmView) and shown.node.name == name
 
 
-async def test_a_node_that_dies_hands_the_view_on_and_one_that_comes_back_does_not_take_it(tmp_path: Path) -> None:
+async def test_view_moves_to_next_node_and_stays_there(tmp_path: Path) -> None:
     sockets = [tmp_path / f"{number}.sock" for number in (1, 2)]
     view = LiveView()
     async with trio.open_nursery() as nursery:
@@ -85,7 +85,7 @@ async def test_a_node_that_dies_hands_the_view_on_and_one_that_comes_back_does_n
         nursery.cancel_scope.cancel()
 
 
-async def test_where_no_node_answers_the_reason_is_shown_until_one_does(tmp_path: Path) -> None:
+async def test_reason_is_shown_until_a_node_replies(tmp_path: Path) -> None:
     socket = tmp_path / "1.sock"
     view = LiveView()
     async with trio.open_nursery() as nursery:
@@ -96,7 +96,7 @@ async def test_where_no_node_answers_the_reason_is_shown_until_one_does(tmp_path
         nursery.cancel_scope.cancel()
 
 
-async def test_last_picture_stays_when_no_node_answers_any_more(tmp_path: Path) -> None:
+async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
     socket = tmp_path / "1.sock"
     view = LiveView()
     running = trio.CancelScope()
@@ -122,7 +122,7 @@ async def test_last_picture_stays_when_no_node_answers_any_more(tmp_path: Path) 
         nursery.cancel_scope.cancel()
 
 
-async def test_that_no_node_can_be_found_is_a_reason_as_well() -> None:
+async def test_failed_search_for_nodes_is_shown() -> None:
     view = LiveView()
 
     def none() -> list[Path]:
@@ -134,8 +134,8 @@ async def test_that_no_node_can_be_found_is_a_reason_as_well() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_how_far_the_others_are_is_asked_of_the_leader_while_another_node_is_shown(tmp_path: Path) -> None:
-    """`farm_view(1)` is the leader's, and the only one with followers."""
+async def test_follower_lag_comes_from_leader_while_other_is_shown(tmp_path: Path) -> None:
+    """`farm_view(1)` is the leader's view, and the only one with followers."""
     sockets = [tmp_path / f"{number}.sock" for number in (2, 3, 1)]
     view = LiveView()
 

@@ -1,4 +1,4 @@
-"""What `doctor` and the running node say of certificates, users and the proxy."""
+"""The checks of `doctor` and of the running node for certificates, users and the proxy."""
 
 import socket
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
 
 
 def checked(tmp_path: Path, settings: str) -> dict[str, tuple[CheckResult, str]]:
-    """The checks of a node with these settings, by their names."""
+    """Return the checks of a node with these settings by name."""
     file = tmp_path / "node.toml"
     file.write_text(f'farm_key = "k"\nstate_dir = "{tmp_path}"\n{settings}')
     machine = Machine("node", tmp_path, Network(lambda: [LAN], lambda: None))
@@ -36,11 +36,11 @@ def checked(tmp_path: Path, settings: str) -> dict[str, tuple[CheckResult, str]]
     return {each.name: (each.result, f"{each.text}: {each.action}") for each in found}
 
 
-def test_a_node_that_has_never_run_has_nothing_to_check(tmp_path: Path) -> None:
+def test_checks_of_node_without_state_are_empty(tmp_path: Path) -> None:
     assert checked(tmp_path, "") == {}
 
 
-def test_the_nodes_own_certificate_is_read_and_its_dates_are_not(tmp_path: Path) -> None:
+def test_own_certificate_is_read_without_checking_dates(tmp_path: Path) -> None:
     path = load_or_create_certificate(tmp_path).path
     assert checked(tmp_path, "")["certificate"][0] is CheckResult.OK
     path.write_bytes(b"rubbish")
@@ -56,7 +56,7 @@ def test_the_nodes_own_certificate_is_read_and_its_dates_are_not(tmp_path: Path)
         ((5_000, 6_000), CheckResult.PROBLEM),
     ],
 )
-def test_an_authoritys_certificate_is_judged_by_both_of_its_dates(
+def test_authority_signed_certificate_is_checked_by_both_dates(
     tmp_path: Path, days: tuple[int, int], result: CheckResult
 ) -> None:
     authority = Authority(tmp_path)
@@ -66,7 +66,7 @@ def test_an_authoritys_certificate_is_judged_by_both_of_its_dates(
     assert (result is CheckResult.OK) != ("have the authority sign a new certificate" in found["certificate"][1])
 
 
-def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
+def test_users_and_proxy_are_checked(tmp_path: Path) -> None:
     users = private(tmp_path / "users", "north:one")
     with I2pProxy({}) as proxy:
         by_i2p = (
@@ -79,7 +79,7 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
         }
     private(users, "north")
     with socket.socket() as taken:
-        # Bound and not listening: whatever else runs meanwhile, nothing answers there.
+        # Bound and not listening, so that no other program can listen there.
         taken.bind((LOOPBACK, 0))
         found = checked(tmp_path, by_i2p.replace(f":{proxy.port}", f":{taken.getsockname()[1]}"))
     assert {name: result for name, (result, _) in found.items()} == {
@@ -93,9 +93,7 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("days", "kinds"), [((-1, 20), [CERTIFICATE.kind]), ((9, 90), [CERTIFICATE.kind]), ((-1, 90), [])]
 )
-def test_certificate_outside_of_its_dates_raises_an_alarm(
-    tmp_path: Path, days: tuple[int, int], kinds: list[str]
-) -> None:
+def test_certificate_outside_its_dates_raises_alarm(tmp_path: Path, days: tuple[int, int], kinds: list[str]) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     found = validity_of(self_signed(tmp_path, days=days), datetime.now(UTC))
     show_validity(found, alarms, CERTIFICATE)
@@ -104,9 +102,7 @@ def test_certificate_outside_of_its_dates_raises_an_alarm(
     assert [each.kind for each in alarms.standing()] == [*kinds, *(f"control-{kind}" for kind in kinds)]
 
 
-def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zmq_endpoint_needs_extra_and_readable_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listen = '[zmq]\nlisten = "127.0.0.1:7670"\n'
     assert checked(tmp_path, listen)["zmq"] == (
         CheckResult.OK,
@@ -124,9 +120,7 @@ def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read
     assert "pip install 'garlicfarm[zmq]'" in found[1]
 
 
-def test_a_listener_for_kafkas_clients_needs_the_extra_and_files_that_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kafka_listener_needs_extra_and_readable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listen = '[kafka]\nlisten = "127.0.0.1:9092"\n'
     assert checked(tmp_path, listen)["kafka"] == (
         CheckResult.OK,

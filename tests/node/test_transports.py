@@ -1,4 +1,4 @@
-"""The ways to a server: through an HTTP proxy into I2P, and TLS checked by an authority. Never plain."""
+"""The connections to a server: through an HTTP proxy into I2P, or TLS checked by an authority. Never plain."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,16 +43,14 @@ def through(proxy: I2pProxy, mode: ProxyMode, credentials: Credentials | None = 
 
 
 async def listening(nursery: trio.Nursery, host: Host) -> dict[str, int]:
-    """The name of a server tunnel that leads to `host`, and its port."""
+    """Return the name of a server tunnel to `host`, and its port."""
     port: int = await nursery.start(host.server.listen_plain, LOOPBACK, 0, NAME)
     return {NAME: port}
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
 @pytest.mark.parametrize("scheme", [None, "basic", "digest"])
-async def test_entries_are_submitted_through_a_proxy_that_rewrites_requests_and_may_want_a_password(
-    mode: ProxyMode, scheme: str | None
-) -> None:
+async def test_entries_are_submitted_through_rewriting_proxy(mode: ProxyMode, scheme: str | None) -> None:
     host = Host(BOB)
     async with trio.open_nursery() as nursery:
         with I2pProxy(await listening(nursery, host), scheme=scheme) as proxy:
@@ -62,10 +60,10 @@ async def test_entries_are_submitted_through_a_proxy_that_rewrites_requests_and_
             submission = await client.submit([b"{}"])
             assert submission.outcome is Outcome.COMMITTED
             assert host.handler.log == [b"{}"]
-            # What the proxy was asked is remembered: one more connection needs neither a 407 nor a 401.
-            asked, refused = len(proxy.requests), proxy.refused_logins
+            # The proxy's challenge is cached: one more connection causes neither a 407 nor a 401.
+            requests, refused = len(proxy.requests), proxy.refused_logins
             await trio.aclose_forcefully((await calls.dial(BOB_IN_I2P, BOB)).stream)
-            assert (len(proxy.requests), proxy.refused_logins) == (asked + 1, refused)
+            assert (len(proxy.requests), proxy.refused_logins) == (requests + 1, refused)
             verb = "GET http://" if mode is ProxyMode.ABSOLUTE_URI else "CONNECT "
             assert all(line.startswith(verb + NAME) for line in proxy.requests)
             assert not any(b"roxy-Auth" in head for head in proxy.passed_heads)
@@ -74,7 +72,7 @@ async def test_entries_are_submitted_through_a_proxy_that_rewrites_requests_and_
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
-async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: ProxyMode) -> None:
+async def test_proxy_refusal_differs_from_server_refusal(mode: ProxyMode) -> None:
     host = Host(BOB)
     async with trio.open_nursery() as nursery:
         with I2pProxy(await listening(nursery, host), scheme="basic") as proxy:
@@ -85,14 +83,14 @@ async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: 
             unknown = await expect_fault(through(proxy, mode, LOGIN), PeerAddress(b32_name(2), 7669, None))
             assert unknown.fault is Fault.UNREACHABLE
             assert "cannot be reached at the moment" in str(unknown)
-        gone = await expect_fault(through(proxy, mode, LOGIN), BOB_IN_I2P)
-        assert "is the router's HTTP proxy running there?" in str(gone)
+        stopped = await expect_fault(through(proxy, mode, LOGIN), BOB_IN_I2P)
+        assert "is the router's HTTP proxy running there?" in str(stopped)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
-async def test_i2p_handshake_is_bound_to_the_dialed_name(mode: ProxyMode) -> None:
-    """A middle in I2P has a name of its own, and a client that dials that one has not reached Bob."""
+async def test_i2p_handshake_is_bound_to_dialed_name(mode: ProxyMode) -> None:
+    """A man in the middle in I2P has its own name. A client that dials this name has not reached Bob."""
     host, middle = Host(BOB), b32_name(2)
     async with trio.open_nursery() as nursery:
         names = await listening(nursery, host)
@@ -105,8 +103,8 @@ async def test_i2p_handshake_is_bound_to_the_dialed_name(mode: ProxyMode) -> Non
 
 
 @pytest.mark.parametrize("place", ["192.168.1.1", "192.0.2.7", "router.lan"])
-async def test_a_proxy_on_another_machine_is_not_called(place: str) -> None:
-    """The way to it is plain, and the proof of a handshake does not cover what follows."""
+async def test_proxy_on_other_machine_is_not_called(place: str) -> None:
+    """The connection to the proxy is plain, and the handshake's proof does not protect later data."""
     refused = await expect_fault(dialer(I2pConnector(HttpProxy(place, 4444), Random(3).randbytes)), BOB_IN_I2P)
     assert refused.fault is Fault.PLAIN_REFUSED
     assert "a machine between could change data after the handshake" in str(refused)
@@ -127,11 +125,11 @@ async def test_a_proxy_on_another_machine_is_not_called(place: str) -> None:
         ("x" * 250 + ".i2p", False),
     ],
 )
-def test_names_within_i2p_are_known_by_their_end(name: str, expected: bool) -> None:  # noqa: FBT001 - a table
+def test_i2p_names_are_recognized_by_their_end(name: str, expected: bool) -> None:  # noqa: FBT001 - a table
     assert is_i2p_name(name) is expected
 
 
-async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_up_outside() -> None:
+async def test_i2p_dialer_leaks_neither_plain_data_nor_names() -> None:
     def dns(*_: object) -> None:
         raise AssertionError("a name was looked up")
 
@@ -153,12 +151,12 @@ async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_u
     assert (outside.fault, 'transport = "i2p"' in str(outside)) == (Fault.PLAIN_REFUSED, True)
 
 
-async def test_a_server_without_tls_listens_on_loopback_alone() -> None:
+async def test_server_without_tls_needs_loopback() -> None:
     with pytest.raises(GarlicFarmError, match="not a loopback address"):
         await Host(BOB).server.listen_plain("0.0.0.0", 0, NAME)  # noqa: S104 - refused
 
 
-async def test_a_server_that_has_announced_no_certificate_is_not_called() -> None:
+async def test_server_without_announced_certificate_is_not_called() -> None:
     failure = await expect_fault(dialer(TlsConnector()), PeerAddress(LOOPBACK, 9, None))
     assert (failure.fault, "ca_file" in str(failure)) == (Fault.WRONG_CERTIFICATE, True)
 
@@ -166,7 +164,10 @@ async def test_a_server_that_has_announced_no_certificate_is_not_called() -> Non
 async def connect_with_authority(
     tmp_path: Path, named: str, *, days: tuple[int, int] = (-1, 7)
 ) -> GarlicFarmError | None:
-    """Bob shows a certificate for `named`; Alice connects to 127.0.0.1. What she is told, or None if she is let in."""
+    """Connect Alice to 127.0.0.1, where Bob has a certificate for `named`.
+
+    Return her error, or None if she connects.
+    """
     authority, host = Authority(tmp_path), Host(BOB)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, authority.certificate(named, days=days))
@@ -175,7 +176,7 @@ async def connect_with_authority(
             dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), BOB)
         except GarlicFarmError as error:
             with trio.fail_after(10):
-                await host.told.wait()
+                await host.message.wait()
             assert host.faults == {Fault.DISTRUSTED}
             return error
         else:
@@ -185,12 +186,12 @@ async def connect_with_authority(
             nursery.cancel_scope.cancel()
 
 
-async def test_a_certificate_that_an_authority_has_signed_for_the_address_is_enough(tmp_path: Path) -> None:
+async def test_authority_signed_certificate_for_address_is_accepted(tmp_path: Path) -> None:
     assert await connect_with_authority(tmp_path, LOOPBACK) is None
 
 
 @pytest.mark.parametrize(
-    ("named", "days", "told"),
+    ("named", "days", "message"),
     [
         ("192.0.2.9", (-1, 7), "IP address mismatch"),
         ("farm.example.org", (-1, 7), "name 127.0.0.1"),
@@ -198,16 +199,16 @@ async def test_a_certificate_that_an_authority_has_signed_for_the_address_is_eno
         (LOOPBACK, (1, 7), "not yet valid"),
     ],
 )
-async def test_an_authoritys_certificate_must_be_valid_now_and_name_the_server(
-    tmp_path: Path, named: str, days: tuple[int, int], told: str
+async def test_authority_signed_certificate_must_be_valid_and_match(
+    tmp_path: Path, named: str, days: tuple[int, int], message: str
 ) -> None:
     failure = await connect_with_authority(tmp_path, named, days=days)
     assert failure is not None
     assert failure.fault is Fault.WRONG_CERTIFICATE
-    assert told in str(failure)
+    assert message in str(failure)
 
 
-async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+async def test_certificate_of_other_authority_is_refused(tmp_path: Path) -> None:
     host, theirs = Host(BOB), Authority(tmp_path, "theirs").certificate(LOOPBACK)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
@@ -217,7 +218,7 @@ async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> 
         nursery.cancel_scope.cancel()
 
 
-def test_an_operators_certificate_that_cannot_be_used_is_explained(tmp_path: Path) -> None:
+def test_unusable_operators_certificate_is_explained(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     good = authority.certificate(LOOPBACK)
     assert operators_certificate(good.path) == good

@@ -1,4 +1,4 @@
-"""The live view: every fact is on the screen as a word, and the screen is never larger than the terminal."""
+"""The live view: every fact is on the screen as text, and the screen fits the terminal."""
 
 import dataclasses
 import re
@@ -43,19 +43,19 @@ def drawn(picture: Group, width: int, height: int, *, color: bool = False) -> st
 
 
 def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Group:
-    """What one node sees, before anything was chosen."""
+    """Draw the view of one node, before any selection."""
     history = History()
     history.take(view)
     return draw(ViewState(), Seen(view, history), width, height, color=color)
 
 
 def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
-    """A whole local farm."""
+    """Draw a whole local farm."""
     return draw(ViewState(), Seen(best_view(farm), History(), local=farm), width, height, color=color)
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
-    """Why there is no view."""
+    """Draw the reason for a missing view."""
     return draw(ViewState(), Seen(None, History(), reason=text), width, height, color=color)
 
 
@@ -63,29 +63,29 @@ def screen(view: FarmView, width: int = 80, height: int = 24) -> str:
     return drawn(render(view, width, height, color=False), width, height)
 
 
-def test_the_view_at_80_by_24_shows_every_required_fact() -> None:
+def test_view_at_80_by_24_shows_required_facts() -> None:
     text = screen(farm_view())
     for fact in (
         "node-1*", "alive", "suspect", "dead", "1.4", "0.62ms",  # members: status, incarnation, round trip
         "node-1 leads, term 3", "commit 217/218", "never",  # Raft: role, term, commit, a follower that never answered
-        "node-2 publishes", "expires in 14m40s", "leaf1abcdefg", "unhealthy", "COST",  # what is published
+        "node-2 publishes", "expires in 14m40s", "leaf1abcdefg", "unhealthy", "COST",  # publications
         "node-4 is suspected, confirmation 11", "signing-key-ends", "DEMO",  # events, alarms, demonstration
     ):  # fmt: skip
         assert fact in text, fact
 
 
-def test_a_node_that_waits_for_others_says_so() -> None:
+def test_node_waiting_for_creation_is_shown() -> None:
     text = screen(forming_view())
     assert "not created: discovering, 5 nodes create this farm" in text
     assert "nothing is published yet" in text
 
 
-def test_a_farm_without_leader_says_so() -> None:
+def test_missing_leader_is_shown() -> None:
     view = farm_view(2)
     assert "no leader" in screen(replace(view, raft=replace(view.raft, leader_id=None)))
 
 
-def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
+def test_local_farm_shows_processes_and_their_end() -> None:
     text = drawn(render_local_farm(local_farm(3), 80, 24, color=False), 80, 24)
     for fact in (
         "2/3 nodes run",
@@ -104,13 +104,13 @@ def test_local_farm_footer_has_command_to_start_killed_node() -> None:
     assert lines[-2].endswith("after kill -9: .venv/bin/garlicfarm run --config farm-state/node-3/node.toml")
 
 
-def test_a_local_farm_of_which_no_answer_expected_yet_is_drawn() -> None:
+def test_local_farm_without_processes_is_drawn() -> None:
     assert "starting" in drawn(render_local_farm(LocalFarmView(0, "farm-state", ()), 80, 24, color=False), 80, 24)
 
 
 @pytest.mark.parametrize("color", [True, False])
 @given(width=st.integers(20, 200), height=st.integers(5, 60), servers=st.integers(1, 9))
-def test_no_picture_is_larger_than_the_terminal(*, color: bool, width: int, height: int, servers: int) -> None:
+def test_screen_fits_terminal(*, color: bool, width: int, height: int, servers: int) -> None:
     view = farm_view(servers=max(servers, 2))
     for picture in (
         render(view, width, height, color=color),
@@ -122,7 +122,7 @@ def test_no_picture_is_larger_than_the_terminal(*, color: bool, width: int, heig
         assert max(len(line.rstrip()) for line in lines) <= width
 
 
-def test_without_color_no_color_is_sent_and_no_word_is_missing() -> None:
+def test_screen_without_color_has_same_text() -> None:
     colored = drawn(render(farm_view(), 80, 24, color=True), 80, 24, color=True)
     plain = drawn(render(farm_view(), 80, 24, color=False), 80, 24, color=True)
     assert "\x1b[32m" in colored
@@ -130,21 +130,19 @@ def test_without_color_no_color_is_sent_and_no_word_is_missing() -> None:
     assert drawn(render(farm_view(), 80, 24, color=True), 80, 24) == screen(farm_view())
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_hidden_rows_are_counted() -> None:
     assert "… 7 more" in screen(farm_view(), 80, 14)
 
 
 @given(st.text())
-def test_no_text_of_others_reaches_the_terminal_as_a_command(text: str) -> None:
+def test_foreign_text_contains_no_terminal_commands(text: str) -> None:
     assert all(letter.isprintable() for letter in printable(text))
     view = replace(farm_view(), events=(EventView(0, "x", text),), alarms=())
     assert not any(ord(letter) < 32 and letter != "\n" for letter in screen(view))
 
 
 @given(st.integers(0, 80), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), max_size=6))
-def test_sections_never_get_more_than_there_is_nor_more_than_they_want(
-    height: int, pairs: list[tuple[int, int]]
-) -> None:
+def test_sections_share_height_within_their_wants(height: int, pairs: list[tuple[int, int]]) -> None:
     wants = [Want(min(pair), max(pair)) for pair in pairs]
     shares = share(height, wants)
     assert sum(shares) <= height
@@ -163,27 +161,27 @@ def test_sections_never_get_more_than_there_is_nor_more_than_they_want(
         (-5000, "-5s"),
     ],
 )
-def test_a_length_of_time_is_told_in_its_two_leading_units(milliseconds: int, text: str) -> None:
+def test_duration_has_two_leading_units(milliseconds: int, text: str) -> None:
     assert duration(milliseconds) == text
 
 
-def test_an_impossible_moment_is_a_number() -> None:
+def test_invalid_time_is_shown_as_number() -> None:
     assert clock_text(0) == "00:00:00"
     assert clock_text(-1) == "-1"
     assert clock_text(10**18) == str(10**18)
 
 
-def test_a_short_address_keeps_its_head() -> None:
+def test_short_address_keeps_its_start() -> None:
     assert short_address("a" * 52 + ".b32.i2p") == "aaaaaaaaaaaa….b32.i2p"
     assert short_address("short") == "short"
 
 
-def test_a_round_trip_time_is_shown_with_no_digit_more_than_was_measured() -> None:
+def test_round_trip_time_has_measured_digits_only() -> None:
     shown = [milliseconds_text(value) for value in (None, 0.0, 1.0, 1.24, 12.6)]
     assert shown == ["-", "<1ms", "1ms", "1.24ms", "13ms"]
 
 
-def test_what_operators_and_the_pipeline_add_is_shown_with_its_age() -> None:
+def test_weights_are_shown_with_author_and_age() -> None:
     text = screen(farm_view(), 200, 60)
     for fact in ("excluded leaf6", "x 1.5 by an operator", "x 1.21 by the pipeline 1m01s ago"):
         assert fact in text, fact
@@ -191,7 +189,7 @@ def test_what_operators_and_the_pipeline_add_is_shown_with_its_age() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 50)])
-def test_the_chosen_member_of_a_large_farm_stays_in_sight(width: int, height: int) -> None:
+def test_selected_member_of_large_farm_stays_visible(width: int, height: int) -> None:
     view = farm_view(servers=30)
     history = History()
     history.take(view)
@@ -205,9 +203,9 @@ def test_the_chosen_member_of_a_large_farm_stays_in_sight(width: int, height: in
         assert re.search(r"… \d+ more above$", text, re.MULTILINE)
 
 
-def test_the_column_by_which_members_are_sorted_is_named() -> None:
+def test_sort_column_is_marked() -> None:
     view, state = farm_view(), ViewState()
-    for keys, said in (
+    for keys, expected in (
         ("", "MEMBER ^"),
         ("s", "STATUS ^ "),
         ("s", " RTT ^ "),
@@ -218,10 +216,10 @@ def test_the_column_by_which_members_are_sorted_is_named() -> None:
         for key in keys:
             state, _ = update(state, key, view)
         picture = draw(state, Seen(view, History()), 100, 24, color=False)
-        assert said in drawn(picture, 100, 24)
+        assert expected in drawn(picture, 100, 24)
 
 
-def test_a_long_name_leaves_the_facts_behind_it_in_their_line() -> None:
+def test_long_name_does_not_hide_facts() -> None:
     view = farm_view()
     long = replace(view, node=replace(view.node, name="n" * 60), raft=replace(view.raft, leader_name="n" * 60))
     text = screen(long)
@@ -229,7 +227,7 @@ def test_a_long_name_leaves_the_facts_behind_it_in_their_line() -> None:
     assert "commit 217/218, applied 217" in text
 
 
-def test_a_long_name_gets_the_room_that_a_wide_screen_has() -> None:
+def test_long_name_uses_wide_screen() -> None:
     view = farm_view()
     name = "node-in-the-cellar-of-the-mill"
     members = (replace(view.members[0], name=name), *view.members[1:])
@@ -237,7 +235,7 @@ def test_a_long_name_gets_the_room_that_a_wide_screen_has() -> None:
     assert f"{name}*" in text
 
 
-def test_an_alarm_that_is_longer_than_a_line_still_says_what_to_do() -> None:
+def test_long_alarm_shows_action() -> None:
     text = screen(farm_view())
     assert "\n  sign a new one: garlicfarm keys transient" in text
     assert "6 days; sign a new one: garlicfarm keys transient" in screen(farm_view(), 120, 40)
@@ -246,13 +244,13 @@ def test_an_alarm_that_is_longer_than_a_line_still_says_what_to_do() -> None:
     assert alarm.action in " ".join(shown.split())
 
 
-def test_an_unhealthy_entry_is_shown_first_where_not_all_of_them_fit_and_the_others_are_counted() -> None:
+def test_unhealthy_entry_is_shown_first() -> None:
     text = screen(farm_view(servers=30), 80, 30)
     assert "29 of 30 entries healthy" in text
     assert re.search(r"node-30 .* unhealthy", text)
 
 
-def test_help_is_whole_at_80_columns_and_so_are_weights_in_the_pane_of_publishing() -> None:
+def test_help_and_publishing_panes_show_whole_text() -> None:
     seen = Seen(farm_view(), History())
     text = drawn(draw(ViewState(pane=Pane.HELP), seen, 80, 24, color=False), 80, 24)
     words = " ".join(text.split())
@@ -261,7 +259,7 @@ def test_help_is_whole_at_80_columns_and_so_are_weights_in_the_pane_of_publishin
     assert "x 1.21 by the pipeline 1m01s ago" in text
 
 
-def test_a_text_that_is_moved_past_its_end_moves_back_at_the_first_key() -> None:
+def test_scroll_offset_is_clamped_to_end() -> None:
     seen = Seen(farm_view(), History())
     live = LiveView(state=ViewState(pane=Pane.HELP))
     live.following = Following(seen.farm, "")
@@ -276,7 +274,7 @@ def test_a_text_that_is_moved_past_its_end_moves_back_at_the_first_key() -> None
     assert live.state.offset == last - 1
 
 
-def test_the_headings_of_the_log_stay_when_its_entries_move() -> None:
+def test_log_headings_stay_while_scrolling() -> None:
     seen = Seen(farm_view(), History())
     seen.history.read((LogEntryView(each, 1, EntryKind.NO_OP, None, value="{}") for each in range(1, 50)), NAMES)
     text = drawn(draw(ViewState(pane=Pane.LOG, offset=10**6), seen, 80, 24, color=False), 80, 24)
@@ -284,7 +282,7 @@ def test_the_headings_of_the_log_stay_when_its_entries_move() -> None:
     assert text.splitlines()[-2].split()[0] == "1"
 
 
-def test_entries_of_the_log_are_told_in_words_and_a_gap_begins_anew() -> None:
+def test_log_entries_have_sentences_and_restart_after_gap() -> None:
     seen = Seen(farm_view(), History())
     clock = '{"clock":{"time":1760000000000,"id":2,"period":2000}}'
     seen.history.read([LogEntryView(5, 1, EntryKind.APPLICATION, None, value=clock)], NAMES)
@@ -294,7 +292,7 @@ def test_entries_of_the_log_are_told_in_words_and_a_gap_begins_anew() -> None:
     assert [each.index for each in seen.history.entries] == [9]
 
 
-def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() -> None:
+def test_long_event_is_complete_in_events_pane() -> None:
     history = History()
     text = "the last structure has ended, and node-3 is to publish, after all of its neighbors were asked in turn"
     history.add([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
@@ -302,33 +300,33 @@ def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() ->
     assert text in " ".join(shown.split())
 
 
-def test_chosen_node_of_a_local_farm_has_a_text_mark() -> None:
+def test_selected_node_of_local_farm_has_text_mark() -> None:
     assert f"{CHOSEN}node-1" in drawn(render_local_farm(local_farm(), 80, 24, color=False), 80, 24)
 
 
-def test_events_of_the_view_say_their_kind_before_the_trace_has_come() -> None:
+def test_events_have_kind_before_trace_arrives() -> None:
     assert "member-suspect: node-4 is suspected, confirmation 11" in screen(farm_view(), 100, 40)
 
 
-def test_the_chosen_line_has_one_style() -> None:
+def test_selected_line_has_one_style() -> None:
     text = drawn(render(farm_view(), 80, 24), 80, 24, color=True)
     chosen = next(line for line in text.splitlines() if CHOSEN in line)
     assert re.findall(r"\x1b\[([\d;]*)m", chosen) == ["7", "0"]
 
 
-def test_every_key_is_in_the_footer_at_120_columns() -> None:
+def test_footer_at_120_columns_has_all_keys() -> None:
     assert screen(farm_view(), 120, 40).splitlines()[-1].rstrip().endswith("L leave")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_footer_of_a_narrow_screen_has_the_keys_of_actions(width: int) -> None:
+def test_footer_of_narrow_screen_has_keys_of_actions(width: int) -> None:
     footer = screen(farm_view(), width, 24).splitlines()[-1]
     assert [key for key in "sTXVLq" if f" {key} " not in f"{footer} "] == []
 
 
 @pytest.mark.parametrize("key", ["T", "X", "V"])
 @pytest.mark.parametrize("width", [60, 80])
-def test_question_fits_the_screen_with_its_answers(width: int, key: str) -> None:
+def test_question_fits_screen_with_its_answers(width: int, key: str) -> None:
     farm = farm_view()
     state = update(update(ViewState(), "down", farm)[0], key, farm)[0]
     assert state.question is not None
@@ -338,14 +336,14 @@ def test_question_fits_the_screen_with_its_answers(width: int, key: str) -> None
     assert len(lines) == 24
 
 
-def test_notice_that_is_longer_than_a_line_is_whole() -> None:
+def test_long_notice_is_complete() -> None:
     farm = farm_view()
     state = update(update(ViewState(), "down", farm)[0], "L", farm)[0]
     text = drawn(draw(state, Seen(farm, History()), 80, 24, color=False), 80, 24)
     assert state.notice in " ".join(text.split())
 
 
-def test_alarms_of_a_local_farm_are_in_order_of_gravity() -> None:
+def test_alarms_of_local_farm_are_ordered_by_severity() -> None:
     alarms = (AlarmView("certificate", "ends", "renew"), AlarmView("no-quorum", "nothing", "start the others"))
     farm = local_farm(3)
     first = farm.processes[0]
@@ -355,20 +353,20 @@ def test_alarms_of_a_local_farm_are_in_order_of_gravity() -> None:
     assert 0 < text.index("!! no-quorum: nothing; start the others") < text.index("! certificate: ends; renew")
 
 
-def test_critical_alarm_is_red_and_a_warning_is_yellow() -> None:
+def test_critical_alarm_is_red_and_warning_yellow() -> None:
     alarms = by_gravity((AlarmView("clock", "off", "NTP"), AlarmView("disk-full", "full", "free some")))
     text = drawn(render(replace(farm_view(), alarms=alarms), 80, 24), 80, 24, color=True)
     assert "\x1b[31mdisk-full" in text
     assert "\x1b[33mclock" in text
 
 
-def test_members_of_a_small_farm_are_whole_beside_many_alarms() -> None:
+def test_members_of_small_farm_stay_visible_with_many_alarms() -> None:
     alarms = tuple(AlarmView(f"alarm-{each}", "word " * 12, "do " * 60) for each in range(8))
     text = screen(replace(farm_view(), alarms=alarms), 80, 24)
     assert [name for name in ("node-1", "node-2", "node-3", "node-4", "node-5") if f" {name}" not in text] == []
 
 
-def test_evicted_identity_is_counted_nowhere_and_last() -> None:
+def test_evicted_identity_is_last_and_not_counted() -> None:
     view = farm_view()
     first, *others = view.members
     evicted = replace(others[0], evicted=True, name="box")
@@ -378,18 +376,18 @@ def test_evicted_identity_is_counted_nowhere_and_last() -> None:
     assert re.search(r"  box +alive +evicted ", text)
 
 
-def test_last_picture_stays_with_the_time_since_it_is_old() -> None:
+def test_last_view_shows_its_time_when_outdated() -> None:
     view = farm_view()
     seen = Seen(view, History(), reason="the node of /var/lib/garlicfarm/control.sock no longer runs")
     lines = drawn(draw(ViewState(), seen, 60, 24, color=False), 60, 24).splitlines()
-    said = " ".join(" ".join(lines[:4]).split())
-    assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in said
+    expected = " ".join(" ".join(lines[:4]).split())
+    assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in expected
     assert any("node-2" in line and "voter" in line for line in lines)
     colored = drawn(draw(ViewState(), seen, 80, 24), 80, 24, color=True)
     assert "\x1b[32m" not in colored
 
 
-def test_reverse_of_the_chosen_line_ends_before_the_gutter() -> None:
+def test_reverse_of_selected_line_ends_before_gutter() -> None:
     text = drawn(render(farm_view(), 200, 40), 200, 40, color=True)
     chosen = next(line for line in text.splitlines() if CHOSEN in line)
     reversed_part = re.search(r"\x1b\[7m(.*?)\x1b\[0m", chosen)
@@ -397,7 +395,7 @@ def test_reverse_of_the_chosen_line_ends_before_the_gutter() -> None:
     assert "│" not in reversed_part[1]
 
 
-def test_without_a_leader_no_log_time_is_shown() -> None:
+def test_log_time_is_hidden_without_leader() -> None:
     view = farm_view(2)
     alone = replace(view, raft=replace(view.raft, leader_id=None))
     assert "log time" in screen(view)
@@ -405,14 +403,14 @@ def test_without_a_leader_no_log_time_is_shown() -> None:
     assert "no leader, this node is a follower" in screen(alone)
 
 
-def test_demonstration_has_no_router_in_the_detail_of_a_member() -> None:
+def test_member_detail_in_demonstration_hides_router() -> None:
     view = farm_view()
     text = drawn(draw(ViewState(pane=Pane.DETAIL), Seen(view, History()), 120, 40, color=False), 120, 40)
     assert "no router (demonstration)" in text
     assert "router attached" not in text
 
 
-def test_large_screen_shows_graphs_of_members_with_their_scales() -> None:
+def test_large_screen_shows_member_graphs_with_scales() -> None:
     text = screen(farm_view(), 200, 60)
     assert "GRAPHS" in text
     assert "node-2: round trip, 0 to 0.6 ms" in text
@@ -421,13 +419,13 @@ def test_large_screen_shows_graphs_of_members_with_their_scales() -> None:
     assert "GRAPHS" not in screen(farm_view(), 120, 60)
 
 
-def test_scale_of_round_trips_is_in_the_heading() -> None:
+def test_scale_of_round_trips_is_in_heading() -> None:
     view = farm_view()
     highest = max(each.rtt_ms or 0 for each in view.members)
     assert f"RTT, 0 TO {highest:.0f} MS" in screen(view, 120, 40)
 
 
-def test_lag_has_a_column_only_where_it_is_known() -> None:
+def test_lag_column_appears_only_with_followers() -> None:
     view = farm_view()
     assert " LAG " in screen(view)
     assert " LAG " not in screen(replace(view, raft=replace(view.raft, followers=())))

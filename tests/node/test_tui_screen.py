@@ -1,4 +1,4 @@
-"""`top` on a real pseudo-terminal: it draws, follows the window's size, quits by `q`, and gives the terminal back."""
+"""`top` on a real pseudo-terminal: it draws, follows the window size, quits by `q`, and restores the terminal."""
 
 import fcntl
 import os
@@ -20,10 +20,10 @@ from tests.processes import END_S
 
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-# A size in the environment would outweigh the terminal's own; test runners put one there.
+# A size in the environment would override the terminal's own size; test runners set one.
 _OWN_SIZE = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
 
 
@@ -43,15 +43,15 @@ class Terminal:
         )
         self.seen = b""
 
-    def resize(self, rows: int, columns: int, told: int | None) -> None:
-        """Change the window's size and tell the process."""
+    def resize(self, rows: int, columns: int, signaled_pid: int | None) -> None:
+        """Change the window size, and send the signal to the process."""
         fcntl.ioctl(self.inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        if told is not None:
-            os.kill(told, signal.SIGWINCH)
+        if signaled_pid is not None:
+            os.kill(signaled_pid, signal.SIGWINCH)
 
     def wait_for(self, text: bytes) -> None:
-        """Read until `text` has been shown."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Read until `text` appears."""
+        deadline = time.monotonic() + TIMEOUT_S
         while text not in self.seen:
             readable, _, _ = select([self._outer], [], [], max(0.0, deadline - time.monotonic()))
             assert readable, f"{text!r} was never shown, but {self.seen[-2000:]!r}"
@@ -80,18 +80,18 @@ def top(tmp_path: Path, **environment: str) -> Iterator[Terminal]:
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
-def test_top_says_that_no_node_is_there_and_quits_by_key(tmp_path: Path, key: bytes) -> None:
+def test_top_shows_missing_node_and_quits_by_key(tmp_path: Path, key: bytes) -> None:
     with top(tmp_path) as terminal:
         before = termios.tcgetattr(terminal.inner)
         terminal.wait_for(ENTER_SCREEN)
         terminal.wait_for(b"no node runs")
         terminal.type(key)
         terminal.wait_for(LEAVE_SCREEN)
-        assert terminal.process.wait(PATIENCE_S) == 0
+        assert terminal.process.wait(TIMEOUT_S) == 0
         assert termios.tcgetattr(terminal.inner) == before
 
 
-def test_a_key_is_drawn_at_once(tmp_path: Path) -> None:
+def test_key_is_drawn_immediately(tmp_path: Path) -> None:
     with top(tmp_path) as terminal:
         terminal.wait_for(b"no node runs")
         terminal.type(b"?")
@@ -100,7 +100,7 @@ def test_a_key_is_drawn_at_once(tmp_path: Path) -> None:
         terminal.wait_for(b"only: node")
 
 
-def test_top_is_redrawn_at_the_new_size_and_ends_by_an_interrupt(tmp_path: Path) -> None:
+def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
     with top(tmp_path, NO_COLOR="1") as terminal:
         terminal.wait_for(b"no node runs")
         terminal.seen = b""
@@ -109,4 +109,4 @@ def test_top_is_redrawn_at_the_new_size_and_ends_by_an_interrupt(tmp_path: Path)
         assert b"\x1b[3" not in terminal.seen
         os.kill(terminal.process.pid, signal.SIGINT)
         terminal.wait_for(LEAVE_SCREEN)
-        assert terminal.process.wait(PATIENCE_S) == 0
+        assert terminal.process.wait(TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""An operator types in the live view: panes, filter, order, choice, and questions before anything is changed."""
+"""Keys in the live view: panes, filter, order, selection, and questions before a change."""
 
 import random
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ from tests.operator_views import farm_view
 def typed(
     keys: Iterable[str], farm: FarmView | None = None, state: ViewState | None = None
 ) -> tuple[ViewState, list[Order]]:
-    """The state after these keys, and the orders on the way."""
+    """Return the state after these keys, and the orders sent."""
     now, orders = state or ViewState(), []
     for key in keys:
         now, order = update(now, key, farm)
@@ -45,7 +45,7 @@ def names(state: ViewState, farm: FarmView) -> list[str]:
     return [each.name for each in shown_members(state, farm)]
 
 
-def test_letters_lead_to_every_pane_and_escape_leads_back() -> None:
+def test_letters_open_panes_and_escape_returns() -> None:
     for key, pane in (("e", Pane.EVENTS), ("l", Pane.LOG), ("p", Pane.PUBLISHING), ("?", Pane.HELP), ("f", Pane.FARM)):
         state, _ = typed([key])
         assert state.pane is pane
@@ -57,7 +57,7 @@ def test_letters_lead_to_every_pane_and_escape_leads_back() -> None:
     assert typed(["left"])[0].pane is Pane.HELP
 
 
-def test_arrows_choose_a_member_and_enter_shows_it() -> None:
+def test_arrows_select_member_and_enter_shows_it() -> None:
     farm = farm_view()
     state, _ = typed(["down", "down", "up", "enter"], farm)
     chosen = selected_member(state, farm)
@@ -67,7 +67,7 @@ def test_arrows_choose_a_member_and_enter_shows_it() -> None:
     assert selected_member(typed(["end", "down", "home", "up"], farm)[0], farm) == farm.members[0]
 
 
-def test_a_member_that_goes_leaves_the_choice_to_the_first_one() -> None:
+def test_selection_returns_to_first_after_member_disappears() -> None:
     farm = farm_view()
     state, _ = typed(["end"], farm)
     fewer = replace(farm, members=farm.members[:2])
@@ -76,7 +76,7 @@ def test_a_member_that_goes_leaves_the_choice_to_the_first_one() -> None:
     assert chosen.name == "node-1"
 
 
-def test_a_filter_is_typed_kept_and_taken_back() -> None:
+def test_filter_is_edited_kept_and_cleared() -> None:
     farm = farm_view()
     typing, orders = typed(["/", *"q-susp", "backspace", "p"], farm)
     assert (typing.editing, orders) == ("q-susp", [])
@@ -102,28 +102,28 @@ def test_members_are_sorted_by_each_column_both_ways() -> None:
         (["L"], Leave("node-1")),
     ],
 )
-def test_an_action_asks_and_only_yes_carries_it_out(keys: list[str], order: Order) -> None:
+def test_action_needs_yes_to_its_question(keys: list[str], order: Order) -> None:
     farm = farm_view()
-    asked, orders = typed(keys, farm)
-    assert asked.question is not None
+    prompted, orders = typed(keys, farm)
+    assert prompted.question is not None
     assert orders == []
-    assert typed(["y"], farm, asked)[1] == [order]
+    assert typed(["y"], farm, prompted)[1] == [order]
     for other in ("n", "enter", "escape", "q", "T"):
-        state, orders = typed([other], farm, asked)
+        state, orders = typed([other], farm, prompted)
         assert (state.question, orders, state.notice) == (None, [], "Nothing was done.")
 
 
-def test_eviction_needs_the_name_typed_in_full() -> None:
+def test_eviction_needs_full_name() -> None:
     farm = farm_view()
-    asked, orders = typed(["down", "V"], farm)
+    prompted, orders = typed(["down", "V"], farm)
     assert orders == []
     evict = Evict(farm.members[1].node_id, "node-2")
-    assert typed([*"node-3", "backspace", "2", "enter"], farm, asked)[1] == [evict]
+    assert typed([*"node-3", "backspace", "2", "enter"], farm, prompted)[1] == [evict]
     for other in (["y", "enter"], ["enter"], [*"node-2", "escape"], [*"node-1", "enter"]):
-        state, orders = typed(other, farm, asked)
+        state, orders = typed(other, farm, prompted)
         assert (state.question, state.answer, orders) == (None, "", [])
         assert state.notice.startswith("Nothing was done")
-    assert typed(["q", "T", "n"], farm, asked)[0].question == asked.question
+    assert typed(["q", "T", "n"], farm, prompted)[0].question == prompted.question
 
 
 def test_evicted_member_is_not_evicted_again() -> None:
@@ -133,13 +133,13 @@ def test_evicted_member_is_not_evicted_again() -> None:
     assert (state.question, state.notice) == (None, "node-2 is already evicted.")
 
 
-def test_a_filter_begins_empty_each_time() -> None:
+def test_filter_starts_empty() -> None:
     farm = farm_view()
     kept, _ = typed(["/", *"susp", "enter", "/", *"node-2", "enter"], farm)
     assert names(kept, farm) == ["node-2"]
 
 
-def test_leaves_are_excluded_and_listed_again() -> None:
+def test_leaves_are_excluded_and_included_again() -> None:
     farm = farm_view()
     (order,) = typed(["X", "y"], farm)[1]
     assert isinstance(order, Exclude)
@@ -158,29 +158,29 @@ def test_leaves_are_excluded_and_listed_again() -> None:
         (["down", "L"], "Only the watched node"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_not_asked(keys: list[str], reason: str) -> None:
+def test_impossible_action_shows_reason_without_question(keys: list[str], reason: str) -> None:
     state, orders = typed(keys, farm_view())
     assert (state.question, orders) == (None, [])
     assert reason in state.notice
 
 
-def test_without_a_view_nothing_can_be_chosen() -> None:
+def test_selection_without_view_is_empty() -> None:
     for key in ("down", "enter", "T", "X", "V", "L"):
         state, orders = typed([key])
         assert (state.question, orders) == (None, [])
 
 
-def test_q_ends_the_view_or_asks_where_that_stops_a_farm() -> None:
+def test_q_quits_or_opens_question_before_stopping_farm() -> None:
     assert typed(["q"])[1] == [Quit()]
-    asking = ViewState(quit_question="Stop the whole farm?")
-    state, orders = typed(["q"], state=asking)
+    with_quit_question = ViewState(quit_question="Stop the whole farm?")
+    state, orders = typed(["q"], state=with_quit_question)
     assert orders == []
     assert typed(["n"], state=state)[1] == []
     assert typed(["y"], state=state)[1] == [Quit()]
-    assert typed(["ctrl-c"], state=asking)[1] == [Quit()]
+    assert typed(["ctrl-c"], state=with_quit_question)[1] == [Quit()]
 
 
-def test_any_keys_at_all_leave_a_screen_that_fits() -> None:
+def test_random_keys_leave_screen_that_fits() -> None:
     seed = random.randrange(2**32)
     rng, farm, history = random.Random(seed), farm_view(), History()
     history.take(farm)
@@ -195,14 +195,14 @@ def test_any_keys_at_all_leave_a_screen_that_fits() -> None:
         assert max(len(line.rstrip()) for line in lines) <= max(width, 20), seed
 
 
-def test_keys_of_terminals_are_named_and_unknown_sequences_are_skipped() -> None:
+def test_terminal_keys_are_named_and_unknown_ones_skipped() -> None:
     assert list(keys_in(b"q\x1b[A\x1bOB\x1b[5~\r\x7f/\xc3\xbc\x1b")) == [
         *("q", "up", "down", "page-up", "enter", "backspace", "/", "ü", "escape")
     ]
     assert list(keys_in(b"\x1b[200~x\x1b[1;5C\x00\xff")) == ["x"]
 
 
-def test_figures_are_kept_once_a_second_and_states_when_they_change() -> None:
+def test_figures_are_kept_once_a_second_and_states_on_change() -> None:
     farm, history = farm_view(), History()
     for at in range(3 * SAMPLES):
         history.take(replace(farm, taken_at_ms=farm.taken_at_ms + at * 500))
@@ -215,13 +215,13 @@ def test_figures_are_kept_once_a_second_and_states_when_they_change() -> None:
     assert len(history.members) == 2
 
 
-def test_graph_has_its_highest_value_in_the_first_line() -> None:
+def test_graph_has_highest_value_in_first_line() -> None:
     assert graph([0.0, 5.0, 10.0, None], 5, 2) == ["   █ ", " ▁██ "]
     assert graph([50.0], 1, 2, full=100) == [" ", "█"]
     assert graph([], 2, 2) == ["  ", "  "]
 
 
-def test_a_line_of_blocks_reaches_from_nothing_to_the_highest() -> None:
+def test_sparkline_scales_to_highest_value() -> None:
     assert sparkline([0.0, 5.0, 10.0, None], 6) == "  ▁▅█ "
     assert sparkline([0.0, 10.0], 2, unicode=False) == ".@"
     assert sparkline([], 3) == "   "
@@ -233,7 +233,7 @@ def event(at_ms: int, kind: str, **data: str | int) -> TraceEvent:
     return TraceEvent(at_ms, at_ms, None, kind, "node-2", data)
 
 
-def test_the_last_take_over_is_told_step_by_step() -> None:
+def test_last_takeover_has_ordered_steps() -> None:
     events = [
         event(1_000, "member-suspect", member="node-9"),
         event(200_000, "member-suspect", member="node-1"),
@@ -258,7 +258,7 @@ def test_the_last_take_over_is_told_step_by_step() -> None:
     assert last_take_over(events[:1]) == ()
 
 
-def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets_be_published() -> None:
+def test_takeover_of_follower_uses_last_chosen_publisher() -> None:
     events = [
         event(1_000, "leader-unknown", term=2),
         event(1_400, "leader-followed", term=3, leader=3, leaderName="node-3"),
@@ -274,14 +274,14 @@ def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets
     ]
 
 
-def test_a_take_over_does_not_go_on_behind_its_publication() -> None:
+def test_takeover_ends_with_publication() -> None:
     founding = [
         event(1_000, "leader-elected"),
         event(1_100, "publisher-chosen", server=2, name="node-2", master="abc.b32.i2p"),
         event(1_300, "published", second=1, entries=3),
     ]
     transfer = [event(5_000, "election-started", term=2), event(5_100, "leader-elected")]
-    of_another_reason = [event(11_000, "published", second=11, entries=2)]
+    later_publication = [event(11_000, "published", second=11, entries=2)]
     assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "published"]
-    steps = last_take_over([*founding, *transfer, *of_another_reason])
+    steps = last_take_over([*founding, *transfer, *later_publication])
     assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]

@@ -72,9 +72,9 @@ CASES: Final[dict[str, str]] = {
     "recover": "tests/end_to_end/test_survivor.py::test_remaining_server_publishes_and_recovers_farm",
     "recover --from": "tests/end_to_end/test_survivor.py::test_remaining_server_publishes_and_recovers_farm",
     "recover --cut-after --from": "tests/node/test_recovering_poisoned.py::"
-    "test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on",
+    "test_unsupported_level_names_entry_to_cut_before",
     "recover --farm-key --from --reset": "tests/node/test_recovering_poisoned.py::"
-    "test_eras_begin_again_in_state_keyring_and_key_file",
+    "test_eras_are_reset_in_state_keyring_and_key_file",
     "recover --from --state-dir": "tests/node/test_made_before.py::"
     "test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared",
     "restore": LOST,
