@@ -1,4 +1,4 @@
-"""Servers come and go by the document's own words: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
+"""Changes of members by the document's messages: AddServer, JoinCluster, log packs or a snapshot, LeaveCluster."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ FOURTH, FIFTH = 4, 5
 async def group(
     path: Path, make_service: Callable[[], Service] = Service, options: Options = CALM
 ) -> AsyncIterator[tuple[LoopbackGroup, GarlicFarmClient, trio.Nursery]]:
-    """Three servers that run, and a client that knows nothing but the document."""
+    """Run three servers, and a client without extensions."""
     with trio.fail_after(LONG_S):
         async with trio.open_nursery() as nursery:
             servers = LoopbackGroup(path, nursery, make_service=make_service, options=options, eager=True)
@@ -44,8 +44,8 @@ async def group(
             nursery.cancel_scope.cancel()
 
 
-async def speaker(servers: LoopbackGroup, nursery: trio.Nursery, server_id: int) -> GarlicFarmClient:
-    """What a server itself says, of another make: it proves who it is, and knows nothing but the document."""
+async def client_as_server(servers: LoopbackGroup, nursery: trio.Nursery, server_id: int) -> GarlicFarmClient:
+    """Return a client that proves to be this server, without extensions."""
     client = servers.client(offered=(), server_id=server_id)
     await nursery.start(client.run)
     return client
@@ -70,7 +70,7 @@ async def until_members(life: Life, *members: int) -> None:
 
 
 async def until_level(leader: Life) -> None:
-    """No member needs the leader's log any more, so that a snapshot which replaces it is for newcomers only."""
+    """Wait until every member has the whole log, so that only new servers need a snapshot that replaces it."""
 
     def level() -> bool:
         raft = leader.server.describe().raft
@@ -79,33 +79,33 @@ async def until_level(leader: Life) -> None:
     await until(level)
 
 
-async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_removed(tmp_path: Path) -> None:
+async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
-        # given a log of some length, and a server of another make
+        # given a log of some length, and a server of another implementation
         before = [b"before %d" % number for number in range(1500)]
         await submit(client, before)
-        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger")
-        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
-        # when it asks to be added
-        asked = await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
-        assert asked.begun, asked.reason
-        # then the leader connects to it, invites it, and hands it the log in packs before it is a member
+        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server")
+        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
+        # when it requests to be added
+        addition = await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
+        assert addition.begun, addition.reason
+        # then the leader connects to it, invites it, and sends it the log in packs before it is a member
         leader = await leading(servers)
         await until_members(leader, 1, 2, 3, 4)
-        assert stranger.invited_to == (1, 2, 3)
-        packs = [name for name in stranger.heard if name != "AppendEntriesRequest"]
+        assert document_server.invited_to == (1, 2, 3)
+        packs = [name for name in document_server.heard if name != "AppendEntriesRequest"]
         assert packs[:2] == ["JoinClusterRequest", "SyncLogRequest"]
-        # and from there on it is a follower like the others
+        # and from then on it is a follower like the others
         after = [b"after %d" % number for number in range(200)]
         await submit(client, after)
-        await stranger.until(lambda: len(stranger.commands()) == len(before + after))
-        assert stranger.commands() == before + after
-        assert stranger.members == (1, 2, 3, 4)
-        # when it asks to be removed, it is told, and the cluster goes on without it
-        gone = await ask_to_remove(await speaker(servers, nursery, FOURTH), FOURTH)
+        await document_server.until(lambda: len(document_server.commands()) == len(before + after))
+        assert document_server.commands() == before + after
+        assert document_server.members == (1, 2, 3, 4)
+        # when it requests its removal, it receives the reply, and the cluster continues without it
+        gone = await ask_to_remove(await client_as_server(servers, nursery, FOURTH), FOURTH)
         assert gone.begun, gone.reason
         await until_members(await leading(servers), 1, 2, 3)
-        assert stranger.ordered_to_leave
+        assert document_server.ordered_to_leave
         await submit(client, [b"without it"])
         assert (
             leader.metrics.counts[ConnectionEvent.SERVERS_ADDED]
@@ -114,7 +114,7 @@ async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_
         )
 
 
-async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_the_log_is_gone(tmp_path: Path) -> None:
+async def test_document_server_joins_by_snapshot_of_compacted_log(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(300)])
         leader = await leading(servers)
@@ -122,78 +122,78 @@ async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_th
         taken = await leader.server.take_snapshot()
         assert taken is not None
         await submit(client, [b"tail"])
-        stranger = WordsOnlyServer(FIFTH, tmp_path / "stranger")
-        servers.strangers[FIFTH] = await nursery.start(stranger.listen)
+        document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server")
+        servers.strangers[FIFTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
-        assert "InstallSnapshotRequest" in stranger.heard
-        assert stranger.start[0] >= taken.last.index
+        assert "InstallSnapshotRequest" in document_server.heard
+        assert document_server.start[0] >= taken.last.index
         await submit(client, [b"end"])
-        await stranger.until(lambda: stranger.commands()[-1:] == [b"end"])
+        await document_server.until(lambda: document_server.commands()[-1:] == [b"end"])
 
 
-class Bulky(Service):
-    """Its snapshot is many chunks long."""
+class LargeSnapshotService(Service):
+    """A service whose snapshot has many chunks."""
 
     def snapshot(self) -> Iterator[bytes]:
-        """Noise, which is the same each time."""
+        """Return random bytes, equal each time."""
         return iter((Random(1).randbytes(600_000),))
 
 
-async def test_a_snapshot_goes_on_where_a_broken_connection_left_it(tmp_path: Path) -> None:
-    async with group(tmp_path, Bulky) as (servers, client, nursery):
+async def test_snapshot_resumes_after_broken_connection(tmp_path: Path) -> None:
+    async with group(tmp_path, LargeSnapshotService) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(10)])
         leader = await leading(servers)
         await until_level(leader)
         assert await leader.server.take_snapshot() is not None
-        stranger = WordsOnlyServer(FIFTH, tmp_path / "stranger", breaks_at={"InstallSnapshotRequest"})
-        servers.strangers[FIFTH] = await nursery.start(stranger.listen)
+        document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server", breaks_at={"InstallSnapshotRequest"})
+        servers.strangers[FIFTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
-        assert stranger.breaks_at == set()
-        assert stranger.counted["JoinClusterRequest"] == 2
-        # every chunk came once, in order, although two connections brought them
-        assert stranger.offsets == sorted(set(stranger.offsets))
-        assert len(stranger.offsets) > 5
+        assert document_server.breaks_at == set()
+        assert document_server.counted["JoinClusterRequest"] == 2
+        # each chunk arrived once, in order, over two connections
+        assert document_server.offsets == sorted(set(document_server.offsets))
+        assert len(document_server.offsets) > 5
         snapshot = leader.server.describe().raft.snapshot
         assert snapshot is not None
-        assert len(stranger.snapshot) == snapshot.size_bytes
+        assert len(document_server.snapshot) == snapshot.size_bytes
 
 
-async def test_log_packs_go_on_where_a_broken_connection_left_them(tmp_path: Path) -> None:
+async def test_log_packs_resume_after_broken_connection(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         before = [b"%d" % number for number in range(2500)]
         await submit(client, before)
-        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger", breaks_at={"SyncLogRequest"})
-        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
+        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", breaks_at={"SyncLogRequest"})
+        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
         await until_members(await leading(servers), 1, 2, 3, 4)
-        assert stranger.breaks_at == set()
-        await stranger.until(lambda: stranger.commands() == before)
+        assert document_server.breaks_at == set()
+        await document_server.until(lambda: document_server.commands() == before)
 
 
-async def test_a_server_of_our_own_joins_by_the_same_words_and_then_asks_to_go(tmp_path: Path) -> None:
+async def test_own_server_joins_by_document_messages_and_leaves(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(500)])
         life = await servers.start(FOURTH)
-        own = await speaker(servers, nursery, FOURTH)
-        # when it asks until its own log names it
+        own = await client_as_server(servers, nursery, FOURTH)
+        # when it repeats the request until its own log contains it
         await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         leader = await leading(servers)
         await until_members(leader, 1, 2, 3, 4)
         assert life.members.joining.packs > 0
         await life.server.wait_applied(leader.server.commit_index)
         assert life.executed == leader.executed
-        # then asking again is accepted and changes nothing
+        # then a repeated request is accepted without a change
         again = await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))
         assert again.begun
         assert leader.server.describe().raft.change is None
-        # and a follower asks the leader to remove it
+        # and a follower sends the leader a request for its removal
         assert (await ask_to_remove(own, FOURTH)).begun
         await until_members(leader, 1, 2, 3)
 
 
-async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: Path) -> None:
+async def test_learner_receives_log_by_document_messages(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, _):
         await submit(client, [b"%d" % number for number in range(1500)])
         life, leader = await servers.start(FOURTH), await leading(servers)
@@ -203,37 +203,37 @@ async def test_a_server_gets_the_log_without_a_vote_in_the_same_words(tmp_path: 
         assert added.outcome is ChangeOutcome.COMMITTED
         await life.server.wait_applied(leader.server.commit_index)
         assert life.members.joining.packs > 0
-        # when it is level, it is spoken to like any other
+        # when it has the whole log, it receives appends like any other follower
         await until(lambda: not leader.links.joining_peers)
         packs = life.members.joining.packs
         await submit(client, [b"end"])
         await until(lambda: life.executed[-1:] == [b"end"])
         assert life.members.joining.packs == packs
-        # and one that cannot be reached is not made a member
+        # and an unreachable server does not become a member
         await servers.kill(FOURTH)
-        assert await until_given_up(leader, Server(FIFTH, "tcp://absent:1")) is None
+        assert await add_unreachable_learner(leader, Server(FIFTH, "tcp://absent:1")) is None
         assert FIFTH not in leader.server.describe().raft.configuration.member_ids
 
 
-async def until_given_up(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
-    impatient = MembershipOptions(invitation_s=0.3)
-    requests = MemberRequests(leader.server, 1, leader.links, AnyRules(), leader.metrics, impatient)
+async def add_unreachable_learner(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
+    short_invitation = MembershipOptions(invitation_s=0.3)
+    requests = MemberRequests(leader.server, 1, leader.links, UncalledRules(), leader.metrics, short_invitation)
     return await requests.add_learner(newcomer)
 
 
-class AnyRules:
-    """Nothing is asked of them."""
+class UncalledRules:
+    """Rules that must not be called."""
 
     def may_add(self, server: Server) -> str:
-        """Not asked."""
+        """Fail: it must not be called."""
         raise AssertionError(server)
 
     def may_remove(self, server: ServerId, configuration: Members) -> str:
-        """Not asked."""
+        """Fail: it must not be called."""
         raise AssertionError(server, configuration)
 
 
-async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path: Path) -> None:
+async def test_join_completes_after_loss_of_leader(tmp_path: Path) -> None:
     async with group(tmp_path, options=ELECTING) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(2000)])
         first = await servers.leader()
@@ -242,7 +242,7 @@ async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path
         await nursery.start(own.run)
         assert (await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).begun
         await servers.kill(first)
-        # when the newcomer goes on asking, whichever server leads now
+        # when the new server repeats the request at each new leader
         await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         await servers.start(first)
         await until_members(await leading(servers), 1, 2, 3, 4)
@@ -251,42 +251,48 @@ async def test_a_leader_that_falls_in_the_midst_leaves_no_half_a_member(tmp_path
         assert len(life.executed) == len(set(life.executed)) == 2001
 
 
-async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(tmp_path: Path) -> None:
+async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
         leader_id = await servers.leader()
-        stranger = WordsOnlyServer(FOURTH, tmp_path / "stranger", catching_up=True)
-        servers.strangers[FOURTH] = await nursery.start(stranger.listen)
+        document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", catching_up=True)
+        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await ask_to_add(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
-            (await ask_to_remove(await speaker(servers, nursery, 9), 9), "it is not a member"),
-            (await ask_to_remove(await speaker(servers, nursery, leader_id), leader_id), "it leads; hand leadership"),
+            (await ask_to_remove(await client_as_server(servers, nursery, 9), 9), "it is not a member"),
+            (
+                await ask_to_remove(await client_as_server(servers, nursery, leader_id), leader_id),
+                "it leads; hand leadership",
+            ),
         ]
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
-        assert not any(asked.begun for asked, _ in refused)
+        assert not any(change.begun for change, _ in refused)
         assert [reason in text for (_, reason), text in zip(refused, texts, strict=True)] == [True] * len(refused)
         leader = servers.lives[leader_id]
         assert leader.metrics.counts[Fault.REFUSED_CHANGE] == len(refused)
-        # and one that does not take the invitation is not added: nothing was appended
+        # and a server that rejects the invitation is not added: nothing was appended
         assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
         await until(lambda: leader.metrics.counts[Fault.REFUSED_CHANGE] > len(refused))
         assert leader.server.describe().raft.configuration.voter_ids == {1, 2, 3}
 
 
-async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up(tmp_path: Path) -> None:
-    """It tells no terms: the newcomer knows them from what it was given before, and says where to go on otherwise."""
+async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> None:
+    """Its packs lack terms.
+
+    The new server takes them from earlier messages, or replies with the place to continue from.
+    """
     async with group(tmp_path) as (servers, _, nursery):
         life = await servers.start(FOURTH)
-        client = await speaker(servers, nursery, STRANGE)
-        # given a newcomer that was not invited: a pack is out of turn, and costs the connection
+        client = await client_as_server(servers, nursery, OTHER_LEADER)
+        # given a new server without an invitation: a pack is out of turn, and closes the connection
         assert await client.call(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
         assert [each.text for each in servers.incidents if each.fault is Fault.OUT_OF_TURN] == [
             "connection from 127.0.0.1 closed: a log pack of term 5 from server 9, which has not invited this server"
         ]
-        # when it is invited, and given the log in packs
+        # when it is invited, and receives the log in packs
         invitation = wire.JoinClusterRequest(
-            source=STRANGE,
+            source=OTHER_LEADER,
             destination=FOURTH,
             term=5,
             last_log_term=0,
@@ -294,24 +300,24 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
             commit_index=3,
             entries=(LogEntry(5, THEIRS),),
         )
-        assert await said(client, invitation) == (True, 1)
-        assert await said(client, packed(0, 2, THEIRS, b"a")) == (True, 3)
-        assert await said(client, packed(2, 3, b"b")) == (True, 4)
+        assert await reply_to(client, invitation) == (True, 1)
+        assert await reply_to(client, packed(0, 2, THEIRS, b"a")) == (True, 3)
+        assert await reply_to(client, packed(2, 3, b"b")) == (True, 4)
         await life.server.wait_applied(3)
         assert life.executed == [b"a", b"b"]
-        # then a pack at a place whose term it cannot know is refused, with the place that is wanted
-        assert await said(client, packed(7, 8, b"c")) == (False, 4)
-        # a second invitation goes on where the first has come to
-        assert await said(client, invitation) == (True, 4)
-        # its leader may tell it to leave; no other server can
-        assert await said(
+        # then a pack at a place of unknown term is refused, with the expected place
+        assert await reply_to(client, packed(7, 8, b"c")) == (False, 4)
+        # a second invitation continues at the end of the first
+        assert await reply_to(client, invitation) == (True, 4)
+        # its leader may order it to leave; other servers cannot
+        assert await reply_to(
             client,
             wire.LeaveClusterRequest(
-                source=STRANGE, destination=FOURTH, term=5, last_log_term=0, last_log_index=3, commit_index=3
+                source=OTHER_LEADER, destination=FOURTH, term=5, last_log_term=0, last_log_index=3, commit_index=3
             ),
         ) == (True, 4)
-        other = await speaker(servers, nursery, 8)
-        assert await said(
+        other = await client_as_server(servers, nursery, 8)
+        assert await reply_to(
             other,
             wire.LeaveClusterRequest(
                 source=8, destination=FOURTH, term=5, last_log_term=0, last_log_index=3, commit_index=3
@@ -319,18 +325,18 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         ) == (False, 4)
 
 
-async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
+async def test_follower_of_live_leader_refuses_invitation(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
         leader, follower = await leading(servers), servers.lives[1].server
         await until(lambda: follower.describe().raft.last == leader.server.describe().raft.last)
         assert follower.role.leader is not None
         before = follower.describe().raft
-        strange = await speaker(servers, nursery, STRANGE)
-        accepted, _ = await said(
-            strange,
+        other_leader = await client_as_server(servers, nursery, OTHER_LEADER)
+        accepted, _ = await reply_to(
+            other_leader,
             wire.JoinClusterRequest(
-                source=STRANGE,
+                source=OTHER_LEADER,
                 destination=1,
                 term=99,
                 last_log_term=0,
@@ -344,15 +350,15 @@ async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path
         assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
 
 
-STRANGE = 9
-THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
+OTHER_LEADER = 9
+THEIRS = Configuration(1, 0, (ClusterServer(OTHER_LEADER, "tcp://127.0.0.1:9"),))
 
 
 def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.SyncLogRequest:
     entries = tuple(Entry.command(5, each) if isinstance(each, bytes) else LogEntry(5, each) for each in values)
     pack = LogEntry(5, LogPack(0, entries))
     return wire.SyncLogRequest(
-        source=STRANGE,
+        source=OTHER_LEADER,
         destination=FOURTH,
         term=5,
         last_log_term=0,
@@ -362,7 +368,7 @@ def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.Sync
     )
 
 
-async def said(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:
+async def reply_to(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:
     reply = await client.call(request.destination, request)
     assert isinstance(reply, wire.ANSWERS[type(request)])
     return reply.accepted, reply.next_index

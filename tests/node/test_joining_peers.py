@@ -1,4 +1,4 @@
-"""A newcomer on a leader's link: what goes out in which words, whatever order its answers come in."""
+"""The link of a leader to a joining server: packs, appends and heartbeats, for any order of replies."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tup
 
 
 def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
-    """What goes out for `request`, all of which fits on the connection."""
+    """Send all parts of `request`, which fit on the connection; return them."""
     parts = newcomer.parts(request)
     assert isinstance(parts, tuple), f"kept back: {parts} comes first"
     for part in parts:
@@ -52,20 +52,20 @@ def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
     return parts
 
 
-def test_a_pack_that_would_leave_a_gap_is_kept_back() -> None:
+def test_pack_that_leaves_gap_is_withheld() -> None:
     newcomer = joining_peer()
-    # before it has joined on this connection, nothing is known of its log
+    # before it has joined on this connection, its log is unknown
     assert newcomer.parts(append(5, 1)) == 1
     newcomer.on_join_reply(joined(next_index=3))
     assert newcomer.parts(append(5, 1)) == 3
-    # where its log ends packs follow on each other without waiting
+    # at the end of its log, packs follow without waiting
     assert send(newcomer, append(2, 4)) == pack(2, 4)
     assert send(newcomer, append(6, 4)) == pack(6, 4)
     assert newcomer.parts(append(11, 1)) == 11
     assert newcomer.packs == 2
 
 
-def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back() -> None:
+def test_refusal_before_stored_pack_does_not_move_leader_back() -> None:
     newcomer = joining_peer()
     newcomer.on_join_reply(joined())
     heartbeat, first = append(9, 0), append(0, 5)
@@ -75,7 +75,7 @@ def test_a_refusal_from_before_a_pack_was_stored_does_not_send_the_leader_back()
     assert newcomer.parts(append(5, 1)) == pack(5, 1)
 
 
-def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -> None:
+def test_refusal_before_reply_to_pack_is_corrected_by_reply() -> None:
     newcomer = joining_peer()
     newcomer.on_join_reply(joined())
     first = append(0, 5)
@@ -85,7 +85,7 @@ def test_a_refusal_that_comes_before_the_packs_own_answer_is_made_good_by_it() -
     assert newcomer.parts(append(5, 1)) == pack(5, 1)
 
 
-def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_it_says() -> None:
+def test_packs_follow_snapshot_or_position_of_join_reply() -> None:
     newcomer = joining_peer()
     newcomer.on_join_reply(joined())
     newcomer.replied(*installed(100))
@@ -111,27 +111,27 @@ def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
     return chunk, SnapshotReply(term=3, accepted=True, next_offset=1, installed=True, correlation=7)
 
 
-def test_one_of_another_make_is_told_nothing_before_it_has_accepted() -> None:
+def test_foreign_server_receives_nothing_before_acceptance() -> None:
     newcomer = joining_peer(trusting=True)
     assert newcomer.parts(append(0, 5)) == 1
     assert newcomer.parts(append(9, 0)) == 1
     assert not newcomer.may_send_snapshot()
 
 
-def test_one_of_another_make_that_elected_itself_gets_the_log_from_index_1_before_any_heartbeat() -> None:
+def test_self_elected_server_gets_log_before_heartbeat() -> None:
     newcomer = joining_peer(trusting=True)
-    # given one whose log ends at 1, with an entry of its own
+    # given a self-elected server whose log has one entry
     newcomer.on_join_reply(joined(next_index=2))
-    # then a heartbeat at that place, which it might take for equal, is kept back
+    # then a heartbeat at that place, which could match by accident, is withheld
     assert newcomer.parts(append(1, 0)) == 1
     assert newcomer.parts(append(1, 5)) == 1
     assert newcomer.parts(append(0, 0)) == 1
-    # and as soon as the first pack is on its way it may be sent
+    # and it is sent after the first pack
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     assert newcomer.parts(append(5, 0)) == (Part(append(5, 0)),)
 
 
-def test_the_offsets_of_packs_for_another_make_go_on_and_begin_anew_after_a_snapshot() -> None:
+def test_pack_offsets_increase_and_restart_after_snapshot() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
     assert send(newcomer, append(0, 5)) == pack(0, 5)
@@ -142,41 +142,41 @@ def test_the_offsets_of_packs_for_another_make_go_on_and_begin_anew_after_a_snap
     assert send(newcomer, append(102, 2)) == pack(102, 2, offset=2 * RECORD_BYTES)
 
 
-def test_a_pack_for_another_make_holds_committed_entries_only() -> None:
+def test_pack_for_foreign_server_has_only_committed_entries() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
-    # given that nothing is committed: nothing can be sent that it would not execute
+    # given that nothing is committed: nothing is sent, because it would execute the entries
     assert newcomer.parts(append(0, 5, commit=0)) == 1
-    # when a part is, that goes as a pack, and the rest as an append
+    # when a part is committed, that part is sent as a pack, and the rest as an append
     whole = append(0, 5, commit=3)
     head, tail = send(newcomer, whole)
     assert head == Part(replace(whole, entries=whole.entries[:3]), packed=True)
     assert tail == Part(replace(whole, previous=LogId(3, 3), entries=whole.entries[3:]))
-    # and from then on all goes as appends, by which it finds the place in its data file itself
+    # and from then on all entries are sent as appends, because it finds their place in its data file itself
     assert send(newcomer, append(5, 2)) == (Part(append(5, 2)),)
 
 
-def test_after_a_number_of_entries_another_make_gets_appends() -> None:
+def test_foreign_server_gets_appends_after_packed_entries_max() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
     assert send(newcomer, append(0, PACKED_ENTRIES_MAX)) == pack(0, PACKED_ENTRIES_MAX)
     assert send(newcomer, append(PACKED_ENTRIES_MAX, 5)) == (Part(append(PACKED_ENTRIES_MAX, 5)),)
 
 
-def test_after_a_new_connection_another_make_compares_or_begins_anew() -> None:
+def test_foreign_server_is_compared_after_reconnection() -> None:
     newcomer = joining_peer(trusting=True)
     newcomer.on_join_reply(joined())
     send(newcomer, append(0, 5))
-    # given a connection that broke before the first pack was answered: what its log holds is not known
+    # given a connection that broke before the first pack had a reply: the content of its log is unknown
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=2, accepted=False))
     assert send(newcomer, append(0, 5)) == pack(0, 5)
     newcomer.replied(append(0, 5), reply(6, success=True))
-    # after an answer it is, and it refuses the second invitation with the place to go on from
+    # after a reply it is known, and the second invitation is refused with the place to continue from
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=6, accepted=False))
     assert send(newcomer, append(5, 5)) == (Part(append(5, 5)),)
-    # and one that has lost its log meanwhile gets all of it
+    # and a server that lost its log in the meantime gets all of it
     newcomer.replied(append(5, 5), reply(11, success=True))
     newcomer.connection_lost()
     newcomer.on_join_reply(joined(next_index=2))

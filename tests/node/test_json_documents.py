@@ -1,7 +1,7 @@
-"""Every JSON document that leaves a node or a command keeps its keys, their order, and its bytes.
+"""JSON documents of nodes and commands keep their keys, the order of the keys, and their bytes.
 
-`tests/vectors/operator-json.json` holds whole documents where the values are fixed, otherwise the paths of the keys in
-their order. A key may be added there; none may be removed, moved or renamed.
+`tests/vectors/operator-json.json` has whole documents if the values are fixed; otherwise the paths of the keys in
+order. A key may be added there, but never removed, moved or renamed.
 """
 
 import json
@@ -136,18 +136,18 @@ EVICTED = NodeEvicted(ID, 2, 3, "n", 4, keys_replaced=True, left_out=("x",), vot
 
 
 class FarmNode(Node):
-    """A founder whose promise can be taken back, with every kind of entry in its log."""
+    """A founder whose promise can be withdrawn, with every kind of entry in its log."""
 
     async def view(self) -> FarmView:
-        """The leader's."""
+        """Return the leader's view."""
         return farm_view()
 
     async def withdraw(self) -> WithdrawnAnswer:
-        """Done."""
+        """Return a completed withdrawal."""
         return WithdrawnAnswer(withdrawn=True)
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Always the same page."""
+        """Return the same page for all requests."""
         del first, limit, wait_ms, linearizable
         return LOG_PAGE
 
@@ -160,7 +160,7 @@ def answering(document: Struct) -> Callable[[Call[Any]], Awaitable[Struct]]:
 
 
 def key_paths(value: object, at: str = "") -> list[str]:
-    """The paths of the keys in the order in which they stand."""
+    """Return the paths of the keys in order."""
     match value:
         case dict():
             found = [(key, f"{at}.{key}" if at else key) for key in value]
@@ -172,19 +172,19 @@ def key_paths(value: object, at: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", RECORDED["documents"])
-def test_a_document_of_a_node_is_byte_for_byte_what_it_was(name: str) -> None:
+def test_node_document_keeps_its_bytes(name: str) -> None:
     assert encode(DOCUMENTS[name]).decode() == RECORDED["documents"][name]
 
 
 class Stage:
-    """A directory in which commands run one after another, and what they print."""
+    """A directory for a sequence of commands, with their output."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.printed: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> Path:
-        """A file in the directory."""
+        """Return a file in the directory."""
         return self.directory / name
 
     def run(self, name: str, *arguments: object) -> None:
@@ -195,7 +195,7 @@ class Stage:
         self.printed[name] = done.stdout
 
 
-def ask_the_node(stage: Stage, node: FarmNode) -> None:
+def run_node_commands(stage: Stage, node: FarmNode) -> None:
     for name in ("status", "members", "farm", "servers", "log", "transfer", "log-time show", "node list"):
         stage.run(name)
     stage.run("node clients")
@@ -216,7 +216,7 @@ def ask_the_node(stage: Stage, node: FarmNode) -> None:
     stage.run("backup", stage["farm.backup"])
 
 
-def work_on_files(stage: Stage) -> None:
+def run_file_commands(stage: Stage) -> None:
     stage.run("backup (of a directory)", "--from", stage["stopped"], stage["other.backup"])
     stage.run("restore", stage["farm.backup"], "--state-dir", stage["new"])
     stage.run("recover (nothing)", "--from", stage["stopped"], "--dry-run")
@@ -265,13 +265,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         routes.BACKUP: backup,
     }
     with served(stage["control.sock"], {**node.handlers, **more}):
-        ask_the_node(stage, node)
-    work_on_files(stage)
+        run_node_commands(stage, node)
+    run_file_commands(stage)
     return stage.printed
 
 
 @pytest.mark.parametrize("name", RECORDED["commands"])
-def test_what_a_command_prints_has_the_keys_that_it_had(name: str, printed: dict[str, str]) -> None:
+def test_command_output_keeps_its_keys(name: str, printed: dict[str, str]) -> None:
     match RECORDED["commands"][name]:
         case str(text):
             assert printed[name] == text

@@ -1,4 +1,4 @@
-"""The feature level: whose announcements count, and the alarm about a level that stays behind."""
+"""The feature level: the announcements it depends on, and the alarm if it stays low."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,18 +21,18 @@ OWN, LEADER = 1, 2
 
 
 def identity(number: int) -> bytes:
-    """The NodeId of node `number`."""
+    """Return the NodeId of node `number`."""
     return bytes([number]) * 8
 
 
 def announcing(node_id: bytes, raft_id: int, level: int) -> Any:
-    """A member as its metadata describes it."""
+    """Return a member with this metadata."""
     return SimpleNamespace(node_id=node_id, metadata=SimpleNamespace(raft_id=raft_id, feature_level=level))
 
 
-def typed(stand_in: SimpleNamespace) -> Any:
-    """Return the stand-in for a part of a node."""
-    return stand_in
+def typed(fake: SimpleNamespace) -> Any:
+    """Return the fake part of a node."""
+    return fake
 
 
 class Stage:
@@ -63,7 +63,7 @@ class Stage:
         self.members = [*kept, announcing(identity(number), number, level)]
 
     async def after(self, clock: MockClock, seconds: float) -> str | None:
-        """The text of the alarm after that time; None without one."""
+        """Return the text of the alarm after `seconds`, or None."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.raising.run)
             for step_s in (LOOK_EVERY_S, seconds - 2 * LOOK_EVERY_S, LOOK_EVERY_S):
@@ -78,7 +78,7 @@ class Stage:
         return SimpleNamespace(position=None)
 
 
-async def test_alarm_names_the_voter_that_announces_an_old_level(mock_clock: MockClock) -> None:
+async def test_alarm_names_voter_that_announces_old_level(mock_clock: MockClock) -> None:
     stage = Stage()
     stage.announce(3, KAFKA_LEVEL)
     text = await stage.after(mock_clock, PATIENCE_S + 2)
@@ -87,13 +87,13 @@ async def test_alarm_names_the_voter_that_announces_an_old_level(mock_clock: Moc
     assert "node-2" not in text
 
 
-async def test_alarm_waits_for_the_end_of_an_upgrade(mock_clock: MockClock) -> None:
+async def test_alarm_waits_for_end_of_upgrade(mock_clock: MockClock) -> None:
     stage = Stage()
     stage.announce(3, KAFKA_LEVEL)
     assert await stage.after(mock_clock, PATIENCE_S - 2) is None
 
 
-async def test_alarm_names_a_voter_without_an_announcement(mock_clock: MockClock) -> None:
+async def test_alarm_names_voter_without_announcement(mock_clock: MockClock) -> None:
     stage = Stage()
     stage.members = stage.members[:1]
     text = await stage.after(mock_clock, PATIENCE_S + 2)
@@ -101,13 +101,13 @@ async def test_alarm_names_a_voter_without_an_announcement(mock_clock: MockClock
     assert "node-3 announces no level yet" in text
 
 
-async def test_alarm_names_a_leader_that_raises_no_level(mock_clock: MockClock) -> None:
+async def test_alarm_names_leader_that_does_not_raise_level(mock_clock: MockClock) -> None:
     text = await Stage().after(mock_clock, PATIENCE_S + 2)
     assert text is not None
     assert "the leader, node-2, does not raise it" in text
 
 
-async def test_alarm_ends_when_the_level_rises(mock_clock: MockClock) -> None:
+async def test_alarm_ends_when_level_rises(mock_clock: MockClock) -> None:
     stage = Stage()
     stage.announce(3, KAFKA_LEVEL)
     assert await stage.after(mock_clock, PATIENCE_S + 2) is not None
@@ -116,14 +116,16 @@ async def test_alarm_ends_when_the_level_rises(mock_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize(("level", "proposed"), [(SUPPORTED_LEVEL, [SUPPORTED_LEVEL]), (KAFKA_LEVEL, [])])
-async def test_leader_raises_what_every_voter_announces(mock_clock: MockClock, level: int, proposed: list[int]) -> None:
+async def test_leader_raises_level_announced_by_every_voter(
+    mock_clock: MockClock, level: int, proposed: list[int]
+) -> None:
     stage = Stage(leads=True)
     stage.announce(3, level)
     await stage.after(mock_clock, 3)
     assert sorted(set(stage.proposed)) == proposed
 
 
-def test_member_cannot_announce_a_level_for_a_voter() -> None:
+def test_member_cannot_announce_level_for_voter() -> None:
     stage = Stage()
     stage.members.append(announcing(identity(9), 3, 1))
     assert announced_levels(stage.replica, stage.state, stage.directory)[3] == SUPPORTED_LEVEL

@@ -1,4 +1,4 @@
-"""Lines of a log are written by a thread: a reader that stops delays no caller, and what is lost is counted."""
+"""A thread writes the lines of a log: a stopped reader does not delay a caller, and lost lines are counted."""
 
 import io
 import os
@@ -17,7 +17,7 @@ LINE = "x" * 100
 
 @pytest.fixture
 def full_pipe() -> tuple[int, TextIO]:
-    """A pipe without space: the descriptor of its reader, and the stream of its writer."""
+    """Fill a pipe; return the descriptor of its reader, and the stream of its writer."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -36,7 +36,7 @@ def test_lines_are_written_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().splitlines() == [f"line {number}" for number in range(100)]
 
 
-def test_full_pipe_delays_no_caller_and_lost_lines_are_counted(full_pipe: tuple[int, TextIO]) -> None:
+def test_full_pipe_drops_and_counts_lines_without_delay(full_pipe: tuple[int, TextIO]) -> None:
     reader, stream = full_pipe
     writer = LineWriter(stream, waiting_bytes=10_000)
     written = threading.Event()
@@ -61,7 +61,7 @@ def test_full_pipe_delays_no_caller_and_lost_lines_are_counted(full_pipe: tuple[
 
 
 @pytest.mark.parametrize("stream", [None, io.StringIO()])
-def test_missing_or_closed_stream_is_no_error(stream: TextIO | None) -> None:
+def test_missing_or_closed_stream_is_ignored(stream: TextIO | None) -> None:
     if stream is not None:
         stream.close()
     writer = LineWriter(stream)
@@ -69,9 +69,7 @@ def test_missing_or_closed_stream_is_no_error(stream: TextIO | None) -> None:
     assert writer.close(10)
 
 
-def test_node_log_ends_although_its_pipe_is_full(
-    full_pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_log_ends_with_full_pipe(full_pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch) -> None:
     _, stream = full_pipe
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr("logging.root.handlers", [])

@@ -1,4 +1,4 @@
-"""The files of a local farm: made once, continued for ever, and never a second time at the same place."""
+"""The files of a local farm: created once, then reused at each start."""
 
 import socket
 import stat
@@ -15,7 +15,7 @@ from bridge.wire.membership.formation_state import encode_formation_state
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file below, by its place."""
+    """Return the files below the directory by their path."""
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
@@ -23,7 +23,7 @@ def ports(farm: LocalFarm) -> list[int]:
     return [port for node in farm.nodes for port in (node.gossip_port, node.consensus_port)]
 
 
-def test_every_node_gets_a_configuration_that_its_process_can_load(tmp_path: Path) -> None:
+def test_node_configurations_can_be_loaded(tmp_path: Path) -> None:
     directory = tmp_path / 'a farm "of mine" \\ äöü'
     directory.mkdir()
     farm = prepare(directory, 3)
@@ -44,7 +44,7 @@ def test_every_node_gets_a_configuration_that_its_process_can_load(tmp_path: Pat
     assert len({load_configuration(node.configuration_file, Overrides()).leaves for node in farm.nodes}) == 3
 
 
-def test_no_other_user_can_read_the_keys(tmp_path: Path) -> None:
+def test_key_files_are_private(tmp_path: Path) -> None:
     prepare(tmp_path, 2)
     keys = [*tmp_path.glob("*.key"), *tmp_path.glob("*/*.key")]
     assert len(keys) == 4
@@ -52,7 +52,7 @@ def test_no_other_user_can_read_the_keys(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("node-*")} == {0o700}
 
 
-def test_a_farm_that_is_continued_keeps_everything(tmp_path: Path) -> None:
+def test_continued_farm_keeps_all_files(tmp_path: Path) -> None:
     first = prepare(tmp_path, 3)
     before = contents(tmp_path)
     second = prepare(tmp_path, 3)
@@ -61,7 +61,7 @@ def test_a_farm_that_is_continued_keeps_everything(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_key_file_names_the_cluster_after_the_founding(tmp_path: Path) -> None:
+def test_key_file_names_cluster_after_founding(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 2)
     founders = (b"a" * 8, b"b" * 8)
     promises = {each: Promise(founders, 5, each * 2) for each in founders}
@@ -75,7 +75,7 @@ def test_key_file_names_the_cluster_after_the_founding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["gossip", "consensus"])
-def test_only_a_port_that_is_in_use_by_now_is_exchanged(tmp_path: Path, kind: socket.SocketKind) -> None:
+def test_only_port_in_use_is_replaced(tmp_path: Path, kind: socket.SocketKind) -> None:
     first = prepare(tmp_path, 3)
     taken = first.nodes[1].gossip_port if kind is socket.SOCK_DGRAM else first.nodes[1].consensus_port
     with socket.socket(socket.AF_INET, kind) as other:
@@ -87,7 +87,7 @@ def test_only_a_port_that_is_in_use_by_now_is_exchanged(tmp_path: Path, kind: so
     assert [was for was, _ in changed] == [taken]
 
 
-def test_two_nodes_never_get_the_same_port_even_if_their_files_say_so(tmp_path: Path) -> None:
+def test_duplicate_ports_in_files_are_replaced(tmp_path: Path) -> None:
     first = prepare(tmp_path, 3)
     text = first.nodes[0].configuration_file.read_text(encoding="utf-8")
     for node in first.nodes[1:]:
@@ -100,16 +100,16 @@ def test_two_nodes_never_get_the_same_port_even_if_their_files_say_so(tmp_path: 
 @pytest.mark.parametrize(
     "text",
     ["", "[gossip", "gossip = 1", "[gossip]\nbind = 5", '[gossip]\nbind = "127.0.0.1:99999999"\n', "\x00"],
-    ids=["empty", "cut", "number", "no address", "no port", "binary"],
+    ids=["empty", "cut", "number", "no-address", "no-port", "binary"],
 )
-def test_a_configuration_that_was_spoilt_is_written_anew(tmp_path: Path, text: str) -> None:
+def test_damaged_configuration_is_rewritten(tmp_path: Path, text: str) -> None:
     farm = prepare(tmp_path, 1)
     farm.nodes[0].configuration_file.write_text(text, encoding="utf-8")
     again = prepare(tmp_path, 1)
     assert load_configuration(again.nodes[0].configuration_file, Overrides()).name == "node-1"
 
 
-def test_a_directory_with_a_farm_of_another_size_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_farm_of_other_size_is_refused_unchanged(tmp_path: Path) -> None:
     prepare(tmp_path, 3)
     before = contents(tmp_path)
     with pytest.raises(LocalFarmError, match="holds a farm of 3 nodes, not of 5: start it with --servers 3"):
@@ -117,7 +117,7 @@ def test_a_directory_with_a_farm_of_another_size_is_refused_and_left_alone(tmp_p
     assert contents(tmp_path) == before
 
 
-def test_a_directory_that_no_configuration_can_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_outside_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "\udcff"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -126,7 +126,7 @@ def test_a_directory_that_no_configuration_can_name_is_refused(tmp_path: Path, m
     assert not list(place.iterdir())
 
 
-def test_a_second_up_on_the_same_directory_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+def test_second_up_in_same_directory_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "farm"
     with locked(directory):
         with pytest.raises(LocalFarmError, match="another `garlicfarm up` runs on"), locked(directory):
@@ -137,7 +137,7 @@ def test_a_second_up_on_the_same_directory_is_refused_until_the_first_ends(tmp_p
         pass
 
 
-def test_a_signing_key_that_ends_soon_or_is_of_another_master_is_made_anew(tmp_path: Path) -> None:
+def test_unusable_signing_key_is_replaced(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 3)
     paths = [node.directory / "signing.key" for node in farm.nodes]
     before = [path.read_bytes() for path in paths]

@@ -1,7 +1,7 @@
-"""Other users of the same machine: what they may touch, and how a command refuses what they may have touched.
+"""Other users of the same machine: their access to a node's files, and the refusal of files that they could change.
 
-The facts of the operating system are put in place by a test where a second user is needed, so that these tests hold
-under any user; where root runs them, a real second user (id 65534) tries as well.
+If a test needs a second user, it replaces the facts of the operating system, so that the tests work under any user.
+If root runs them, a real second user (id 65534) is also tested.
 """
 
 import os
@@ -39,12 +39,12 @@ from consensus.storage.disk import StorageError
 from gossip.node.state_files import StateError, load_identity, read_limited, write_durably
 from pipeline.source.endpoint import check_answering_user
 
-ME, STRANGER = 1000, 1001
+ME, OTHER_USER = 1000, 1001
 DIRECTORY, LINK, SOCKET = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK
 
 
 class Machine:
-    """A file system of which only owners, modes and links are told."""
+    """A file system with owners, modes and links only."""
 
     def __init__(self) -> None:
         self._known = {Path("/"): (0, DIRECTORY | 0o755), Path("/tmp"): (0, DIRECTORY | 0o1777)}  # noqa: S108
@@ -55,17 +55,17 @@ class Machine:
         self.add("/home/me", ME)
 
     def add(self, path: str, owner: int, mode: int = 0o755, kind: int = DIRECTORY) -> "Machine":
-        """What lies at a path."""
+        """Add a path."""
         self._known[Path(path)] = (owner, kind | mode)
         return self
 
     def link(self, path: str, target: str, owner: int) -> "Machine":
-        """A symbolic link."""
+        """Add a symbolic link."""
         self._links[Path(path)] = target
         return self.add(path, owner, 0o777, LINK)
 
     def facts(self, user_id: int = ME) -> Facts:
-        """What this machine tells a process of that user."""
+        """Return the facts that a process of that user reads."""
         return Facts(user_id, self._status, lambda path: self._links[path], lambda *_: self.private_group)
 
     def _status(self, path: Path) -> os.stat_result:
@@ -86,7 +86,7 @@ class Machine:
     ],
     ids=["own", "not there yet", "own link into a sticky directory", "relative link", "of root"],
 )
-def test_a_state_directory_that_no_other_user_can_change_is_used(machine: Machine) -> None:
+def test_private_state_directory_is_used(machine: Machine) -> None:
     check_state_directory(Path("/home/me/state"), machine.facts())
 
 
@@ -98,10 +98,10 @@ def test_a_state_directory_that_no_other_user_can_change_is_used(machine: Machin
         (Machine().add("/home/me/state", ME, 0o1777), "chmod go-w /home/me/state"),
         (Machine().add("/home/me", ME, 0o775).add("/home/me/state", ME, 0o700), "chmod go-w /home/me`"),
         (Machine().add("/home/me", ME, 0o777), "chmod go-w /home/me`"),
-        (Machine().add("/home/me/state", STRANGER, 0o700), "sudo -u '#1001'"),
-        (Machine().add("/home/me", STRANGER, 0o755).add("/home/me/state", ME, 0o700), "belongs to user"),
-        (Machine().add("/tmp/x", STRANGER, 0o755).link("/home/me/state", "/tmp/x", ME), "of user id 1001 in /tmp"),  # noqa: S108
-        (Machine().add("/home", 0, 0o1777).link("/home/me", "/var", STRANGER), "a file of user id 1001 in /home"),
+        (Machine().add("/home/me/state", OTHER_USER, 0o700), "sudo -u '#1001'"),
+        (Machine().add("/home/me", OTHER_USER, 0o755).add("/home/me/state", ME, 0o700), "belongs to user"),
+        (Machine().add("/tmp/x", OTHER_USER, 0o755).link("/home/me/state", "/tmp/x", ME), "of user id 1001 in /tmp"),  # noqa: S108
+        (Machine().add("/home", 0, 0o1777).link("/home/me", "/var", OTHER_USER), "a file of user id 1001 in /home"),
         (Machine().link("/home/me/state", "state", ME), "more than 40 links"),
     ],
     ids=[
@@ -110,25 +110,25 @@ def test_a_state_directory_that_no_other_user_can_change_is_used(machine: Machin
         "a stranger's link", "links without an end",
     ],
 )  # fmt: skip
-def test_a_state_directory_that_others_can_change_is_refused_with_the_reason(machine: Machine, reason: str) -> None:
+def test_state_directory_writable_by_others_is_refused(machine: Machine, reason: str) -> None:
     with pytest.raises(UntrustedPathError) as refused:
         check_state_directory(Path("/home/me/state"), machine.facts())
     assert reason in str(refused.value)
 
 
-def test_a_group_that_has_only_its_owner_may_write() -> None:
+def test_group_of_owner_alone_may_write() -> None:
     machine = Machine().add("/home/me", ME, 0o775).add("/home/me/state", ME, 0o770)
     machine.private_group = True
     check_state_directory(Path("/home/me/state"), machine.facts())
 
 
-def test_root_does_not_use_the_state_of_another_user() -> None:
-    """Who owns the directory could have root write wherever a link leads."""
+def test_root_does_not_use_state_of_other_user() -> None:
+    """The owner of the directory could make root write to any place through a link."""
     with pytest.raises(UntrustedPathError, match="run it as"):
         check_state_directory(Path("/home/me/state"), Machine().add("/home/me/state", ME, 0o700).facts(0))
 
 
-def test_a_new_state_directory_is_open_to_its_owner_alone_and_an_older_one_is_closed(tmp_path: Path) -> None:
+def test_state_directory_is_made_private(tmp_path: Path) -> None:
     older = tmp_path / "older"
     older.mkdir(mode=0o755)
     for path in (tmp_path / "a" / "new", older):
@@ -155,8 +155,8 @@ def _open_to_all(tmp_path: Path) -> Path:
         "log verify {state}",
     ],
 )
-def test_every_command_refuses_a_state_directory_that_others_can_write(command: str, tmp_path: Path) -> None:
-    """Given mode 0777, when any command is to use it, then it says why not and which command mends it."""
+def test_commands_refuse_state_directory_writable_by_others(command: str, tmp_path: Path) -> None:
+    """Each refusal of mode 0777 names the reason and the command that repairs it."""
     state, config = _open_to_all(tmp_path), tmp_path / "node.toml"
     save_farm_key(tmp_path / "farm.key", new_farm_key(1))
     config.write_text(f'farm_key = "farm.key"\nstate_dir = "{state}"\n[gossip]\nbind = "127.0.0.1:7668"\n')
@@ -167,7 +167,7 @@ def test_every_command_refuses_a_state_directory_that_others_can_write(command: 
     assert f"chmod go-w {state}" in done.output
 
 
-def test_up_does_not_follow_a_link_in_the_place_of_its_lock(tmp_path: Path) -> None:
+def test_up_lock_does_not_follow_link(tmp_path: Path) -> None:
     state, victim = tmp_path / "farm", tmp_path / "victim"
     victim.write_text("precious")
     state.mkdir(mode=0o700)
@@ -177,7 +177,7 @@ def test_up_does_not_follow_a_link_in_the_place_of_its_lock(tmp_path: Path) -> N
     assert victim.read_text() == "precious"
 
 
-def test_up_says_why_it_refuses_a_directory_that_others_can_write(tmp_path: Path) -> None:
+def test_up_names_chmod_for_directory_writable_by_others(tmp_path: Path) -> None:
     with pytest.raises(LocalFarmError, match="chmod go-w"), locked(_open_to_all(tmp_path)):
         pass
 
@@ -200,8 +200,8 @@ def test_key_and_lock_files_are_not_opened_through_links(tmp_path: Path) -> None
     assert not (tmp_path / "anything").exists()
 
 
-def test_what_is_written_beside_a_file_never_goes_through_a_link(tmp_path: Path) -> None:
-    """Given a link under the name of the file that is written aside, then its target stays as it is."""
+def test_temporary_file_does_not_follow_link(tmp_path: Path) -> None:
+    """A link under the name of the temporary file leaves its target unchanged."""
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "generation.new").symlink_to(victim)
@@ -210,7 +210,7 @@ def test_what_is_written_beside_a_file_never_goes_through_a_link(tmp_path: Path)
     assert read_limited(tmp_path / "generation") == b"7"
 
 
-def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_secret_readable_by_others_is_refused(tmp_path: Path) -> None:
     secret = tmp_path / "identity.pem"
     secret.write_bytes(b"x")
     secret.chmod(0o640)
@@ -218,7 +218,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_limited(secret, secret=True)
 
 
-async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is(tmp_path: Path) -> None:
+async def test_client_refuses_socket_of_other_user(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     async with trio.open_nursery() as nursery:
         await nursery.start(ControlServer(path, {}).run)
@@ -227,7 +227,7 @@ async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
+async def test_node_refuses_connection_of_other_user(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     server = ControlServer(path, {}, user_of=lambda _: os.geteuid() + 1)
     async with trio.open_nursery() as nursery:
@@ -239,13 +239,13 @@ async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_a_socket_that_another_user_made_is_not_spoken_to() -> None:
-    machine = Machine().add("/home/me/state", ME, 0o700).add("/home/me/state/control.sock", STRANGER, 0o600, SOCKET)
+def test_client_refuses_socket_file_of_other_user() -> None:
+    machine = Machine().add("/home/me/state", ME, 0o700).add("/home/me/state/control.sock", OTHER_USER, 0o600, SOCKET)
     with pytest.raises(UntrustedPathError, match="belongs to user"):
         check_control_socket(Path("/home/me/state/control.sock"), machine.facts())
 
 
-def test_root_asks_the_packages_service_which_runs_as_a_user_of_its_own() -> None:
+def test_root_may_use_socket_of_packaged_service() -> None:
     service, directory = 107, Path("/var/garlicfarm")
     machine = Machine().add("/var/garlicfarm", service, 0o700)
     machine.add("/var/garlicfarm/control.sock", service, 0o600, SOCKET)
@@ -254,21 +254,21 @@ def test_root_asks_the_packages_service_which_runs_as_a_user_of_its_own() -> Non
     check_control_socket(socket_path, facts)
     check_node_user(socket_path, service, facts.user_id)
     with pytest.raises(UntrustedPathError, match="neither this user nor root"):
-        check_node_user(socket_path, STRANGER, facts.user_id)
+        check_node_user(socket_path, OTHER_USER, facts.user_id)
     assert facts_about_node(elsewhere, directory, machine.facts(0)).user_id == 0
     assert facts_about_node(socket_path, directory, machine.facts(ME)).user_id == ME
     assert facts_about_node(socket_path, directory, Machine().facts(0)).user_id == 0
 
 
-def test_a_directory_on_the_way_to_the_service_that_another_user_made_is_refused() -> None:
+def test_service_directory_made_by_other_user_is_refused() -> None:
     directory = Path("/home/me/garlicfarm")
-    machine = Machine().add(str(directory), STRANGER, 0o700)
+    machine = Machine().add(str(directory), OTHER_USER, 0o700)
     facts = facts_about_node(directory / "control.sock", directory, machine.facts(0))
     with pytest.raises(UntrustedPathError, match="belongs to user"):
         check_control_socket(directory / "control.sock", facts)
 
 
-def test_the_pipeline_checks_the_answering_user_as_well() -> None:
+def test_pipeline_checks_user_of_control_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         check_answering_user(ours, "control.sock")
@@ -277,11 +277,11 @@ def test_the_pipeline_checks_the_answering_user_as_well() -> None:
                 check_answering_user(ours, "control.sock", os.geteuid() + 1)
 
 
-def test_the_answering_process_is_of_this_user_or_root() -> None:
+def test_replying_process_must_belong_to_user_or_root() -> None:
     for trusted in (ME, 0, None):
         check_node_user(Path("control.sock"), trusted, ME)
     with pytest.raises(UntrustedPathError, match="1001"):
-        check_node_user(Path("control.sock"), STRANGER, ME)
+        check_node_user(Path("control.sock"), OTHER_USER, ME)
 
 
 _PROBE = """
@@ -299,10 +299,10 @@ with socket.socket(socket.AF_UNIX) as client:
 """
 
 
-async def test_the_kernel_names_a_real_second_user() -> None:
-    """Given a socket that all may open (an abstract one), then the kernel says that user 65534 has connected.
+async def test_kernel_names_real_second_user() -> None:
+    """The kernel reports user 65534 for a connection to an abstract socket, which all users may open.
 
-    Who is not root has no second user at hand: then the probe is this user, and that is what the kernel says.
+    Without root, the probe cannot change its user: it then runs as this user, and the kernel reports this user.
     """
     found: list[int] = []
     with socket.socket(socket.AF_UNIX) as listening:

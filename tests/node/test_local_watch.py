@@ -1,4 +1,4 @@
-"""What `up` knows of its nodes: processes that came back by hand, and structures that prove something."""
+"""The watch of `up` over its nodes: processes restarted by hand, and structures as proof of publication."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from tests.operator_views import farm_view
 
 @dataclass
 class EndedChild:
-    """A process that was started as 4711 and killed."""
+    """A killed process with the pid 4711."""
 
     command: Command
     pid: int = 4711
@@ -43,21 +43,21 @@ def publish(directory: Path, *, at_s: float) -> Path:
     return path
 
 
-def test_a_killed_node_is_shown_as_ended_until_it_is_started_again(tmp_path: Path) -> None:
+def test_killed_node_is_shown_as_ended_until_restart(tmp_path: Path) -> None:
     watch = watch_of(tmp_path)
     assert (watch.picture().processes[0].running, watch.picture().processes[0].detail) == (False, "ended by SIGKILL")
     view = farm_view()
     watch._views["node-1"] = replace(view, node=replace(view.node, name="node-1", pid=4712))
     again = watch.picture().processes[0]
     assert (again.running, again.pid, again.detail) == (True, 4712, "started by hand")
-    # The first process's end is not this one's: an operator may have stopped it in order.
+    # The exit text of the first process does not apply to the second: an operator may have stopped it normally.
     del watch._views["node-1"]
     ended = watch.picture().processes[0]
     assert (ended.running, ended.detail) == (False, "pid 4712, started by hand, has ended")
 
 
-def test_only_a_structure_of_this_run_proves_that_this_run_publishes(tmp_path: Path) -> None:
-    # given a farm that goes on, with the structure of its previous run on disk
+def test_only_structure_of_this_run_counts_as_published(tmp_path: Path) -> None:
+    # given a continued farm, with the structure of its previous run on disk
     before = time.time() - 3_600
     watch = watch_of(tmp_path, running=True)
     view = farm_view()
@@ -65,7 +65,7 @@ def test_only_a_structure_of_this_run_proves_that_this_run_publishes(tmp_path: P
     watch._views["node-1"] = replace(view, node=replace(view.node, pid=4711), reports=(report,))
     publish(tmp_path, at_s=before)
     assert watch.published() is None
-    # when this run has published, then it counts
+    # when this run has published, then its structure counts
     fresh = publish(tmp_path, at_s=time.time() + 1)
     found = watch.published()
     assert found is not None

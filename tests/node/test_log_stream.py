@@ -1,4 +1,4 @@
-"""Committed entries as a stream: from any index, the snapshot first where the log is compacted, little ahead."""
+"""Committed entries as a stream: from any index, with a snapshot for compacted entries, and bounded read-ahead."""
 
 from itertools import accumulate
 
@@ -24,7 +24,7 @@ async def fill(node: Node, *commands: bytes) -> None:
 
 
 async def take(stream: LogStream, until: Index) -> list[StreamItem]:
-    """Items up to the batch that has the entry at `until`."""
+    """Return items up to the batch with the entry at `until`."""
     items: list[StreamItem] = []
     with trio.fail_after(60):
         async for item in stream:
@@ -39,7 +39,7 @@ def commands(items: list[StreamItem]) -> list[bytes]:
     return [entry.data for batch in batches for entry in batch.entries if entry.kind == COMMAND]
 
 
-async def test_a_stream_gives_what_is_committed_and_then_waits_for_more(
+async def test_stream_returns_committed_entries_then_waits(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -49,9 +49,9 @@ async def test_a_stream_gives_what_is_committed_and_then_waits_for_more(
         with node.server.committed_entries(1) as stream:
             last = node.server.commit_index
             assert commands(await take(stream, last)) == [b"1", b"2", b"3"]
-            with trio.move_on_after(60) as patience:
+            with trio.move_on_after(60) as scope:
                 await stream.__anext__()
-            assert patience.cancelled_caught
+            assert scope.cancelled_caught
             await fill(node, b"4")
             (batch,) = await take(stream, last + 1)
             assert isinstance(batch, EntryBatch)
@@ -59,7 +59,7 @@ async def test_a_stream_gives_what_is_committed_and_then_waits_for_more(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stream_from_an_index_that_is_not_committed_yet_begins_there(
+async def test_stream_from_future_index_starts_there(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -72,7 +72,7 @@ async def test_a_stream_from_an_index_that_is_not_committed_yet_begins_there(
         nursery.cancel_scope.cancel()
 
 
-async def test_where_the_log_is_compacted_the_snapshot_comes_first_and_tells_its_size(
+async def test_compacted_log_starts_with_snapshot_and_its_size(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -99,7 +99,7 @@ async def test_where_the_log_is_compacted_the_snapshot_comes_first_and_tells_its
     assert (batch.first, commands(items)) == (snapshot.last.index + 1, [b"after"])
 
 
-async def test_a_snapshot_that_is_replaced_while_it_is_sent_begins_anew(
+async def test_replaced_snapshot_restarts_transfer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -108,7 +108,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_sent_begins_anew(
         await fill(node, *(b"%d" % number * LARGE for number in range(40)))
         first = await node.server.take_snapshot()
         with node.server.committed_entries(1, ahead=0) as stream:
-            begun = await stream.__anext__()
+            first_chunk = await stream.__anext__()
             await fill(node, b"more")
             second = await node.server.take_snapshot()
             await fill(node, b"after")
@@ -116,8 +116,8 @@ async def test_a_snapshot_that_is_replaced_while_it_is_sent_begins_anew(
         nursery.cancel_scope.cancel()
     assert first is not None
     assert second is not None
-    assert isinstance(begun, SnapshotChunk)
-    assert (begun.last, begun.offset) == (first.last, 0)
+    assert isinstance(first_chunk, SnapshotChunk)
+    assert (first_chunk.last, first_chunk.offset) == (first.last, 0)
     again = next(item for item in items if isinstance(item, SnapshotChunk) and item.last == second.last)
     assert (again.offset, again.total_bytes) == (0, second.size_bytes)
     newer = [item for item in items if isinstance(item, SnapshotChunk) and item.last == second.last]
@@ -125,9 +125,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_sent_begins_anew(
     assert commands(items) == [b"after"]
 
 
-async def test_the_stream_reads_ahead_of_its_consumer_by_so_many_items_and_no_further(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_read_ahead_is_bounded(autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -142,14 +140,14 @@ async def test_the_stream_reads_ahead_of_its_consumer_by_so_many_items_and_no_fu
         monkeypatch.setattr(node.server._storage_reads, "log", counted)
         with node.server.committed_entries(1, ahead=3, batch_bytes=1) as stream:
             await trio.sleep(60)
-            assert reads == [1, 2, 3, 4]  # three wait for the consumer, and one for room
+            assert reads == [1, 2, 3, 4]  # three items wait for the consumer, and one for room
             await stream.__anext__()
             await trio.sleep(60)
             assert reads == [1, 2, 3, 4, 5]
         nursery.cancel_scope.cancel()
 
 
-async def test_a_consumer_that_leaves_costs_nothing_more_and_others_read_on(
+async def test_ended_stream_is_closed_and_others_continue(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -157,17 +155,17 @@ async def test_a_consumer_that_leaves_costs_nothing_more_and_others_read_on(
         node = await leader_alone(nursery, MemoryDisk())
         await fill(node, b"1")
         last = node.server.commit_index
-        with node.server.committed_entries(1) as stays:
+        with node.server.committed_entries(1) as remaining:
             for _ in range(10):
-                with node.server.committed_entries(1) as leaves:
-                    await take(leaves, last)
+                with node.server.committed_entries(1) as ending:
+                    await take(ending, last)
             await trio.sleep(1)
             assert node.server._streams.count == 1
-            assert commands(await take(stays, last)) == [b"1"]
+            assert commands(await take(remaining, last)) == [b"1"]
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_stops_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopped_server_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk())
@@ -179,7 +177,7 @@ async def test_a_server_that_stops_ends_its_streams(autojump_clock: trio.testing
         pass
 
 
-async def test_no_more_streams_are_open_at_once_than_permitted_and_one_that_is_left_makes_room(
+async def test_open_streams_are_limited(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -187,18 +185,18 @@ async def test_no_more_streams_are_open_at_once_than_permitted_and_one_that_is_l
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_log_streams=2))
         await fill(node, b"1")
         last = node.server.commit_index
-        with node.server.committed_entries(1) as stays:
-            with node.server.committed_entries(1) as leaves:
+        with node.server.committed_entries(1) as remaining:
+            with node.server.committed_entries(1) as ending:
                 with pytest.raises(ServerBusyError, match="2 streams of the log are open"):
                     node.server.committed_entries(1).__enter__()
-                assert commands(await take(leaves, last)) == [b"1"]
+                assert commands(await take(ending, last)) == [b"1"]
             await trio.sleep(1)
-            with node.server.committed_entries(1) as follows:
-                assert commands(await take(follows, last)) == commands(await take(stays, last)) == [b"1"]
+            with node.server.committed_entries(1) as next_stream:
+                assert commands(await take(next_stream, last)) == commands(await take(remaining, last)) == [b"1"]
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stream_that_is_never_entered_takes_no_place(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unentered_stream_does_not_count(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), ServerOptions(max_log_streams=1))
@@ -221,7 +219,7 @@ async def test_a_stream_that_is_never_entered_takes_no_place(autojump_clock: tri
         (1, 4, 2**20 + 1, "1 to 1048576 bytes, not 1048577"),
     ],
 )
-async def test_figures_out_of_bounds_are_refused_with_the_bound(
+async def test_argument_out_of_bounds_is_refused_with_bound(
     first: int, ahead: int, batch_bytes: int, reason: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
@@ -233,7 +231,7 @@ async def test_figures_out_of_bounds_are_refused_with_the_bound(
         nursery.cancel_scope.cancel()
 
 
-async def test_the_stored_snapshot_can_be_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stored_snapshot_is_read_from_any_offset(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     async with trio.open_nursery() as nursery:
         node = await leader_alone(nursery, MemoryDisk(), KEEP_NOTHING)

@@ -1,4 +1,4 @@
-"""`garlicfarm log verify`: what it says of sound, torn, rotten, holed, copied, foreign, empty and live directories."""
+"""`garlicfarm log verify` for intact, torn, damaged, incomplete, copied, mixed, empty and live directories."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def write(directory: Directory, storage: Storage, *persists: Persist) -> None:
 
 
 def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
-    """A stopped directory with `count` entries in several segments."""
+    """Write a stopped directory with `count` entries in several segments."""
     directory, recovery = open_directory(path, node, 1, SMALL)
     storage = recovery.storage
     write(directory, storage, Persist(number=1, hard_state=HardState(3, 1)))
@@ -50,7 +50,7 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
 
 
 def compacted(path: Path) -> Path:
-    """The same with a snapshot of entry 100, behind which the segments are removed."""
+    """Write such a directory with a snapshot of entry 100, and without the segments before it."""
     made(path)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
     writer = SnapshotWriter(LogId(100, 3), ALONE)
@@ -60,7 +60,7 @@ def compacted(path: Path) -> Path:
     return path
 
 
-def look(path: Path) -> tuple[int, str]:
+def verify(path: Path) -> tuple[int, str]:
     result = CliRunner().invoke(cli, ["log", "verify", str(path)])
     return result.exit_code, " ".join(result.output.split())
 
@@ -75,30 +75,30 @@ def segments(path: Path) -> list[Path]:
     return sorted(path.glob("*.segment"))
 
 
-def test_a_sound_directory_is_told_with_counts_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_intact_directory_is_reported_with_counts_unchanged(tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 0
-    assert "Sound." in said
-    assert "150 entries, 1 to 150, in 3 segments" in said
-    assert "term 3, vote for server 1" in said
+    assert "Sound." in output
+    assert "150 entries, 1 to 150, in 3 segments" in output
+    assert "term 3, vote for server 1" in output
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
-def test_the_state_directory_of_a_node_will_do(tmp_path: Path) -> None:
+def test_state_directory_of_node_is_accepted(tmp_path: Path) -> None:
     made(tmp_path / "raft")
-    assert look(tmp_path)[0] == 0
+    assert verify(tmp_path)[0] == 0
 
 
-def test_a_snapshot_and_a_shorter_log_are_sound(tmp_path: Path) -> None:
-    code, said = look(compacted(tmp_path / "raft"))
+def test_snapshot_with_shorter_log_is_sound(tmp_path: Path) -> None:
+    code, output = verify(compacted(tmp_path / "raft"))
     assert code == 0
-    assert "covers the log up to index 100 of term 3" in said
-    assert "59 to 150" in said
+    assert "covers the log up to index 100 of term 3" in output
+    assert "59 to 150" in output
 
 
-def test_a_torn_tail_is_called_repairable_and_told(tmp_path: Path) -> None:
+def test_torn_tail_is_reported_as_repairable(tmp_path: Path) -> None:
     path = made(tmp_path / "raft", count=10)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
     write(
@@ -110,96 +110,96 @@ def test_a_torn_tail_is_called_repairable_and_told(tmp_path: Path) -> None:
     )
     directory.close()
     flip(segments(path)[0], SEGMENT_HEADER_BYTES + 10 * RECORD_BYTES + 60)
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 0
-    assert "to be repaired: an unfinished write" in said
-    assert "index 11" in said
+    assert "to be repaired: an unfinished write" in output
+    assert "index 11" in output
 
 
-def test_a_rotten_entry_is_damage_with_its_place_and_what_to_do(tmp_path: Path) -> None:
+def test_damaged_entry_is_reported_with_place_and_remedy(tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
     flip(segments(path)[0], SEGMENT_HEADER_BYTES + 4 * RECORD_BYTES + 60)
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 1
-    assert "entry 5 at byte" in said
-    assert "join again as a new server" in said
+    assert "entry 5 at byte" in output
+    assert "join again as a new server" in output
 
 
-def test_a_hole_in_the_middle_is_damage(tmp_path: Path) -> None:
+def test_missing_middle_segment_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
     segments(path)[1].unlink()
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 1
-    assert "is damaged or missing" in said
+    assert "is damaged or missing" in output
 
 
-def test_a_lost_beginning_that_no_snapshot_covers_is_damage(tmp_path: Path) -> None:
+def test_missing_first_segment_without_snapshot_is_damage(tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
     segments(path)[0].unlink()
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 1
-    assert "no snapshot covers the earlier entries" in said
+    assert "no snapshot covers the earlier entries" in output
 
 
 @pytest.mark.parametrize("place", [10, 4096 + 6, 4096 + 200, -1])
-def test_a_rotten_snapshot_is_damage_wherever_it_rots(tmp_path: Path, place: int) -> None:
+def test_damaged_snapshot_is_reported(tmp_path: Path, place: int) -> None:
     path = compacted(tmp_path / "raft")
     (snapshot,) = path.glob("*.snapshot")
     flip(snapshot, place)
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 1
-    assert "the snapshot '" in said
-    assert "join again as a new server" in said
+    assert "the snapshot '" in output
+    assert "join again as a new server" in output
 
 
-def test_a_lost_snapshot_is_damage(tmp_path: Path) -> None:
+def test_missing_snapshot_is_damage(tmp_path: Path) -> None:
     path = compacted(tmp_path / "raft")
     (snapshot,) = path.glob("*.snapshot")
     snapshot.unlink()
-    assert look(path)[0] == 1
+    assert verify(path)[0] == 1
 
 
-def test_both_slots_of_the_hard_state_rotten_are_damage_and_one_is_repairable(tmp_path: Path) -> None:
+def test_hard_state_is_repairable_with_one_intact_slot(tmp_path: Path) -> None:
     path = made(tmp_path / "raft", count=3)
     flip(path / "ballot", 20)
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 0
-    assert "to be repaired: one of the hard state's two slots" in said
+    assert "to be repaired: one of the hard state's two slots" in output
     flip(path / "ballot", 4096 + 20)
-    assert look(path)[0] == 1
+    assert verify(path)[0] == 1
 
 
-def test_files_of_another_storage_and_a_copied_directory_are_told(tmp_path: Path) -> None:
+def test_mixed_and_copied_directories_are_reported(tmp_path: Path) -> None:
     path, other = made(tmp_path / "raft"), made(tmp_path / "other", node=b"node-two")
     shutil.copytree(path, tmp_path / "copy")
-    assert "this directory is a copy" in look(tmp_path / "copy")[1]
+    assert "this directory is a copy" in verify(tmp_path / "copy")[1]
     shutil.copyfile(segments(other)[1], segments(path)[1])
-    code, said = look(path)
+    code, output = verify(path)
     assert code == 1
-    assert "files of two directories were mixed" in said
+    assert "files of two directories were mixed" in output
 
 
-def test_an_empty_directory_one_without_a_log_and_none_at_all_leave_nothing_to_check(tmp_path: Path) -> None:
-    assert look(tmp_path) == (2, f"{tmp_path}: Empty. the directory is empty: a server would make a new log in it")
+def test_directory_without_log_exits_with_status_2(tmp_path: Path) -> None:
+    assert verify(tmp_path) == (2, f"{tmp_path}: Empty. the directory is empty: a server would make a new log in it")
     (tmp_path / "letter.txt").write_text("hello")
-    assert look(tmp_path)[0] == 2
-    code, said = look(tmp_path / "nowhere")
+    assert verify(tmp_path)[0] == 2
+    code, output = verify(tmp_path / "nowhere")
     assert code == 2
-    assert "No such file" in said
+    assert "No such file" in output
 
 
-def test_a_live_directory_is_looked_at_without_its_lock_and_the_words_say_what_that_means(tmp_path: Path) -> None:
+def test_live_directory_is_verified_with_notice(tmp_path: Path) -> None:
     path = made(tmp_path / "raft")
     directory, _ = open_directory(path, b"node-one", 2, SMALL)
     try:
-        code, said = look(path)
+        code, output = verify(path)
     finally:
         directory.close()
     assert code == 0
-    assert "A process has this directory open" in said
+    assert "A process has this directory open" in output
 
 
-def test_the_same_as_json(tmp_path: Path) -> None:
+def test_json_output_has_verdict_and_figures(tmp_path: Path) -> None:
     path = compacted(tmp_path / "raft")
     found = json.loads(CliRunner().invoke(cli, ["log", "verify", str(path), "--json"]).stdout)
     assert found["verdict"] == "sound"

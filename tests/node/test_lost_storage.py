@@ -1,4 +1,4 @@
-"""A server without its storage does not come back as the same server, whatever else of its state is left."""
+"""A server without its storage never returns as the same server, even if its other state remains."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def notes_of(directory: Path, node_id: bytes, servers: dict[int, str], *, founde
 
 
 def opened(directory: Path, node_id: bytes, server_id: int, *, had_storage: bool = False) -> None:
-    """Open the storage as a node does, and close it."""
+    """Open the storage like a node, and close it."""
     note = StorageNote(directory)
     note.check_not_lost(had_storage=had_storage)
     disk, recovery = open_directory(note.storage, node_id, 1, StorageOptions(segment_bytes=65_536))
@@ -36,22 +36,22 @@ def opened(directory: Path, node_id: bytes, server_id: int, *, had_storage: bool
 
 
 def test_admitted_node_with_empty_storage_does_not_start(tmp_path: Path) -> None:
-    """It has voted and acknowledged under that id, and what it was is gone with `raft` and the note of it."""
+    """The node has voted and acknowledged under that id; the record was lost with `raft` and its note."""
     notes = notes_of(tmp_path, LATER, {1: FOUNDER.hex(), 2: LATER.hex()}, founded=False)
     with pytest.raises(StorageError, match="new state directory and another name"):
         opened(tmp_path, LATER, notes.own_id or 0, had_storage=notes.was_server)
     assert not (tmp_path / RAFT_DIRECTORY).exists()
 
 
-@pytest.mark.parametrize("node_id", [FOUNDER, LATER], ids=["a founder", "a newcomer that a member told its Raft id"])
-def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: bytes) -> None:
+@pytest.mark.parametrize("node_id", [FOUNDER, LATER], ids=["founder", "new node with a Raft id from a member"])
+def test_first_start_of_server_creates_storage(tmp_path: Path, node_id: bytes) -> None:
     notes = notes_of(tmp_path, node_id, {1: FOUNDER.hex()}, founded=node_id == FOUNDER)
     opened(tmp_path, node_id, notes.own_id or 0, had_storage=notes.was_server)
     assert (tmp_path / STORAGE_NOTE).exists()
 
 
 def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | None) -> None:
-    """What a server that is stopped since has put into its storage."""
+    """Store data like a server that has stopped since."""
     disk, recovery = open_directory(directory / RAFT_DIRECTORY, LATER, 1, StorageOptions(segment_bytes=65_536))
     disk.perform_all(
         recovery.storage.plan(
@@ -69,20 +69,20 @@ def opened_as(directory: Path, server_id: int) -> None:
 @pytest.mark.parametrize(
     ("entries", "voted_for"),
     [((Entry.command(3, b"{}"),), None), ((), 1)],
-    ids=["an entry", "a vote"],
+    ids=["entry", "vote"],
 )
-def test_a_storage_that_holds_something_serves_no_second_raft_id(
+def test_used_storage_is_refused_for_other_raft_id(
     tmp_path: Path, entries: tuple[Entry, ...], voted_for: ServerId | None
 ) -> None:
     opened_as(tmp_path, 5)
     store(tmp_path, entries, voted_for)
     with pytest.raises(StorageError, match=r"server 5, and this node is server 9 now.*new state directory and another"):
         opened_as(tmp_path, 9)
-    # And the refusal has changed nothing: it is server 5's still
+    # And the refusal did not change the storage: it still belongs to server 5
     opened_as(tmp_path, 5)
 
 
-def test_a_storage_that_holds_nothing_goes_along_to_another_raft_id(tmp_path: Path) -> None:
+def test_empty_storage_is_accepted_for_other_raft_id(tmp_path: Path) -> None:
     opened_as(tmp_path, 5)
     store(tmp_path, (), None)
     opened_as(tmp_path, 9)

@@ -1,8 +1,8 @@
-"""A farm made before foundings certified themselves: refused with a way over, and its backup goes on in a new cluster.
+"""A farm from before foundings certified themselves: refused with a remedy; its backup continues in a new cluster.
 
-tests/vectors/made-before/ was recorded with commit 9fd374a, the last one of that kind: a farm of three nodes on
-loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` at a running
-node; formation.json is that node's own.
+tests/vectors/made-before/ was recorded with commit 9fd374a, the last version of that kind: a farm of three nodes on
+loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` from a running
+node. formation.json is from that node.
 """
 
 import json
@@ -28,7 +28,7 @@ DEARER = "safvbxhj7vfn2kqae3wasztqjspdcedvgtfxhtsmxtcb4o74bsjq"
 NODE_ID = bytes(8)
 
 
-def test_a_node_of_a_farm_made_before_is_refused_and_told_the_way_over(tmp_path: Path) -> None:
+def test_old_node_is_refused_with_remedy(tmp_path: Path) -> None:
     shutil.copy(RECORDED / FILE_NAME, tmp_path)
     with pytest.raises(UnusableFormationError, match=r"version 1: .* not take part .* `garlicfarm backup FILE`"):
         load_formation(tmp_path, NODE_ID)
@@ -37,18 +37,16 @@ def test_a_node_of_a_farm_made_before_is_refused_and_told_the_way_over(tmp_path:
 
 
 @pytest.mark.parametrize("command", ["restore", "recover"])
-def test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared(
-    tmp_path: Path, command: str
-) -> None:
+def test_old_backup_becomes_new_cluster_with_shared_state(tmp_path: Path, command: str) -> None:
     old = trio.run(read_backup, BACKUP)
     assert (old.cluster_id.hex(), old.founding) == (OLD_CLUSTER, None)
     new = tmp_path / "new"
     arguments = [str(BACKUP)] if command == "restore" else ["--from", str(BACKUP), "--yes"]
     done = CliRunner().invoke(cli, [command, *arguments, "--state-dir", str(new), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     made = trio.run(read_directory, new)
-    assert told["oldClusterId"] == OLD_CLUSTER != made.cluster_id.hex()
+    assert report["oldClusterId"] == OLD_CLUSTER != made.cluster_id.hex()
     assert made.founding is not None
     assert made.founding.founders == (made.node_id,)
     assert made.farm.log_time_ms == old.farm.log_time_ms
@@ -58,7 +56,7 @@ def test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_sha
     assert [each.node_id for each in made.farm.admitted.values()] == [made.node_id]
 
 
-def test_recover_writes_the_new_cluster_into_the_key_file_that_it_is_given(tmp_path: Path) -> None:
+def test_recover_updates_cluster_in_given_key_file(tmp_path: Path) -> None:
     key_file, filed = tmp_path / "farm.key", replace(new_farm_key(3), cluster_id=bytes.fromhex(OLD_CLUSTER))
     save_farm_key(key_file, filed)
     new = tmp_path / "new"
@@ -69,7 +67,7 @@ def test_recover_writes_the_new_cluster_into_the_key_file_that_it_is_given(tmp_p
     assert load_farm_key(key_file) == replace(filed, cluster_id=trio.run(read_directory, new).cluster_id)
 
 
-def test_restore_says_that_it_made_a_new_cluster_and_what_was_left_behind(tmp_path: Path) -> None:
+def test_restore_reports_new_cluster_with_advice(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["restore", str(BACKUP), "--state-dir", str(tmp_path / "new")])
     assert done.exit_code == 0, done.output
     assert OLD_CLUSTER in done.stdout

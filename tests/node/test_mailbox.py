@@ -1,4 +1,4 @@
-"""What waits for the owner: the two lanes, how proposals become batches, and the table of calls."""
+"""The mailbox of the owner: its two lanes, the batches of proposals, and the table of calls."""
 
 import pytest
 import trio
@@ -34,18 +34,18 @@ def make(
 
 
 def submit(batches: Batches) -> Proposed:
-    """Hand a batch to the core, which answers it later."""
+    """Submit a batch to the core, which replies later."""
     batch = batches.submit()
     assert batch is not None
     return batch
 
 
 def commit(calls: PendingCalls, batch: Proposed) -> None:
-    """The core answers."""
+    """Reply to the batch as the core does."""
     calls.answer(batch.proposal_id, ProposalResolved(proposal_id=batch.proposal_id, outcome=Outcome.COMMITTED))
 
 
-async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
+async def test_full_lane_still_accepts_events_of_disk() -> None:
     mailbox, _, _ = make(max_urgent=1)
     assert mailbox.put(PeerExtensions(2, NO_EXTENSIONS))
     assert not mailbox.put(PeerExtensions(3, NO_EXTENSIONS))
@@ -53,7 +53,7 @@ async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
     assert len(list(mailbox.take_urgent())) == 2
 
 
-async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -> None:
+async def test_reply_counts_although_server_stops_before_delivery() -> None:
     calls = PendingCalls(ServerOptions())
     numbers: list[int] = []
     answers: list[ConfigurationResolved] = []
@@ -62,54 +62,54 @@ async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -
         numbers.append(number)
         return True
 
-    async def ask() -> None:
+    async def change() -> None:
         answers.append(await calls.ask(calls.changes, put))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
+        nursery.start_soon(change)
         await trio.testing.wait_all_tasks_blocked()
-        # as when the change is the removal of the very server that was asked
+        # as when the change removes the server that received the request
         committed = ConfigurationResolved(change_id=numbers[0], outcome=ChangeOutcome.COMMITTED)
         calls.answer(numbers[0], committed)
         calls.end()
     assert answers == [committed]
 
 
-async def test_each_kind_of_call_has_room_of_its_own_and_a_caller_that_goes_away_frees_it() -> None:
+async def test_call_kinds_have_separate_limits_and_cancelling_frees() -> None:
     calls = PendingCalls(ServerOptions(max_requests=2))
     answers: list[object] = []
-    # given as many requests of peers as are taken
+    # given as many peer requests as allowed
     first, second, third = next_call(), next_call(), next_call()
     calls.begin(calls.requests, first, answers.append)
     calls.begin(calls.requests, second, answers.append)
     with pytest.raises(ServerBusyError, match="2 requests are under way"):
         calls.begin(calls.requests, third, answers.append)
-    # then a client may still read, and one that went away has left its place
+    # then a client may still read, and a cancelled request frees its place
     calls.begin(calls.reads, next_call(), answers.append)
     calls.forget(first)
     calls.begin(calls.requests, third, answers.append)
-    # and an answer that comes too late for it is dropped
+    # and a late reply to a cancelled request is dropped
     calls.answer(first, "late")
     assert answers == []
 
 
-async def test_when_the_server_stops_waiting_callers_are_told_and_new_calls_refused() -> None:
+async def test_stopping_server_ends_waiting_calls_and_refuses_new() -> None:
     calls = PendingCalls(ServerOptions())
-    told: list[object] = []
+    replies: list[object] = []
 
-    def ask_again(answer: object) -> None:
-        told.append(answer)
+    def repeat_call(answer: object) -> None:
+        replies.append(answer)
         with pytest.raises(ServerStoppedError):
-            calls.begin(calls.requests, next_call(), told.append)
+            calls.begin(calls.requests, next_call(), replies.append)
 
-    calls.begin(calls.requests, next_call(), ask_again)
-    calls.begin(calls.reads, next_call(), told.append)
+    calls.begin(calls.requests, next_call(), repeat_call)
+    calls.begin(calls.reads, next_call(), replies.append)
     calls.end()
-    assert told == [None, None]
+    assert replies == [None, None]
     assert calls.requests.waiting == calls.reads.waiting == 0
 
 
-async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -> None:
+async def test_abandoned_proposal_never_takes_effect() -> None:
     (mailbox, batches, _), limit = make(), ProposalLimit(10, 1_000)
     proposal = admitted(b"never", limit)
     mailbox.propose(proposal)
@@ -118,7 +118,7 @@ async def test_a_proposal_given_up_before_the_core_has_it_never_takes_effect() -
     assert limit == ProposalLimit(10, 1_000)
 
 
-async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_or_their_time_is_up(
+async def test_proposals_wait_for_full_batch_or_time_limit(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -131,7 +131,7 @@ async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_o
     began = trio.current_time()
     await mailbox.wait(began + 60)
     assert trio.current_time() == began + 0.5
-    assert batches.is_due, "it has waited long enough"
+    assert batches.is_due, "its waiting time is over"
     assert len(submit(batches).commands) == 1
 
     async with trio.open_nursery() as nursery:
@@ -149,16 +149,16 @@ async def test_proposals_linger_while_a_batch_is_in_flight_until_they_fill_one_o
     assert batches.is_due, "full by its bytes"
 
 
-async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that_they_share_the_next_one(
+async def test_clients_of_answered_batch_share_next_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
-    # given a batch of five that was answered
+    # given a batch of five with a reply
     for _ in range(5):
         mailbox.propose(admitted(b"x", limit))
     commit(calls, submit(batches))
-    # when its clients come back one after the other, then nothing is due until the last of them is there
+    # when its clients submit again one by one, then no batch is due until the last one has submitted
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(propose_later, mailbox, limit, 0.01 * (number + 1))
@@ -169,7 +169,7 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
     again = submit(batches)
     assert len(again.commands) == 5
 
-    # and when one stays away, the others wait for the time of a pause and no longer
+    # and when one client does not submit, the others wait for the idle time and no longer
     commit(calls, again)
     for _ in range(4):
         mailbox.propose(admitted(b"x", limit))
@@ -180,8 +180,8 @@ async def test_the_clients_of_an_answered_batch_are_awaited_for_a_moment_so_that
     assert len(submit(batches).commands) == 4
 
 
-async def test_control_records_go_in_batches_of_their_own() -> None:
-    """A batch becomes entries of one kind."""
+async def test_control_records_have_separate_batches() -> None:
+    """All entries of a batch have one kind."""
     (mailbox, batches, _), limit = make(), ProposalLimit(10, 1_000)
     for number, control in enumerate((False, False, True, True, False)):
         proposal = Proposal((b"%d" % number,), limit, lambda _: None, control=control)
@@ -195,7 +195,7 @@ async def test_control_records_go_in_batches_of_their_own() -> None:
     ]
 
 
-async def test_a_client_alone_never_lingers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_single_client_never_waits(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     (mailbox, batches, calls), limit = make(100, 10_000, 500, idle_ms=100), ProposalLimit(100, 10_000)
     for _ in range(3):

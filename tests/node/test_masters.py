@@ -1,6 +1,6 @@
-"""Several masters on one node: their settings, and its part in each."""
+"""Several masters on one node: their settings, their reports and their publications."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def configured(tmp_path: Path, text: str) -> NodeConfiguration:
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_several_masters_stand_in_tables_of_their_own_and_leaves_name_theirs(tmp_path: Path) -> None:
+def test_masters_have_tables_and_leaves_name_them(tmp_path: Path) -> None:
     configuration = configured(
         tmp_path,
         f"""
@@ -70,7 +70,7 @@ def test_several_masters_stand_in_tables_of_their_own_and_leaves_name_theirs(tmp
         ("\n".join(["[[master]]\nsigning_key='k'"] * 9), "not a list of at most 8 tables"),
     ],
 )
-def test_what_is_wrong_with_a_master_is_named_where_it_stands(tmp_path: Path, text: str, fault: str) -> None:
+def test_invalid_master_setting_is_named_with_place(tmp_path: Path, text: str, fault: str) -> None:
     assert any(fault in problem for problem in problems(tmp_path, f'farm_key = "/farm.key"\n{text}'))
 
 
@@ -80,7 +80,7 @@ def key_file(tmp_path: Path, name: str, key: object = BLOG) -> Path:
     return path
 
 
-def test_masters_with_and_without_a_key_are_served(tmp_path: Path) -> None:
+def test_masters_with_and_without_key_are_served(tmp_path: Path) -> None:
     settings = (
         MasterSettings(publish=PublishConfig.OFF, signing_key=key_file(tmp_path, "blog.key")),
         MasterSettings(destination=SHOP.destination),
@@ -90,7 +90,7 @@ def test_masters_with_and_without_a_key_are_served(tmp_path: Path) -> None:
     assert [(each.destination, each.can_sign_until_s) for each in masters.keyless] == [(SHOP.destination.base64, None)]
 
 
-def test_a_leaf_of_a_master_that_the_node_does_not_serve_and_a_master_that_is_there_twice_are_refused(
+def test_foreign_leaf_or_duplicate_master_is_refused(
     tmp_path: Path,
 ) -> None:
     blog = MasterSettings(signing_key=key_file(tmp_path, "blog.key"))
@@ -100,7 +100,7 @@ def test_a_leaf_of_a_master_that_the_node_does_not_serve_and_a_master_that_is_th
         load_masters((blog, MasterSettings(destination=BLOG.destination)), ())
 
 
-async def test_the_file_router_tells_the_leaves_of_each_master(tmp_path: Path) -> None:
+async def test_file_router_returns_leaves_of_each_master(tmp_path: Path) -> None:
     leaves = (
         ServedLeaf(LEAF, master_hash=BLOG.destination.hash),
         ServedLeaf(OTHER_LEAF, master_hash=SHOP.destination.hash),
@@ -110,10 +110,10 @@ async def test_the_file_router_tells_the_leaves_of_each_master(tmp_path: Path) -
     assert await router.local_leaf_hashes(SHOP.destination.hash) == (OTHER_LEAF.hash, COMMON_LEAF.hash)
 
 
-# -- its part in each --------------------------------------------------------------------------------------------------
+# -- reports and publications ------------------------------------------------------------------------------------------
 
 
-async def test_a_node_reports_for_each_master_and_publishes_each_with_its_own_leaves(
+async def test_node_reports_and_publishes_each_master(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     machine_clock(monkeypatch)

@@ -1,4 +1,4 @@
-"""What a node's router measures of the others is in its reports: each measurement once, and nothing that is its own."""
+"""Measurements by a node's router in its reports: each measurement once, and only of foreign destinations."""
 
 import pytest
 import trio
@@ -26,8 +26,8 @@ def report_of_another() -> Report:
     )
 
 
-async def run_for(stage: Stage, seconds: float) -> list[Report]:
-    """The reports that the node makes meanwhile."""
+async def reports_within(stage: Stage, seconds: float) -> list[Report]:
+    """Return the reports that the node makes within `seconds`."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await stage.append_record(report_of_another())
@@ -38,7 +38,7 @@ async def run_for(stage: Stage, seconds: float) -> list[Report]:
     return own
 
 
-async def test_each_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_measurement_is_reported_once(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert autojump_clock.autojump_threshold == 0
     machine_clock(monkeypatch)
     stage = Stage()
@@ -46,18 +46,16 @@ async def test_each_measurement_is_reported_once(autojump_clock: Clock, monkeypa
         FOREIGN_LEAF.hash: MeasuredStatus(reachable=True, fetch_ms=812),
         MASTER.destination.hash: MeasuredStatus(reachable=False),
     }
-    # Two rounds; in the first no master has reported yet.
-    reports = await run_for(stage, 110)
+    # Two rounds; in the first one, no report names a master yet.
+    reports = await reports_within(stage, 110)
     assert [each for report in reports for each in report.remote_destinations] == [
         Measurement(FOREIGN_NAME, reachable=True, fetch_ms=812)
     ] * 2
     assert [each for report in reports for each in report.remote_metas] == [Measurement(MASTER_NAME, reachable=False)]
 
 
-async def test_a_router_that_measures_nothing_has_nothing_reported(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_router_without_measurements_reports_none(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert autojump_clock.autojump_threshold == 0
     machine_clock(monkeypatch)
-    reports = await run_for(Stage(), 200)
+    reports = await reports_within(Stage(), 200)
     assert {(report.remote_destinations, report.remote_metas) for report in reports} == {((), ())}

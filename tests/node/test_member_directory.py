@@ -1,4 +1,4 @@
-"""Names of members: what they say in their signed metadata, and what becomes of malformed metadata."""
+"""The member directory: names from signed metadata, and malformed metadata."""
 
 from dataclasses import dataclass, replace
 
@@ -26,14 +26,14 @@ METADATA = NodeMetadata(
 
 @dataclass
 class Gossip:
-    """An agent that knows these members."""
+    """An agent with these members."""
 
-    known: list[Member]
+    listed: list[Member]
     node_id: NodeId = OWN
 
     def members(self) -> tuple[Member, ...]:
-        """All of them."""
-        return tuple(self.known)
+        """Return all members."""
+        return tuple(self.listed)
 
 
 def member(node_id: NodeId, metadata: bytes, status: Status = Status.ALIVE) -> Member:
@@ -48,7 +48,7 @@ def directory_of(*members: Member) -> tuple[MemberDirectory, Gossip]:
     return member_directory, gossip
 
 
-def test_a_member_is_known_by_what_its_metadata_says() -> None:
+def test_member_is_described_by_its_metadata() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(METADATA)))
     assert (member_directory.metadata_of(B), member_directory.metadata_of(C)) == (METADATA, None)
     assert (member_directory.name_of(B), member_directory.name_of(OWN), member_directory.name_of(C)) == (
@@ -60,17 +60,17 @@ def test_a_member_is_known_by_what_its_metadata_says() -> None:
     assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, FINGERPRINT)
 
 
-def test_an_address_of_the_sixth_version_is_taken_out_of_its_brackets() -> None:
+def test_ipv6_address_is_read_without_brackets() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, endpoint="tcp://[fd00::2]:7669"))))
     assert member_directory.address_of(B) == PeerAddress("fd00::2", 7669, FINGERPRINT)
 
 
-def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_authority_makes_safe() -> None:
+def test_address_without_certificate_lacks_fingerprint() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, fingerprint=None))))
     assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
 
 
-def test_a_member_without_an_endpoint_is_not_dialed() -> None:
+def test_member_without_endpoint_is_not_dialed() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
     assert member_directory.address_of(B) is None
     assert member_directory.address_of(C) is None
@@ -80,37 +80,37 @@ def test_a_member_without_an_endpoint_is_not_dialed() -> None:
     ("status", "reachable"),
     [(Status.ALIVE, True), (Status.SUSPECT, True), (Status.DEAD, False), (Status.LEFT, False)],
 )
-def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_suspect_member_is_still_reachable(status: Status, reachable: bool) -> None:  # noqa: FBT001 - a column of the table
     member_directory, _ = directory_of(member(B, encode_metadata(METADATA), status))
     assert [each.reachable for each in member_directory.members()] == [reachable]
 
 
-def test_a_suspect_counts_as_heard_for_a_while() -> None:
+def test_suspect_stays_in_contact_for_limited_time() -> None:
     now_s = 100.0
     gossip = Gossip([member(B, encode_metadata(METADATA))])
     member_directory = MemberDirectory(OWN, "own-name", gossip.members, lambda: now_s)
 
-    def heard(status: Status) -> bool:
-        gossip.known[0] = replace(gossip.known[0], status=status)
+    def contact_as(status: Status) -> bool:
+        gossip.listed[0] = replace(gossip.listed[0], status=status)
         member_directory.refresh()
         return member_directory.is_in_contact(B, 9.0)
 
-    assert not member_directory.is_in_contact(B, 9.0), "gossip has not met it"
-    assert heard(Status.ALIVE)
-    assert heard(Status.SUSPECT)
+    assert not member_directory.is_in_contact(B, 9.0), "gossip has no contact yet"
+    assert contact_as(Status.ALIVE)
+    assert contact_as(Status.SUSPECT)
     now_s += 8.9
-    assert heard(Status.SUSPECT)
+    assert contact_as(Status.SUSPECT)
     now_s += 0.2
-    assert not heard(Status.SUSPECT)
-    assert heard(Status.ALIVE)
-    assert heard(Status.SUSPECT)
-    assert not heard(Status.DEAD)
+    assert not contact_as(Status.SUSPECT)
+    assert contact_as(Status.ALIVE)
+    assert contact_as(Status.SUSPECT)
+    assert not contact_as(Status.DEAD)
 
 
 @pytest.mark.parametrize(
-    "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "rubbish", "cut"]
+    "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "invalid", "cut"]
 )
-def test_metadata_that_cannot_be_read_is_counted_once_and_leaves_the_others_alone(rubbish: bytes) -> None:
+def test_unreadable_metadata_is_counted_once_per_member(rubbish: bytes) -> None:
     member_directory, _ = directory_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
     for _ in range(3):
         member_directory.refresh()
@@ -119,7 +119,7 @@ def test_metadata_that_cannot_be_read_is_counted_once_and_leaves_the_others_alon
     assert member_directory.unreadable == 1
 
 
-def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member(
+def test_metadata_is_decoded_once_per_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[bytes] = []
@@ -133,27 +133,27 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
     member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)))
     member_directory.refresh()
     assert len(decoded) == 1
-    gossip.known = [member(B, encode_metadata(replace(METADATA, name="renamed")))]
+    gossip.listed = [member(B, encode_metadata(replace(METADATA, name="renamed")))]
     member_directory.refresh()
     assert (len(decoded), member_directory.name_of(B)) == (2, "renamed")
-    gossip.known = []
+    gossip.listed = []
     member_directory.refresh()
     assert (member_directory.members(), member_directory.name_of(B)) == ((), B.hex())
 
 
-def test_one_change_is_learned_without_looking_at_all_members() -> None:
-    # Given two members, one of whom cannot be read
+def test_single_change_updates_directory() -> None:
+    # Given two members, one of them with unreadable metadata
     member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
-    gossip.known.clear()
-    # When B is declared dead, and C says something readable
+    gossip.listed.clear()
+    # When B is declared dead, and C sends readable metadata
     member_directory.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)
     member_directory.learn(member(C, encode_metadata(replace(METADATA, name="c"))).info, Status.ALIVE)
-    # Then both are known so
+    # Then the directory has both changes
     assert [(each.node_id, each.reachable, each.metadata.name) for each in member_directory.members()] == [
         (B, False, "b"),
         (C, True, "c"),
     ]
     assert (len(member_directory), member_directory.unreadable) == (2, 1)
-    # And a member that gossip has forgotten goes with the next look at all members
+    # And a member dropped by gossip is removed at the next refresh
     member_directory.refresh()
     assert (len(member_directory), member_directory.members()) == (0, ())

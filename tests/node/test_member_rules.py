@@ -1,4 +1,4 @@
-"""Which servers the Garlic Farm protocol may add to a farm or remove, and what the gateway says before there is one."""
+"""Servers that the Garlic Farm protocol may add to a farm or remove, and the gateway's reply before the founding."""
 
 from dataclasses import replace
 
@@ -31,41 +31,41 @@ def members(*voters: int) -> Configuration:
     return Configuration(tuple(Server(each, f"tcp://10.0.0.{each}:7669") for each in voters))
 
 
-def test_admitted_server_is_added_at_its_announced_address() -> None:
+def test_admitted_server_is_added_at_announced_address() -> None:
     assert rules(1, 2, 3).may_add(FOURTH) == KNOWN
 
 
-def test_an_id_that_the_log_has_not_given_out_is_refused_with_the_way_to_join() -> None:
+def test_unassigned_id_is_refused_with_way_to_join() -> None:
     refusal = rules(1, 2, 3, known=None).may_add(FOURTH)
     assert isinstance(refusal, str)
     assert "give the node the farm key and start it" in refusal
 
 
-def test_no_server_joins_beyond_the_most_voters() -> None:
+def test_server_beyond_voters_max_is_refused() -> None:
     refusal = rules(1, 2, 3, 5, 6).may_add(FOURTH)
     assert isinstance(refusal, str)
     assert "the farm has 5 voters, the limit of consensus.voters_max" in refusal
 
 
-def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
+def test_removed_server_cannot_add_itself() -> None:
     refusal = rules(1, 2, 3, removed=4).may_add(FOURTH)
     assert isinstance(refusal, str)
     assert "the log has removed it" in refusal
 
 
-def test_living_server_is_removed_by_the_log_only() -> None:
+def test_replying_server_is_removed_only_by_log() -> None:
     refusal = rules(1, 2, 3, 4, answers=True).may_remove(4, members(1, 2, 3, 4))
     assert refusal is not None
     assert "it answers, and would be added again" in refusal
     assert rules(1, 2, 3, 4, answers=True, removed=4).may_remove(4, members(1, 2, 3, 4)) is None
 
 
-def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
+def test_removal_keeps_number_of_founders() -> None:
     assert rules().may_remove(4, members(1, 2, 3, 4)) is None
     assert rules().may_remove(3, members(1, 2, 3)) == "a farm of 3 needs another voter as a replacement first"
 
 
-def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:
+def test_node_without_server_refuses_invitation() -> None:
     configuration = LogEntry(1, WireConfiguration(1, 0, ()))
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet") as refused:
         RequestGateway(lambda: None, lambda _: False).membership_request(

@@ -1,4 +1,4 @@
-"""A record of a node's own log: one line, as text or as JSON, whatever words others put into it."""
+"""Records in a node's own log: each is one line of text or JSON, even if it contains foreign text."""
 
 import json
 import logging
@@ -19,14 +19,14 @@ FORMATTER = JsonFormatter("node-1")
 
 
 def record(text: str, level: int = logging.INFO, **more: object) -> logging.LogRecord:
-    """As a logger makes it, at a fixed moment."""
+    """Return a record like a logger's, at a fixed time."""
     made = logging.LogRecord("garlicfarm", level, "f", 1, "%s", (text,), None)
     made.created = 1_795_616_217.874
     vars(made).update(more)
     return made
 
 
-def test_an_event_is_a_line_with_its_kind_words_and_facts() -> None:
+def test_event_line_has_kind_text_and_fields() -> None:
     event = TraceEvent(7, 0, None, "leader-elected", "node-2", {"term": 3})
     line = FORMATTER.format(record(event_text(event), event=event))
     assert line == (
@@ -38,9 +38,7 @@ def test_an_event_is_a_line_with_its_kind_words_and_facts() -> None:
 @pytest.mark.parametrize(
     ("level", "word"), [(logging.INFO, "info   "), (logging.WARNING, "warning"), (logging.CRITICAL, "error  ")]
 )
-def test_a_line_of_text_has_the_same_moment_and_level_wherever_the_node_stands(
-    level: int, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_line_has_utc_time_and_level(level: int, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     time.tzset()
     try:
@@ -51,7 +49,7 @@ def test_a_line_of_text_has_the_same_moment_and_level_wherever_the_node_stands(
     assert line == f"2026-11-25T14:16:57.874Z {word} garlicfarm: member-dead: node-3 is dead"
 
 
-def test_a_fault_of_the_program_is_one_line_with_its_traceback() -> None:
+def test_program_error_is_one_line_with_traceback() -> None:
     made = record("a fault of the program", logging.CRITICAL)
     made.exc_info = (ValueError, ValueError("one\ntwo"), None)
     found = json.loads(FORMATTER.format(made))
@@ -61,8 +59,8 @@ def test_a_fault_of_the_program_is_one_line_with_its_traceback() -> None:
 
 @given(st.text(st.characters()))
 @example("/srv/\udcff.key does not exist")
-def test_whatever_others_say_is_one_line_of_ascii_and_comes_back_as_it_was(text: str) -> None:
-    """A byte of a file's name that is no text comes back spelled: JSON has no letter for it."""
+def test_foreign_text_is_one_ascii_line(text: str) -> None:
+    """A byte of a file name that is not text becomes an escape, because JSON cannot represent it."""
     line = FORMATTER.format(record(text))
     assert line.isascii()
     assert line.isprintable()
@@ -81,15 +79,13 @@ def test_whatever_others_say_is_one_line_of_ascii_and_comes_back_as_it_was(text:
         ("leader-elected", {"term": 1}, False),
     ],
 )
-def test_what_an_operator_may_have_to_act_on_is_a_warning(
-    kind: str, data: dict[str, str | int], *, warns: bool
-) -> None:
+def test_events_that_need_action_are_warnings(kind: str, data: dict[str, str | int], *, warns: bool) -> None:
     assert is_warning(TraceEvent(1, 0, None, kind, "node-1", data)) is warns
 
 
-def test_the_command_line_wins_over_the_file_and_each_has_a_default(tmp_path: Path) -> None:
+def test_command_line_overrides_file_and_defaults(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('farm_key = "k"\n[gossip]\nbind = "127.0.0.1:7668"\n[log]\nformat = "json"\n')
     assert load_configuration(file).log == LogSettings(format=LogFormat.JSON, level=LogLevel.INFO)
-    told = Overrides(log_format=LogFormat.TEXT, log_level=LogLevel.ERROR)
-    assert load_configuration(file, told).log == LogSettings(format=LogFormat.TEXT, level=LogLevel.ERROR)
+    overrides = Overrides(log_format=LogFormat.TEXT, log_level=LogLevel.ERROR)
+    assert load_configuration(file, overrides).log == LogSettings(format=LogFormat.TEXT, level=LogLevel.ERROR)

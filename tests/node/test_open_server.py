@@ -1,6 +1,6 @@
 """`open_server` over a network in memory and real directories, with both strategies of replication.
 
-Time is a `MockClock`'s, and no test sleeps: each story waits for events of the servers themselves.
+A `MockClock` provides the time, and the tests do not sleep: each story waits for events of the servers.
 """
 
 import re
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass
-class Life:
+class ServerRun:
     """One server from its start to its end."""
 
     server: consensus.ConsensusServer
@@ -39,11 +39,11 @@ class Life:
 
 
 class Group:
-    """Three servers in directories of their own, each of which can be stopped and started."""
+    """Three servers with separate directories; each can be stopped and started."""
 
     def __init__(self, path: Path, features: Features, nursery: trio.Nursery, *, retain_bytes: int = 2**40) -> None:
         self.network = MemoryNetwork(DELAY_S)
-        self.lives: dict[int, Life] = {}
+        self.runs: dict[int, ServerRun] = {}
         self._path = path
         self._features = features
         self._nursery = nursery
@@ -51,41 +51,43 @@ class Group:
         self._changed = trio.Event()
 
     async def start(self, *numbers: int) -> None:
-        """Open servers on what their directories hold."""
+        """Open servers on their directories."""
         for number in numbers:
-            self.lives[number] = await self._nursery.start(self._live, number)
+            self.runs[number] = await self._nursery.start(self._run_server, number)
 
-    async def stop(self, number: int) -> Life:
-        """End a server and wait until its directory is closed."""
-        life = self.lives.pop(number)
+    async def stop(self, number: int) -> ServerRun:
+        """Stop a server, and wait until its directory is closed."""
+        life = self.runs.pop(number)
         life.scope.cancel()
         await life.ended.wait()
         return life
 
     async def leader(self) -> int:
-        """The server that leads a majority: its followers know it too."""
+        """Return the leader when all running servers follow it."""
         while True:
-            for number, life in self.lives.items():
-                followers = [each for each in self.lives.values() if each.server.role.leader == number]
-                if life.server.role.role is Role.LEADER and len(followers) == len(self.lives):
+            for number, life in self.runs.items():
+                followers = [each for each in self.runs.values() if each.server.role.leader == number]
+                if life.server.role.role is Role.LEADER and len(followers) == len(self.runs):
                     return number
             await self._changed.wait()
 
     async def commit(self, *commands: bytes) -> None:
-        """Have the leader commit commands, and every server that runs apply them."""
-        answer = await self.lives[await self.leader()].server.propose(commands)
+        """Commit commands through the leader, and wait until all running servers apply them."""
+        answer = await self.runs[await self.leader()].server.propose(commands)
         assert answer.outcome is Outcome.COMMITTED
         assert answer.position is not None
-        for life in self.lives.values():
+        for life in self.runs.values():
             await life.server.wait_applied(answer.position.index)
 
     def commands(self) -> set[tuple[bytes, ...]]:
-        """What the state machines hold: one element if all agree."""
+        """Return the commands in the state machines: one element if all agree."""
         return {
-            tuple(e.data for e in life.machine.entries if e.kind == consensus.COMMAND) for life in self.lives.values()
+            tuple(e.data for e in life.machine.entries if e.kind == consensus.COMMAND) for life in self.runs.values()
         }
 
-    async def _live(self, number: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED) -> None:
+    async def _run_server(
+        self, number: int, task_status: trio.TaskStatus[ServerRun] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         machine = KeptEntries()
         with trio.CancelScope() as scope:
             async with consensus.open_server(
@@ -104,7 +106,7 @@ class Group:
                     disk_thread=False,
                 )
             ) as server:
-                life = Life(server, machine, scope)
+                life = ServerRun(server, machine, scope)
                 task_status.started(life)
                 await trio.sleep_forever()
         life.ended.set()
@@ -115,10 +117,10 @@ class Group:
             self._changed = trio.Event()
 
 
-async def played(
+async def play(
     path: Path, features: Features, story: Callable[[Group], Awaitable[None]], *, retain_bytes: int = 2**40
 ) -> None:
-    """Run a story, in at most ten minutes of simulated time."""
+    """Run a story for at most ten minutes of simulated time."""
     with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
             group = Group(path, features, nursery, retain_bytes=retain_bytes)
@@ -129,22 +131,22 @@ async def played(
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_three_servers_elect_a_leader_and_commit(features: Features, tmp_path: Path) -> None:
+async def test_three_servers_elect_leader_and_commit(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"first", b"second")
         await group.commit(b"third")
         assert group.commands() == {(b"first", b"second", b"third")}
 
-    await played(tmp_path, features, story)
+    await play(tmp_path, features, story)
 
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_a_follower_that_was_stopped_catches_up_from_its_directory(features: Features, tmp_path: Path) -> None:
+async def test_restarted_follower_catches_up_from_its_directory(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"before")
         leader = await group.leader()
-        stopped = next(number for number in group.lives if number != leader)
+        stopped = next(number for number in group.runs if number != leader)
         await group.stop(stopped)
         for number in range(50):
             await group.commit(b"meanwhile %d" % number * 100)
@@ -153,14 +155,12 @@ async def test_a_follower_that_was_stopped_catches_up_from_its_directory(feature
         (commands,) = group.commands()
         assert (commands[0], len(commands), commands[-1]) == (b"before", 52, b"after")
 
-    await played(tmp_path, features, story)
+    await play(tmp_path, features, story)
 
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_when_the_leader_is_killed_another_takes_over_and_the_old_one_follows_it(
-    features: Features, tmp_path: Path
-) -> None:
+async def test_killed_leader_is_replaced_and_follows_later(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"acknowledged")
         old = await group.leader()
@@ -172,14 +172,12 @@ async def test_when_the_leader_is_killed_another_takes_over_and_the_old_one_foll
         await group.commit(b"by all three")
         assert group.commands() == {(b"acknowledged", b"by the next leader", b"by all three")}
 
-    await played(tmp_path, features, story)
+    await play(tmp_path, features, story)
 
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_when_all_servers_were_stopped_what_was_acknowledged_is_in_their_directories(
-    features: Features, tmp_path: Path
-) -> None:
+async def test_acknowledged_entries_survive_stop_of_all_servers(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"acknowledged")
         for number in (1, 2, 3):
@@ -188,50 +186,46 @@ async def test_when_all_servers_were_stopped_what_was_acknowledged_is_in_their_d
         await group.commit(b"after the restart")
         assert group.commands() == {(b"acknowledged", b"after the restart")}
 
-    await played(tmp_path, features, story)
+    await play(tmp_path, features, story)
 
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_a_follower_that_lags_behind_the_leaders_snapshot_is_sent_the_snapshot(
-    features: Features, tmp_path: Path
-) -> None:
+async def test_lagging_follower_receives_snapshot(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"before")
         leader = await group.leader()
-        stopped = next(number for number in group.lives if number != leader)
+        stopped = next(number for number in group.runs if number != leader)
         await group.stop(stopped)
         for number in range(100):
             await group.commit(b"%04d" % number * 1_000)
-        for number in group.lives:
-            assert await group.lives[number].server.take_snapshot() is not None
+        for number in group.runs:
+            assert await group.runs[number].server.take_snapshot() is not None
         await group.start(stopped)
         await group.commit(b"after")
-        assert group.lives[stopped].machine.restored
+        assert group.runs[stopped].machine.restored
         (commands,) = group.commands()
         assert (commands[0], len(commands), commands[-1]) == (b"before", 102, b"after")
 
-    await played(tmp_path, features, story, retain_bytes=0)
+    await play(tmp_path, features, story, retain_bytes=0)
 
 
 @STRATEGIES
 @pytest.mark.usefixtures("autojump_clock")
-async def test_a_leader_hands_over_and_reads_are_linearizable_before_and_after(
-    features: Features, tmp_path: Path
-) -> None:
+async def test_reads_are_linearizable_across_leadership_transfer(features: Features, tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.commit(b"one")
         old = await group.leader()
-        await group.lives[old].server.read_barrier()
-        target = next(number for number in group.lives if number != old)
-        ended = await group.lives[old].server.transfer_leadership(target)
+        await group.runs[old].server.read_barrier()
+        target = next(number for number in group.runs if number != old)
+        ended = await group.runs[old].server.transfer_leadership(target)
         assert (ended.outcome, ended.leader) == (consensus.TransferOutcome.DONE, target)
         assert await group.leader() == target
-        await group.lives[target].server.read_barrier()
+        await group.runs[target].server.read_barrier()
         with pytest.raises(consensus.NotLeaderError):
-            await group.lives[old].server.read_barrier()
+            await group.runs[old].server.read_barrier()
 
-    await played(tmp_path, features, story)
+    await play(tmp_path, features, story)
 
 
 def parts_of(path: Path, number: int, storage_options: consensus.StorageOptions | None = None) -> consensus.ServerParts:
@@ -247,7 +241,7 @@ def parts_of(path: Path, number: int, storage_options: consensus.StorageOptions 
     )
 
 
-async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Path) -> None:
+async def test_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
     async def open_as(number: int) -> None:
         async with consensus.open_server(parts_of(tmp_path, number)):
             with pytest.raises(consensus.StorageError, match="another process has the directory"):
@@ -260,15 +254,15 @@ async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Pa
         await open_as(2)
 
 
-async def test_followers_that_fetch_are_refused_snapshots_that_say_no_configuration(tmp_path: Path) -> None:
-    """They would install one under the configuration that they had before, and count majorities of it."""
+async def test_fetching_followers_need_snapshots_with_configuration(tmp_path: Path) -> None:
+    """With a snapshot without configuration, they would keep their old one, and count its majorities."""
     plain = consensus.StorageOptions(snapshot_form=PLAIN)
     with pytest.raises(ValueError, match="do not contain the configuration"):
         async with consensus.open_server(parts_of(tmp_path, 1, plain)):
             pytest.fail("opened")
 
 
-async def test_storage_refused_by_its_owner_is_closed_again(tmp_path: Path) -> None:
+async def test_storage_refused_by_its_owner_is_closed(tmp_path: Path) -> None:
     def refuse(recovery: Recovery) -> None:
         raise consensus.StorageError(f"{recovery.report.entries} entries of another server")
 
@@ -293,7 +287,7 @@ async def test_prepared_server_sends_no_notice_before_it_runs(tmp_path: Path) ->
             nursery.cancel_scope.cancel()
 
 
-def test_example_of_the_documentation_commits_a_command() -> None:
+def test_documentation_example_commits_command() -> None:
     text = (ROOT / "docs" / "explanation" / "consensus.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     command = [sys.executable, "-W", "error", "-c", example]

@@ -1,4 +1,4 @@
-"""What operators ask through a node: resolved from names and addresses, granted by the state machine or refused."""
+"""Commands of operators through a node: names and addresses are resolved, and the state machine grants or refuses."""
 
 import dataclasses
 import json
@@ -29,8 +29,8 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
-class AskedNode:
-    """A stage whose log has a farm of three voters in it, and a node that is asked."""
+class CommandNode:
+    """A stage with a farm of three voters in its log, and a node that receives commands."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -38,7 +38,7 @@ class AskedNode:
         self.view: FarmView = farm_view()
 
     async def found(self) -> None:
-        """Four identities are admitted, of which three vote; server 2 has reported and publishes."""
+        """Admit four identities, three of them voters; server 2 has reported and publishes."""
         for number, each in enumerate((*NODE_IDS, b"newcomer"), start=1):
             await self.stage.append(signed(Admission(each, f"node-{number}", server_id=number)))
         await self.stage.append(signed(Level(2, "0.1.0")))
@@ -52,45 +52,45 @@ class AskedNode:
         )
 
     async def submit(self, entry: bytes) -> SubmitAnswer:
-        """As the node does: the answer comes when the entry is applied."""
+        """Submit like the node: reply when the entry is applied."""
         if self.outcome is not None:
             return self.outcome
         await self.stage.append(self.stage.signer.sign_for_operator(entry))
         return SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=len(self.stage.log), term=1)
 
-    async def ask(self, command: Any) -> str:
-        """The text of what was granted."""
+    async def grant(self, command: Any) -> str:
+        """Return the text of a granted command."""
         body = command if isinstance(command, bytes) else json.dumps(command).encode()
         request = cast("CommandRequest", body_of(COMMANDS, body))
         return (await OperatorCommands(self.view, self.stage.applied_state, self.submit).grant(request)).text
 
     async def refusal(self, command: Any) -> tuple[int, str, str]:
-        """Status, code and text of a refusal."""
+        """Return status, code and text of a refusal."""
         with pytest.raises(Refused) as caught:
             await self.ask(command)
         return caught.value.status, caught.value.code, str(caught.value)
 
     @property
     def last(self) -> Record:
-        """What the log has last."""
+        """Return the last record in the log."""
         return decode(self.stage.log[-1])
 
 
 @pytest.fixture
-async def node() -> AskedNode:
-    made = AskedNode()
+async def node() -> CommandNode:
+    made = CommandNode()
     await made.found()
     return made
 
 
-async def test_a_leaf_is_named_by_its_address_with_or_without_ending_or_by_its_destination(node: AskedNode) -> None:
+async def test_leaf_is_named_by_address_or_destination(node: CommandNode) -> None:
     for name in (LEAF_ADDRESS, LEAF_ADDRESS.removesuffix(".b32.i2p"), LEAF.base64):
         text = await node.ask({"cost": {"hash": name, "factor": 1.5}})
         assert text == f"{LEAF_ADDRESS} has the factor 1.5"
         assert node.last == CostFactor(hash_of(LEAF.base64), 1.5)
 
 
-async def test_a_leaf_that_no_node_reports_is_excluded_in_advance_and_the_answer_says_so(node: AskedNode) -> None:
+async def test_unreported_leaf_is_excluded_in_advance(node: CommandNode) -> None:
     other = "a" * 52
     assert "no server reports this leaf now" in await node.ask({"exclusion": {"hash": other, "excluded": True}})
     assert node.last == Exclusion(other, excluded=True)
@@ -99,16 +99,16 @@ async def test_a_leaf_that_no_node_reports_is_excluded_in_advance_and_the_answer
     assert (status, code) == (409, "not-excluded")
 
 
-async def test_what_the_state_machine_refuses_is_refused_with_its_reason(node: AskedNode) -> None:
-    asked = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
-    status, code, text = await node.refusal(asked)
+async def test_refusal_of_state_machine_has_its_reason(node: CommandNode) -> None:
+    command = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
+    status, code, text = await node.refusal(command)
     assert (status, code) == (409, "command-refused")
     assert "no leaf would remain" in text
     status, _, text = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
     assert (status, text) == (409, "the factor 11 is not within 0.1 to 10")
 
 
-async def test_a_master_is_forced_by_its_address(node: AskedNode) -> None:
+async def test_master_is_forced_by_its_address(node: CommandNode) -> None:
     assert (await node.ask({"force": {"master": MASTER_ADDRESS}})).startswith(
         f"node-2 publishes {MASTER_ADDRESS} again"
     )
@@ -118,7 +118,7 @@ async def test_a_master_is_forced_by_its_address(node: AskedNode) -> None:
     assert MASTER_ADDRESS in text
 
 
-async def test_a_master_that_no_node_can_publish_is_not_forced(node: AskedNode) -> None:
+async def test_master_without_publisher_is_not_forced(node: CommandNode) -> None:
     [shown] = node.view.publishing
     node.view = replace(node.view, publishing=(replace(shown, publisher_id=None, reason="no server can publish"),))
     before = len(node.stage.log)
@@ -128,7 +128,7 @@ async def test_a_master_that_no_node_can_publish_is_not_forced(node: AskedNode) 
     assert len(node.stage.log) == before
 
 
-async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_back(node: AskedNode) -> None:
+async def test_server_is_removed_by_name_or_id_and_may_return(node: CommandNode) -> None:
     for name in ("node-3", "3", NODE_IDS[2].hex()):
         assert await node.ask({"removal": {"server": name, "removed": True}}) == "node-3 is removed from the group"
         assert node.last == Removal(3, removed=True)
@@ -138,12 +138,12 @@ async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_b
     assert "node-1, node-2, node-3, node-4" in text
 
 
-async def test_removing_the_leader_says_that_it_hands_over_first(node: AskedNode) -> None:
+async def test_removal_of_leader_mentions_transfer(node: CommandNode) -> None:
     text = await node.ask({"removal": {"server": "node-1", "removed": True}})
     assert text == "node-1 hands over leadership and is then removed"
 
 
-async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_the_log(node: AskedNode) -> None:
+async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) -> None:
     node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
     before = len(node.stage.log)
     status, code, text = await node.refusal({"removal": {"server": "node-3", "removed": True}})
@@ -152,8 +152,8 @@ async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_
     assert len(node.stage.log) == before
 
 
-async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_taken_back_that_was_not(
-    node: AskedNode,
+async def test_repeated_removal_and_unneeded_return_are_refused(
+    node: CommandNode,
 ) -> None:
     await node.ask({"removal": {"server": "node-4", "removed": True}})
     node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
@@ -170,7 +170,7 @@ async def test_a_removal_that_was_carried_out_is_not_asked_for_twice_nor_one_tak
         (SubmitOutcome.EXPIRED, 410),
     ],
 )
-async def test_what_was_not_committed_is_not_granted(node: AskedNode, outcome: SubmitOutcome, status: int) -> None:
+async def test_uncommitted_command_is_not_granted(node: CommandNode, outcome: SubmitOutcome, status: int) -> None:
     node.outcome = SubmitAnswer(outcome=outcome, reason="no leader")
     found = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
     assert found == (status, outcome.value, "no leader")
@@ -192,14 +192,14 @@ async def test_what_was_not_committed_is_not_granted(node: AskedNode, outcome: S
         b'{"force":' + b"[" * 50_000,
     ],
 )
-async def test_a_malformed_command_is_answered_with_the_forms_that_there_are(node: AskedNode, body: bytes) -> None:
+async def test_malformed_command_error_lists_forms(node: CommandNode, body: bytes) -> None:
     status, code, text = await node.refusal(body)
     assert (status, code) == (400, "bad-request")
     assert '{"removal": {"server": SERVER, "removed": true}}' in text
 
 
-async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> None:
-    node = AskedNode()
+async def test_command_above_feature_level_is_refused() -> None:
+    node = CommandNode()
     await node.stage.append_record(rival_report())
     before = len(node.stage.log)
     status, code, _ = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 2}})
@@ -207,7 +207,7 @@ async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> Non
     assert len(node.stage.log) == before
 
 
-async def test_a_master_is_no_leaf(node: AskedNode) -> None:
+async def test_master_is_refused_as_leaf(node: CommandNode) -> None:
     for command in (
         {"exclusion": {"hash": MASTER_ADDRESS, "excluded": True}},
         {"cost": {"hash": MASTER_ADDRESS, "factor": 2}},
@@ -215,14 +215,14 @@ async def test_a_master_is_no_leaf(node: AskedNode) -> None:
         assert (await node.refusal(command))[:2] == (409, "a-master")
 
 
-async def test_a_name_that_is_no_address_is_refused(node: AskedNode) -> None:
+async def test_name_that_is_not_an_address_is_refused(node: CommandNode) -> None:
     status, code, text = await node.refusal({"cost": {"hash": "example.i2p", "factor": 2}})
     assert (status, code) == (400, "bad-hash")
     assert "'example.i2p'" in text
 
 
-async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator() -> None:
-    node = AskedNode()
+async def test_operator_corrects_log_time_far_ahead() -> None:
+    node = CommandNode()
     await node.found()
     node.view = replace(node.view, node=replace(node.view.node, raft_id=1))
     stage = node.stage
@@ -233,16 +233,16 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     stage.applied_state.farm.state = dataclasses.replace(
         stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
     )
-    told = await node.ask({"correction": {}})
-    assert told.startswith("log time goes back by ")
-    assert told.endswith(" s, to the clocks of a majority of the voters")
+    text = await node.ask({"correction": {}})
+    assert text.startswith("log time goes back by ")
+    assert text.endswith(" s, to the clocks of a majority of the voters")
     assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) < 5_000
     assert stage.applied_state.moments.time_at(len(stage.log)) == stage.applied_state.state.log_time_ms
     assert stage.events("log-time-corrected") == 1
 
 
-async def test_without_reports_of_a_majority_log_time_is_not_brought_back() -> None:
-    node = AskedNode()
+async def test_log_time_correction_needs_reports_of_majority() -> None:
+    node = CommandNode()
     await node.found()
     with pytest.raises(Refused, match="no majority of the voters reported recently"):
         await node.ask({"correction": {}})

@@ -1,6 +1,6 @@
-"""A node whose farm loses the quorum goes on publishing alone, says so, and gives way when the log moves again."""
+"""A node of a farm without a quorum continues to publish alone, raises an alarm, and yields when the log continues."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 from dataclasses import replace
 from itertools import pairwise
@@ -32,7 +32,7 @@ from tests.node.farm_stage import (
 )
 
 pytestmark = pytest.mark.usefixtures("_clock")
-PATIENCE_S = 5
+TIMEOUT_S = 5
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def structures(stage: Stage) -> list[MetaLeaseSet]:
-    """What the router got, each verified."""
+    """Return the structures sent to the router, each verified."""
     decoded = [decode(each) for each in stage.router.published]
     assert all(verify(each).holds for each in decoded)
     return decoded
 
 
 async def stage_of_other(period_ms: int = PERIOD_MS) -> Stage:
-    """Server 2 leads, is preferred and has published; this node may be the next one."""
+    """Return a stage where server 2 leads, is preferred and has published; this node may be the next one."""
     stage = Stage(period_ms=period_ms)
     stage.lead(OTHER)
     await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, period_ms))
@@ -57,23 +57,23 @@ async def stage_of_other(period_ms: int = PERIOD_MS) -> Stage:
 
 
 async def other_publishes(stage: Stage) -> Publication:
-    """Server 2 is preferred, and its publication is accepted."""
+    """Make server 2 preferred, and accept its publication."""
     await stage.append_record(rival_report(1 + now_ms()))
     accepted = Publication(MASTER.destination.base64, OTHER, NOW_S + now_ms() // 1000, "00")
     await stage.append_record(accepted)
     return accepted
 
 
-async def test_a_publisher_without_a_quorum_goes_on_refreshing_and_says_so(autojump_clock: MockClock) -> None:
+async def test_publisher_without_quorum_refreshes_with_alarm(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(20)
         stage.lose_quorum()
-        await trio.sleep(PATIENCE_S - PERIOD_MS / 1000 - 0.5)
+        await trio.sleep(TIMEOUT_S - PERIOD_MS / 1000 - 0.5)
         assert not stage.background_tasks.stands_still
-        await trio.sleep(PATIENCE_S)
+        await trio.sleep(TIMEOUT_S)
         assert stage.background_tasks.stands_still
-        # What it published with a quorum is fresh; it is not alone with anything yet.
+        # Its structure from before the outage is fresh; it has not published alone yet.
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         await trio.sleep(1_000)
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
@@ -83,7 +83,7 @@ async def test_a_publisher_without_a_quorum_goes_on_refreshing_and_says_so(autoj
     assert len(stage.records(Publication)) == 1
 
 
-async def test_when_the_last_publisher_is_gone_as_well_another_one_steps_in_within_three_periods(
+async def test_successor_publishes_within_three_periods(
     autojump_clock: MockClock,
 ) -> None:
     period_ms = 30_000
@@ -98,7 +98,7 @@ async def test_when_the_last_publisher_is_gone_as_well_another_one_steps_in_with
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
 
 
-async def test_a_server_that_gossip_hears_of_and_that_published_last_is_left_to_it(autojump_clock: MockClock) -> None:
+async def test_reachable_last_publisher_keeps_publishing(autojump_clock: MockClock) -> None:
     stage = await stage_of_other()
     stage.reachable = {NODE_IDS[1]}
     async with on_duty(stage):
@@ -111,7 +111,7 @@ async def test_a_server_that_gossip_hears_of_and_that_published_last_is_left_to_
         assert len(stage.router.published) == 1
 
 
-async def test_what_a_node_signs_without_a_quorum_is_what_it_shows(autojump_clock: MockClock) -> None:
+async def test_structure_signed_without_quorum_is_shown(autojump_clock: MockClock) -> None:
     stage = await stage_of_other()
     async with on_duty(stage):
         await trio.sleep(1)
@@ -126,7 +126,7 @@ async def test_what_a_node_signs_without_a_quorum_is_what_it_shows(autojump_cloc
         assert {each.destination for each in seen.signed[master].entries} == {LEAF.base64}
 
 
-async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_later(autojump_clock: MockClock) -> None:
+async def test_alarms_end_with_outage_and_next_publication_is_later(autojump_clock: MockClock) -> None:
     stage = Stage()
     async with on_duty(stage):
         await trio.sleep(20)
@@ -144,7 +144,7 @@ async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_late
         assert structures(stage)[-1].published_s == committed.published_s
 
 
-async def test_a_node_that_stepped_in_stops_once_the_farms_own_publisher_has_published_later(
+async def test_substitute_publisher_stops_after_later_publication(
     autojump_clock: MockClock,
 ) -> None:
     stage = await stage_of_other()
@@ -157,7 +157,7 @@ async def test_a_node_that_stepped_in_stops_once_the_farms_own_publisher_has_pub
         await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
         await stage.append_record(rival_report(1 + now_ms()))
         await trio.sleep(2 * PERIOD_MS / 1000)
-        # Its report tells all nodes what it published alone; until that is overtaken it stands.
+        # Its report has its own publication during the outage, which stays until a later one replaces it.
         reported = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
         assert len(reported.masters) == 1
         assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000
@@ -169,7 +169,7 @@ async def test_a_node_that_stepped_in_stops_once_the_farms_own_publisher_has_pub
         assert len(stage.router.published) == 1
 
 
-async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_says(autojump_clock: MockClock) -> None:
+async def test_node_started_during_outage_publishes_from_its_log(autojump_clock: MockClock) -> None:
     earlier = Stage()
     async with on_duty(earlier):
         await trio.sleep(20)
@@ -178,17 +178,17 @@ async def test_a_node_that_is_started_into_an_outage_publishes_what_its_own_log_
     await trio.sleep(3_600)
     stage = Stage()
     stage.lose_quorum()
-    stage.log, stage.times_ms = list(earlier.log), list(earlier.times_ms)  # on disk, and not known to be committed
+    stage.log, stage.times_ms = list(earlier.log), list(earlier.times_ms)  # on disk, and not yet known as committed
     async with on_duty(stage):
         await trio.sleep(10)
     [structure] = structures(stage)
-    # Log time stood still while the node was down: its clock tells what was missed.
+    # Log time did not advance while the node was down; its clock adds the missed time.
     assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 10
     assert stage.applied_state.state.applied_index == 0
     assert stage.background_tasks.stands_still
 
 
-async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump_clock: MockClock) -> None:
+async def test_removed_node_does_not_publish(autojump_clock: MockClock) -> None:
     stage = await stage_of_other()
     async with on_duty(stage):
         await trio.sleep(1)
@@ -200,23 +200,23 @@ async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump
         stage.server.configuration = Configuration(
             (Server(OWN, "tcp://127.0.0.1:1"), Server(OTHER, "tcp://127.0.0.1:2"))
         )
-        # Two of its seconds, and not the very moment of the second one: which of two tasks wakes first is chance.
+        # Half a second more than two of its seconds: the order of two tasks at the same moment is random.
         await trio.sleep(2.5)
         assert len(stage.router.published) == 1
 
 
 @pytest.mark.parametrize("behind_s", [6, 40, 600])
-async def test_seconds_of_a_publisher_rise_after_log_time_restarts(behind_s: int, autojump_clock: MockClock) -> None:
+async def test_seconds_of_publisher_rise_after_log_time_restarts(behind_s: int, autojump_clock: MockClock) -> None:
     # After `recover`, log time restarts at the last clock entry. The last structure is later.
-    noted_s = NOW_S + 5
+    stored_s = NOW_S + 5
     published = PublishedStore(None)
-    await published.note(MASTER.destination.hash, noted_s)
+    await published.note(MASTER.destination.hash, stored_s)
     stage = Stage(published=published)
     at_ms = NOW_MS - behind_s * 1000
     clocks = replace(stage.applied_state.state.clocks, vouched_ms=at_ms)
     stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=at_ms, clocks=clocks)
     stage.applied_state.log_time = LogTime(at_ms, now_ms(), PERIOD_MS)
-    # The last report and the last publication of the old cluster. The first report of this run takes its time.
+    # The last report and the last publication of the old cluster. The first report of this run needs 4 s.
     await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=at_ms, request="01-1-0-1"))
     await stage.append_record(Publication(MASTER.destination.base64, OWN, at_ms // 1000, "00"))
     stage.router.status_s = 4
@@ -225,10 +225,10 @@ async def test_seconds_of_a_publisher_rise_after_log_time_restarts(behind_s: int
         assert stage.alarm(ROUTER.kind) is None
     seconds = [each.published_s for each in structures(stage)]
     assert seconds
-    assert min(seconds) > noted_s
+    assert min(seconds) > stored_s
 
 
-async def test_a_noted_second_of_years_ahead_does_not_stop_a_publisher(autojump_clock: MockClock) -> None:
+async def test_stored_second_far_in_future_does_not_stop_publisher(autojump_clock: MockClock) -> None:
     published = PublishedStore(None)
     await published.note(MASTER.destination.hash, NOW_S + 10**8)
     stage = Stage(published=published)

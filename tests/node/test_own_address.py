@@ -1,4 +1,4 @@
-"""The address that a node takes if none is configured, for each kind of machine."""
+"""The address chosen by a node without a configured one, for each kind of machine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ WAITING = LanInterface("eth0", "")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A machine, and the address that it should take; None if it is to be refused."""
+    """A machine, and the address to choose; None if the configuration must be refused."""
 
     interfaces: tuple[LanInterface, ...]
     route: str | None
@@ -40,8 +40,8 @@ class Case:
 
 
 CASES = {
-    "public default route and docker": Case((PUBLIC, DOCKER), "203.0.113.7", None),
-    "LAN and libvirt, default route by a tunnel": Case((LAN, LIBVIRT, TUNNEL), "10.8.0.2", "10.1.2.3"),
+    "public default route with docker": Case((PUBLIC, DOCKER), "203.0.113.7", None),
+    "LAN with libvirt, default route by a tunnel": Case((LAN, LIBVIRT, TUNNEL), "10.8.0.2", "10.1.2.3"),
     "tailscale alone": Case((TAILSCALE,), None, "100.64.0.5"),
     "two interfaces in one subnet": Case((LAN, SECOND_LAN), "10.1.2.4", "10.1.2.4"),
     "LAN without a route, and docker": Case((LAN, DOCKER), None, "10.1.2.3"),
@@ -88,13 +88,13 @@ def test_address_is_chosen_by_interface_and_route(name: str) -> None:
         each.host for each in case.interfaces if each.host and each.name != "ppp0" and not each.host.startswith("fe80")
     ]
     assert all(host in str(refused.value) for host in own)
-    # Only a machine without any address that others could reach is shown the one for farms of a single machine.
+    # Only a machine without any address reachable by others gets the example for farms of a single machine.
     assert refused.value.example in (own or ["127.0.0.1"])
     assert refused.value.example != DOCKER.host or own == [DOCKER.host]
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.host is None])
-def test_example_of_a_refusal_is_accepted_as_it_is_printed(name: str, tmp_path: Path) -> None:
+def test_example_of_refusal_is_accepted_as_printed(name: str, tmp_path: Path) -> None:
     machine = Machine("r", tmp_path, network(*CASES[name].interfaces, route=CASES[name].route))
     with pytest.raises(ConfigurationError, match=r"gossip\.bind: ") as refused:
         load_configuration(None, Overrides(farm_key=Path("k")), machine)
@@ -113,7 +113,7 @@ def test_example_of_a_refusal_is_accepted_as_it_is_printed(name: str, tmp_path: 
         *("cni0", "cni-podman0", "flannel.1", "cali1234", "podman0", "vmnet8", "vboxnet0", "kube-ipvs0", "incusbr0"),
     ],
 )
-def test_interfaces_of_this_machine_alone_are_no_candidates(interface: str) -> None:
+def test_machine_local_interfaces_are_not_candidates(interface: str) -> None:
     assert reach_of(interface) is Reach.MACHINE
     only = LanInterface(interface, "172.20.0.1", "172.20.255.255")
     with pytest.raises(NoAddressError):
@@ -122,11 +122,11 @@ def test_interfaces_of_this_machine_alone_are_no_candidates(interface: str) -> N
 
 
 @pytest.mark.parametrize("interface", ["eth0", "enp3s0", "wlan0", "wlp2s0", "br0", "br-lan", "bond0", "en0", "vlan7"])
-def test_interfaces_of_a_lan_are_candidates(interface: str) -> None:
+def test_lan_interfaces_are_candidates(interface: str) -> None:
     assert private_host(network(LanInterface(interface, "172.20.0.1", "172.20.255.255"))) == "172.20.0.1"
 
 
-def test_ipv6_alone_is_announced_to_all_nodes_of_its_link() -> None:
+def test_ipv6_address_is_announced_to_its_link() -> None:
     machine = Machine("r", Path("/var/state"), network(IPV6))
     gossip = load_configuration(None, Overrides(farm_key=Path("k")), machine).gossip
     assert gossip is not None
@@ -137,14 +137,14 @@ def test_ipv6_alone_is_announced_to_all_nodes_of_its_link() -> None:
     )
 
 
-def test_address_of_a_vpn_is_not_announced() -> None:
+def test_vpn_address_is_not_announced() -> None:
     machine = Machine("r", Path("/var/state"), network(WIREGUARD))
     gossip = load_configuration(None, Overrides(farm_key=Path("k")), machine).gossip
     assert gossip is not None
     assert (gossip.bind.host, gossip.broadcast) == ("10.9.0.4", None)
 
 
-def test_configured_address_has_no_reason_of_choice(tmp_path: Path) -> None:
+def test_configured_address_lacks_reason_of_choice(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('farm_key = "k"\n[gossip]\nbind = "10.1.2.3:7668"\n')
     gossip = load_configuration(file, machine=Machine("r", tmp_path, network(LAN))).gossip
@@ -160,13 +160,13 @@ class Boot:
         self.now_s = 0.0
 
     def load(self, toml: str = "") -> NodeConfiguration:
-        """Load the configuration with the interfaces of this moment."""
+        """Load the configuration with the present interfaces."""
         file = self.directory / "node.toml"
         file.write_text(f'farm_key = "k"\n{toml}')
         return load_configuration(file, machine=Machine("r", self.directory, network(*self.steps[0])))
 
     def sleep(self, duration_s: float) -> None:
-        """Let time pass, and the next step come."""
+        """Advance time to the next step."""
         self.now_s += duration_s
         if len(self.steps) > 1:
             del self.steps[0]
@@ -181,27 +181,27 @@ def boot(tmp_path: Path) -> Boot:
     return found
 
 
-def test_node_waits_for_an_interface_that_is_not_up_yet(boot: Boot) -> None:
+def test_node_waits_for_interface_that_is_not_up_yet(boot: Boot) -> None:
     configuration = loaded_when_addressed(boot.load, boot.sleep, lambda: boot.now_s)
     assert configuration.gossip is not None
     assert configuration.gossip.bind.host == LAN.host
 
 
-def test_node_takes_a_vpn_only_after_it_waited_for_the_lan(boot: Boot) -> None:
+def test_node_uses_vpn_only_after_waiting_for_lan(boot: Boot) -> None:
     boot.steps = [(BEFORE_LEASE, TAILSCALE)]
     configuration = loaded_when_addressed(boot.load, boot.sleep, lambda: boot.now_s)
     assert configuration.gossip is not None
     assert (configuration.gossip.bind.host, boot.now_s) == (TAILSCALE.host, ADDRESS_WAIT_S)
 
 
-def test_node_refuses_when_no_address_comes(boot: Boot) -> None:
+def test_node_refuses_to_start_without_address(boot: Boot) -> None:
     boot.steps = [(LAN_DOWN, DOCKER)]
     with pytest.raises(ConfigurationError, match=r"eth0: 10\.1\.2\.3 is down"):
         loaded_when_addressed(boot.load, boot.sleep, lambda: boot.now_s)
     assert boot.now_s == ADDRESS_WAIT_S
 
 
-def test_node_does_not_wait_if_the_configuration_is_wrong_as_well(boot: Boot) -> None:
+def test_node_with_invalid_configuration_does_not_wait(boot: Boot) -> None:
     boot.steps = [(LAN_DOWN, DOCKER)]
     with pytest.raises(ConfigurationError):
         loaded_when_addressed(lambda: boot.load("unknown = 1\n"), boot.sleep, lambda: boot.now_s)

@@ -1,4 +1,4 @@
-"""A node that is named by its host alone gives way to a node that has the name, and never changes a given one."""
+"""A node named after its host yields the name to another node that has it, and never changes a configured name."""
 
 from pathlib import Path
 
@@ -25,32 +25,32 @@ LOW, OWN, HIGH = b"\x01" * 8, b"\x55" * 8, b"\x99" * 8
 
 
 def configuration(directory: Path, name: str | None = None) -> NodeConfiguration:
-    """Of a host called vm."""
+    """Return the configuration of a host called vm."""
     file = directory / "node.toml"
     file.write_text('farm_key = "farm.key"\nstate_dir = "."\n[gossip]\nbind = "127.0.0.1:7668"\n')
     return load_configuration(file, Overrides(name=name), Machine(hostname="vm"))
 
 
 class Others(MemberDirectory):
-    """Members as decreed."""
+    """A member directory with the given members."""
 
     def __init__(self, *members: FarmMember) -> None:
         super().__init__(NodeId(OWN), "vm", tuple)
         self.now = members
 
     def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
-        """Those of that cluster."""
+        """Return the members of that cluster."""
         return tuple(each for each in self.now if each.metadata.cluster == cluster)
 
 
 def other(
     node_id: bytes, name: str = "vm", status: MemberStatus = MemberStatus.ALIVE, cluster: str = "farm"
 ) -> FarmMember:
-    """Another node."""
+    """Return another node."""
     return FarmMember(node_id, status, NodeMetadata(cluster, name, RoleHint.ELIGIBLE, None, None, None))
 
 
-async def watched(
+async def name_after(
     directory: Path,
     others: Others,
     *,
@@ -59,7 +59,7 @@ async def watched(
     farm: bool = False,
     seconds: float = 60,
 ) -> str | None:
-    """The name that it takes within so long, if it takes another one."""
+    """Return the other name that the node takes within `seconds`, or None."""
     taken: list[str] = []
     with trio.move_on_after(seconds):
         try:
@@ -81,15 +81,15 @@ async def watched(
     ],
     ids=["a lower id", "a higher id", "another name", "a dead one", "another cluster", "several"],
 )
-async def test_before_there_is_a_farm_the_lowest_id_keeps_the_name(
+async def test_lowest_id_keeps_name_before_founding(
     autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
 ) -> None:
     del autojump_clock
-    # A higher id gives way itself, which this stage does not show: so it is looked at for less than the wait.
-    assert await watched(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
+    # A node with a higher id would yield, which this stage does not show; so the time is shorter than the wait.
+    assert await name_after(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
 
 
-async def test_new_node_yields_its_name_to_a_living_node_only(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_new_node_yields_its_name_only_to_alive_node(autojump_clock: MockClock, tmp_path: Path) -> None:
     del autojump_clock
     former = Others(other(HIGH))
 
@@ -99,17 +99,17 @@ async def test_new_node_yields_its_name_to_a_living_node_only(autojump_clock: Mo
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(dies)
-        assert await watched(tmp_path, former, farm=True) is None
-    assert await watched(tmp_path, Others(other(HIGH)), farm=True) == "vm-5555"
+        assert await name_after(tmp_path, former, farm=True) is None
+    assert await name_after(tmp_path, Others(other(HIGH)), farm=True) == "vm-5555"
 
 
-async def test_a_name_that_was_given_or_is_recorded_stays(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_configured_or_recorded_name_is_kept(autojump_clock: MockClock, tmp_path: Path) -> None:
     del autojump_clock
-    assert await watched(tmp_path, Others(other(LOW)), name="vm") is None
-    assert await watched(tmp_path, Others(other(LOW)), recorded=True) is None
+    assert await name_after(tmp_path, Others(other(LOW)), name="vm") is None
+    assert await name_after(tmp_path, Others(other(LOW)), recorded=True) is None
 
 
-def test_the_name_that_was_taken_is_taken_again_in_the_next_life_unless_one_is_given(tmp_path: Path) -> None:
+def test_changed_name_is_kept_after_restart_unless_configured(tmp_path: Path) -> None:
     assert remembered_name(configuration(tmp_path)).name == "vm"
     note_name(tmp_path, "vm-5555")
     assert remembered_name(configuration(tmp_path)).name == "vm-5555"
@@ -118,6 +118,6 @@ def test_the_name_that_was_taken_is_taken_again_in_the_next_life_unless_one_is_g
     assert remembered_name(configuration(tmp_path)).name == "vm"
 
 
-def test_a_long_name_is_shortened_for_its_end() -> None:
+def test_long_name_is_shortened_for_its_suffix() -> None:
     made = own_end("x" * NAME_LIMIT, OWN)
     assert (len(made), made[-5:]) == (NAME_LIMIT, "-5555")

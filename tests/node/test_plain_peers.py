@@ -1,4 +1,4 @@
-"""Servers that know neither TLS nor handshake are spoken to at listed addresses only, and speak only for themselves."""
+"""Servers without TLS and handshake: called only at listed addresses, and accepted only from their own address."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,14 +23,16 @@ LISTED = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.2", 9005)})
 
 @dataclass
 class Scene:
-    """One listener, and what it told."""
+    """One listener, and its incidents."""
 
     port: int
     handler: ScriptedHandler
     incidents: list[Incident] = field(default_factory=list)
 
-    async def says(self, source: int, *, from_host: str = "127.0.0.1", destination: int = OURS) -> wire.Reply | None:
-        """The answer to a vote request of server `source`; None: the connection was closed."""
+    async def vote_reply(
+        self, source: int, *, from_host: str = "127.0.0.1", destination: int = OURS
+    ) -> wire.Reply | None:
+        """Return the reply to a vote request of server `source`, or None if the connection was closed."""
         request = wire.RequestVoteRequest(
             source=source,
             destination=destination,
@@ -40,8 +42,8 @@ class Scene:
         )
         return await self.asks(encode_request(request), from_host)
 
-    async def asks(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
-        """The answer to some bytes."""
+    async def reply_to(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
+        """Return the reply to some bytes."""
         reader = ReplyReader()
         stream = await trio.open_tcp_stream("127.0.0.1", self.port, local_address=from_host)
         async with stream:
@@ -68,7 +70,7 @@ async def listening(peers: PlainPeers = LISTED) -> AsyncIterator[Scene]:
             nursery.cancel_scope.cancel()
 
 
-async def test_a_listed_server_is_answered_without_tls_and_handshake() -> None:
+async def test_listed_server_gets_reply_without_tls() -> None:
     async with listening() as scene:
         assert await scene.says(THEIRS) == wire.RequestVoteResponse(
             source=OURS, destination=THEIRS, term=3, next_index=0, accepted=True
@@ -76,7 +78,7 @@ async def test_a_listed_server_is_answered_without_tls_and_handshake() -> None:
         assert not scene.incidents
 
 
-async def test_an_address_that_is_not_listed_is_closed_unheard() -> None:
+async def test_unlisted_address_is_closed_before_decoding() -> None:
     async with listening() as scene:
         assert await scene.says(THEIRS, from_host="127.0.0.3") is None
         assert not scene.handler.asked
@@ -84,17 +86,17 @@ async def test_an_address_that_is_not_listed_is_closed_unheard() -> None:
         assert "is not in the list" in scene.incidents[0].text
 
 
-@pytest.mark.parametrize("claimed", [OTHERS, 77], ids=["a server of another address", "an invented server"])
-async def test_a_listed_address_speaks_for_its_own_servers_only(claimed: int) -> None:
+@pytest.mark.parametrize("claimed", [OTHERS, 77], ids=["server of another address", "unknown server"])
+async def test_listed_address_sends_only_for_its_own_servers(claimed: int) -> None:
     async with listening() as scene:
         assert await scene.says(claimed) is None
         assert not scene.handler.asked
         assert f"speaks as server {claimed}" in scene.incidents[0].text
-        # while the address that is listed for it is heard
+        # while requests from the address listed for it are accepted
         assert (await scene.says(OTHERS, from_host="127.0.0.2")) is not None
 
 
-async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
+async def test_connection_keeps_its_first_source() -> None:
     both = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.1", 9005)})
     async with listening(both) as scene:
         first = encode_request(
@@ -104,7 +106,8 @@ async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
                 term=3,
             )
         )
-        # given a first message to another server, which is not answered: the second has no better luck in another name
+        # given a first message to another server, which gets no reply: the second one with another source gets none
+        # either
         assert (
             await scene.asks(
                 first
@@ -126,7 +129,7 @@ async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
         assert not scene.handler.asked
 
 
-async def test_all_connections_of_a_listener_have_one_budget_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_of_listener_share_one_byte_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     opens, budgets = ReceiveBudget.open, list[ReceiveBudget]()
 
     def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
@@ -141,7 +144,7 @@ async def test_all_connections_of_a_listener_have_one_budget_of_bytes(monkeypatc
         assert budgets[0] is budgets[1]
 
 
-async def test_bytes_that_are_no_message_end_the_connection_with_a_sentence() -> None:
+async def test_invalid_bytes_close_connection_with_incident() -> None:
     async with listening() as scene:
         assert await scene.asks(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:7669\r\nConnection: close\r\n\r\n") is None
         assert scene.incidents
@@ -149,25 +152,25 @@ async def test_bytes_that_are_no_message_end_the_connection_with_a_sentence() ->
 
 
 @pytest.mark.parametrize("host", ["example.org", "localhost", "::", "ff02::1", "224.0.0.1", ""])
-def test_a_name_or_an_address_of_many_is_not_listed(host: str) -> None:
+def test_host_name_or_multicast_address_is_not_listed(host: str) -> None:
     with pytest.raises(ValueError, match=r"IP address|many addresses"):
         PlainPeers({THEIRS: (host, 9004)})
 
 
-class OrdinaryDialer:
-    """Notes whom it was asked for."""
+class RecordingDialer:
+    """A dialer that records the requested addresses, and refuses them."""
 
     def __init__(self) -> None:
         self.asked: list[PeerAddress] = []
 
     async def dial(self, address: PeerAddress, _expected: int | None = None) -> None:
-        """Refused."""
+        """Record the address, and refuse."""
         self.asked.append(address)
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
 
 
-async def test_only_a_listed_server_at_its_listed_address_is_dialed_without_a_handshake() -> None:
-    ordinary = OrdinaryDialer()
+async def test_only_listed_server_at_its_address_is_dialed_plain() -> None:
+    ordinary = RecordingDialer()
     async with listening() as scene:
         peers = PlainPeers({THEIRS: ("127.0.0.1", scene.port)})
         dialer = PlainDialer(peers, ordinary)  # type: ignore[arg-type]  # it never returns

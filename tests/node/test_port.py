@@ -1,6 +1,6 @@
-"""What stands behind the control endpoint: submissions that are refused before the log, pages of the log, waiting."""
+"""The functions of the control endpoint: refused submissions, pages of the log, and waiting readers."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 import json
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def indexes(page: LogPage) -> list[int]:
     ],
     ids=["cut", "binary", "array", "deep", "large", "clock", "publication"],
 )
-async def test_an_entry_that_must_not_be_submitted_is_refused_before_the_log(entry: bytes, reason: str) -> None:
+async def test_invalid_entry_is_refused_before_log(entry: bytes, reason: str) -> None:
     stage = Stage()
     answer = await founded_port(stage).submit(entry)
     assert answer.outcome is SubmitOutcome.REFUSED
@@ -97,14 +97,14 @@ async def test_an_entry_that_must_not_be_submitted_is_refused_before_the_log(ent
     assert stage.log == []
 
 
-async def test_any_other_json_object_is_committed_under_a_request_id() -> None:
+async def test_json_object_is_committed_under_request_id() -> None:
     stage = Stage()
     answer = await founded_port(stage).submit(b'{"note":  "as it is"}')
     assert (answer.outcome, answer.index) == (SubmitOutcome.COMMITTED, 1)
     assert stage.log == [b'{"request":"submit-01-1-0-1","note":  "as it is"}']
 
 
-async def test_a_linearizable_page_waits_until_the_node_has_caught_up() -> None:
+async def test_linearizable_page_waits_for_barrier() -> None:
     stage = Stage()
     port = founded_port(stage)
 
@@ -124,7 +124,7 @@ async def test_a_linearizable_page_waits_until_the_node_has_caught_up() -> None:
         (ServerStoppedError("stopped"), "stopping"),
     ],
 )
-async def test_a_node_that_cannot_catch_up_refuses_a_linearizable_page(error: Exception, code: str) -> None:
+async def test_linearizable_page_is_refused_if_node_cannot_catch_up(error: Exception, code: str) -> None:
     stage = Stage()
 
     async def fail() -> None:
@@ -139,7 +139,7 @@ async def test_a_node_that_cannot_catch_up_refuses_a_linearizable_page(error: Ex
 
 
 def quorumless_port(stage: Stage) -> FarmAdmin:
-    """Of a node without a leader, whose voters are down."""
+    """Return the port of a node without a leader, whose voters are down."""
     stage.replica.server.role = replace(stage.replica.server.role, leader=None)
     view = farm_view(2, leader=1)
     raft = structs.replace(view.raft, leader_id=None, leaderless_ms=60_000)
@@ -148,7 +148,7 @@ def quorumless_port(stage: Stage) -> FarmAdmin:
     return port_of(stage, current=CurrentFarm(farm_of(stage)), view=lost)
 
 
-async def test_a_submission_without_a_quorum_says_so_within_two_seconds(autojump_clock: MockClock) -> None:
+async def test_submission_without_quorum_fails_within_two_seconds(autojump_clock: MockClock) -> None:
     stage = Stage()
     began_s = trio.current_time()
     answer = await quorumless_port(stage).submit(b"{}")
@@ -159,7 +159,7 @@ async def test_a_submission_without_a_quorum_says_so_within_two_seconds(autojump
     assert stage.log == []
 
 
-async def test_a_linearizable_page_without_a_quorum_says_so_within_two_seconds(autojump_clock: MockClock) -> None:
+async def test_linearizable_page_without_quorum_fails_fast(autojump_clock: MockClock) -> None:
     began_s = trio.current_time()
     with pytest.raises(Refused) as refused:
         await quorumless_port(Stage()).read_log(1, 10, 0, linearizable=True)
@@ -168,13 +168,13 @@ async def test_a_linearizable_page_without_a_quorum_says_so_within_two_seconds(a
     assert NO_QUORUM.remedy in str(refused.value)
 
 
-async def test_submission_before_the_founding_is_refused_with_remedy() -> None:
+async def test_submission_before_founding_is_refused_with_remedy() -> None:
     answer = await port_of(Stage()).submit(b"{}")
     assert answer.outcome is SubmitOutcome.REFUSED
     assert "see `garlicfarm status`" in answer.reason
 
 
-async def test_pages_of_the_log_follow_one_another_without_gap_and_with_log_time(autojump_clock: MockClock) -> None:
+async def test_log_pages_are_consecutive_with_log_time(autojump_clock: MockClock) -> None:
     stage = Stage()
     for number in range(7):
         await stage.append(json.dumps({"number": number}).encode())
@@ -190,14 +190,14 @@ async def test_pages_of_the_log_follow_one_another_without_gap_and_with_log_time
 
 
 @pytest.mark.parametrize("first", [-5, 0, 1])
-async def test_the_log_begins_at_one_whatever_is_asked_for(first: int) -> None:
+async def test_log_pages_start_at_index_one(first: int) -> None:
     stage = Stage()
     await stage.append(b"{}")
     assert indexes(await founded_port(stage).read_log(first, 10, 0)) == [1]
     assert indexes(await founded_port(stage).read_log(first, 0, 0)) == []
 
 
-async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autojump_clock: MockClock) -> None:
+async def test_reader_at_end_waits_for_next_entry_or_timeout(autojump_clock: MockClock) -> None:
     stage = Stage()
     port = founded_port(stage)
     pages: list[LogPage] = []
@@ -215,7 +215,7 @@ async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autoju
     assert trio.current_time() == 7
 
 
-async def test_waiting_reader_continues_after_the_founding(autojump_clock: MockClock) -> None:
+async def test_waiting_reader_continues_after_founding(autojump_clock: MockClock) -> None:
     stage = Stage()
     current = CurrentFarm()
     port = port_of(stage, current=current)
@@ -239,9 +239,7 @@ async def test_waiting_reader_continues_after_the_founding(autojump_clock: MockC
     ("error", "code"),
     [(ServerBusyError("16 reads are under way"), "busy"), (ServerStoppedError("stopped"), "stopping")],
 )
-async def test_a_log_that_cannot_be_read_now_is_a_refusal_and_no_fault(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
-) -> None:
+async def test_unreadable_log_is_a_refusal(monkeypatch: pytest.MonkeyPatch, error: Exception, code: str) -> None:
     stage = Stage()
     await stage.append(b"{}")
 
@@ -254,7 +252,7 @@ async def test_a_log_that_cannot_be_read_now_is_a_refusal_and_no_fault(
     assert (refused.value.status, refused.value.code) == (503, code)
 
 
-async def test_the_cluster_answer_prefers_the_endpoints_that_members_announce() -> None:
+async def test_cluster_reply_prefers_announced_endpoints() -> None:
     stage = Stage()
     view = farm_view(2, leader=1)
     answer = await port_of(stage).cluster()
@@ -265,7 +263,7 @@ async def test_the_cluster_answer_prefers_the_endpoints_that_members_announce() 
     ]
 
 
-async def test_leaving_and_withdrawing_are_handed_on() -> None:
+async def test_leave_and_withdraw_are_forwarded() -> None:
     left: list[bool] = []
     port = port_of(Stage(), left)
     await port.leave()
@@ -274,8 +272,8 @@ async def test_leaving_and_withdrawing_are_handed_on() -> None:
         await port.withdraw()
 
 
-@pytest.mark.parametrize("looked", [False, True])
-async def test_probe_costs_no_view_once_the_node_has_looked_at_itself(*, looked: bool) -> None:
+@pytest.mark.parametrize("has_verdict", [False, True])
+async def test_probe_uses_existing_verdict(*, has_verdict: bool) -> None:
     views: list[FarmView] = []
     port = port_of(Stage())
     last = farm_view(2, leader=1).verdict
@@ -284,6 +282,6 @@ async def test_probe_costs_no_view_once_the_node_has_looked_at_itself(*, looked:
         views.append(farm_view(2, leader=1))
         return views[-1]
 
-    port._make_view, port._last_verdict = make_view, lambda: last if looked else None
+    port._make_view, port._last_verdict = make_view, lambda: last if has_verdict else None
     assert await port._verdict() == last
-    assert len(views) == (0 if looked else 1)
+    assert len(views) == (0 if has_verdict else 1)

@@ -1,6 +1,6 @@
-"""Foreign text on every way out of the process: no control character, no line of its own, no hidden or turned letters.
+"""Foreign text in every output of the process: no control characters, extra lines, hidden or reversed characters.
 
-The paths are enumerated by reading the sources: a new way to print must use one that is driven here.
+The sources are searched for output calls: a new output function must be one of those tested here.
 """
 
 import ast
@@ -55,19 +55,19 @@ FORBIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def is_encodable(text: str) -> bool:
-    """JSON and Prometheus text are UTF-8, which has no lone surrogates."""
+    """Return True if the text can be UTF-8, as JSON and Prometheus text require."""
     return not any(unicodedata.category(letter) == "Cs" for letter in text)
 
 
-def harmless(text: str, lines: int | None = None) -> None:
-    """No letter that moves, hides or turns anything; at most so many lines."""
+def check_harmless(text: str, lines: int | None = None) -> None:
+    """Check that no character moves, hides or reverses text, and that the text has at most `lines` line ends."""
     bad = [letter for letter in text if letter != "\n" and unicodedata.category(letter) in FORBIDDEN_CATEGORIES]
     assert not bad, f"{bad!r} in {text!r}"
     assert lines is None or text.count("\n") <= lines, text
 
 
 def printed(function: Any, *arguments: Any, **options: Any) -> str:
-    """Everything that a call prints, on either stream."""
+    """Return the output of a call on both streams."""
 
     @click.command()
     def command() -> None:
@@ -77,30 +77,30 @@ def printed(function: Any, *arguments: Any, **options: Any) -> str:
 
 
 @given(TEXTS)
-def test_text_becomes_one_line_of_letters_that_are_seen(text: str) -> None:
+def test_printable_text_is_one_line_of_visible_characters(text: str) -> None:
     shown = printable(text)
-    harmless(shown, 0)
+    check_harmless(shown, 0)
     assert printable(shown) == shown
 
 
 @pytest.mark.parametrize("text", ["node-1", "Köln", "日本", "서버", "é", "→ 5 ms", 'say "x" \\ 50 %', "[red]"])
-def test_ordinary_text_of_any_language_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_of_any_language_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
-def test_escapes_say_which_letter_it_was() -> None:
+def test_escapes_identify_character() -> None:
     assert printable("\x1b\u202e\U000e0041\n") == r"\x1b\u202e\U000e0041\x0a"
 
 
 @given(TEXTS)
-def test_every_way_to_print_a_line_prints_one_harmless_line(text: str) -> None:
-    harmless(printed(printing.echo, text), 1)
-    harmless(printed(printing.echo, text, bold=True, mark=text), 1)
-    harmless(printed(printing.print_table, ("HEAD",), [(text,)]), 2)
-    harmless(printed(printing.print_wide_table, ("HEAD",), [(text,)], is_kept=False), 2)
-    harmless(printed(printing.print_facts, [(text, text)]), 1)
-    harmless(printed(pipeline_printing.echo, text, bold=True), 1)
-    harmless(printed(pipeline_printing.print_csv, [[text, 5]]), 1)
+def test_line_printers_print_one_harmless_line(text: str) -> None:
+    check_harmless(printed(printing.echo, text), 1)
+    check_harmless(printed(printing.echo, text, bold=True, mark=text), 1)
+    check_harmless(printed(printing.print_table, ("HEAD",), [(text,)]), 2)
+    check_harmless(printed(printing.print_wide_table, ("HEAD",), [(text,)], is_kept=False), 2)
+    check_harmless(printed(printing.print_facts, [(text, text)]), 1)
+    check_harmless(printed(pipeline_printing.echo, text, bold=True), 1)
+    check_harmless(printed(pipeline_printing.print_csv, [[text, 5]]), 1)
 
 
 ROWS = [("1", "x" * 30), ("2", "short")]
@@ -109,7 +109,7 @@ ROWS = [("1", "x" * 30), ("2", "short")]
 @pytest.mark.parametrize(
     ("columns", "is_terminal", "is_kept"), [(34, True, False), (33, False, False), (33, True, True)]
 )
-def test_a_wide_table_is_a_table_where_it_fits_or_no_terminal_is_or_it_is_wanted(
+def test_wide_table_is_table_if_it_fits_or_is_requested(
     columns: int, *, is_terminal: bool, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -118,7 +118,7 @@ def test_a_wide_table_is_a_table_where_it_fits_or_no_terminal_is_or_it_is_wanted
     assert shown == printed(printing.print_table, ("ID", "VALUE"), ROWS)
 
 
-def test_on_a_narrower_terminal_each_field_of_a_wide_table_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_table_on_narrow_terminal_has_line_per_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "33")
     monkeypatch.setattr(printing, "is_terminal", lambda: True)
     shown = printed(printing.print_wide_table, ("ID", "VALUE"), ROWS, is_kept=False)
@@ -126,54 +126,54 @@ def test_on_a_narrower_terminal_each_field_of_a_wide_table_has_a_line(monkeypatc
 
 
 @given(TEXTS)
-def test_a_reason_and_a_question_are_harmless(text: str) -> None:
+def test_failure_and_confirmation_are_harmless(text: str) -> None:
     shown = printed(failure.fail, text)
-    harmless(shown)
+    check_harmless(shown)
     assert all(line.startswith(("garlicfarm: ", "  ")) for line in shown.splitlines())
-    harmless(printed(failure.confirm, text, yes=False))
+    check_harmless(printed(failure.confirm, text, yes=False))
 
 
 @given(TEXTS)
-def test_a_log_record_is_one_line_and_a_traceback_cannot_pass_for_one(text: str) -> None:
+def test_log_record_is_one_line_apart_from_traceback(text: str) -> None:
     formatter = printing.PrintableFormatter("%(asctime)s %(name)s: %(message)s")
     ended = (ValueError, ValueError(text), None)
     with_trace = logging.LogRecord("n", logging.ERROR, "f", 1, "%s", (text,), ended)
     first, *rest = formatter.format(with_trace).split("\n")
-    harmless(first, 0)
+    check_harmless(first, 0)
     assert rest
     for line in rest:
-        harmless(line, 0)
+        check_harmless(line, 0)
         assert line.startswith("  | ")
 
 
 @given(TEXTS)
-def test_an_exception_that_ends_a_command_is_printed_harmlessly(text: str) -> None:
+def test_exception_of_command_is_printed_harmlessly(text: str) -> None:
     error = ValueError(text)
-    harmless(printed(printing.print_exception, ValueError, error, None))
+    check_harmless(printed(printing.print_exception, ValueError, error, None))
 
 
 @given(TEXTS.filter(is_encodable))
 def test_json_is_exact_and_harmless(text: str) -> None:
     for function in (printing.print_json, printing.print_json_line):
         shown = printed(function, {"text": text, text: 1})
-        harmless(shown)
+        check_harmless(shown)
         assert json.loads(shown)["text"] == text
     shown = printed(pipeline_printing.print_json, json.dumps({"text": text}))
-    harmless(shown)
+    check_harmless(shown)
     assert json.loads(shown) == {"text": text}
 
 
 @given(TEXTS)
-def test_an_entry_and_an_event_are_one_harmless_line(text: str) -> None:
+def test_entry_and_event_are_one_harmless_line(text: str) -> None:
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
-    harmless(printed(printing.echo, _line(entry)), 1)
+    check_harmless(printed(printing.echo, _line(entry)), 1)
     event = TraceEvent(1, 0, None, "member-joined", text, {"name": text, "reason": text})
-    harmless(printed(printing.echo, f"{event.node} {event_text(event)}"), 1)
+    check_harmless(printed(printing.echo, f"{event.node} {event_text(event)}"), 1)
 
 
 @settings(max_examples=30)
 @given(TEXTS)
-def test_the_live_view_draws_hostile_names_as_text(text: str) -> None:
+def test_live_view_draws_hostile_names_as_text(text: str) -> None:
     view = farm_view()
     hostile = replace(
         view,
@@ -193,41 +193,41 @@ def test_the_live_view_draws_hostile_names_as_text(text: str) -> None:
         console = Console(file=io.StringIO(), width=100, force_terminal=False, color_system=None)
         console.print(picture)
         assert isinstance(console.file, io.StringIO)
-        harmless(console.file.getvalue(), 31)
+        check_harmless(console.file.getvalue(), 31)
 
 
 @given(TEXTS)
-def test_a_table_of_the_pipeline_takes_no_markup(text: str) -> None:
+def test_pipeline_table_does_not_interpret_markup(text: str) -> None:
     table = Table("cell", box=None)
     shown = printed(pipeline_printing.print_table, table, [(text,)])
-    harmless(shown)
+    check_harmless(shown)
     if text == "[red]x[/red]":
         assert text in shown
 
 
 @settings(max_examples=30)
 @given(TEXTS.filter(is_encodable))
-def test_labels_of_metrics_are_harmless(text: str) -> None:
+def test_metric_labels_are_harmless(text: str) -> None:
     view = farm_view()
-    harmless(exposition(replace(view, node=replace(view.node, name=text, version=text))).decode())
+    check_harmless(exposition(replace(view, node=replace(view.node, name=text, version=text))).decode())
 
 
-def test_an_argument_that_click_quotes_is_harmless(
+def test_argument_quoted_by_click_is_harmless(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["garlicfarm", "restore", "\x1b[2Jno\nsuch", "--state-dir", "x"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    told = capsys.readouterr().err
-    assert "\x1b" not in told
-    assert "no\nsuch" not in told
+    output = capsys.readouterr().err
+    assert "\x1b" not in output
+    assert "no\nsuch" not in output
 
 
 PRINTING_CALLS = {"click.echo", "click.secho", "click.confirm", "click.prompt", "click.echo_via_pager", "print"}
 MAY_PRINT = {"bridge/cli/printing.py", "pipeline/serve/printing.py"}
 DRAWS = {"bridge/tui/screen.py", "bridge/tui/top.py", "bridge/cli/simulate.py"}
-"""They draw what `bridge.tui.layout` has made harmless, and a bar of progress with our own words."""
+"""These modules draw text escaped by `bridge.tui.layout`, or a progress bar with our own text."""
 
 
 def called(node: ast.Call) -> str:
@@ -235,8 +235,8 @@ def called(node: ast.Call) -> str:
 
 
 @pytest.mark.parametrize("package", ["bridge", "gossip", "consensus", "pipeline"])
-def test_nothing_prints_past_the_modules_that_escape(package: str) -> None:
-    """A new way to print is found here: it belongs into a module of MAY_PRINT, and into a test above."""
+def test_only_escaping_modules_print(package: str) -> None:
+    """The test finds a new output call. It belongs in a module of MAY_PRINT, with a test above."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
@@ -254,8 +254,8 @@ def test_nothing_prints_past_the_modules_that_escape(package: str) -> None:
     assert not found, "these print foreign text as it came:\n" + "\n".join(found)
 
 
-def test_text_of_the_live_view_is_made_by_the_layout_alone() -> None:
-    """`Text` with what others wrote is made where it is escaped; the others make it of nothing but their own words."""
+def test_live_view_text_is_created_only_by_layout() -> None:
+    """The layout escapes foreign text before it creates a `Text`. The other modules create it only from constants."""
     makers = {
         path.name
         for path in (ROOT / "bridge" / "tui").glob("*.py")

@@ -1,6 +1,6 @@
-"""A node whose router takes no structure: another able node publishes, and the turn comes back later."""
+"""A node whose router refuses the structure: another able node publishes, and the turn returns later."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - the clock fixture acts by being requested
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,14 +30,14 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_clock(monkeypatch)
 
 
-def test_turns_after_one_failure_stay() -> None:
+def test_turn_is_kept_after_one_failure() -> None:
     turns = PublishingTurns()
     turns.failed("refused", 0)
     assert not turns.is_away(0)
     assert turns.failure == "refused"
 
 
-def test_turns_after_two_failures_pass_for_longer_each_time() -> None:
+def test_turn_pauses_grow_after_repeated_failures() -> None:
     turns, now_s, pauses = PublishingTurns(), 0.0, list[float]()
     for _ in range(FAILURES_BEFORE - 1):
         turns.failed("refused", now_s)
@@ -52,7 +52,7 @@ def test_turns_after_two_failures_pass_for_longer_each_time() -> None:
     assert pauses[-1] == AWAY_LONGEST_S
 
 
-def test_turns_after_a_success_begin_again() -> None:
+def test_turn_state_is_reset_by_success() -> None:
     turns = PublishingTurns()
     turns.failed("refused", 0)
     turns.failed("refused", 0)
@@ -62,7 +62,7 @@ def test_turns_after_a_success_begin_again() -> None:
 
 
 def _rival(sequence: int, *, able: bool = True) -> Report:
-    """Server 2 with a lower score than this node's, so that it is chosen only if this node is not able."""
+    """Return a report of server 2 with a lower score than this node's. It is chosen only if this node is not able."""
     report = rival_report(sequence)
     [part] = report.masters
     part = replace(part, publish_config=PublishConfig.AUTO if able else PublishConfig.OFF)
@@ -70,8 +70,8 @@ def _rival(sequence: int, *, able: bool = True) -> Report:
 
 
 @asynccontextmanager
-async def beside_a_rival(stage: Stage, *, able: bool = True) -> AsyncIterator[None]:
-    """The node on duty, while another server reports in each period."""
+async def on_duty_with_rival(stage: Stage, *, able: bool = True) -> AsyncIterator[None]:
+    """Run the node while another server reports in each period."""
 
     async def report() -> None:
         sequence = 0
@@ -91,11 +91,11 @@ def publisher(stage: Stage) -> int | None:
     return stage.applied_state.state.masters[DESTINATION].choice.server_id
 
 
-async def test_a_node_whose_router_refuses_gives_the_turn_away(autojump_clock: MockClock) -> None:
-    """Given a score above all others and a router that refuses, then another able server publishes within 20 s."""
+async def test_node_with_refusing_router_passes_turn_on(autojump_clock: MockClock) -> None:
+    """This node has the best score, but its router refuses; another able server publishes within 20 s."""
     stage = Stage()
     stage.router.refusal = "no tunnels"
-    async with beside_a_rival(stage):
+    async with on_duty_with_rival(stage):
         await trio.sleep(20)
         assert publisher(stage) == OTHER
         state, tuning = stage.applied_state.state, stage.applied_state.farm.tuning
@@ -106,10 +106,10 @@ async def test_a_node_whose_router_refuses_gives_the_turn_away(autojump_clock: M
         assert part.publish_failure == "no tunnels"
 
 
-async def test_a_node_whose_router_recovers_is_able_again(autojump_clock: MockClock) -> None:
+async def test_node_with_recovered_router_is_able_again(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
-    async with beside_a_rival(stage):
+    async with on_duty_with_rival(stage):
         await trio.sleep(20)
         stage.router.refusal = None
         await trio.sleep(AWAY_FIRST_S + 30)
@@ -120,19 +120,19 @@ async def test_a_node_whose_router_recovers_is_able_again(autojump_clock: MockCl
         assert part.publish_failure is None
 
 
-async def test_a_node_whose_router_refuses_for_ever_tries_rarely(autojump_clock: MockClock) -> None:
+async def test_node_with_permanently_refusing_router_tries_rarely(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
-    async with beside_a_rival(stage):
+    async with on_duty_with_rival(stage):
         await trio.sleep(900)
         assert stage.events("publish-failed") <= 6
         assert publisher(stage) == OTHER
 
 
-async def test_the_only_able_node_goes_on_trying(autojump_clock: MockClock) -> None:
+async def test_only_able_node_keeps_trying(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
-    async with beside_a_rival(stage, able=False):
+    async with on_duty_with_rival(stage, able=False):
         await trio.sleep(300)
         assert publisher(stage) == OWN
         stage.router.refusal = None
@@ -140,11 +140,11 @@ async def test_the_only_able_node_goes_on_trying(autojump_clock: MockClock) -> N
         assert stage.router.published
 
 
-async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClock) -> None:
-    """Given a router that never takes this key, then no attempt is made, and an alarm gives the reason."""
+async def test_node_with_unusable_key_is_not_able(autojump_clock: MockClock) -> None:
+    """A router that never accepts this key causes no attempt, and an alarm with the reason."""
     stage = Stage()
     stage.router.obstacle = "no session for an offline key"
-    async with beside_a_rival(stage):
+    async with on_duty_with_rival(stage):
         await trio.sleep(20)
         assert publisher(stage) == OTHER
         assert stage.events("publish-failed") == 0
@@ -152,7 +152,7 @@ async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClo
 
 
 @pytest.mark.parametrize(
-    ("fake", "key", "says"),
+    ("fake", "key", "obstacle"),
     [
         (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, "i2pd does not open a session"),
         (FakeRouter(is_i2pd=True), new_master_key().as_signing_key(), None),
@@ -161,12 +161,12 @@ async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClo
     ],
     ids=["i2pd-transient", "i2pd-master", "java-transient", "java-demo"],
 )
-async def test_a_router_names_the_obstacle_of_a_key(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, fake: FakeRouter, key: SigningKey, says: str | None
+async def test_router_names_obstacle_of_key(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, fake: FakeRouter, key: SigningKey, obstacle: str | None
 ) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, fake, key) as on:
         found = on.router.publishing_obstacle(key.destination.hash)
-        assert found is None if says is None else says in (found or "")
+        assert found is None if obstacle is None else obstacle in (found or "")
 
 
 async def _leaf_of(router: I2cpRouter) -> LeafStatus:
@@ -174,18 +174,22 @@ async def _leaf_of(router: I2cpRouter) -> LeafStatus:
     return await router.local_leaf_status(i2cp_stage.LEAF.hash)
 
 
-async def test_a_leaf_names_the_router_as_its_fault(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+async def test_leaf_of_stopped_router_has_router_fault(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
         assert (await _leaf_of(on.router)).faults == (LeafFault.ROUTER,)
 
 
-async def test_a_leaf_without_a_lease_set_names_it(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+async def test_leaf_without_lease_set_has_lease_set_fault(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter()) as on:
         await trio.sleep(130)
         assert (await _leaf_of(on.router)).faults == (LeafFault.LEASE_SET,)
 
 
-async def test_a_leaf_whose_probe_fails_names_the_service(
+async def test_leaf_with_failing_probe_has_service_fault(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     leaf = ServedLeaf(i2cp_stage.LEAF, ("127.0.0.1", 1))

@@ -80,7 +80,7 @@ class Client:
     """A client with chosen outcomes of submissions; the last one repeats."""
 
     answers: list[Submission | Exception]
-    gateway_answer: int = 0
+    submissions: int = 0
 
     async def submit(
         self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False

@@ -1,9 +1,9 @@
-"""Whatever comes in whichever order, each caller is answered once and soon, and no turn is taken within another.
+"""Random calls at a server: each caller gets exactly one timely reply, and turns are never nested.
 
-The simulator plays cores, executor and storage, but a simulated server has neither mailbox nor turns. So here clients
-submit, read, ask for votes, give up and ask again from within their answers, at random moments of simulated time, at a
-server that takes snapshots meanwhile. A wake-up that is lost shows as an answer that is late: nothing else would wake
-the owner of a lone leader's core for hundreds of milliseconds.
+The simulator has cores, executor and storage, but neither mailbox nor turns. So here clients submit, read, request
+votes, cancel, and repeat calls in their reply callbacks, at random moments of simulated time, while the server takes
+snapshots. A lost wake-up causes a late reply: no other event wakes the owner of a single leader for hundreds of
+milliseconds.
 """
 
 from collections import Counter
@@ -24,40 +24,40 @@ from tests.node.memory_server import until
 from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
 
 DISK_S = 0.016
-"""Eight of the disk's jobs: the batch before, a snapshot's piece, one's own batch, another piece; and as much again."""
+"""The time of eight disk jobs: the previous batch, a piece of a snapshot, the own batch and another piece, doubled."""
 AGAIN_MAX = 3
-"""How often an answer makes its caller ask again at once."""
+"""Maximum number of immediate repetitions by one reply callback."""
 
 
 class Crowd:
-    """Clients of one server, and what they are owed."""
+    """Clients of one server, and their open calls."""
 
     def __init__(self, server: ConsensusServer, random: Random) -> None:
         self.server = server
         self.random = random
         self.outcomes: Counter[str] = Counter()
-        self.owed: dict[int, float] = {}
+        self.open_calls: dict[int, float] = {}
         self.latest_s = 0.0
         self._last = 0
         self._answering = False
 
     def act(self, depth: int = 0) -> None:
-        """Do one thing; its answer may do the next, at once."""
+        """Make one call; its callback may make the next one immediately."""
         self._last += 1
         number = self._last
-        self.owed[number] = trio.current_time()
+        self.open_calls[number] = trio.current_time()
 
         def answered(answer: object) -> None:
-            assert number in self.owed, "answered twice, or after it was given up"
-            self.latest_s = max(self.latest_s, trio.current_time() - self.owed.pop(number))
+            assert number in self.open_calls, "answered twice, or after it was given up"
+            self.latest_s = max(self.latest_s, trio.current_time() - self.open_calls.pop(number))
             self.outcomes[type(answer).__name__] += 1
             if depth < AGAIN_MAX and self.random.random() < 0.4:
                 self.act(depth + 1)
 
         give_up = self._begin(answered)
-        if number in self.owed and self.random.random() < 0.1:
+        if number in self.open_calls and self.random.random() < 0.1:
             give_up()
-            del self.owed[number]
+            del self.open_calls[number]
 
     def _begin(self, answered: Callable[[object], None]) -> Callable[[], None]:
         server, kind = self.server, self.random.random()
@@ -84,9 +84,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever_order(
-    seed: int, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     random = Random(seed)
     options = ServerOptions(
@@ -109,10 +107,10 @@ async def test_each_caller_is_answered_once_and_soon_whatever_comes_in_whichever
             for _ in range(random.choice((1, 1, 2, 20))):
                 crowd.act()
             await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
-        # The last answer may come at the end of its time, and its caller asks again, and again.
+        # The last reply may come at the end of its time, and its caller may repeat the call several times.
         await trio.sleep(soon_s * (1 + AGAIN_MAX))
-        # a wake-up that never comes, and one that comes late
-        assert not crowd.owed
+        # lost and late wake-ups
+        assert not crowd.open_calls
         assert crowd.latest_s <= soon_s
         assert server.describe().proposals_in_flight == server.describe().requests_in_flight == 0
         assert crowd.outcomes["ProposalResolved"] > 100

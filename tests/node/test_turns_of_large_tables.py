@@ -1,4 +1,4 @@
-"""No state machine holds the event loop for more than 50 ms, however large its tables and the batch of entries are."""
+"""A state machine never blocks the event loop for more than 50 ms, even with large tables and large batches."""
 
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -25,18 +25,18 @@ class Steps(trio.abc.Instrument):
         self._began_s = 0.0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It begins."""
+        """Start the measurement."""
         del task
         self._began_s = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It ends."""
+        """End the measurement."""
         del task
         self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
 
 
 def quorum_log(producers: int) -> QuorumLog:
-    """A log with so many producers, each with as many batches as are kept."""
+    """Return a log with `producers` producers, each with the largest number of stored batches."""
     machine = QuorumLog(64 * 1024 * 1024)
     for number in range(1, producers + 1):
         machine.producers[number] = Producer(0, 1_000, [WrittenBatch(place, place, place) for place in range(5)])
@@ -44,26 +44,26 @@ def quorum_log(producers: int) -> QuorumLog:
 
 
 def batch(producer: int) -> tuple[Entry, ...]:
-    """The entries of one batch of a producer."""
+    """Return the entries of one batch of a producer."""
     records = tuple(Record(1_000, None, b"x" * 20) for _ in range(RECORDS))
     made = RecordBatch(0, -1, records, producer_id=producer, producer_epoch=0, base_sequence=5)
     return tuple(Entry.command(1, data) for data in data_of(made))
 
 
 async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A snapshot as a state machine gets it."""
+    """Yield a snapshot in the form that a state machine receives."""
     for chunk in chunks:
         yield chunk
 
 
-def test_batch_of_a_producer_gives_others_the_loop() -> None:
+def test_batch_of_producer_yields_to_other_tasks() -> None:
     machine, steps = quorum_log(MAX_PRODUCERS), Steps()
     trio.run(machine.apply, 1, batch(7), instruments=[steps])
     assert len(machine.records) == RECORDS
     assert steps.longest_s < LIMIT_S
 
 
-def test_cost_of_a_record_does_not_grow_with_the_producers() -> None:
+def test_cost_of_record_is_independent_of_producer_count() -> None:
     def cost_s(producers: int) -> float:
         machine, entries = quorum_log(producers), batch(7)
         began_s = time.process_time()
@@ -73,7 +73,7 @@ def test_cost_of_a_record_does_not_grow_with_the_producers() -> None:
     assert cost_s(MAX_PRODUCERS) < 10 * cost_s(10)
 
 
-def test_restoring_many_producers_gives_others_the_loop() -> None:
+def test_restoring_many_producers_yields_to_other_tasks() -> None:
     machine, other, turns = quorum_log(MAX_PRODUCERS), QuorumLog(64 * 1024 * 1024), list[int]()
     chunks = [*machine.snapshot()]
 
@@ -94,7 +94,7 @@ def test_restoring_many_producers_gives_others_the_loop() -> None:
     assert len(turns) >= MAX_PRODUCERS // 512
 
 
-def test_state_of_a_snapshot_is_that_of_its_moment() -> None:
+def test_snapshot_has_state_of_its_moment() -> None:
     machine, other = quorum_log(3), QuorumLog(64 * 1024 * 1024)
     trio.run(machine.apply, 1, batch(2)[:10])
     before = dict(machine.producers)
@@ -105,7 +105,7 @@ def test_state_of_a_snapshot_is_that_of_its_moment() -> None:
     assert {number: (each.seen_ms, each.batches) for number, each in other.producers.items()} == kept
 
 
-async def test_server_gives_any_state_machine_few_entries_at_a_time() -> None:
+async def test_server_applies_few_entries_at_a_time() -> None:
     given: list[tuple[int, int]] = []
 
     class Machine:

@@ -1,4 +1,4 @@
-"""User events and queries of operators: what reaches the other nodes, what they answer, and what is refused."""
+"""User events and queries of operators: delivery to other nodes, their replies, and refused messages."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def metadata(name: str) -> bytes:
 
 
 class Node:
-    """The parts of a node that user messages need."""
+    """The parts of a node for user messages."""
 
     def __init__(self, group: gossip.Group, name: str) -> None:
         self.group = group
@@ -47,7 +47,7 @@ class Node:
         )
 
     async def run(self) -> None:
-        """Take what gossip tells, until cancelled."""
+        """Process the events of gossip until cancelled."""
         async for numbered in self.group.events():
             self.directory.refresh()
             match numbered.event:
@@ -58,12 +58,12 @@ class Node:
                 case _:
                     pass
 
-    def noted(self) -> list[TraceEvent]:
-        """Its trace."""
+    def trace_events(self) -> list[TraceEvent]:
+        """Return the events in its trace."""
         return list(self.trace.read(1).events)
 
     async def until_met(self, other: "Node") -> None:
-        """Until it knows the other one."""
+        """Wait until this node has discovered the other one."""
         with trio.fail_after(60):
             async for _ in self.group.events():
                 self.directory.refresh()
@@ -92,13 +92,13 @@ async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
 
 
 @in_simulated_time
-async def test_clocks_are_compared_before_the_founding() -> None:
+async def test_clocks_are_compared_before_founding() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         alarms, founded = Alarms(oslo.trace), [False]
 
         async def until(*, raised: bool) -> None:
             with trio.fail_after(60):
-                while bool(alarms.standing()) is not raised:  # noqa: ASYNC110 - what an operator reads
+                while bool(alarms.standing()) is not raised:  # noqa: ASYNC110 - polls like an operator
                     await trio.sleep(0.1)
 
         async with trio.open_nursery() as nursery:
@@ -111,20 +111,20 @@ async def test_clocks_are_compared_before_the_founding() -> None:
             kyoto.clock_ms = 1_500
             await until(raised=False)
             founded[0] = True
-        assert kyoto.noted() == []
+        assert kyoto.trace_events() == []
 
     await two_nodes(story)
 
 
 @in_simulated_time
-async def test_an_event_stands_in_the_trace_of_every_node_with_its_senders_name() -> None:
+async def test_user_event_is_in_every_trace_with_sender_name() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         oslo.messages.send("deploy", "version\x1b[2J 2")
         with trio.fail_after(60):
-            while not kyoto.noted():  # noqa: ASYNC110 - the trace is what an operator reads
+            while not kyoto.trace_events():  # noqa: ASYNC110 - polls like an operator
                 await trio.sleep(0.1)
         for node in (oslo, kyoto):
-            [event] = node.noted()
+            [event] = node.trace_events()
             assert event.kind == "user-event"
             assert event.data == {"name": "deploy", "payload": "version\\x1b[2J 2", "from": "oslo"}
 
@@ -132,7 +132,7 @@ async def test_an_event_stands_in_the_trace_of_every_node_with_its_senders_name(
 
 
 @in_simulated_time
-async def test_every_node_answers_the_queries_that_it_knows_and_the_question_ends_with_the_last_answer() -> None:
+async def test_known_query_is_answered_by_all_nodes() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         before = trio.current_time()
         answer = await oslo.messages.ask("ping", "", 20.0)
@@ -143,25 +143,25 @@ async def test_every_node_answers_the_queries_that_it_knows_and_the_question_end
         )
         assert answer.silent == ()
         assert [each.payload for each in (await kyoto.messages.ask("version", "", 20.0)).answers] == ["0.1.0", "0.1.0"]
-        assert kyoto.noted()[0].data == {"name": "ping", "payload": "", "from": "oslo", "answered": True}
+        assert kyoto.trace_events()[0].data == {"name": "ping", "payload": "", "from": "oslo", "answered": True}
 
     await two_nodes(story)
 
 
 @in_simulated_time
-async def test_a_query_that_no_node_knows_is_noted_and_not_answered() -> None:
+async def test_unknown_query_is_traced_without_answer() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         answer = await oslo.messages.ask("weather", "now", 5.0)
         assert (answer.answers, answer.silent) == ((), ("kyoto",))
         for node in (oslo, kyoto):
-            [event] = node.noted()
+            [event] = node.trace_events()
             assert (event.kind, event.data["answered"], event.data["from"]) == ("query", False, "oslo")
 
     await two_nodes(story)
 
 
 @in_simulated_time
-async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
+async def test_message_that_gossip_cannot_carry_is_refused() -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         messages = Node(group, "oslo").messages
         for name, payload, reason in (
@@ -181,7 +181,7 @@ async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
         assert refused.value.status == 503
 
 
-async def test_a_node_alone_has_its_own_answer_at_once() -> None:
+async def test_single_node_has_its_own_answer_immediately() -> None:
     async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         with trio.fail_after(5):
             answer = await Node(group, "oslo").messages.ask("ping", "", 20.0)
@@ -189,12 +189,12 @@ async def test_a_node_alone_has_its_own_answer_at_once() -> None:
 
 
 @in_simulated_time
-async def test_a_query_stands_in_the_trace_before_its_answers_and_only_members_that_are_known_answer_it() -> None:
+async def test_query_is_traced_before_answers_of_members() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, oslo)
             await trio.sleep(1)
-            assert [each.kind for each in oslo.noted()] == ["query"]
+            assert [each.kind for each in oslo.trace_events()] == ["query"]
             for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
                 assert oslo.group._queries.answered(QueryAnswered(1, responder, b"sunny"))
 
@@ -205,7 +205,7 @@ async def test_a_query_stands_in_the_trace_before_its_answers_and_only_members_t
     await two_nodes(story)
 
 
-async def test_without_gossip_a_message_is_refused() -> None:
+async def test_message_without_gossip_is_refused() -> None:
     directory = cast("MemberDirectory", SimpleNamespace(reachable=frozenset))
     messages = UserMessages(cast("Any", SimpleNamespace()), directory, EventLog("oslo", lambda: 0), {})
     with pytest.raises(Refused, match="no gossip carries messages"):

@@ -1,4 +1,4 @@
-"""Users per cluster, out of the farm's key, and users per server, out of files."""
+"""Users per cluster, from the farm's key, and users per server, from files."""
 
 from pathlib import Path
 
@@ -26,15 +26,15 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def test_without_files_every_server_shows_and_accepts_what_the_farms_key_makes(farm_keys: FarmKeys) -> None:
+def test_users_without_files_come_from_farm_key(farm_keys: FarmKeys) -> None:
     users = Users(farm_keys, read_files())
     (own,) = users.credentials()
     assert users.password_of(own.user) == own.password
-    assert users.password_of("stranger") is None
+    assert users.password_of("unknown") is None
     assert users.login("10.0.0.1:7669") is None
 
 
-def test_a_server_with_users_of_its_own_accepts_these_and_no_other(tmp_path: Path, farm_keys: FarmKeys) -> None:
+def test_users_file_replaces_farm_key_users(tmp_path: Path, farm_keys: FarmKeys) -> None:
     users_file = private(tmp_path / "users", "# nodes of the north\nnorth:one:two\n\nclient:three\n")
     logins_file = private(tmp_path / "logins", "10.0.0.1:7669 north:secret\nname.b32.i2p:7669  south:words\n")
     users = Users(farm_keys, read_files(users_file=users_file, logins_file=logins_file))
@@ -52,7 +52,7 @@ def test_login_address_outside_ascii_is_refused_with_its_line(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("north", "line 1: expected user:password"),
         ("# x\n:secret", "line 2"),
@@ -60,14 +60,12 @@ def test_login_address_outside_ascii_is_refused_with_its_line(tmp_path: Path) ->
         ("ä:b", "ASCII"),
     ],
 )
-def test_a_file_with_a_mistake_is_named_with_its_line(
-    tmp_path: Path, farm_keys: FarmKeys, text: str, told: str
-) -> None:
-    with pytest.raises(KeyFileError, match=told):
+def test_invalid_line_is_reported_with_its_number(tmp_path: Path, farm_keys: FarmKeys, text: str, message: str) -> None:
+    with pytest.raises(KeyFileError, match=message):
         Users(farm_keys, read_files(users_file=private(tmp_path / "users", text)))
 
 
-def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_keys: FarmKeys) -> None:
+def test_password_files_must_exist_and_be_private(tmp_path: Path, farm_keys: FarmKeys) -> None:
     open_to_all = private(tmp_path / "users", "a:b")
     open_to_all.chmod(0o640)
     with pytest.raises(KeyFileError, match="chmod 600"):
@@ -79,9 +77,7 @@ def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_key
     assert read_password(private(tmp_path / "one", "one\n")) == "one"
 
 
-async def test_a_user_is_refused_from_the_moment_that_its_line_is_gone_and_a_broken_file_changes_nothing(
-    tmp_path: Path, farm_keys: FarmKeys
-) -> None:
+async def test_users_file_reload_keeps_old_one_on_error(tmp_path: Path, farm_keys: FarmKeys) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     users_file = private(tmp_path / "users", "north:one\nsouth:two\n")
     users = Users(farm_keys, read_files(users_file=users_file))

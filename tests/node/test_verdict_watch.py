@@ -1,4 +1,4 @@
-"""The verdict over time: each change told once, alarms while their cause lasts, and when a process is stuck."""
+"""The verdict over time: each change is traced once, alarms end with their cause, stuck processes are found."""
 
 from collections.abc import Callable
 
@@ -19,8 +19,8 @@ from tests.spec.test_verdict import healthy, leaderless, publishing_of, unable, 
 PERIOD_S = 30.0
 
 
-class Watched:
-    """A node whose view is as decreed."""
+class WatchedNode:
+    """A node with a configurable view."""
 
     def __init__(self, view: FarmView) -> None:
         self.current = view
@@ -29,18 +29,18 @@ class Watched:
         self.watch = VerdictWatch(lambda: judged(self.current), lambda: PERIOD_S, self.trace, self.alarms)
 
     @property
-    def told(self) -> list[str]:
-        """The verdicts of the trace."""
+    def verdicts(self) -> list[str]:
+        """Return the verdicts of the trace."""
         return [str(event.data["text"]) for event in self.trace.read(1).events if event.kind == "verdict-changed"]
 
     @property
-    def raised(self) -> list[str]:
-        """The alarms that stand."""
+    def active_alarms(self) -> list[str]:
+        """Return the kinds of the active alarms."""
         return [alarm.kind for alarm in self.alarms.standing()]
 
 
-async def during(watched: Watched, step: Callable[[], None], seconds: float) -> None:
-    """Let the node look for so long after the step."""
+async def during(watched: WatchedNode, step: Callable[[], None], seconds: float) -> None:
+    """Run the watch for `seconds` after the step."""
     step()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watched.watch.run)
@@ -48,9 +48,9 @@ async def during(watched: Watched, step: Callable[[], None], seconds: float) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_each_change_of_the_verdict_is_told_once(autojump_clock: MockClock) -> None:
+async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
     del autojump_clock
-    watched = Watched(healthy(2))
+    watched = WatchedNode(healthy(2))
     down = with_status(healthy(2), node_3=MemberStatus.DEAD)
 
     def become(view: FarmView) -> None:
@@ -59,12 +59,12 @@ async def test_each_change_of_the_verdict_is_told_once(autojump_clock: MockClock
     await during(watched, lambda: become(healthy(2)), 5)
     await during(watched, lambda: become(down), 5)
     await during(watched, lambda: become(healthy(2)), 5)
-    assert watched.told == [
+    assert watched.verdicts == [
         "Healthy, can lose 1 of 3",
         "Degraded: node-3 down, can lose none",
         "Healthy, can lose 1 of 3",
     ]
-    assert watched.raised == []
+    assert watched.active_alarms == []
 
 
 @pytest.mark.parametrize(
@@ -81,34 +81,32 @@ async def test_each_change_of_the_verdict_is_told_once(autojump_clock: MockClock
         ),
     ],
 )
-async def test_a_concern_is_an_alarm_within_a_second_and_ends_with_its_cause(
-    autojump_clock: MockClock, view: FarmView, kind: str
-) -> None:
+async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, view: FarmView, kind: str) -> None:
     del autojump_clock
-    watched = Watched(view)
+    watched = WatchedNode(view)
     watched.watch.look()
-    assert kind in watched.raised
+    assert kind in watched.active_alarms
     watched.current = healthy(2)
     watched.watch.look()
-    assert watched.raised == []
+    assert watched.active_alarms == []
 
 
-async def test_a_structure_that_is_about_to_be_published_is_no_alarm_for_three_periods(
+async def test_missing_publication_is_alarm_after_three_periods(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    watched = Watched(publishing_of(healthy(2), published_s=None, seconds_to_expiry=None))
+    watched = WatchedNode(publishing_of(healthy(2), published_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
-    assert watched.raised == []
+    assert watched.active_alarms == []
     await during(watched, lambda: None, 2 * LOOK_S)
-    assert watched.raised == ["not-published"]
+    assert watched.active_alarms == ["not-published"]
 
 
-async def test_a_lost_quorum_makes_no_process_stuck_and_an_entry_that_is_not_applied_does(
+async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    watched = Watched(leaderless(healthy(2), 90_000))
+    watched = WatchedNode(leaderless(healthy(2), 90_000))
     await during(watched, lambda: None, 2 * STUCK_S)
     assert watched.watch.stuck() == ()
     behind = replace(healthy(2), raft=replace(healthy(2).raft, commit_index=400))
@@ -119,23 +117,23 @@ async def test_a_lost_quorum_makes_no_process_stuck_and_an_entry_that_is_not_app
     assert "entry 218 is committed" in watched.watch.stuck()[0]
 
 
-async def test_a_process_that_does_not_look_after_itself_is_stuck(autojump_clock: MockClock) -> None:
+async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) -> None:
     del autojump_clock
-    watched = Watched(healthy(2))
+    watched = WatchedNode(healthy(2))
     await during(watched, lambda: None, 2)
     await trio.sleep(STUCK_S + 1)
     assert "has not run its own checks" in watched.watch.stuck()[0]
 
 
-async def test_a_look_that_takes_long_is_taken_rarely(autojump_clock: MockClock) -> None:
-    looks = []
+async def test_slow_check_runs_rarely(autojump_clock: MockClock) -> None:
+    checks = []
 
     def slow() -> FarmView:
-        looks.append(trio.current_time())
+        checks.append(trio.current_time())
         autojump_clock.jump(0.1)
         return judged(healthy(2))
 
-    watched = Watched(healthy(2))
+    watched = WatchedNode(healthy(2))
     watched.watch = VerdictWatch(slow, lambda: PERIOD_S, watched.trace, watched.alarms)
     await during(watched, lambda: None, 60)
-    assert len(looks) <= 7
+    assert len(checks) <= 7

@@ -1,4 +1,4 @@
-"""A tracer checks each hop of the walk "A view" of `docs/reference/walks.md`, and how many there are."""
+"""A tracer checks each hop of the walk "A view" of `docs/reference/walks.md`, and the number of hops."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ ROW = re.compile(
     r"^\| \d+ \| \[`[\w.]+`\]\((?:\.\./)+((?:bridge|gossip|consensus)/[\w/]+\.py)#([\w.]+)\)", re.MULTILINE
 )
 FIRST: Final = ("bridge.node.control.server", "ControlServer._serve")
-"""The task of the connection by which the view is asked for."""
+"""The task of the connection that requests the view."""
 STATIONS: Final = frozenset(
     {
         "ControlServer._read_request",
@@ -43,12 +43,12 @@ STATIONS: Final = frozenset(
         "ControlServer._write",
     }
 )
-"""Where each part of the view comes from, and where its bytes go."""
+"""The sources of the parts of the view, and the destinations of its bytes."""
 
 
 @contextmanager
 def recording() -> Iterator[Walk]:
-    """Record what the task of a connection to the control endpoint does."""
+    """Record the calls of the task of a connection to the control endpoint."""
     walk = Walk(STATIONS)
 
     def called(frame: FrameType, event: str, _: object) -> None:
@@ -72,18 +72,18 @@ def recording() -> Iterator[Walk]:
 
 
 def _name(frame: FrameType) -> str:
-    """The function's dotted name; a function within it counts as itself."""
+    """Return the function's dotted name; a nested function counts as its parent."""
     return frame.f_code.co_qualname.partition(".<locals>")[0]
 
 
-def told() -> list[tuple[str, str]]:
-    """The module and function of each row of the document."""
+def listed_hops() -> list[tuple[str, str]]:
+    """Return the module and function of each row of the document."""
     chapter = DOCUMENT.read_text(encoding="utf-8").split("\n## A view\n", 1)[1].split("\n#", 1)[0]
     return [(path.removesuffix(".py").replace("/", "."), function) for path, function in ROW.findall(chapter)]
 
 
 async def published_view(client: ControlClient) -> FarmView | None:
-    """The view, once the farm publishes."""
+    """Return the view if the farm publishes, or None."""
     try:
         view = await client.view()
     except ControlError:
@@ -101,7 +101,7 @@ def _kept_signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_kept_signals")
-async def test_the_walk_of_a_view_is_what_the_tracer_sees_and_has_at_most_twenty_hops(tmp_path: Path) -> None:
+async def test_traced_walk_matches_document_within_twenty_hops(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 2)
 
     async def live(file: Path) -> None:
@@ -116,13 +116,13 @@ async def test_the_walk_of_a_view_is_what_the_tracer_sees_and_has_at_most_twenty
             with trio.fail_after(60):
                 while await published_view(client) is None:  # noqa: ASYNC110 - a call sets no event
                     await trio.sleep(0.1)
-                # When one of them is asked for its view
+                # When one of them receives a request for its view
                 with recording() as walk:
                     await client.view()
         nursery.cancel_scope.cancel()
-    # Then the request and the view have passed what the document says
+    # Then the request and the view have passed the functions of the document
     assert walk.stations == walk.reached
-    rows = told()
+    rows = listed_hops()
     assert 0 < len(rows) <= HOPS_MAX
     seen = {(module, function) for (_, module), functions in walk.hops.items() for function in functions}
     assert [row for row in rows if row not in seen] == []

@@ -1,6 +1,6 @@
-"""Addresses that are believed: each wrong one can be corrected (docs/reference/addresses.md lists them all).
+"""Accepted addresses: each wrong one can be corrected (docs/reference/addresses.md lists them all).
 
-The cases with their own machinery are elsewhere: KRaft in `test_kraft_wrong_address`, nodes of a farm in
+The cases with separate machinery are elsewhere: KRaft in `test_kraft_wrong_address`, nodes of a farm in
 `tests/end_to_end/test_wrong_addresses`.
 """
 
@@ -34,11 +34,11 @@ from tests.simulation.gossip_network import address_of
 from tests.spec.gossip_story import Story, sent
 
 MOVES = 100
-"""More than there are places for seeds."""
+"""More than the limit on seeds."""
 
 
 def moved(numbers: range) -> SeedsGiven:
-    """A name has one address after another."""
+    """Return the seeds of a name that has had these addresses in order."""
     *former, newest = map(address_of, numbers)
     return SeedsGiven((newest,), tuple(former))
 
@@ -47,7 +47,7 @@ def joined(effects: list[Effect]) -> set[Address]:
     return {target for target, _ in sent(effects, JoinReq)}
 
 
-def test_seed_name_that_moved_often_keeps_its_newest_address() -> None:
+def test_seed_name_moved_often_keeps_newest_address() -> None:
     story = Story()
     for number in range(1_000, 1_000 + MOVES):
         story.step(SeedsGiven((address_of(number + 1),), (address_of(number),)))
@@ -57,7 +57,7 @@ def test_seed_name_that_moved_often_keeps_its_newest_address() -> None:
     assert not story.dropped(DropReason.SEEDS_FULL)
 
 
-def test_former_address_of_a_seed_name_is_dropped_at_last() -> None:
+def test_old_address_of_seed_name_is_dropped_eventually() -> None:
     story = Story()
     story.step(SeedsGiven((address_of(1),)))
     story.step(moved(range(1, 3)))
@@ -66,8 +66,8 @@ def test_former_address_of_a_seed_name_is_dropped_at_last() -> None:
     assert story.swim.describe().seed_count == 1
 
 
-async def test_seed_name_with_another_address_withdraws_the_old(autojump_clock: trio.testing.MockClock) -> None:
-    """An address that another seed has as well stays."""
+async def test_changed_seed_name_withdraws_old_address(autojump_clock: trio.testing.MockClock) -> None:
+    """An address shared with another seed stays."""
     del autojump_clock
     network, names, given = MemoryNetwork(), NamesToFollow(), list[tuple[tuple[str, ...], tuple[str, ...]]]()
 
@@ -85,7 +85,7 @@ async def test_seed_name_with_another_address_withdraws_the_old(autojump_clock: 
     assert given == [(("10.0.0.1", "10.0.0.2"), ()), (("10.0.0.3",), ("10.0.0.1",))]
 
 
-def test_withdrawn_seed_that_was_not_taken_yet_is_not_given() -> None:
+def test_withdrawn_seed_is_not_delivered() -> None:
     requests = Requests(lambda: None)
     requests.add_seeds([address_of(1)])
     requests.add_seeds([address_of(2)], [address_of(1)])
@@ -93,7 +93,7 @@ def test_withdrawn_seed_that_was_not_taken_yet_is_not_given() -> None:
 
 
 async def log_names_members(cluster: Cluster, client: zmq_raft.ZmqRaftClient) -> None:
-    """Have the members recorded: another one comes and leaves."""
+    """Record the members in the log by adding and removing another one."""
     guest = Peer("guest", free_peers(7)[6].url)
     await client.update(b"before")
     await cluster.start(guest)
@@ -104,15 +104,15 @@ async def log_names_members(cluster: Cluster, client: zmq_raft.ZmqRaftClient) ->
 
 
 async def restarted(cluster: Cluster, peers: tuple[Peer, ...], *, with_log: tuple[Peer, ...]) -> None:
-    """Stop all peers, and start those of `with_log` with these settings."""
+    """Stop all peers, and start the peers in `with_log` with these settings."""
     for peer in cluster.founders:
         await cluster.stop(peer)
     cluster.founders = peers
     await cluster.start(*with_log)
 
 
-async def test_zmq_peers_that_all_moved_elect_by_their_settings(tmp_path: Path) -> None:
-    """The log names addresses that no peer has any more; with a leader the members are changed."""
+async def test_zmq_peers_that_all_moved_elect_by_settings(tmp_path: Path) -> None:
+    """The log names addresses that no peer has any longer; with a leader, the members are changed."""
     async with cluster_of(tmp_path, 3) as cluster:
         async with zmq_raft.connect([peer.url for peer in cluster.founders], IDENT) as client:
             await log_names_members(cluster, client)
@@ -132,8 +132,8 @@ async def test_zmq_peers_that_all_moved_elect_by_their_settings(tmp_path: Path) 
             assert successor in (await client.config()).peers
 
 
-async def test_zmq_peer_with_a_wrong_setting_is_reached_as_logged(tmp_path: Path) -> None:
-    """Two of three with stale settings about the third elect and commit with it, though the first is lost."""
+async def test_zmq_peer_with_wrong_setting_is_reached_as_logged(tmp_path: Path) -> None:
+    """Two of three have a wrong setting for the third. They elect and commit with it, although the first is stopped."""
     async with cluster_of(tmp_path, 3) as cluster:
         right, wrong = cluster.founders, free_peers(4)[3]
         async with zmq_raft.connect([peer.url for peer in right], IDENT) as client:
@@ -146,10 +146,10 @@ async def test_zmq_peer_with_a_wrong_setting_is_reached_as_logged(tmp_path: Path
 
 
 @pytest.mark.parametrize(("setting", "tried"), [("tcp://127.0.0.1:4", 1), ("tcp://127.0.0.1:3", 0)])
-async def test_zmq_peer_is_not_tried_at_the_url_of_another(
+async def test_zmq_peer_is_not_tried_at_url_of_other_peer(
     setting: str, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One server there could vote as two."""
+    """One server there could vote twice."""
     monkeypatch.setattr(peer_transport, "ELSEWHERE_S", 0.0)
     with zmq_context() as context:
         transport = peer_transport.PeerTransport(
@@ -163,8 +163,8 @@ async def test_zmq_peer_is_not_tried_at_the_url_of_another(
             nursery.cancel_scope.cancel()
 
 
-async def test_kafka_quorum_shows_the_address_that_a_server_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log keeps the address of the day on which the server joined."""
+async def test_kafka_quorum_shows_present_address_of_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log keeps the address from the time when the server joined."""
     machine_clock(monkeypatch)
     stage = named_stage()
     stage.server.configuration = Configuration(tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2)))

@@ -76,7 +76,7 @@ CASES: Final[dict[str, str]] = {
     "recover --farm-key --from --reset": "tests/node/test_recovering_poisoned.py::"
     "test_eras_are_reset_in_state_keyring_and_key_file",
     "recover --from --state-dir": "tests/node/test_made_before.py::"
-    "test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared",
+    "test_old_backup_becomes_new_cluster_with_shared_state",
     "restore": LOST,
     "run": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
     "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_farm_and_stops",
