@@ -102,8 +102,8 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         assert document_server.commands() == before + after
         assert document_server.members == (1, 2, 3, 4)
         # when it requests its removal, it receives the reply, and the cluster continues without it
-        gone = await ask_to_remove(await client_as_server(servers, nursery, FOURTH), FOURTH)
-        assert gone.begun, gone.reason
+        removal = await ask_to_remove(await client_as_server(servers, nursery, FOURTH), FOURTH)
+        assert removal.begun, removal.reason
         await until_members(await leading(servers), 1, 2, 3)
         assert document_server.ordered_to_leave
         await submit(client, [b"without it"])

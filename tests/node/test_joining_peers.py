@@ -46,7 +46,7 @@ def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tup
 def send(newcomer: JoiningPeer, request: AppendEntries) -> tuple[Part, ...]:
     """Send all parts of `request`, which fit on the connection; return them."""
     parts = newcomer.parts(request)
-    assert isinstance(parts, tuple), f"kept back: {parts} comes first"
+    assert isinstance(parts, tuple), f"withheld: {parts} comes first"
     for part in parts:
         newcomer.sent(part, RECORD_BYTES * len(part.append.entries) if part.packed else 0)
     return parts

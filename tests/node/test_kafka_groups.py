@@ -43,8 +43,8 @@ def at(offset: int, metadata: str = "") -> dict[str, CommittedOffset]:
 
 def written_offsets(stage: Stage, group: str = GROUP) -> list[int]:
     """Return the offsets of the group's entries."""
-    noted = [record for _, record in stage.records(GroupOffset)]
-    return [each.offset for each in noted if isinstance(each, GroupOffset) and each.group == group]
+    records = [record for _, record in stage.records(GroupOffset)]
+    return [each.offset for each in records if isinstance(each, GroupOffset) and each.group == group]
 
 
 async def test_committed_offset_is_entry_known_to_every_server(autojump_clock: MockClock) -> None:
@@ -54,18 +54,18 @@ async def test_committed_offset_is_entry_known_to_every_server(autojump_clock: M
     await offsets.commit(GROUP, {TOPIC: CommittedOffset(1, 3, "text")}, None)
     assert offsets.committed(GROUP) == {TOPIC: CommittedOffset(1, 3, "text")}
     assert (offsets.groups(), offsets.written) == ((GROUP,), 1)
-    assert trio.current_time() == 0, "the first of a group is written_offsets immediately"
+    assert trio.current_time() == 0, "the first of a group is written immediately"
 
 
 async def test_commits_within_interval_write_only_newest(
     autojump_clock: MockClock,
 ) -> None:
     stage = await leading_stage()
-    offsets, answered = offsets_of(stage), []
+    offsets, replies = offsets_of(stage), []
 
     async def commit(offset: int) -> None:
         await offsets.commit(GROUP, at(offset), None)
-        answered.append((offset, trio.current_time()))
+        replies.append((offset, trio.current_time()))
 
     for number in range(10):
         await stage.append(b'{"note": %d}' % number)
@@ -74,7 +74,7 @@ async def test_commits_within_interval_write_only_newest(
             nursery.start_soon(commit, offset)
             await wait_all_tasks_blocked()
     assert written_offsets(stage) == [1, 10]
-    assert sorted(answered) == [(1, 0.0), *((offset, EVERY_S) for offset in range(2, 11))]
+    assert sorted(replies) == [(1, 0.0), *((offset, EVERY_S) for offset in range(2, 11))]
 
 
 async def test_commits_of_other_groups_do_not_wait(autojump_clock: MockClock) -> None:

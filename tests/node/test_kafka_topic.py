@@ -152,8 +152,8 @@ async def test_high_watermark_after_snapshot_is_at_least_its_end() -> None:
 async def test_reader_in_final_gap_waits_for_record() -> None:
     stage = await stage_with_gaps()
     service = ConsumerService(topic_of(stage))
-    asked = FetchRequestPartition(partition=0, fetch_offset=8, partition_max_bytes=1_000)
-    topic = FetchRequestTopic(topic="farm-log", partitions=(asked,))
+    partition = FetchRequestPartition(partition=0, fetch_offset=8, partition_max_bytes=1_000)
+    topic = FetchRequestTopic(topic="farm-log", partitions=(partition,))
 
     async def fetched(max_wait_ms: int) -> tuple[int, int]:
         request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(topic,))
@@ -164,10 +164,10 @@ async def test_reader_in_final_gap_waits_for_record() -> None:
     async with trio.open_nursery() as nursery:
         found: list[tuple[int, int]] = []
 
-        async def ask() -> None:
+        async def fetch_once() -> None:
             found.append(await fetched(60_000))
 
-        nursery.start_soon(ask)
+        nursery.start_soon(fetch_once)
         await stage.append(NOTED)
         await wait_all_tasks_blocked()
         assert found == []

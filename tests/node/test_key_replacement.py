@@ -83,7 +83,7 @@ async def test_copied_key_opens_nothing_after_replacement() -> None:
         await until_all_see_all(agents)
         names = [agent.node_id for agent in agents]
         opened, recorded = readable(network, RING, names)
-        assert opened == recorded > 0, "before, it reads everything"
+        assert opened == recorded > 0, "before the replacement, the copied key opens everything"
         # When: the keys are replaced, and the farm runs for another minute.
         await replace_all(agents)
         network.sent.clear()

@@ -145,7 +145,7 @@ async def test_group_with_hung_disk_exchanges_keys(tmp_path: Path, slow_disk: Sl
             name = await gossip.KeyManager(boris).install()
             await trio.to_thread.run_sync(slow_disk.began.wait, BOUND_S)
             listing = await gossip.KeyManager(boris).list()
-            assert listing.is_everywhere, "alice answers with the new keys"
+            assert listing.is_everywhere, "alice replies with the new keys"
             assert listing.unstored == (alice.node_id,)
             with pytest.raises(gossip.KeyringError, match="and stored"):
                 await gossip.KeyManager(boris).use(name)

@@ -131,7 +131,7 @@ async def never_reply(frames: FrameStream) -> None:
         (reply_to_other_request, "response 99 to request 1"),
         (never_reply, "did not reply within 100 ms"),
     ],
-    ids=["error", "end", "giant-length", "another-answer", "silence"],
+    ids=["error", "closed", "giant-length", "other-reply", "no-reply"],
 )
 async def test_failed_agreement_closes_connection_with_reason(script: Script, reason: str) -> None:
     async with scripted(script) as port:

@@ -109,7 +109,7 @@ async def test_prefix_of_same_log_is_never_cut() -> None:
         assert end >= min(position, max(start, position)), (terms, position, start, count)
 
 
-@pytest.mark.parametrize("old_terms", [[3, 3, 3], [3, 4, 5]], ids=["same term", "later terms"])
+@pytest.mark.parametrize("old_terms", [[3, 3, 3], [3, 4, 5]], ids=["same-term", "later-terms"])
 async def test_records_read_before_recovery_are_cut(old_terms: list[int]) -> None:
     # Given a backup at entry 26 of term 3; the old farm wrote more entries after it
     kept, lost_terms = LogId(26, 3), 2**16

@@ -45,7 +45,7 @@ class Story:
     def take(self, answers: list[Answered]) -> None:
         """Record the replies."""
         for each in answers:
-            assert each.ticket not in self.answers, "a request is answered once"
+            assert each.ticket not in self.answers, "a request has one reply"
             self.answers[each.ticket] = each.answer
 
     def join(self, member: str = "", new_id: str = "new", **given: object) -> int:

@@ -254,7 +254,7 @@ async def test_fetch_smaller_than_batch_gets_whole_batch(max_bytes: int, sizes: 
     response = await at.answer(from_two(replace(FETCH, max_bytes=max_bytes)), caller())
     assert isinstance(response, clients.FetchResponse)
     assert response.responses[0].partitions[0].records == write_entries(6, BATCH)
-    assert [asked.max_bytes for _, asked, _ in receiver.asked if isinstance(asked, core.Fetch)] == sizes
+    assert [request.max_bytes for _, request, _ in receiver.asked if isinstance(request, core.Fetch)] == sizes
 
 
 async def test_batch_beyond_reply_size_is_requested_twice() -> None:

@@ -113,12 +113,12 @@ async def test_vote_does_not_wait_for_parked_fetch() -> None:
         await remote.wait_asked(1)
         pair.transport.send(TWO, VOTE)
         await remote.wait_asked(2)
-        _, vote, answered = remote.asked[1]
-        answered(granted(vote))
+        _, vote, respond = remote.asked[1]
+        respond(granted(vote))
         assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
-        _, fetch, answered = remote.asked[0]
+        _, fetch, respond = remote.asked[0]
         entries = (Entry(3, COMMAND, b"a"),)
-        answered(core.FetchReply(term=3, leader=TWO, commit=5, correlation=fetch.correlation, entries=entries))
+        respond(core.FetchReply(term=3, leader=TWO, commit=5, correlation=fetch.correlation, entries=entries))
         (_, reply) = await pair.receiver.wait_replies(2)
         assert reply == core.FetchReply(term=3, leader=TWO, commit=5, correlation=79, entries=entries)
 
@@ -287,26 +287,26 @@ async def test_quorum_requests_need_login_of_replica(tmp_path: Path) -> None:
     )
     options = ListenerOptions(security=ListenerSecurity(tls=tls, credentials=users))
     async with open_listener((protected,), options) as listener:
-        for user, answered in (("guest", 0), ("replica", 1)):
+        for user, accepted in (("guest", 0), ("replica", 1)):
             security = ClientSecurity(tls=shown, login=Login(user, "pencil"))
             async with transport_to(listener.port, security=security) as pair:
                 pair.transport.send(TWO, VOTE)
-                if answered:
+                if accepted:
                     await pair.receiver.wait_replies(1)
                 else:
                     await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
-                assert len(receiver.asked) == answered
+                assert len(receiver.asked) == accepted
 
 
 async def test_three_voters_elect_leader_and_replicate(tmp_path: Path) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with quorum_of(tmp_path) as replicas:
             leader = await leader_of(replicas)
-            words = [b"%d" % number for number in range(50)]
-            for word in words:
-                assert (await leader.server.propose((word,))).outcome is Outcome.COMMITTED
+            commands = [b"%d" % number for number in range(50)]
+            for command in commands:
+                assert (await leader.server.propose((command,))).outcome is Outcome.COMMITTED
             for each in replicas:
-                while [entry.data for entry in each.machine.entries if entry.kind is COMMAND] != words:
+                while [entry.data for entry in each.machine.entries if entry.kind is COMMAND] != commands:
                     await trio.lowlevel.checkpoint()
             assert len({tuple(each.machine.entries) for each in replicas}) == 1
 

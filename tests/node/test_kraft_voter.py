@@ -241,13 +241,13 @@ def test_batch_repeated_after_client_timeout_is_written_once(tmp_path: Path, mon
             leader = await quorum.leader()
             producer = (await leader.topic.new_producer_id(None)).producer_id
             # Given a leader whose commits are delayed
-            held: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
+            pending: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
             submit = leader.server.submit
 
-            def hold(commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None], **_: bool) -> None:
-                held.append((commands, answered))
+            def delay(commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None], **_: bool) -> None:
+                pending.append((commands, answered))
 
-            monkeypatch.setattr(leader.server, "submit", hold)
+            monkeypatch.setattr(leader.server, "submit", delay)
             answers: list[Produced] = []
 
             async def produce(*, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED) -> None:
@@ -262,11 +262,11 @@ def test_batch_repeated_after_client_timeout_is_written_once(tmp_path: Path, mon
                 first.cancel()
                 nursery.start_soon(produce)
                 await trio.testing.wait_all_tasks_blocked()
-                assert len(held) == 1
+                assert len(pending) == 1
                 # and the first batch is committed later
-                submit(*held[0])
+                submit(*pending[0])
             # Then the log has the batch once, and the repetition gets its offset
-            assert len(held) == 1
+            assert len(pending) == 1
             (again,) = answers
             assert await values_of(leader, again.base_offset + 1) == [b"a"]
 
@@ -352,12 +352,12 @@ def test_reported_follower_times_do_not_go_back(tmp_path: Path) -> None:
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
             reported: dict[int, tuple[int, int]] = {}
-            asked = 0
+            requests = 0
             with trio.fail_after(60):
                 async with open_connection(LOOPBACK, leader.listener.port) as connection:
                     # On a busy machine a follower may fetch for the first time after hundreds of requests.
-                    while asked < 500 or len(reported) < 3 or min(min(times) for times in reported.values()) <= 0:
-                        asked += 1
+                    while requests < 500 or len(reported) < 3 or min(min(times) for times in reported.values()) <= 0:
+                        requests += 1
                         answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
                         for row in answer.topics[0].partitions[0].current_voters:
                             times = row.last_fetch_timestamp, row.last_caught_up_timestamp
@@ -387,16 +387,18 @@ def test_observer_becomes_voter_by_add_raft_voter(tmp_path: Path) -> None:
                 ),
             )
             assert added == admin.AddRaftVoterResponse()
-            gone = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
+            leaving = next(voter for voter in quorum.running.values() if voter.key not in (leader.key, fourth.key))
             removed = await request_to_leader(
                 quorum,
-                admin.RemoveRaftVoterRequest(voter_id=gone.key.id, voter_directory_id=UUID(bytes=gone.key.directory)),
+                admin.RemoveRaftVoterRequest(
+                    voter_id=leaving.key.id, voter_directory_id=UUID(bytes=leaving.key.directory)
+                ),
             )
             assert removed == admin.RemoveRaftVoterResponse()
             produced = await leader.topic.append(batch(b"two"), None)
             assert await values_of(fourth, produced.base_offset + 1) == [b"one", b"two"]
             voters = leader.server.describe().raft.configuration.voter_ids
-            assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {gone.key.id}
+            assert {key.id for key in voters if isinstance(key, ReplicaKey)} == {1, 2, 3, 4} - {leaving.key.id}
 
     trio.run(run)
 

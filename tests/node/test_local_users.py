@@ -84,7 +84,7 @@ class Machine:
         Machine().add("/home/me/real", ME, 0o700).link("/home/me/state", "real", 0),
         Machine().add("/home/me/state", 0, 0o755),
     ],
-    ids=["own", "not there yet", "own link into a sticky directory", "relative link", "of root"],
+    ids=["own", "missing", "own link into a sticky directory", "relative link", "of root"],
 )
 def test_private_state_directory_is_used(machine: Machine) -> None:
     check_state_directory(Path("/home/me/state"), machine.facts())
@@ -105,9 +105,9 @@ def test_private_state_directory_is_used(machine: Machine) -> None:
         (Machine().link("/home/me/state", "state", ME), "more than 40 links"),
     ],
     ids=[
-        "others write", "the group writes", "sticky is not enough for itself", "its parent's group writes",
-        "all write where it will be made", "a stranger's", "below a stranger's", "a link to a stranger's",
-        "a stranger's link", "links without an end",
+        "writable by others", "writable by group", "sticky bit on the directory itself", "parent writable by group",
+        "future parent writable by all", "of other user", "below other user's", "link to other user's",
+        "other user's link", "endless links",
     ],
 )  # fmt: skip
 def test_state_directory_writable_by_others_is_refused(machine: Machine, reason: str) -> None:

@@ -107,11 +107,9 @@ def test_suspect_stays_in_contact_for_limited_time() -> None:
     assert not contact_as(Status.DEAD)
 
 
-@pytest.mark.parametrize(
-    "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "invalid", "cut"]
-)
-def test_unreadable_metadata_is_counted_once_per_member(rubbish: bytes) -> None:
-    member_directory, _ = directory_of(member(C, rubbish), member(B, encode_metadata(METADATA)))
+@pytest.mark.parametrize("data", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "invalid", "cut"])
+def test_unreadable_metadata_is_counted_once_per_member(data: bytes) -> None:
+    member_directory, _ = directory_of(member(C, data), member(B, encode_metadata(METADATA)))
     for _ in range(3):
         member_directory.refresh()
     assert [each.node_id for each in member_directory.members()] == [B]
@@ -143,7 +141,7 @@ def test_metadata_is_decoded_once_per_version(
 
 def test_single_change_updates_directory() -> None:
     # Given two members, one of them with unreadable metadata
-    member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
+    member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)), member(C, b"invalid"))
     gossip.listed.clear()
     # When B is declared dead, and C sends readable metadata
     member_directory.learn(member(B, encode_metadata(METADATA)).info, Status.DEAD)

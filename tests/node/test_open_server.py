@@ -57,17 +57,17 @@ class Group:
 
     async def stop(self, number: int) -> ServerRun:
         """Stop a server, and wait until its directory is closed."""
-        life = self.runs.pop(number)
-        life.scope.cancel()
-        await life.ended.wait()
-        return life
+        run = self.runs.pop(number)
+        run.scope.cancel()
+        await run.ended.wait()
+        return run
 
     async def leader(self) -> int:
         """Return the leader when all running servers follow it."""
         while True:
-            for number, life in self.runs.items():
+            for number, run in self.runs.items():
                 followers = [each for each in self.runs.values() if each.server.role.leader == number]
-                if life.server.role.role is Role.LEADER and len(followers) == len(self.runs):
+                if run.server.role.role is Role.LEADER and len(followers) == len(self.runs):
                     return number
             await self._changed.wait()
 
@@ -76,14 +76,12 @@ class Group:
         answer = await self.runs[await self.leader()].server.propose(commands)
         assert answer.outcome is Outcome.COMMITTED
         assert answer.position is not None
-        for life in self.runs.values():
-            await life.server.wait_applied(answer.position.index)
+        for run in self.runs.values():
+            await run.server.wait_applied(answer.position.index)
 
     def commands(self) -> set[tuple[bytes, ...]]:
         """Return the commands in the state machines: one element if all agree."""
-        return {
-            tuple(e.data for e in life.machine.entries if e.kind == consensus.COMMAND) for life in self.runs.values()
-        }
+        return {tuple(e.data for e in run.machine.entries if e.kind == consensus.COMMAND) for run in self.runs.values()}
 
     async def _run_server(
         self, number: int, task_status: trio.TaskStatus[ServerRun] = trio.TASK_STATUS_IGNORED
@@ -106,10 +104,10 @@ class Group:
                     disk_thread=False,
                 )
             ) as server:
-                life = ServerRun(server, machine, scope)
-                task_status.started(life)
+                run = ServerRun(server, machine, scope)
+                task_status.started(run)
                 await trio.sleep_forever()
-        life.ended.set()
+        run.ended.set()
 
     def _observe(self, notice: Notice) -> None:
         if isinstance(notice, RoleChanged):

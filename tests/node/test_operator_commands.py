@@ -67,7 +67,7 @@ class CommandNode:
     async def refusal(self, command: Any) -> tuple[int, str, str]:
         """Return status, code and text of a refusal."""
         with pytest.raises(Refused) as caught:
-            await self.ask(command)
+            await self.grant(command)
         return caught.value.status, caught.value.code, str(caught.value)
 
     @property
@@ -85,16 +85,16 @@ async def node() -> CommandNode:
 
 async def test_leaf_is_named_by_address_or_destination(node: CommandNode) -> None:
     for name in (LEAF_ADDRESS, LEAF_ADDRESS.removesuffix(".b32.i2p"), LEAF.base64):
-        text = await node.ask({"cost": {"hash": name, "factor": 1.5}})
+        text = await node.grant({"cost": {"hash": name, "factor": 1.5}})
         assert text == f"{LEAF_ADDRESS} has the factor 1.5"
         assert node.last == CostFactor(hash_of(LEAF.base64), 1.5)
 
 
 async def test_unreported_leaf_is_excluded_in_advance(node: CommandNode) -> None:
     other = "a" * 52
-    assert "no server reports this leaf now" in await node.ask({"exclusion": {"hash": other, "excluded": True}})
+    assert "no server reports this leaf now" in await node.grant({"exclusion": {"hash": other, "excluded": True}})
     assert node.last == Exclusion(other, excluded=True)
-    assert "is listed again" in await node.ask({"exclusion": {"hash": other, "excluded": False}})
+    assert "is listed again" in await node.grant({"exclusion": {"hash": other, "excluded": False}})
     status, code, _ = await node.refusal({"exclusion": {"hash": other, "excluded": False}})
     assert (status, code) == (409, "not-excluded")
 
@@ -109,7 +109,7 @@ async def test_refusal_of_state_machine_has_its_reason(node: CommandNode) -> Non
 
 
 async def test_master_is_forced_by_its_address(node: CommandNode) -> None:
-    assert (await node.ask({"force": {"master": MASTER_ADDRESS}})).startswith(
+    assert (await node.grant({"force": {"master": MASTER_ADDRESS}})).startswith(
         f"node-2 publishes {MASTER_ADDRESS} again"
     )
     assert node.last == Force(MASTER.destination.base64)
@@ -130,16 +130,16 @@ async def test_master_without_publisher_is_not_forced(node: CommandNode) -> None
 
 async def test_server_is_removed_by_name_or_id_and_may_return(node: CommandNode) -> None:
     for name in ("node-3", "3", NODE_IDS[2].hex()):
-        assert await node.ask({"removal": {"server": name, "removed": True}}) == "node-3 is removed from the group"
+        assert await node.grant({"removal": {"server": name, "removed": True}}) == "node-3 is removed from the group"
         assert node.last == Removal(3, removed=True)
-        assert await node.ask({"removal": {"server": name, "removed": False}}) == "node-3 may join again"
+        assert await node.grant({"removal": {"server": name, "removed": False}}) == "node-3 may join again"
     status, code, text = await node.refusal({"removal": {"server": "node-9", "removed": True}})
     assert (status, code) == (404, "no-such-server")
     assert "node-1, node-2, node-3, node-4" in text
 
 
 async def test_removal_of_leader_mentions_transfer(node: CommandNode) -> None:
-    text = await node.ask({"removal": {"server": "node-1", "removed": True}})
+    text = await node.grant({"removal": {"server": "node-1", "removed": True}})
     assert text == "node-1 hands over leadership and is then removed"
 
 
@@ -155,7 +155,7 @@ async def test_removal_below_minimum_is_refused_before_log(node: CommandNode) ->
 async def test_repeated_removal_and_unneeded_return_are_refused(
     node: CommandNode,
 ) -> None:
-    await node.ask({"removal": {"server": "node-4", "removed": True}})
+    await node.grant({"removal": {"server": "node-4", "removed": True}})
     node.view = replace(node.view, raft=replace(node.view.raft, voters=node.view.raft.voters[:3]))
     assert (await node.refusal({"removal": {"server": "node-4", "removed": True}}))[1] == "removed-already"
     assert (await node.refusal({"removal": {"server": "node-3", "removed": False}}))[1] == "not-removed"
@@ -229,11 +229,11 @@ async def test_operator_corrects_log_time_far_ahead() -> None:
     own = dataclasses.replace(rival_report(), server_id=1, request=None)
     await stage.append_record(own)
     with pytest.raises(Refused, match="up to 55 s ahead it waits for them automatically"):
-        await node.ask({"correction": {}})
+        await node.grant({"correction": {}})
     stage.applied_state.farm.state = dataclasses.replace(
         stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
     )
-    text = await node.ask({"correction": {}})
+    text = await node.grant({"correction": {}})
     assert text.startswith("log time goes back by ")
     assert text.endswith(" s, to the clocks of a majority of the voters")
     assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) < 5_000
@@ -245,4 +245,4 @@ async def test_log_time_correction_needs_reports_of_majority() -> None:
     node = CommandNode()
     await node.found()
     with pytest.raises(Refused, match="no majority of the voters reported recently"):
-        await node.ask({"correction": {}})
+        await node.grant({"correction": {}})

@@ -157,7 +157,7 @@ async def test_substitute_publisher_stops_after_later_publication(
         await stage.append_record(Clock(NOW_MS + now_ms(), OTHER, PERIOD_MS))
         await stage.append_record(rival_report(1 + now_ms()))
         await trio.sleep(2 * PERIOD_MS / 1000)
-        # Its report has its own publication during the outage, which stays until a later one replaces it.
+        # Its report names the structure that it published alone, which remains until a later one replaces it.
         reported = [record for _, record in stage.records(Report) if isinstance(record, Report)][-1]
         assert len(reported.masters) == 1
         assert reported.masters[0].last_published_time_ms == structures(stage)[-1].published_s * 1000

@@ -79,7 +79,7 @@ async def name_after(
         ((other(LOW, cluster="another"),), None),
         ((other(HIGH), other(LOW)), "vm-5555"),
     ],
-    ids=["a lower id", "a higher id", "another name", "a dead one", "another cluster", "several"],
+    ids=["lower id", "higher id", "other name", "dead node", "other cluster", "several nodes"],
 )
 async def test_lowest_id_keeps_name_before_founding(
     autojump_clock: MockClock, tmp_path: Path, others: tuple[FarmMember, ...], name: str | None
@@ -93,12 +93,12 @@ async def test_new_node_yields_its_name_only_to_alive_node(autojump_clock: MockC
     del autojump_clock
     former = Others(other(HIGH))
 
-    async def dies() -> None:
+    async def kill_later() -> None:
         await trio.sleep(LIVES_ON_S / 2)
         former.now = (other(HIGH, status=MemberStatus.DEAD),)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(dies)
+        nursery.start_soon(kill_later)
         assert await name_after(tmp_path, former, farm=True) is None
     assert await name_after(tmp_path, Others(other(HIGH)), farm=True) == "vm-5555"
 

@@ -40,7 +40,7 @@ class Scene:
             last_log_term=2,
             last_log_index=9,
         )
-        return await self.asks(encode_request(request), from_host)
+        return await self.reply_to(encode_request(request), from_host)
 
     async def reply_to(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
         """Return the reply to some bytes."""
@@ -72,7 +72,7 @@ async def listening(peers: PlainPeers = LISTED) -> AsyncIterator[Scene]:
 
 async def test_listed_server_gets_reply_without_tls() -> None:
     async with listening() as scene:
-        assert await scene.says(THEIRS) == wire.RequestVoteResponse(
+        assert await scene.vote_reply(THEIRS) == wire.RequestVoteResponse(
             source=OURS, destination=THEIRS, term=3, next_index=0, accepted=True
         )
         assert not scene.incidents
@@ -80,7 +80,7 @@ async def test_listed_server_gets_reply_without_tls() -> None:
 
 async def test_unlisted_address_is_closed_before_decoding() -> None:
     async with listening() as scene:
-        assert await scene.says(THEIRS, from_host="127.0.0.3") is None
+        assert await scene.vote_reply(THEIRS, from_host="127.0.0.3") is None
         assert not scene.handler.asked
         assert [each.fault for each in scene.incidents] == [Fault.PLAIN_REFUSED]
         assert "is not in the list" in scene.incidents[0].text
@@ -89,11 +89,11 @@ async def test_unlisted_address_is_closed_before_decoding() -> None:
 @pytest.mark.parametrize("claimed", [OTHERS, 77], ids=["server of another address", "unknown server"])
 async def test_listed_address_sends_only_for_its_own_servers(claimed: int) -> None:
     async with listening() as scene:
-        assert await scene.says(claimed) is None
+        assert await scene.vote_reply(claimed) is None
         assert not scene.handler.asked
         assert f"speaks as server {claimed}" in scene.incidents[0].text
         # while requests from the address listed for it are accepted
-        assert (await scene.says(OTHERS, from_host="127.0.0.2")) is not None
+        assert (await scene.vote_reply(OTHERS, from_host="127.0.0.2")) is not None
 
 
 async def test_connection_keeps_its_first_source() -> None:
@@ -106,10 +106,9 @@ async def test_connection_keeps_its_first_source() -> None:
                 term=3,
             )
         )
-        # given a first message to another server, which gets no reply: the second one with another source gets none
-        # either
+        # given a first message to another server, without a reply: the second one, with another source, is refused too
         assert (
-            await scene.asks(
+            await scene.reply_to(
                 first
                 + encode_request(
                     wire.RequestVoteRequest(
@@ -123,7 +122,7 @@ async def test_connection_keeps_its_first_source() -> None:
             )
             is None
         )
-        assert await scene.asks(encode_request(wire.ClientRequest())) == wire.AppendEntriesResponse(
+        assert await scene.reply_to(encode_request(wire.ClientRequest())) == wire.AppendEntriesResponse(
             source=OURS, destination=OURS, term=1, next_index=1, accepted=True
         )
         assert not scene.handler.asked
@@ -132,21 +131,21 @@ async def test_connection_keeps_its_first_source() -> None:
 async def test_connections_of_listener_share_one_byte_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     opens, budgets = ReceiveBudget.open, list[ReceiveBudget]()
 
-    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+    def record(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
         budgets.append(budget)
         return opens(budget, owner, is_server=is_server, close=close)
 
-    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    monkeypatch.setattr(ReceiveBudget, "open", record)
     async with listening() as scene:
-        await scene.says(THEIRS)
-        await scene.says(OTHERS, from_host="127.0.0.2")
+        await scene.vote_reply(THEIRS)
+        await scene.vote_reply(OTHERS, from_host="127.0.0.2")
         assert len(budgets) == 2
         assert budgets[0] is budgets[1]
 
 
 async def test_invalid_bytes_close_connection_with_incident() -> None:
     async with listening() as scene:
-        assert await scene.asks(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:7669\r\nConnection: close\r\n\r\n") is None
+        assert await scene.reply_to(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:7669\r\nConnection: close\r\n\r\n") is None
         assert scene.incidents
         assert not scene.handler.asked
 
@@ -161,11 +160,11 @@ class RecordingDialer:
     """A dialer that records the requested addresses, and refuses them."""
 
     def __init__(self) -> None:
-        self.asked: list[PeerAddress] = []
+        self.addresses: list[PeerAddress] = []
 
     async def dial(self, address: PeerAddress, _expected: int | None = None) -> None:
         """Record the address, and refuse."""
-        self.asked.append(address)
+        self.addresses.append(address)
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
 
 
@@ -182,4 +181,4 @@ async def test_only_listed_server_at_its_address_is_dialed_plain() -> None:
         for address, server in ((elsewhere, THEIRS), (listed, OTHERS), (listed, None)):
             with pytest.raises(GarlicFarmError, match="the ordinary way"):
                 await dialer.dial(address, server)
-        assert ordinary.asked == [elsewhere, listed, listed]
+        assert ordinary.addresses == [elsewhere, listed, listed]

@@ -99,7 +99,7 @@ async def scene(
             "wrong user or password (user 'router')",
             "present key file",
             "present key file",
-            id="a wrong password",
+            id="wrong password",
         ),
         pytest.param(
             replace(CALLER, cluster="other"),
@@ -109,7 +109,7 @@ async def scene(
             "requested the cluster 'other', but this server serves 'farm'",
             "leads to a server of this farm",
             "which farm's key file",
-            id="a wrong cluster by name",
+            id="wrong cluster name",
         ),
         pytest.param(
             replace(CALLER, identity=lambda: Identity("cluster-b", ALICE)),
@@ -119,7 +119,7 @@ async def scene(
             "a member of cluster cluster-b, while this server belongs to cluster-a",
             "if `garlicfarm recover` created this farm again: stop this node, move its state directory away",
             "a member of this farm from before `garlicfarm recover`",
-            id="a wrong cluster by its id",
+            id="wrong cluster id",
         ),
         pytest.param(
             replace(CALLER, version="2"),
@@ -129,7 +129,7 @@ async def scene(
             "requested version '2' of the protocol, but this server has version '1'",
             "leads to a server of this farm",
             "update the older",
-            id="a wrong version",
+            id="wrong version",
         ),
         pytest.param(
             replace(CALLER, peers=None),
@@ -139,7 +139,7 @@ async def scene(
             "a claim to be server 1 without a proof",
             "find the program between",
             "a program has this farm's key file without an identity of the farm",
-            id="a claim without a proof",
+            id="claim without proof",
         ),
         pytest.param(
             replace(CALLER, peers=peers_of(77)),
@@ -149,7 +149,7 @@ async def scene(
             "server 1 is not known by the key",
             "restore the right one",
             "replace the keys (`garlicfarm help copied-key-file`)",
-            id="the identity of another node",
+            id="identity of other node",
         ),
     ],
 )

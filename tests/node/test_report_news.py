@@ -57,7 +57,7 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(
             assert [leaf.healthy for leaf in report.destinations] == [not unhealthy]
         nursery.cancel_scope.cancel()
     apart_ms = [later - earlier for earlier, later in pairwise(steady)]
-    assert min(apart_ms) >= 0.89 * PERIOD_MS, "what does not change is reported once a period"
+    assert min(apart_ms) >= 0.89 * PERIOD_MS, "unchanged figures are reported once a period"
     assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
 
 

@@ -153,7 +153,7 @@ def gateway(server: Server) -> RequestGateway:
         ),
         (ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN), None),
     ],
-    ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
+    ids=["committed", "not-leader", "no-leader", "busy", "unknown-closes"],
 )
 def test_outcome_has_its_answer_on_the_wire(resolve: ProposalResolved, expected: ClientAnswer | None) -> None:
     assert gateway_answer(gateway(Server(resolve)), (b"{}",)) == expected
@@ -214,7 +214,7 @@ def test_peer_is_refused_as_busy_when_server_cannot_serve(error: Exception) -> N
 
 
 def no_answer_expected(reply: core.Reply | None) -> None:
-    pytest.fail(f"answered by {reply}")
+    pytest.fail(f"unexpected reply {reply}")
 
 
 def test_client_before_founding_gets_leader_none() -> None:

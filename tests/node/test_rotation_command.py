@@ -130,11 +130,11 @@ async def test_member_down_prevents_rotation_unless_forced() -> None:
 async def test_interrupted_rotation_is_finished_by_next_run() -> None:
     farm = FakeKeys()
 
-    def dies(step: str) -> None:
+    def stop_member(step: str) -> None:
         if step == "use":
             farm.absent = ("node-3",)
 
-    farm.before_step = dies
+    farm.before_step = stop_member
     with pytest.raises(
         RotationError, match=r"node-3 is down.*The completed steps stay.*`garlicfarm keys rotate` again"
     ):

@@ -115,7 +115,7 @@ def test_segment_is_ready_under_load_with_reads() -> None:
     assert max(written_bytes(step.operations) for step in log.steps) <= STEP_BYTES
 
 
-def test_idle_log_prepares_only_one_segment_gradually() -> None:
+def test_segment_preparation_keeps_pace_with_appends() -> None:
     log = Log()
     log.work()
     log.append(10)

@@ -71,14 +71,14 @@ async def test_accepted_callback_runs_before_commit(
         first = node.server.commit_index + 1
         for name, size in (("one", 1), ("two", 2)):
 
-            def answered(found: ProposalResolved, name: str = name) -> None:
+            def on_reply(found: ProposalResolved, name: str = name) -> None:
                 assert found.position is not None
                 calls.append(f"{name} {found.outcome.value} {found.position.index - first}")
 
             def accepted(position: LogId, name: str = name) -> None:
                 calls.append(f"{name} accepted {position.index - first}")
 
-            node.server.submit((b"x",) * size, answered, accepted)
+            node.server.submit((b"x",) * size, on_reply, accepted)
         resolved: list[ProposalResolved] = []
         node.server.submit((b"y",), resolved.append)
         await until(lambda: bool(resolved))

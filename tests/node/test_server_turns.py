@@ -143,7 +143,7 @@ async def test_calls_from_a_reply_callback_run_in_later_turns(autojump_clock: tr
             count = len(answers)
             if count < 5:
                 server.ask(TWO, OUT_OF_DATE, repeat_request)
-            assert len(answers) == count, "a turn within a turn"
+            assert len(answers) == count, "nested turns"
 
         def submit_again(end: ProposalResolved) -> None:
             ends.append(end)

@@ -116,9 +116,9 @@ def test_log_time_is_monotonic_within_pace_limit(log_time_ms: int, elapsed_ms: i
         assert found == clock_ms
 
 
-def clock_of_life(life: Life, clock_ms: Callable[[], int]) -> SessionClock:
-    server = life.server
-    return SessionClock(life.machine, lambda: server.role.role is Role.LEADER, server.propose, clock_ms=clock_ms)
+def clock_of_run(run: Life, clock_ms: Callable[[], int]) -> SessionClock:
+    server = run.server
+    return SessionClock(run.machine, lambda: server.role.role is Role.LEADER, server.propose, clock_ms=clock_ms)
 
 
 async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
     async with group(tmp_path, SessionLimits(expiry_ms=1_000)) as servers, trio.open_nursery() as nursery:
         client = servers.client()
         await nursery.start(client.run)
-        lives = list(servers.lives.values())
-        clocks = [clock_of_life(life, lambda: now_ms[0]) for life in lives]
+        runs = list(servers.lives.values())
+        clocks = [clock_of_run(run, lambda: now_ms[0]) for run in runs]
         for clock in clocks:
             nursery.start_soon(clock.run)
         request = request_entry(RequestId("client", 0, 1), b"x")
@@ -135,7 +135,7 @@ async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
             now_ms[0] = time_ms
             if sessions:
                 await client.submit((request,), patience_s=60, repeat_unknown=True)
-            while {(life.machine.log_time_ms, len(life.machine.sessions)) for life in lives} != {(time_ms, sessions)}:
+            while {(run.machine.log_time_ms, len(run.machine.sessions)) for run in runs} != {(time_ms, sessions)}:
                 for clock in clocks:
                     clock.leadership_changed()
                 await trio.sleep(0.05)

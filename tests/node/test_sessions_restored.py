@@ -126,7 +126,7 @@ async def test_repeated_report_is_not_applied_after_restore(tmp_path: Path, monk
         assert request_id is not None
         assert second.was_executed(request_id)
         (reported,) = second.state.servers.values()
-        assert reported.report.date_ms == NOW_MS + 10, "the older report must not stand again"
+        assert reported.report.date_ms == NOW_MS + 10, "the older report must not return"
         later_ms = NOW_MS + 10 * 3_600_000
         await committed(server, signed(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None)))
         await committed(server, signed(Clock(later_ms, OWN, 2_000)))

@@ -24,12 +24,12 @@ FILES = {
     "several masters": PLAIN + f'[[master]]\nsigning_key = "a.key"\npublish = "on"\n[[master]]\ndestination = '
     f'"{MASTER.base64}"\n[[leaf]]\ndestination = "{LEAF.base64}"\nprobe = "127.0.0.1:80"\n'
     f'master = "{MASTER.address}"\n',
-    "a real router": PLAIN + '[router]\nkind = "i2cp"\ni2cp = "127.0.0.1:7654"\ni2cp_username = "me"\n'
+    "i2cp router": PLAIN + '[router]\nkind = "i2cp"\ni2cp = "127.0.0.1:7654"\ni2cp_username = "me"\n'
     'i2cp_password_file = "pw"\ni2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "pw2"\n',
     "over I2P": 'farm_key = "k"\nstate_dir = "s"\ntransport = "i2p"\n[consensus]\nbind = "127.0.0.1:7669"\n'
     f'advertise = "{"a" * 52}.b32.i2p:7669"\nseeds = ["{"b" * 52}.b32.i2p:7669"]\n'
     '[proxy]\nuser = "u"\npassword_file = "p"\n',
-    "its endpoints": PLAIN + '[control]\nlisten = "127.0.0.1:7650"\nnames = ["oslo"]\nopen_health = true\npage = true\n'
+    "endpoints": PLAIN + '[control]\nlisten = "127.0.0.1:7650"\nnames = ["oslo"]\nopen_health = true\npage = true\n'
     '[zmq]\nlisten = "10.0.0.1:7670"\nallow_network = true\nkeys = "keys"\nwrite = true\npeers = ["10.0.0.2:7670"]\n'
     '[kafka]\nlisten = "127.0.0.1:9092"\ntopic = "log"\ngroups = true\npeers = ["lima@10.0.0.2:9092"]\n',
 }

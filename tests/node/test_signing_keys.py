@@ -74,7 +74,7 @@ async def test_renewed_key_signs_next_structure_and_clears_alarm(
         (new_master_key(demo=True).sign_transient(NOW_S, 30 * DAY_S), "a key of another master"),
         (MASTER.sign_transient(NOW_S - 2 * DAY_S, DAY_S), "has ended already"),
     ],
-    ids=["rubbish", "missing", "other-master", "ended"],
+    ids=["invalid", "missing", "other-master", "ended"],
 )
 async def test_unusable_file_keeps_current_key_with_alarm(
     content: str | SigningKey | None,

@@ -187,7 +187,7 @@ MUTANTS = {
     "truncated suffix not erased": (Journal, "plan_truncate", without(WriteBytes)),
     "erased suffix not synced": (Journal, "plan_truncate", without(SyncFile)),
     "removed segments not synced": (Journal, "plan_truncate", without(SyncDirectory)),
-    "truncation not noted": (HardStateFile, "plan_hard_state", truncation_not_recorded),
+    "truncation not recorded": (HardStateFile, "plan_hard_state", truncation_not_recorded),
     "hard state not synced": (HardStateFile, "plan", without(SyncFile)),
     "hard state slots synced together": (HardStateFile, "plan", slots_synced_together),
     "newest records not written again": (recovery._Scanner, "_rewrite_newest", without_operations),

@@ -105,7 +105,7 @@ async def test_era_with_any_time_of_use_is_adopted(farm_key: Path, tmp_path: Pat
     assert known_keyring(tmp_path, label) == ring
     exported = node.keys.filed.following(ring)
     assert parse_farm_key(farm_key_text(exported)) == exported, "`keys export` works at the node"
-    assert seal_key(EraKey(ring.era + 1, ring.clock + 1, key), public(2), label), "and so does the next eviction"
+    assert seal_key(EraKey(ring.era + 1, ring.clock + 1, key), public(2), label), "the next eviction works too"
     assert not node.halted
 
 

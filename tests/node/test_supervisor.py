@@ -126,7 +126,7 @@ async def test_failed_start_stops_earlier_children(
         return started[0]
 
     async def never_called(_children: tuple[Child, ...]) -> None:
-        pytest.fail("not all of them run")
+        pytest.fail("one child failed to start")
 
     monkeypatch.setattr(supervisor_module, "_start", start)
     with pytest.raises(ExceptionGroup) as failed:

@@ -59,28 +59,28 @@ async def test_view_moves_to_next_node_and_stays_there(tmp_path: Path) -> None:
     sockets = [tmp_path / f"{number}.sock" for number in (1, 2)]
     view = LiveView()
     async with trio.open_nursery() as nursery:
-        lives = [trio.CancelScope(), trio.CancelScope()]
+        scopes = [trio.CancelScope(), trio.CancelScope()]
 
-        async def live(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
-            with lives[number - 1]:
+        async def serve_node(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
+            with scopes[number - 1]:
                 await ControlServer(sockets[number - 1], node(number).handlers).run(task_status=task_status)
 
-        await nursery.start(live, 1)
-        await nursery.start(live, 2)
+        await nursery.start(serve_node, 1)
+        await nursery.start(serve_node, 2)
         nursery.start_soon(keep_asking, lambda: sockets, view)
         first = await until(view, shows("node-1"))
         assert isinstance(first, FarmView)
         assert first.alarms == ()
-        lives[0].cancel()
+        scopes[0].cancel()
         second = await until(view, shows("node-2"))
         assert isinstance(second, FarmView)
         assert [alarm.kind for alarm in second.alarms] == [CHANGED_OVER]
         assert "node-2" in second.alarms[0].text
-        lives[0] = trio.CancelScope()
-        nursery.start_soon(live, 1)
+        scopes[0] = trio.CancelScope()
+        nursery.start_soon(serve_node, 1)
         await trio.sleep(0.2)
         assert shows("node-2")(latest(view))
-        lives[1].cancel()
+        scopes[1].cancel()
         await until(view, shows("node-1"))
         nursery.cancel_scope.cancel()
 
@@ -101,7 +101,7 @@ async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
     view = LiveView()
     running = trio.CancelScope()
 
-    async def live() -> None:
+    async def serve_node() -> None:
         with running:
             await ControlServer(socket, node(1).handlers).run()
 
@@ -111,7 +111,7 @@ async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
         return [socket]
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(live)
+        nursery.start_soon(serve_node)
         nursery.start_soon(keep_asking, found, view)
         await until(view, shows("node-1"))
         running.cancel()

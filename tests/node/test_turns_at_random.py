@@ -47,38 +47,38 @@ class Crowd:
         number = self._last
         self.open_calls[number] = trio.current_time()
 
-        def answered(answer: object) -> None:
-            assert number in self.open_calls, "answered twice, or after it was given up"
+        def on_reply(answer: object) -> None:
+            assert number in self.open_calls, "two replies, or a reply after the cancellation"
             self.latest_s = max(self.latest_s, trio.current_time() - self.open_calls.pop(number))
             self.outcomes[type(answer).__name__] += 1
             if depth < AGAIN_MAX and self.random.random() < 0.4:
                 self.act(depth + 1)
 
-        give_up = self._begin(answered)
+        give_up = self._begin(on_reply)
         if number in self.open_calls and self.random.random() < 0.1:
             give_up()
             del self.open_calls[number]
 
-    def _begin(self, answered: Callable[[object], None]) -> Callable[[], None]:
+    def _begin(self, on_reply: Callable[[object], None]) -> Callable[[], None]:
         server, kind = self.server, self.random.random()
         if kind < 0.6:
             size = self.random.choice((1, 100, 5_000))
-            return server.submit((bytes(size),) * self.random.choice((1, 1, 3)), answered).abandon
+            return server.submit((bytes(size),) * self.random.choice((1, 1, 3)), on_reply).abandon
 
-        def answered_by_a_turn(answer: object) -> None:
-            assert not self._answering, "a turn within a turn"
+        def on_reply_in_turn(answer: object) -> None:
+            assert not self._answering, "nested turns"
             self._answering = True
-            answered(answer)
+            on_reply(answer)
             self._answering = False
 
         try:
             if kind < 0.8:
-                read = server.ask_read(answered_by_a_turn)
+                read = server.ask_read(on_reply_in_turn)
                 return lambda: server.forget(read)
             request = replace(OUT_OF_DATE, correlation=next_call())
-            server.ask(TWO, request, answered_by_a_turn)
+            server.ask(TWO, request, on_reply_in_turn)
         except ServerBusyError as error:
-            answered(error)
+            on_reply(error)
             return lambda: None
         return lambda: server.forget(request.correlation)
 

@@ -77,7 +77,7 @@ def test_restoring_many_producers_yields_to_other_tasks() -> None:
     machine, other, turns = quorum_log(MAX_PRODUCERS), QuorumLog(64 * 1024 * 1024), list[int]()
     chunks = [*machine.snapshot()]
 
-    async def watched() -> None:
+    async def restore_with_counter() -> None:
         async with trio.open_nursery() as nursery:
 
             async def count() -> None:
@@ -89,7 +89,7 @@ def test_restoring_many_producers_yields_to_other_tasks() -> None:
             await other.restore(LogId(9, 1), stream(chunks))
             nursery.cancel_scope.cancel()
 
-    trio.run(watched)
+    trio.run(restore_with_counter)
     assert other.producers == machine.producers
     assert len(turns) >= MAX_PRODUCERS // 512
 

@@ -92,7 +92,7 @@ async def published_view(client: ControlClient) -> FarmView | None:
 
 
 @pytest.fixture
-def _kept_signals() -> Iterator[None]:
+def _restored_signals() -> Iterator[None]:
     """Restore the signal handlers: the last of two nodes in a process restores the handlers of the first."""
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -100,18 +100,18 @@ def _kept_signals() -> Iterator[None]:
         signal.signal(each, handler)
 
 
-@pytest.mark.usefixtures("_kept_signals")
+@pytest.mark.usefixtures("_restored_signals")
 async def test_traced_walk_matches_document_within_twenty_hops(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 2)
 
-    async def live(file: Path) -> None:
+    async def run_node(file: Path) -> None:
         configuration = load_configuration(file)
         await Node(configuration, configuration).run(stop_with_stdin=False)
 
     async with trio.open_nursery() as nursery:
         # Given a farm of two nodes that publishes
         for each in farm.nodes:
-            nursery.start_soon(live, each.configuration_file)
+            nursery.start_soon(run_node, each.configuration_file)
         async with ControlClient(farm.nodes[0].directory / SOCKET_NAME) as client:
             with trio.fail_after(60):
                 while await published_view(client) is None:  # noqa: ASYNC110 - a call sets no event
