@@ -147,7 +147,7 @@ def test_planted_invalid_command_is_found(source: str, message: str) -> None:
         "tests/node/test_cli_keys.py::test_gone",
         "tests/node/test_cli_keys.py::keys",
         "tests/node/test_cli_keys.py::test_ring_is_listed_by_key_ids_with_nodes",
-        "tests/node/test_rotation_command.py::test_a_rotation_installs_uses_and_removes_and_says_where_it_is",
+        "tests/node/test_rotation_command.py::test_rotation_installs_uses_and_removes_with_progress",
     ],
     ids=["file", "no-file", "no-test", "fixture", "another-test", "another-way"],
 )
