@@ -20,7 +20,7 @@ import trio
 
 from consensus.protocols.kafka import DialOptions, open_connection
 from tests.interop.kafka.jvm import listening_ports
-from tests.node.test_kafka_documents import told_apis
+from tests.node.test_kafka_documents import listed_apis
 from tests.processes import child
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-kraft-quorum.md"
@@ -122,7 +122,7 @@ def test_document_commands_create_quorum_and_change_voters(tmp_path: Path) -> No
         assert document.run().count("cluster") == 3
         for _ in range(3):
             document.serve()
-        assert trio.run(versions_at, document.ports[1]) == told_apis("kraft.md")
+        assert trio.run(versions_at, document.ports[1]) == listed_apis("kraft.md")
         shown = document.run()
         assert "CurrentObservers:       []" in shown
         assert shown.count("Follower") >= 2
