@@ -1,4 +1,4 @@
-"""A KRaft quorum over links of 1 Mbit/s: a follower catches up, and its leader stays in office."""
+"""A KRaft quorum over links of 1 Mbit/s: a follower catches up, and its leader continues to lead."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
