@@ -1,1 +1,1 @@
-"""One test per sentence of the documents, named after it."""
+"""Specifications: tests of the sentences of the documents, and of the rules of the cores."""

@@ -1,4 +1,4 @@
-"""The forms of request bodies in refusals, as `bridge.api.requests` derives them from their classes."""
+"""Forms of request bodies in refusals, derived from their classes by `bridge.api.requests`."""
 
 from typing import Any
 

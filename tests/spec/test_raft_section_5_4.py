@@ -23,13 +23,13 @@ ONE_BY_ONE = replace(lan(), max_entries_per_append=1, in_flight=1)
 
 
 def test_log_with_later_last_term_is_more_up_to_date() -> None:
-    """If the logs have last entries with different terms, then the log with the later term is more up-to-date."""
+    """Quote: "… last entries with different terms, then the log with the later term is more up-to-date"."""
     assert Bench(1, 1, 1, 1, term=4).request_vote(5, AT(2, 3)).granted, "shorter, and later"
     assert not Bench(1, 3, term=4).request_vote(5, AT(9, 2)).granted, "longer, and older"
 
 
 def test_longer_log_with_same_last_term_is_more_up_to_date() -> None:
-    """If the logs end with the same term, then whichever log is longer is more up-to-date."""
+    """Quote: "If the logs end with the same term, then whichever log is longer is more up-to-date"."""
     assert not Bench(1, 2, 2).request_vote(5, AT(2, 2)).granted
     assert Bench(1, 2, 2).request_vote(5, AT(3, 2)).granted, "equal length: at least as up-to-date"
     assert Bench(1, 2, 2).request_vote(5, AT(4, 2)).granted
@@ -61,7 +61,7 @@ def test_candidate_without_committed_entry_loses(logs: tuple[list[int], list[int
 
 
 def test_new_leader_continues_replication_of_its_log() -> None:
-    """If a leader crashes before committing an entry, future leaders will attempt to finish replicating the entry."""
+    """Quote: "… before committing an entry, future leaders will attempt to finish replicating the entry"."""
     bench = Bench(1, 1, 2)
     bench.lead()
     (append,) = bench.appends(TWO)
@@ -81,12 +81,7 @@ def test_older_entry_on_majority_not_committed() -> None:
 
 
 def test_entries_of_current_term_commit_earlier_ones() -> None:
-    """Raft never commits log entries from previous terms by counting replicas.
-
-    Only log entries from the leader's current term are committed by counting replicas; once an entry from the current
-    term has been committed in this way, then all prior entries are committed indirectly because of the Log Matching
-    Property.
-    """
+    """Quote: "… once an entry from the current term has been committed …, then all prior entries are committed …"."""
     bench = Bench(1, 1, options=ONE_BY_ONE)
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)
@@ -101,7 +96,7 @@ def test_entries_of_current_term_commit_earlier_ones() -> None:
 
 
 def test_voter_of_later_term_refuses_earlier_leader() -> None:
-    """It would have rejected the AppendEntries request (its current term would have been higher than T)."""
+    """Quote: "It would have rejected the AppendEntries request (its current term would have been higher than T)"."""
     bench = Bench(1)
     assert bench.request_vote(7, AT(1, 1)).granted
     assert not bench.append(6, AT(1, 1), entries_of(1, 6)[1:]).success
@@ -109,7 +104,7 @@ def test_voter_of_later_term_refuses_earlier_leader() -> None:
 
 
 def test_follower_removes_only_conflicting_entries() -> None:
-    """Leaders never remove entries, and followers only remove entries if they conflict with the leader."""
+    """Quote: "Leaders never remove entries, and followers only remove entries if they conflict with the leader"."""
     bench = Bench(1, 1, 2, 2)
     bench.append(3, AT(1, 1), entries_of(1, 1)[1:])
     assert bench.terms == [1, 1, 2, 2]
@@ -118,7 +113,7 @@ def test_follower_removes_only_conflicting_entries() -> None:
 
 
 def test_leader_never_overwrites_own_log() -> None:
-    """Leader Append-Only: a leader never overwrites or deletes entries in its log; it only appends new entries."""
+    """Leader Append-Only: "a leader never overwrites or deletes entries in its log; it only appends new entries"."""
     bench = Bench(1, 1)
     bench.lead()
     bench.receive(
@@ -129,7 +124,7 @@ def test_leader_never_overwrites_own_log() -> None:
 
 
 def test_entries_applied_in_log_order_without_gaps() -> None:
-    """Raft requires servers to apply entries in log index order."""
+    """Quote: "Raft requires servers to apply entries in log index order"."""
     bench = Bench(1, 1, 2, term=2)
     applied: list[int] = []
     for commit in (2, 1, 3):
@@ -143,7 +138,7 @@ def test_entries_applied_in_log_order_without_gaps() -> None:
 
 
 def test_repeated_request_after_restart_gets_same_reply() -> None:
-    """If a server crashes after completing an RPC but before responding, then it will receive the same RPC again."""
+    """Quote: "… after completing an RPC but before responding, then it will receive the same RPC again …"."""
     before = Bench(1)
     first = before.append(2, AT(1, 1), entries_of(1, 2)[1:])
     after = Bench(1, 2, term=2)

@@ -15,13 +15,13 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 
 
 def test_change_begins_with_joint_configuration() -> None:
-    """In Raft the cluster first switches to a transitional configuration we call joint consensus."""
+    """Quote: "In Raft the cluster first switches to a transitional configuration we call joint consensus"."""
     bench = in_joint_consensus()
     assert configuration_in(bench.appended[-1]) == joint((1, 2, 3), (3, 4, 5))
 
 
 def test_joint_entries_replicated_to_both_configurations() -> None:
-    """Log entries are replicated to all servers in both configurations."""
+    """Quote: "Log entries are replicated to all servers in both configurations"."""
     bench = in_joint_consensus()
     assert bench.replicated_to == [2, 3, 4, 5]
     assert {peer for peer, append in bench.sent.items() if bench.appended[-1] in append.entries} == {TWO, THREE, 4, 5}
@@ -29,7 +29,7 @@ def test_joint_entries_replicated_to_both_configurations() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [((1, 2, 3), (4, 5)), ((2, 3), (1, 4, 5))])
 def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Any server from either configuration may serve as leader."""
+    """Quote: "Any server from either configuration may serve as leader"."""
     bench = Bench(configuration=joint(old, new), voters=5)
     bench.lead()
     assert bench.is_(Role.LEADER)
@@ -40,7 +40,7 @@ def test_server_of_either_configuration_may_lead(old: tuple[int, ...], new: tupl
     [((2, 4), Role.CANDIDATE), ((4, 5, 6), Role.CANDIDATE), ((2, 3), Role.CANDIDATE), ((2, 4, 5), Role.LEADER)],
 )
 def test_joint_election_needs_both_majorities(granting: tuple[int, ...], role: Role) -> None:
-    """Agreement (for elections and entry commitment) requires separate majorities from both ... configurations."""
+    """Quote: "Agreement (for elections …) requires separate majorities from both … configurations"."""
     bench = Bench(configuration=joint((1, 2, 3), (4, 5, 6)), voters=6)
     bench.expire()
     bench.grant(*granting)
@@ -54,7 +54,7 @@ def test_joint_commitment_needs_both_majorities(
     storing: tuple[int, ...],
     committed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """... requires separate majorities from both the old and new configurations."""
+    """Quote: "… requires separate majorities from both the old and new configurations"."""
     bench = in_joint_consensus()
     index = bench.about.last.index
     bench.store(*storing)
@@ -62,7 +62,7 @@ def test_joint_commitment_needs_both_majorities(
 
 
 def test_client_requests_served_during_change() -> None:
-    """... joint consensus allows the cluster to continue servicing client requests throughout the ... change."""
+    """Quote: "… joint consensus allows the cluster to continue servicing client requests throughout the … change"."""
     bench = in_joint_consensus()
     bench.propose(b"x")
     index = bench.about.last.index
@@ -71,14 +71,14 @@ def test_client_requests_served_during_change() -> None:
 
 
 def test_change_request_stored_and_replicated_as_joint_entry() -> None:
-    """When the leader receives a request to change ..., it stores the configuration ... as a log entry."""
+    """Quote: "When the leader receives a request to change …, it stores the configuration … as a log entry"."""
     bench = in_joint_consensus()
     assert bench.about.last == LogId(2, 1)
     assert bench.sent[TWO].entries == (configuration_entry(1, joint((1, 2, 3), (3, 4, 5))),)
 
 
 def test_latest_configuration_in_log_is_used() -> None:
-    """Once a given server adds the new configuration entry to its log, it uses that ... for all future decisions."""
+    """Quote: "Once a given server adds the new configuration entry to its log, it uses that …"."""
     bench = Bench(configuration=plain(1, 2, 3), voters=5)
     bench.append(
         term=1,
@@ -102,7 +102,7 @@ def test_truncated_configuration_is_reverted() -> None:
 
 
 def test_joint_rules_commit_joint_configuration() -> None:
-    """... the leader will use the rules of C_old,new to determine when the log entry for C_old,new is committed."""
+    """Quote: "… use the rules of C_old,new to determine when the log entry for C_old,new is committed"."""
     bench = in_joint_consensus()
     bench.store(2)
     assert bench.about.commit_index < bench.about.last.index
@@ -111,7 +111,7 @@ def test_joint_rules_commit_joint_configuration() -> None:
 
 
 def test_committed_joint_configuration_creates_new_one() -> None:
-    """It is now safe for the leader to create a log entry describing C_new and replicate it to the cluster."""
+    """Quote: "It is now safe for the leader to create a log entry describing C_new and replicate it to the cluster"."""
     bench = in_joint_consensus()
     bench.store(2, 4)
     assert bench.configuration.is_joint
@@ -121,7 +121,7 @@ def test_committed_joint_configuration_creates_new_one() -> None:
 
 
 def test_new_configuration_committed_by_its_own_rules() -> None:
-    """When the new configuration has been committed under the rules of C_new, the old configuration is irrelevant."""
+    """Quote: "… committed under the rules of C_new, the old configuration is irrelevant …"."""
     bench = in_joint_consensus()
     bench.store(2, 3, 4)
     assert bench.configuration == plain(3, 4, 5)
@@ -136,7 +136,7 @@ def test_new_configuration_committed_by_its_own_rules() -> None:
 
 
 def test_new_leader_with_joint_configuration_ends_change() -> None:
-    """If the leader crashes, a new leader may be chosen under either C_old or C_old,new."""
+    """Quote: "If the leader crashes, a new leader may be chosen under either C_old or C_old,new"."""
     bench = Group(term=1, configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
     bench.lead()
     assert bench.configuration.is_joint
@@ -148,7 +148,7 @@ def test_new_leader_with_joint_configuration_ends_change() -> None:
 
 
 def test_new_servers_cannot_decide_alone() -> None:
-    """... C_new cannot make unilateral decisions during this period."""
+    """Quote: "… C_new cannot make unilateral decisions during this period"."""
     bench = Bench(configuration=joint((2, 3), (1, 4, 5)), voters=5)
     bench.expire()
     bench.grant(FOUR, FIVE)
@@ -169,7 +169,7 @@ def test_server_without_committed_joint_entry_not_elected() -> None:
 
 @pytest.mark.parametrize("granting", [(2, 3), (4, 5)])
 def test_old_and_new_servers_cannot_decide_alone(granting: tuple[int, ...]) -> None:
-    """Neither C_old nor C_new can make decisions without approval of the other."""
+    """Quote: "Neither C_old nor C_new can make decisions without approval of the other"."""
     bench = Bench(configuration=joint((1, 2, 3), (1, 4, 5)), voters=5)
     bench.expire()
     bench.grant(*granting)
@@ -177,7 +177,7 @@ def test_old_and_new_servers_cannot_decide_alone(granting: tuple[int, ...]) -> N
 
 
 def test_configurations_stored_as_log_entries() -> None:
-    """Cluster configurations are stored and communicated using special entries in the replicated log."""
+    """Quote: "Cluster configurations are stored and communicated using special entries in the replicated log"."""
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3, 4))])
     (persist,) = bench.all(Persist)

@@ -15,7 +15,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 
 
 def test_removed_leader_replicates_without_counting_itself() -> None:
-    """... it replicates log entries but does not count itself in majorities."""
+    """Quote: "… it replicates log entries but does not count itself in majorities"."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(2, 3))
@@ -26,7 +26,7 @@ def test_removed_leader_replicates_without_counting_itself() -> None:
 
 
 def test_removed_leader_resigns_after_commitment() -> None:
-    """... the leader steps down (returns to follower state) once it has committed the C_new log entry."""
+    """Quote: "… the leader steps down (returns to follower state) once it has committed the C_new log entry"."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(2, 3))
@@ -66,7 +66,7 @@ def test_removed_server_may_campaign_before_commitment() -> None:
 
 
 def test_vote_request_during_leader_contact_ignored() -> None:
-    """... it does not update its term or grant its vote."""
+    """Quote: "… it does not update its term or grant its vote"."""
     bench = Bench(configuration=plain(1, 2, 3))
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     reply = bench.request_vote(9, LogId(5, 5), sender=FOUR, after_ms=MINIMUM_MS - 1)

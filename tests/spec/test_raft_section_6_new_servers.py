@@ -11,7 +11,7 @@ MINIMUM_MS = lan().election_timeout_min_ms
 
 
 def test_new_server_joins_as_non_voting_member() -> None:
-    """... the leader replicates log entries to them, but they are not considered for majorities."""
+    """Quote: "… the leader replicates log entries to them, but they are not considered for majorities"."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(1, 2, 3, 4))
@@ -43,7 +43,7 @@ def test_new_server_does_not_keep_leader_from_resigning() -> None:
 
 
 def test_change_proceeds_when_new_servers_caught_up() -> None:
-    """Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed."""
+    """Quote: "Once the new servers have caught up with the rest of the cluster, the reconfiguration can proceed"."""
     bench = Group()
     bench.become_leader()
     bench.change(plain(3, 4, 5))

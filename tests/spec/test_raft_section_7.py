@@ -95,10 +95,9 @@ class Leading(Bench):
 
 
 def test_snapshot_has_last_index_term_and_configuration() -> None:
-    """Raft also includes a small amount of metadata in the snapshot.
+    """Quote: "Raft also includes a small amount of metadata in the snapshot".
 
-    To support cluster membership changes, it also includes the latest configuration in the log as of last included
-    index.
+    For cluster membership changes, the metadata contains the latest configuration as of the last included index.
     """
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
@@ -107,7 +106,7 @@ def test_snapshot_has_last_index_term_and_configuration() -> None:
 
 
 def test_snapshot_covers_only_committed_entries() -> None:
-    """Each server takes snapshots independently, covering just the committed entries in its log."""
+    """Quote: "Each server takes snapshots independently, covering just the committed entries in its log"."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=2)
     bench.step(SnapshotWanted(3))
@@ -117,7 +116,7 @@ def test_snapshot_covers_only_committed_entries() -> None:
 
 
 def test_durable_snapshot_replaces_covered_entries() -> None:
-    """Once a server completes writing a snapshot, it may delete all log entries up through the last included index."""
+    """Quote: "… it may delete all log entries up through the last included index …"."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(2, 1), 3))
@@ -127,7 +126,7 @@ def test_durable_snapshot_replaces_covered_entries() -> None:
 
 
 def test_consistency_check_works_after_snapshot() -> None:
-    """These are preserved to support the consistency check for the first log entry following the snapshot."""
+    """Quote: "These are preserved to support the consistency check for the first log entry following the snapshot"."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
     bench.step(SnapshotTaken(described(3, 2), 4))
@@ -178,7 +177,7 @@ def test_snapshot_completed_after_newer_one_ignored() -> None:
 
 
 def test_rule_1_older_term_gets_immediate_reply() -> None:
-    """1. Reply immediately if term < currentTerm."""
+    """Quote: "1. Reply immediately if term < currentTerm"."""
     bench = Bench(1, 1, term=9)
     (reply,) = chunk(bench, LogId(5, 2), term=8)
     assert (reply.term, reply.accepted) == (9, False)
@@ -186,7 +185,7 @@ def test_rule_1_older_term_gets_immediate_reply() -> None:
 
 
 def test_rules_2_and_3_chunks_stored_at_their_offsets() -> None:
-    """2. Create new snapshot file if first chunk (offset is 0). 3. Write data into snapshot file at given offset."""
+    """Rules 2 and 3: "Create new snapshot file if first chunk (offset is 0)", "Write data … at given offset"."""
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     assert changes(bench) == [StoreChunk(LogId(5, 2), 0, b"abc")]
@@ -195,7 +194,7 @@ def test_rules_2_and_3_chunks_stored_at_their_offsets() -> None:
 
 
 def test_rule_4_reply_and_wait_for_more_chunks() -> None:
-    """4. Reply and wait for more data chunks if done is false."""
+    """Quote: "4. Reply and wait for more data chunks if done is false"."""
     bench = Bench(1, 1)
     (reply,) = chunk(bench, LogId(5, 2), 0, b"abc", done=False)
     assert (reply.accepted, reply.next_offset, reply.installed) == (True, 3, False)
@@ -216,7 +215,7 @@ def test_chunk_reply_waits_for_durable_write() -> None:
 
 
 def test_rule_6_entries_after_known_last_entry_retained() -> None:
-    """6. If existing log entry has same index and term as ... last included entry, retain log entries following it."""
+    """Quote: "6. If existing log entry has same index and term …, retain log entries following it and reply"."""
     bench = Bench(1, 1, 2, 2, 2)
     (reply,) = chunk(bench, LogId(3, 2), 0, b"abc", done=False)
     assert reply.installed, "stored data is not transferred again"
@@ -226,7 +225,7 @@ def test_rule_6_entries_after_known_last_entry_retained() -> None:
 
 
 def test_rule_5_older_or_partial_snapshot_discarded() -> None:
-    """5. Save snapshot file, discard any existing or partial snapshot with a smaller index."""
+    """Quote: "5. Save snapshot file, discard any existing or partial snapshot with a smaller index"."""
     bench = Bench(1, 1)
     installed(bench, 5, 2)
     chunk(bench, LogId(7, 2), 0, b"abc", done=False)
@@ -238,7 +237,7 @@ def test_rule_5_older_or_partial_snapshot_discarded() -> None:
 
 
 def test_rule_7_entire_log_discarded_otherwise() -> None:
-    """7. Discard the entire log. It may have uncommitted entries that conflict with the snapshot."""
+    """Quote: "7. Discard the entire log"."""
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = described(4, 4)
     assert chunk(bench, snapshot.last) == []
@@ -249,7 +248,7 @@ def test_rule_7_entire_log_discarded_otherwise() -> None:
 
 
 def test_rule_8_state_machine_and_configuration_reset() -> None:
-    """8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)."""
+    """Quote: "8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)"."""
     bench = Bench(1, 1, voters=3)
     snapshot = described(10, 4, group(5))
     chunk(bench, snapshot.last)
@@ -271,7 +270,7 @@ def test_installed_snapshot_acknowledged_when_durable() -> None:
 
 
 def test_snapshot_older_than_commit_index_ignored() -> None:
-    """If ... a snapshot that describes a prefix of its log ..., entries following the snapshot are still valid."""
+    """Quote: "If … a snapshot that describes a prefix of its log …, entries following the snapshot are still valid"."""
     bench = Bench(1, 1, 2, 2)
     bench.append(9, LogId(4, 2), commit=4)
     (reply,) = chunk(bench, LogId(3, 2))
@@ -331,7 +330,7 @@ def test_snapshot_checked_after_leader_change_not_installed() -> None:
 
 
 def test_leader_sends_snapshot_for_compacted_entry() -> None:
-    """This happens when the leader has already discarded the next log entry that it needs to send to a follower."""
+    """Quote: "… already discarded the next log entry that it needs to send to a follower"."""
     bench = Leading()
     read = bench.behind()
     assert read.offset == 0
@@ -361,7 +360,7 @@ def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool =
 
 
 def test_next_chunk_sent_after_reply() -> None:
-    """Leaders always send chunks in order."""
+    """Quote: "Leaders always send chunks in order"."""
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)

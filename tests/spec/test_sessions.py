@@ -29,7 +29,7 @@ def execute(
 
 
 def test_repeated_request_gets_first_result() -> None:
-    """The state machine tracks the latest serial number ... for each client, along with the associated response."""
+    """Quote: "… the latest serial number processed for each client, along with the associated response"."""
     table, request = SessionTable(), RequestId("alice", 0, 1)
     assert execute(table, request, 1, result=b"first") is RequestStatus.NEW
     assert execute(table, request, 2, result=b"second") is RequestStatus.DUPLICATE

@@ -377,7 +377,7 @@ class PipelineFactors(Story):
 
 
 class Producers(Story):
-    """Producers of one user, all at one node."""
+    """Producers of one user at one node."""
 
     place = "KafkaClients.producers"
     floods = 40
