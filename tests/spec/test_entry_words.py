@@ -141,7 +141,7 @@ def test_invalid_reply_lacks_round_trips(text: str) -> None:
     assert all(len(node) == 8 and rtt_ms >= 0 for node, rtt_ms in read_round_trips(text))
 
 
-def test_loss_of_server_needs_majority_publisher_and_leaf() -> None:
+def test_server_loss_allowed_with_majority_publisher_and_leaf() -> None:
     view = healthy()
     assert loss_of_each(view) == {1: "", 2: "", 3: ""}
     one = replace(

@@ -166,7 +166,7 @@ def test_chains_beyond_limit_merge_alike_in_any_order(
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_change_or_merge_only_adds(story: list[Keyring | list[Step]]) -> None:
+def test_changed_or_merged_chain_supersedes_earlier_one(story: list[Keyring | list[Step]]) -> None:
     chain = FIRST
     for change in story:
         before = chain

@@ -57,7 +57,7 @@ def test_failed_round_counts_once_without_nacks() -> None:
     assert story.swim.describe().health_score == 1
 
 
-def test_failed_rounds_do_not_stretch_period_when_off() -> None:
+def test_failed_rounds_keep_period_without_multiplier() -> None:
     story = Story(options=replace(SwimOptions.lan(), awareness_max=1))
     story.add_peers(1, 2, 3)
     story.drain_updates(1, 2, 3)

@@ -94,7 +94,7 @@ def test_unconfirmed_suspicion_has_shortest_length() -> None:
     assert (node_id(2), Status.DEAD) in changes(story.pass_time(2, answering=(1, 3)))
 
 
-def test_dead_helpers_do_not_lower_health() -> None:
+def test_dead_helpers_do_not_lower_health_if_one_nacks() -> None:
     story = story_with_peers(1, 2, 3, 4)
     helpers: list[tuple[Address, PingRequest]] = []
     while not helpers:

@@ -23,6 +23,7 @@ def test_ping_reply_repeats_ids_and_number() -> None:
 
 @pytest.mark.parametrize("ttl", [0, 1, 2, 255])
 def test_ping_reply_repeats_ttl(ttl: int) -> None:
+    """The requester counts the hops with it."""
     story = Story()
     story.add_peers(1)
     [(_, response)] = sent(story.receive(1, story.ping(1, ttl=ttl)), PingResponse)
@@ -240,6 +241,7 @@ def test_round_trip_time_of_direct_reply_recorded() -> None:
 
 
 def test_directory_members_probed_occasionally() -> None:
+    """Otherwise a dead member that is not a peer would stay alive in the directory."""
     story = Story(capacity=1)
     story.add_peers(1)
     story.discover(2)
@@ -329,6 +331,7 @@ def test_dead_members_pinged_occasionally() -> None:
 
 
 def test_known_death_sent_as_suspicion() -> None:
+    """A live member can refute the suspicion."""
     story = Story()
     story.add_peers(1, 2)
     story.receive_updates(1, verdict(2, Status.DEAD, by=1))

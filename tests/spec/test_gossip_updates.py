@@ -177,6 +177,7 @@ def test_alive_verdict_dropped() -> None:
 
 
 def test_incarnation_at_limit_refused() -> None:
+    """No node could refute it with a higher incarnation."""
     story = Story()
     story.add_peers(1, 2)
     story.receive_updates(2, verdict(1, Status.DEAD, by=2, claim=INCARNATION_LIMIT))
@@ -378,6 +379,7 @@ def test_own_ping_from_other_address_is_not_conflict() -> None:
 
 
 def test_ping_of_second_instance_gets_reply() -> None:
+    """The second instance then also detects the conflict."""
     story = Story()
     effects = story.receive(0, story.ping(0), source=ELSEWHERE)
     assert [target for target, _ in sent(effects, PingResponse)] == [ELSEWHERE]

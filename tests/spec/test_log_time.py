@@ -61,7 +61,7 @@ def test_leader_without_recent_reports_keeps_own_pace() -> None:
     assert estimate_with({2: 500_000, 3: 500_000}).next_entry(late, BASE_MS, 1, THREE, None) == BASE_MS + late
 
 
-def test_log_time_never_decreases() -> None:
+def test_log_time_not_moved_back_to_slow_clocks() -> None:
     estimate = estimate_with({2: -90_000, 3: -90_000})
     estimate.clock_applied(BASE_MS + 9_000, now=10_000)
     assert estimate.next_entry(12_000, BASE_MS - 90_000, 1, THREE, None) == BASE_MS + 9_000

@@ -214,6 +214,7 @@ def test_replies_of_outsiders_do_not_change_term() -> None:
 
 
 def test_outsider_with_current_log_gets_vote() -> None:
+    """A vote depends on the log, not on membership."""
     assert Bench(1).request_vote(term=2, last=AT(1, 1), sender=OUTSIDER).granted
 
 

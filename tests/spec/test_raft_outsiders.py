@@ -1,4 +1,4 @@
-"""A server without a vote cannot raise terms while a leader is in contact, by any kind of message.
+"""Appends, snapshots, announcements and replies of a server without a vote raise no term during leader contact.
 
 The handshake proves the identity of a server, not its election. A leader is a voter of the newest configuration, or of
 the one before it. So a follower whose log has both may refuse all other servers. A follower with an older log must not

@@ -95,6 +95,7 @@ def test_handshake_during_round_counts_peer_without_pre_vote() -> None:
 
 
 def test_server_outside_configuration_does_not_campaign() -> None:
+    """A removed server must not disturb the group."""
     bench = Bench(configuration=Configuration(group(3).voters[1:]))
     bench.step(DeadlineReached())
     for _ in range(5):

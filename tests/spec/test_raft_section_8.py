@@ -73,7 +73,7 @@ def test_follower_refuses_requests_with_known_leader() -> None:
 
 
 def test_executed_serial_number_gets_stored_result() -> None:
-    """Quote: "If it receives a command whose serial number has already been executed, it responds immediately .."."""
+    """Quote: "If it receives a command whose serial number has already been executed, it responds immediately …"."""
     table, request = SessionTable(), RequestId("client", 0, 1)
     assert table.admit(request, 5, 0) is RequestStatus.NEW
     table.remember(request, b"response")
@@ -125,7 +125,7 @@ def test_leader_commits_no_op_at_start_of_term() -> None:
 
 
 def test_read_needs_heartbeat_replies_of_majority() -> None:
-    """Quote: "... having the leader exchange heartbeat messages with a majority of the cluster before responding"."""
+    """Quote: "… having the leader exchange heartbeat messages with a majority of the cluster before responding"."""
     bench = leading(voters=5)
     bench.step(ReadRequested(1))
     requests = heartbeats(bench, TWO, THREE, FOUR, FIVE)
@@ -134,7 +134,7 @@ def test_read_needs_heartbeat_replies_of_majority() -> None:
 
 
 def test_reply_to_earlier_request_confirms_no_read() -> None:
-    """Quote: "... its information may be stale if a more recent leader has been elected"."""
+    """Quote: "… its information may be stale if a more recent leader has been elected"."""
     bench = leading()
     earlier = sent_to(bench, TWO)
     bench.step(ReadRequested(1))
@@ -224,7 +224,7 @@ def leased() -> Bench:
 
 
 def test_lease_off_by_default() -> None:
-    """Quote: "... but this would rely on timing for safety (it assumes bounded clock skew)"."""
+    """Quote: "… but this would rely on timing for safety (it assumes bounded clock skew)"."""
     assert lan().lease_clock_bound_ms is None
     bench = leading()
     bench.step(ReadRequested(1))

@@ -103,6 +103,7 @@ def test_commit_extends_time_by_five_election_timeouts(kind: type[Bench]) -> Non
 
 
 def test_single_voter_stays_leader() -> None:
+    """No other server could become the leader."""
     bench = Bench(1, voters=1)
     bench.expire()
     assert bench.is_(Role.LEADER)

@@ -62,7 +62,7 @@ def test_recovered_farm_keeps_log_time_and_index() -> None:
     assert (state.log_time_ms, state.applied_index) == (before.log_time_ms, before.applied_index)
 
 
-def test_recovered_farm_publishes_after_earlier_second() -> None:
+def test_recovered_farm_publishes_later_second() -> None:
     for publisher in (1, 2):
         before = old_farm(publisher)
         last = before.masters[MASTER].publication
