@@ -10,7 +10,7 @@ Choose = Callable[[str], float]
 """Function that returns the number for a place, named as in `bridge.core.state.numbers`."""
 
 
-def filled(cls: type, choose: Choose) -> Any:
+def filled_instance(cls: type, choose: Choose) -> Any:
     """Return an instance with one element in each table, and the chosen numbers."""
     hints = get_type_hints(cls)
     return cls(**{each.name: _value(hints[each.name], f"{cls.__name__}.{each.name}", choose) for each in fields(cls)})
@@ -37,7 +37,7 @@ def _value(hint: Any, place: str, choose: Choose) -> Any:  # noqa: PLR0911 - one
         return next(iter(hint))
     assert isinstance(hint, type), f"{place} has a type that this test does not support: {hint}"
     assert is_dataclass(hint), f"{place} has a type that this test does not support: {hint}"
-    return filled(hint, choose)
+    return filled_instance(hint, choose)
 
 
 def places_of(cls: type) -> Iterator[str]:
@@ -48,5 +48,5 @@ def places_of(cls: type) -> Iterator[str]:
         seen[place] = None
         return 1
 
-    filled(cls, note)
+    filled_instance(cls, note)
     return iter(seen)

@@ -9,13 +9,13 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 SILENT_MS = 3_000
 
 
-def described(number: int, generation: int = 1, claim: int = 0, text: bytes = b"") -> NodeInfo:
+def description(number: int, generation: int = 1, claim: int = 0, text: bytes = b"") -> NodeInfo:
     """Return the description that node `number` sends of itself."""
     node_id = NodeId(number.to_bytes(8, "big"))
     return NodeInfo(node_id, Address("127.0.0.1", 7669), Incarnation(generation, claim), 30, text)
 
 
-A, B, C = described(1), described(2), described(3)
+A, B, C = description(1), description(2), description(3)
 
 
 def connection_membership(most: int = 64) -> ConnectionMembership:
@@ -39,17 +39,17 @@ def test_introduced_member_dead_after_timeout() -> None:
 def test_conflicting_descriptions_are_equivocation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    found = [*known.receive(described(2, text=b"other"), 1, first_hand=False)]
+    found = [*known.receive(description(2, text=b"other"), 1, first_hand=False)]
     assert [type(each) for each in found] == [MembershipChanged, Alarm]
     assert [each.equivocates for each in known.members()] == [True]
-    assert [*known.receive(described(2, text=b"third"), 2, first_hand=True)] == []
+    assert [*known.receive(description(2, text=b"third"), 2, first_hand=True)] == []
 
 
 def test_equivocation_ends_at_later_generation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    known.receive(described(2, text=b"other"), 1, first_hand=False)
-    found = [*known.receive(described(2, generation=2), 2, first_hand=False)]
+    known.receive(description(2, text=b"other"), 1, first_hand=False)
+    found = [*known.receive(description(2, generation=2), 2, first_hand=False)]
     assert [each.equivocates for each in found if isinstance(each, MembershipChanged)] == [False]
     assert [(each.kind, each.over) for each in found if isinstance(each, Alarm)] == [(AlarmKind.EQUIVOCATION, True)]
     assert [each.equivocates for each in known.members()] == [False]
@@ -58,7 +58,7 @@ def test_equivocation_ends_at_later_generation() -> None:
 def test_equivocation_ends_when_member_is_dropped() -> None:
     known = connection_membership(most=1)
     known.receive(B, 0, first_hand=True)
-    known.receive(described(2, text=b"other"), 1, first_hand=False)
+    known.receive(description(2, text=b"other"), 1, first_hand=False)
     known.look(SILENT_MS + 1, ())
     found = [*known.receive(C, SILENT_MS + 2, first_hand=True)]
     assert [each.over for each in found if isinstance(each, Alarm)] == [True]
@@ -81,30 +81,30 @@ def test_forwarded_description_does_not_keep_alive() -> None:
     assert known.look(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
     assert not known.receive(C, SILENT_MS, first_hand=False)
     # Only a later description proves that the member was alive since.
-    later = described(3, claim=1, text=b"later")
+    later = description(3, claim=1, text=b"later")
     assert [*known.receive(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 
 
 def test_later_description_wins_in_any_order() -> None:
     known = connection_membership()
-    later = described(2, claim=5, text=b"later")
+    later = description(2, claim=5, text=b"later")
     known.receive(later, 0, first_hand=False)
-    assert not known.receive(described(2, claim=4, text=b"older"), 0, first_hand=True)
+    assert not known.receive(description(2, claim=4, text=b"older"), 0, first_hand=True)
     assert known.members()[0].metadata == b"later"
 
 
 def test_departure_final_until_own_later_generation() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
-    departing = described(2, claim=1)
+    departing = description(2, claim=1)
     assert [*known.receive(departing, 1, first_hand=True, leaving=True)] == [
         MembershipChanged(departing, Status.LEFT, Status.ALIVE)
     ]
     assert not known.receive(departing, 2, first_hand=True)
-    assert not known.receive(described(2, claim=2), 2, first_hand=False)
+    assert not known.receive(description(2, claim=2), 2, first_hand=False)
     assert known.look(60_000, ()) == []
     assert known.alive() == ()
-    back = described(2, generation=2)
+    back = description(2, generation=2)
     assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
 
 
@@ -119,7 +119,7 @@ def test_other_process_with_own_identity_raises_alarm() -> None:
     known.announce(b"more")
     assert not known.receive(replace(known.own, credential=b"signed"), 0, first_hand=True)
     assert not known.receive(A, 0, first_hand=True)
-    for other in (described(1, claim=1, text=b"other words"), described(1, generation=2)):
+    for other in (description(1, claim=1, text=b"other words"), description(1, generation=2)):
         found = [*known.receive(other, 0, first_hand=True)]
         assert [type(each) for each in found] == [Alarm]
         assert isinstance(found[0], Alarm)
@@ -128,21 +128,21 @@ def test_other_process_with_own_identity_raises_alarm() -> None:
 
 def test_node_with_old_generation_adopts_later_one() -> None:
     known = connection_membership()
-    adopted, alarm = known.receive(described(1, generation=7), 0, first_hand=False)
+    adopted, alarm = known.receive(description(1, generation=7), 0, first_hand=False)
     assert adopted == AdoptGeneration(8)
     assert isinstance(alarm, Alarm)
     assert alarm.kind is AlarmKind.ROLLED_BACK
     known.adopt(8)
     assert known.own.incarnation == Incarnation(8, 0)
-    assert not known.receive(described(1, generation=7, claim=9), 0, first_hand=False)
+    assert not known.receive(description(1, generation=7, claim=9), 0, first_hand=False)
 
 
 def test_full_table_replaces_only_dead_members() -> None:
     known = connection_membership(most=2)
     known.receive(B, 0, first_hand=True)
     known.receive(C, 0, first_hand=True)
-    assert not known.receive(described(4), 0, first_hand=True)
+    assert not known.receive(description(4), 0, first_hand=True)
     assert known.left_out == 1
     known.look(SILENT_MS, {C.node_id})
-    assert [*known.receive(described(4), SILENT_MS, first_hand=True)]
-    assert statuses(known) == {C.node_id: Status.ALIVE, described(4).node_id: Status.ALIVE}
+    assert [*known.receive(description(4), SILENT_MS, first_hand=True)]
+    assert statuses(known) == {C.node_id: Status.ALIVE, description(4).node_id: Status.ALIVE}

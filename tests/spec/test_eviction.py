@@ -48,14 +48,14 @@ A, B, C, D = (bytes([number]) * 8 for number in (1, 2, 3, 4))
 BOX = b"a box"
 
 
-def founded() -> AuthoredFarm:
+def new_farm() -> AuthoredFarm:
     """Return a new farm created by A and B."""
     return AuthoredFarm(BASE_MS, founders=(A, B))
 
 
 def farm() -> AuthoredFarm:
     """Return a farm created by A and B with recorded names, at the supported feature level."""
-    made = founded()
+    made = new_farm()
     made.state = replace(made.state, level=SUPPORTED_LEVEL)
     made.apply(1, 1, Admission(A, "a"))
     made.apply(2, 1, Admission(B, "b"))
@@ -159,7 +159,7 @@ def test_full_identity_table_refuses_eviction() -> None:
 
 
 def test_level_never_falls() -> None:
-    story = founded()
+    story = new_farm()
     assert story.state.level == FIRST_LEVEL
     assert story.apply(1, 1, Level(2, "x")) == (LevelRaised(2),)
     assert story.apply(2, 1, Level(1, "x")) == story.apply(3, 1, Level(2, "x")) == ()
@@ -183,7 +183,7 @@ LEAF = hash_of("leaf")
     ],
 )
 def test_entry_before_its_level_ignored(record: Record) -> None:
-    story = founded()
+    story = new_farm()
     before = story.state
     assert story.apply(1, 1, record) == (EntryTooEarly(type(record).__name__, 2),)
     assert replace(story.state, applied_index=0, applied_term=0) == before

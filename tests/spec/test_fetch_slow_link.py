@@ -15,7 +15,7 @@ LARGE = replace(lan(), max_bytes_per_append=9 * 2**20)
 WAIT_MS = LARGE.heartbeat_ms + LARGE.retry_ms
 
 
-def arriving(bench: FetchBench, fetch: Fetch, for_ms: int) -> list[Fetch]:
+def receive_bytes(bench: FetchBench, fetch: Fetch, for_ms: int) -> list[Fetch]:
     """Receive bytes of the reply for `for_ms`, and return the fetches sent in that time."""
     sent = []
     for _ in range(for_ms // 100):
@@ -58,7 +58,7 @@ def test_small_replies_do_not_change_fetch_size() -> None:
 def test_arriving_reply_not_requested_again() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
-    sent = arriving(bench, fetch, 60_000)
+    sent = receive_bytes(bench, fetch, 60_000)
     assert all(each.is_sign_of_life for each in sent)
     assert bench.about.leader == TWO
     bench.reply(fetch, [Entry.command(1, bytes(9_000_000))])
@@ -67,14 +67,14 @@ def test_arriving_reply_not_requested_again() -> None:
 
 def test_signs_of_life_sent_while_reply_arrives() -> None:
     bench = FetchBench(1, options=LARGE)
-    sent = arriving(bench, bench.follow(), 3_000)
+    sent = receive_bytes(bench, bench.follow(), 3_000)
     assert 6 <= len(sent) <= 10
 
 
 def test_stalled_reply_requested_again() -> None:
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
-    arriving(bench, fetch, 1_000)
+    receive_bytes(bench, fetch, 1_000)
     bench.step(DeadlineReached(), after_ms=WAIT_MS)
     (again,) = bench.sent(Fetch, TWO)
     assert not again.is_sign_of_life
@@ -84,7 +84,7 @@ def test_first_contact_keeps_arriving_reply() -> None:
     """The reply to a sign of life, or an announcement, can arrive before the large reply."""
     bench = FetchBench(1, options=LARGE)
     fetch = bench.follow()
-    (sign,) = arriving(bench, fetch, 400)
+    (sign,) = receive_bytes(bench, fetch, 400)
     bench.reply(sign)
     bench.begin(TWO, 1)
     bench.reply(fetch, [Entry.command(1, bytes(9_000_000))])

@@ -10,7 +10,7 @@ from tests.spec.raft_bench import THREE, TWO, group, suffix
 BYTES = b"a snapshot of three parts"
 
 
-def described(last: LogId) -> SnapshotDescription:
+def description_of(last: LogId) -> SnapshotDescription:
     return SnapshotDescription(last, group(3), len(BYTES), 7)
 
 
@@ -20,7 +20,7 @@ def compacted_leader() -> FetchBench:
     bench.lead()
     bench.fetch(TWO, LogId(4, 2))
     bench.step(SnapshotWanted(3))
-    bench.step(SnapshotTaken(described(LogId(3, 1)), 4))
+    bench.step(SnapshotTaken(description_of(LogId(3, 1)), 4))
     assert bench.about.log_start == LogId(3, 1)
     return bench
 
@@ -48,7 +48,7 @@ def test_divergence_before_log_start_gets_snapshot_id() -> None:
     bench.lead()
     bench.fetch(TWO, LogId(4, 4))
     bench.step(SnapshotWanted(3))
-    bench.step(SnapshotTaken(described(LogId(3, 3)), 4))
+    bench.step(SnapshotTaken(description_of(LogId(3, 3)), 4))
     (reply,) = bench.fetch(THREE, LogId(5, 2))
     assert reply.snapshot == LogId(3, 3)
 
@@ -92,7 +92,7 @@ def test_snapshot_fetched_by_chunks_and_installed() -> None:
         deliver_chunk(bench, fetch, BYTES[start : start + 10])
     assert bench.terms == [1]
     (check,) = bench.all(CheckSnapshot)
-    bench.step(SnapshotChecked(check.request_id, described(LogId(5, 2))))
+    bench.step(SnapshotChecked(check.request_id, description_of(LogId(5, 2))))
     assert bench.all(Restore)
     assert (bench.about.last, bench.about.commit_index) == (LogId(5, 2), 5)
     (entries,) = bench.sent(Fetch, TWO)

@@ -71,22 +71,22 @@ def promise(*founders: bytes, by: int = 0) -> Promise:
     return Promise(tuple(sorted(founders)), CLOCK_MS + by, bytes([by]) * 16)
 
 
-def proposing(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
+def proposer(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
     return farm_member(node_id, reachable=reachable, notice=FormationNotice(proposal=founders))
 
 
-def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
+def promiser(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
     return farm_member(node_id, reachable=reachable, notice=FormationNotice(promise=promise(*founders, by=node_id[7])))
 
 
-def endorsing(node_id: bytes, *founders: bytes, of: Founding | None = None, reachable: bool = True) -> FarmMember:
+def endorser(node_id: bytes, *founders: bytes, of: Founding | None = None, reachable: bool = True) -> FarmMember:
     """Return a founder that has received all promises, or the promises of the founding `of`."""
     made = of or some_founding(*founders)
     notice = FormationNotice(promise=promise(*founders, by=node_id[7]), endorsement=made.cluster_id)
     return farm_member(node_id, reachable=reachable, notice=notice)
 
 
-def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> FarmMember:
+def founder(node_id: bytes, founding: Founding, *, reachable: bool = True) -> FarmMember:
     return farm_member(
         node_id, reachable=reachable, notice=FormationNotice(founding=founding), name=f"node-{node_id[7]}"
     )
@@ -102,7 +102,7 @@ def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
     return founding_of(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
 
-def see(core: Formation, *members: FarmMember, now: int = 0) -> list[Effect]:
+def show(core: Formation, *members: FarmMember, now: int = 0) -> list[Effect]:
     return core.step(MembersChanged(members), now, CLOCK_MS)
 
 
@@ -110,7 +110,7 @@ def act(core: Formation, event: Event, now: int = 0) -> list[Effect]:
     return core.step(event, now, CLOCK_MS)
 
 
-def the(effects: Iterable[Effect], kind: type[Kind]) -> Kind:
+def only(effects: Iterable[Effect], kind: type[Kind]) -> Kind:
     (one,) = [effect for effect in effects if isinstance(effect, kind)]
     return one
 
@@ -119,11 +119,11 @@ def has(effects: Sequence[Effect], kind: type[Effect]) -> bool:
     return any(isinstance(effect, kind) for effect in effects)
 
 
-def promised_with(node_id: bytes, *founders: bytes) -> FormationState:
+def state_with_promise(node_id: bytes, *founders: bytes) -> FormationState:
     return FormationState(promise=promise(*founders, by=node_id[7]))
 
 
-def endorsed_with(node_id: bytes, *founders: bytes) -> FormationState:
+def state_with_endorsement(node_id: bytes, *founders: bytes) -> FormationState:
     return FormationState(promise=promise(*founders, by=node_id[7]), endorsed=some_founding(*founders))
 
 
@@ -131,25 +131,25 @@ def test_proposal_is_lowest_eligible_reachable_nodes() -> None:
     core = formation(B, 3)
     act(core, Started())
     unreachable, ineligible = (
-        proposing(A, reachable=False),
+        proposer(A, reachable=False),
         farm_member(C, reachable=True, notice=FormationNotice(), eligible=False),
     )
-    effects = see(core, unreachable, ineligible, proposing(D), proposing(E))
-    assert the(effects, Advertise).notice == FormationNotice(proposal=(B, D, E))
+    effects = show(core, unreachable, ineligible, proposer(D), proposer(E))
+    assert only(effects, Advertise).notice == FormationNotice(proposal=(B, D, E))
 
 
 def test_node_outside_lowest_proposes_nothing() -> None:
     core = formation(D, 3)
-    see(core, proposing(A), proposing(B), proposing(C))
+    show(core, proposer(A), proposer(B), proposer(C))
     assert core.notice == FormationNotice()
 
 
 def test_unanimous_proposal_promised_after_settle_time() -> None:
     core = formation(A, 3)
-    assert not has(see(core, proposing(B, A, B, C), proposing(C, A, B, C), now=50), Persist)
+    assert not has(show(core, proposer(B, A, B, C), proposer(C, A, B, C), now=50), Persist)
     assert core.deadline == 150
     assert not has(act(core, DeadlineReached(), now=149), Persist)
-    state = the(act(core, DeadlineReached(), now=150), Persist).state
+    state = only(act(core, DeadlineReached(), now=150), Persist).state
     assert state.promise is not None
     assert state.promise.founders == (A, B, C)
     assert state.promise.clock_ms == CLOCK_MS
@@ -157,66 +157,66 @@ def test_unanimous_proposal_promised_after_settle_time() -> None:
 
 def test_disputed_proposal_not_promised() -> None:
     core = formation(A, 3)
-    see(core, proposing(B, A, B, C), proposing(C, B, C, D))
+    show(core, proposer(B, A, B, C), proposer(C, B, C, D))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
 def test_changed_proposal_restarts_settle_time() -> None:
     core = formation(A, 2)
-    see(core, proposing(B, A, B), now=0)
-    see(core, proposing(B), now=90)
-    see(core, proposing(B, A, B), now=95)
+    show(core, proposer(B, A, B), now=0)
+    show(core, proposer(B), now=90)
+    show(core, proposer(B, A, B), now=95)
     assert not has(act(core, DeadlineReached(), now=194), Persist)
     assert has(act(core, DeadlineReached(), now=195), Persist)
 
 
 def test_promise_advertised_after_it_is_durable() -> None:
     core = formation(A, 2)
-    see(core, proposing(B, A, B))
+    show(core, proposer(B, A, B))
     effects = act(core, DeadlineReached(), now=100)
     assert core.notice.promise is None
     assert not has(effects, Advertise)
-    persist = the(effects, Persist)
-    assert the(act(core, Persisted(persist.number)), Advertise).notice.promise == persist.state.promise
+    persist = only(effects, Persist)
+    assert only(act(core, Persisted(persist.number)), Advertise).notice.promise == persist.state.promise
 
 
 def test_promise_made_once() -> None:
-    core = formation(A, 2, promised_with(A, A, B))
-    effects = see(core, proposing(C, A, C), proposing(D, A, D), now=10_000)
+    core = formation(A, 2, state_with_promise(A, A, B))
+    effects = show(core, proposer(C, A, C), proposer(D, A, D), now=10_000)
     assert not has(effects, Persist)
     assert core.notice.promise == promise(A, B, by=1)
 
 
 def test_promise_including_node_backed_before_own_proposal() -> None:
     core = formation(C, 3)
-    see(core, proposing(A, A, B, C), promising(B, B, C, D), proposing(D, B, C, D))
+    show(core, proposer(A, A, B, C), promiser(B, B, C, D), proposer(D, B, C, D))
     assert core.notice.backs == (B, C, D)
 
 
 def test_founding_waits_for_promises_of_all_founders() -> None:
-    core = formation(A, 3, promised_with(A, A, B, C))
-    assert not has(see(core, promising(B, A, B, C), proposing(C, A, B, C)), Persist)
+    core = formation(A, 3, state_with_promise(A, A, B, C))
+    assert not has(show(core, promiser(B, A, B, C), proposer(C, A, B, C)), Persist)
     assert core.waiting_for == (C,)
-    assert has(see(core, promising(B, A, B, C), promising(C, A, B, C)), Persist)
+    assert has(show(core, promiser(B, A, B, C), promiser(C, A, B, C)), Persist)
 
 
 def test_raft_starts_after_founding_is_durable() -> None:
-    core = formation(B, 2, endorsed_with(B, A, B))
-    effects = see(core, endorsing(A, A, B))
+    core = formation(B, 2, state_with_endorsement(B, A, B))
+    effects = show(core, endorser(A, A, B))
     assert not has(effects, Founded)
-    persist = the(effects, Persist)
+    persist = only(effects, Persist)
     effects = act(core, Persisted(persist.number))
-    assert the(effects, Founded) == Founded(some_founding(A, B), raft_id=2)
-    assert the(effects, Advertise).notice == FormationNotice(founding=some_founding(A, B))
+    assert only(effects, Founded) == Founded(some_founding(A, B), raft_id=2)
+    assert only(effects, Advertise).notice == FormationNotice(founding=some_founding(A, B))
     assert core.phase is FormationPhase.FOUNDED
 
 
 def test_founders_derive_same_cluster_in_any_order() -> None:
     foundings = []
     for own, others in ((A, (B, C)), (B, (C, A)), (C, (A, B))):
-        core = formation(own, 3, promised_with(own, A, B, C))
-        see(core, promising(others[0], A, B, C))
-        state = the(see(core, *(promising(each, A, B, C) for each in others)), Persist).state
+        core = formation(own, 3, state_with_promise(own, A, B, C))
+        show(core, promiser(others[0], A, B, C))
+        state = only(show(core, *(promiser(each, A, B, C) for each in others)), Persist).state
         foundings.append(state.endorsed)
     assert foundings == [some_founding(A, B, C)] * 3
 
@@ -263,107 +263,107 @@ def test_nonce_changes_cluster_id() -> None:
 
 def test_single_founder_creates_its_farm_immediately() -> None:
     core = formation(A, 1)
-    persist = the(act(core, Started()), Persist)
-    persist = the(act(core, Persisted(persist.number)), Persist)
-    assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
+    persist = only(act(core, Started()), Persist)
+    persist = only(act(core, Persisted(persist.number)), Persist)
+    assert only(act(core, Persisted(persist.number)), Founded).raft_id == 1
 
 
 def test_restarted_founder_starts_raft_from_storage() -> None:
     state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
-    assert the(act(formation(A, 2, state), Started()), Founded) == Founded(some_founding(A, B), raft_id=1)
+    assert only(act(formation(A, 2, state), Started()), Founded) == Founded(some_founding(A, B), raft_id=1)
 
 
 def test_late_founder_adopts_founding_without_dead_founder() -> None:
-    core = formation(A, 3, endorsed_with(A, A, B, C))
-    effects = see(core, founded(B, some_founding(A, B, C)), farm_member(C, reachable=False, notice=FormationNotice()))
-    persist = the(effects, Persist)
+    core = formation(A, 3, state_with_endorsement(A, A, B, C))
+    effects = show(core, founder(B, some_founding(A, B, C)), farm_member(C, reachable=False, notice=FormationNotice()))
+    persist = only(effects, Persist)
     assert persist.state.founding == some_founding(A, B, C)
-    assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
+    assert only(act(core, Persisted(persist.number)), Founded).raft_id == 1
 
 
 def test_unendorsed_founding_not_adopted() -> None:
-    for state in (promised_with(A, A, B, C), endorsed_with(A, A, B, D)):
+    for state in (state_with_promise(A, A, B, C), state_with_endorsement(A, A, B, D)):
         core = formation(A, 3, state)
-        assert not has(see(core, founded(B, some_founding(A, B, C))), Persist)
+        assert not has(show(core, founder(B, some_founding(A, B, C))), Persist)
         assert core.phase is FormationPhase.PROMISED
 
 
 def test_promises_endorsed_before_founding() -> None:
-    core = formation(A, 2, promised_with(A, A, B))
-    persist = the(see(core, promising(B, A, B)), Persist)
-    assert persist.state == endorsed_with(A, A, B)
+    core = formation(A, 2, state_with_promise(A, A, B))
+    persist = only(show(core, promiser(B, A, B)), Persist)
+    assert persist.state == state_with_endorsement(A, A, B)
     assert core.notice.endorsement == b""
     effects = act(core, Persisted(persist.number))
-    assert the(effects, Advertise).notice.endorsement == some_founding(A, B).cluster_id
+    assert only(effects, Advertise).notice.endorsement == some_founding(A, B).cluster_id
     assert core.waiting_for == (B,)
-    assert the(see(core, endorsing(B, A, B)), Persist).state.founding == some_founding(A, B)
+    assert only(show(core, endorser(B, A, B)), Persist).state.founding == some_founding(A, B)
 
 
 def test_founder_with_other_promises_stops_founding() -> None:
-    core = formation(A, 3, endorsed_with(A, A, B, C))
+    core = formation(A, 3, state_with_endorsement(A, A, B, C))
     other = founding_of(
         {**{each: promise(A, B, C, by=each[7]) for each in (A, B)}, C: Promise((A, B, C), 1, bytes(16))}
     )
-    members = endorsing(B, A, B, C, of=other), endorsing(C, A, B, C)
-    assert not has(see(core, *members), Persist)
-    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    members = endorser(B, A, B, C, of=other), endorser(C, A, B, C)
+    assert not has(show(core, *members), Persist)
+    text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
     assert f"{B.hex()} has seen other promises" in text
 
 
 def test_eligible_bystander_must_endorse_founding() -> None:
     """Otherwise different promises of an attacker could make two nodes create two clusters in one exchange."""
-    core = formation(A, 2, endorsed_with(A, A, B))
-    assert not has(see(core, endorsing(B, A, B), proposing(C)), Persist)
+    core = formation(A, 2, state_with_endorsement(A, A, B))
+    assert not has(show(core, endorser(B, A, B), proposer(C)), Persist)
     assert core.waiting_for == (C,)
-    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
     assert f"{C.hex()} does not confirm the promises" in text
     bystander = farm_member(C, notice=FormationNotice(endorsement=some_founding(A, B).cluster_id))
-    assert has(see(core, endorsing(B, A, B), bystander), Persist)
+    assert has(show(core, endorser(B, A, B), bystander), Persist)
 
 
 def test_unreachable_bystander_need_not_endorse() -> None:
-    core = formation(A, 2, endorsed_with(A, A, B))
-    assert has(see(core, endorsing(B, A, B), proposing(C, reachable=False)), Persist)
+    core = formation(A, 2, state_with_endorsement(A, A, B))
+    assert has(show(core, endorser(B, A, B), proposer(C, reachable=False)), Persist)
 
 
 def test_endorsing_bystander_does_not_promise() -> None:
     core = formation(C, 2)
-    persist = the(see(core, promising(A, A, B), promising(B, A, B)), Persist)
+    persist = only(show(core, promiser(A, A, B), promiser(B, A, B)), Persist)
     assert persist.state == FormationState(endorsed=some_founding(A, B))
     act(core, Persisted(persist.number))
     assert core.notice == FormationNotice(endorsement=some_founding(A, B).cluster_id)
-    assert not has(see(core, proposing(D, C, D), now=10_000), Persist)
+    assert not has(show(core, proposer(D, C, D), now=10_000), Persist)
 
 
 def test_endorsement_made_once_and_durable() -> None:
     core = formation(C, 2, FormationState(endorsed=some_founding(A, B)))
-    assert not has(see(core, promising(D, D, E), promising(E, D, E)), Persist)
+    assert not has(show(core, promiser(D, D, E), promiser(E, D, E)), Persist)
     assert core.notice.endorsement == some_founding(A, B).cluster_id
 
 
 def test_equivocating_node_is_not_founder() -> None:
-    core = formation(A, 2, promised_with(A, A, B))
-    false = replace(promising(B, A, B), equivocates=True)
-    assert not has(see(core, false), Persist)
-    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    core = formation(A, 2, state_with_promise(A, A, B))
+    false = replace(promiser(B, A, B), equivocates=True)
+    assert not has(show(core, false), Persist)
+    text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
     assert f"{B.hex()} shows different nodes different descriptions" in text
     watching = formation(A, 2)
-    see(watching, replace(proposing(B, A, B), equivocates=True))
+    show(watching, replace(proposer(B, A, B), equivocates=True))
     assert watching.notice == FormationNotice()
 
 
 def test_founders_are_listed_nodes() -> None:
     core = formation(A, 2, founders=frozenset({A, C, D}))
-    see(core, proposing(B, A, B), proposing(C, A, C))
+    show(core, proposer(B, A, B), proposer(C, A, C))
     assert core.notice.backs == (A, C)
     unlisted = formation(B, 2, founders=frozenset({A, C}))
-    see(unlisted, proposing(A, A, B), proposing(C, B, C))
+    show(unlisted, proposer(A, A, B), proposer(C, B, C))
     assert unlisted.notice == FormationNotice()
 
 
 def test_set_with_unlisted_node_not_endorsed() -> None:
-    core = formation(A, 2, promised_with(A, A, B), founders=frozenset({A, C}))
-    assert not has(see(core, promising(B, A, B)), Persist)
+    core = formation(A, 2, state_with_promise(A, A, B), founders=frozenset({A, C}))
+    assert not has(show(core, promiser(B, A, B)), Persist)
 
 
 @pytest.mark.parametrize("listed", [{A}, {A, B, C, D}])
@@ -374,34 +374,37 @@ def test_founder_list_of_wrong_length_refused(listed: set[bytes]) -> None:
 
 def test_node_in_known_cluster_creates_no_other() -> None:
     core = formation(D, 2, of=some_founding(A, B))
-    persist = the(see(core, founded(A, some_founding(A, B))), Persist)
-    assert the(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
+    persist = only(show(core, founder(A, some_founding(A, B))), Persist)
+    assert only(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
     restarted = formation(D, 2, persist.state)
     assert has(act(restarted, Started()), KnowsCluster)
-    assert not has(see(restarted, proposing(E, D, E), now=10_000), Persist)
+    assert not has(show(restarted, proposer(E, D, E), now=10_000), Persist)
     assert restarted.phase is FormationPhase.OBSERVER
 
 
 def test_cluster_of_dead_founder_counts_as_known() -> None:
     core = formation(A, 2)
-    see(core, proposing(B, A, B))
-    assert not has(see(core, proposing(B, A, B), founded(C, some_founding(C, D), reachable=False), now=200), Persist)
-    persist = the(act(core, ConfirmRequested(some_founding(C, D).cluster_id)), Persist)
-    assert the(act(core, Persisted(persist.number)), Persist).state.known == some_founding(C, D)
+    show(core, proposer(B, A, B))
+    assert not has(
+        show(core, proposer(B, A, B), founder(C, some_founding(C, D), reachable=False), now=200),
+        Persist,
+    )
+    persist = only(act(core, ConfirmRequested(some_founding(C, D).cluster_id)), Persist)
+    assert only(act(core, Persisted(persist.number)), Persist).state.known == some_founding(C, D)
 
 
 @pytest.mark.parametrize("mine", [some_founding(A, B), some_founding(C, D)])
 def test_new_node_joins_cluster_of_its_key_file(mine: Founding) -> None:
     core = formation(E, 2, of=mine)
-    effects = see(core, founded(A, some_founding(A, B), reachable=False), founded(C, some_founding(C, D)))
-    assert the(effects, Persist).state == FormationState(known=mine)
+    effects = show(core, founder(A, some_founding(A, B), reachable=False), founder(C, some_founding(C, D)))
+    assert only(effects, Persist).state == FormationState(known=mine)
 
 
 def test_new_node_without_cluster_id_waits_for_confirmation() -> None:
     core = formation(E, 2)
     one, other = some_founding(A, B), invented_founding(C, D)
-    effects = see(core, founded(A, one), founded(B, one), founded(D, other), proposing(C, C, E))
-    text = the(effects, Alarm).text
+    effects = show(core, founder(A, one), founder(B, one), founder(D, other), proposer(C, C, E))
+    text = only(effects, Alarm).text
     assert f"cluster {one.cluster_id.hex()} (announced by node-1, node-2)" in text
     assert f"cluster {other.cluster_id.hex()} (announced by node-4)" in text
     assert f"`garlicfarm confirm-cluster {one.cluster_id.hex()}`" in text
@@ -413,13 +416,13 @@ def test_new_node_without_cluster_id_waits_for_confirmation() -> None:
 
 def test_confirmed_cluster_joined_after_restart() -> None:
     core = formation(E, 2)
-    see(core, founded(A, some_founding(A, B)), founded(D, invented_founding(C, D)))
-    persist = the(act(core, ConfirmRequested(some_founding(A, B).cluster_id)), Persist)
+    show(core, founder(A, some_founding(A, B)), founder(D, invented_founding(C, D)))
+    persist = only(act(core, ConfirmRequested(some_founding(A, B).cluster_id)), Persist)
     assert persist.state == FormationState(confirmed=some_founding(A, B).cluster_id)
     assert core.founding is None
     restarted = formation(E, 2, persist.state)
-    assert not has(see(restarted, founded(D, invented_founding(C, D))), Persist)
-    assert the(see(restarted, founded(A, some_founding(A, B))), Persist).state.known == some_founding(A, B)
+    assert not has(show(restarted, founder(D, invented_founding(C, D))), Persist)
+    assert only(show(restarted, founder(A, some_founding(A, B))), Persist).state.known == some_founding(A, B)
 
 
 @pytest.mark.parametrize(
@@ -431,49 +434,49 @@ def test_confirmed_cluster_joined_after_restart() -> None:
     ],
 )
 def test_confirmation_of_other_cluster_refused(core: Formation, reason: str) -> None:
-    see(core, founded(D, some_founding(B, D)))
+    show(core, founder(D, some_founding(B, D)))
     effects = act(core, ConfirmRequested(invented_founding(C, D).cluster_id))
-    assert reason in the(effects, FormationRefused).text
+    assert reason in only(effects, FormationRefused).text
     assert not has(effects, Persist)
 
 
 def test_founding_of_other_cluster_ignored_with_alarm() -> None:
     core = formation(E, 2, of=some_founding(A, B))
-    effects = see(core, founded(C, invented_founding(C, D)))
+    effects = show(core, founder(C, invented_founding(C, D)))
     assert not has(effects, Persist)
     assert core.ignored == {C: invented_founding(C, D)}
-    text = the(effects, Alarm).text
+    text = only(effects, Alarm).text
     assert f"ignores cluster {invented_founding(C, D).cluster_id.hex()} (announced by node-3)" in text
     assert f"its farm key file names cluster {some_founding(A, B).cluster_id.hex()}" in text
 
 
 def test_node_with_cluster_id_never_creates_farm() -> None:
     core = formation(A, 2, of=some_founding(C, D))
-    see(core, proposing(B, A, B))
+    show(core, proposer(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
     assert core.notice == FormationNotice()
-    promised = formation(A, 2, endorsed_with(A, A, B), of=some_founding(C, D))
-    assert not has(see(promised, endorsing(B, A, B)), Persist)
+    promised = formation(A, 2, state_with_endorsement(A, A, B), of=some_founding(C, D))
+    assert not has(show(promised, endorser(B, A, B)), Persist)
     alone = formation(A, 1, of=some_founding(C, D))
     assert not has(act(alone, Started()), Persist)
 
 
 def test_founder_needs_own_promise_in_founding() -> None:
-    core = formation(A, 3, promised_with(A, A, B, C))
+    core = formation(A, 3, state_with_promise(A, A, B, C))
     foundings = [some_founding(B, C, D), invented_founding(A, B, C)]
     for founding in foundings:
-        assert not has(see(core, founded(B, founding)), Persist)
+        assert not has(show(core, founder(B, founding)), Persist)
         assert core.phase is FormationPhase.PROMISED
         assert founding.cluster_id.hex() in core.alarms[0]
     withdrawn = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),)))
-    assert not has(see(withdrawn, founded(B, invented_founding(A, B, C))), Persist)
+    assert not has(show(withdrawn, founder(B, invented_founding(A, B, C))), Persist)
 
 
 def test_real_promise_in_forged_founding_not_accepted() -> None:
     """Promises are public: any holder of the farm key can put a real promise into a forged founding."""
-    core = formation(A, 3, promised_with(A, A, B, C))
+    core = formation(A, 3, state_with_promise(A, A, B, C))
     forged = invented_founding(A, B, C, real=A)
-    assert not has(see(core, founded(E, forged), promising(B, A, B, C)), Persist)
+    assert not has(show(core, founder(E, forged), promiser(B, A, B, C)), Persist)
     assert core.ignored == {E: forged}
 
 
@@ -482,31 +485,31 @@ def test_node_of_farm_adopts_no_other_founding() -> None:
     for state in (FormationState(promise=promised, founding=mine), FormationState(known=mine)):
         core = formation(A, 2, state)
         for forged in (invented_founding(A, B), invented_founding(A, B, real=A), some_founding(C, D)):
-            assert not has(see(core, founded(B, forged), founded(C, forged)), Persist)
+            assert not has(show(core, founder(B, forged), founder(C, forged)), Persist)
             assert core.founding == mine
 
 
 def test_alarm_text_bounded_for_many_foundings() -> None:
     core = formation(E, 2)
     invented = [founding_of({bytes([9] * 7 + [n]): Promise((), n, bytes(16))}) for n in range(200)]
-    see(core, *(founded(bytes([8] * 7 + [number]), each) for number, each in enumerate(invented)))
+    show(core, *(founder(bytes([8] * 7 + [number]), each) for number, each in enumerate(invented)))
     assert len(core.alarms[0]) < 1_500
     assert "and 196 more" in core.alarms[0]
 
 
 def test_founder_with_lost_storage_never_votes() -> None:
     core = formation(A, 2, of=some_founding(A, B))
-    persist = the(see(core, founded(B, some_founding(A, B))), Persist)
+    persist = only(show(core, founder(B, some_founding(A, B))), Persist)
     effects = act(core, Persisted(persist.number))
     assert not has(effects, Founded)
-    assert "move the state directory away" in the(effects, Alarm).text
+    assert "move the state directory away" in only(effects, Alarm).text
 
 
 def test_second_cluster_raises_alarm_without_merge() -> None:
     state = FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B))
     core = formation(A, 2, state)
-    effects = see(core, founded(C, some_founding(C, D)))
-    text = the(effects, Alarm).text
+    effects = show(core, founder(C, some_founding(C, D)))
+    text = only(effects, Alarm).text
     assert some_founding(A, B).cluster_id.hex() in text
     assert some_founding(C, D).cluster_id.hex() in text
     assert "it joins with a new identity" in text
@@ -516,32 +519,32 @@ def test_second_cluster_raises_alarm_without_merge() -> None:
 
 def test_alarm_raised_once_and_ends_with_cause() -> None:
     core = formation(A, 2, FormationState(promise=promise(A, B, by=1), founding=some_founding(A, B)))
-    see(core, founded(C, some_founding(C, D)))
-    assert not has(see(core, founded(C, some_founding(C, D))), Alarm)
-    see(core)
+    show(core, founder(C, some_founding(C, D)))
+    assert not has(show(core, founder(C, some_founding(C, D))), Alarm)
+    show(core)
     assert core.alarms == ()
 
 
 def test_colliding_promises_alarm_names_nodes_to_withdraw() -> None:
-    core = formation(B, 3, promised_with(B, B, C, D))
-    see(core, promising(A, A, B, C), promising(C, A, B, C), promising(D, B, C, D))
+    core = formation(B, 3, state_with_promise(B, B, C, D))
+    show(core, promiser(A, A, B, C), promiser(C, A, B, C), promiser(D, B, C, D))
     assert core.alarms == ()
     assert core.deadline == TUNING.patience_ms
-    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
     assert f"Run `garlicfarm withdraw` on {B.hex()}, {D.hex()}, one at a time" in text
 
 
 def test_missing_founder_named_in_alarm() -> None:
-    core = formation(A, 3, promised_with(A, A, B, C))
-    see(core, promising(B, A, B, C))
-    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    core = formation(A, 3, state_with_promise(A, A, B, C))
+    show(core, promiser(B, A, B, C))
+    text = only(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
     assert f"{C.hex()} cannot be reached" in text
     assert B.hex() + " cannot" not in text
 
 
 def test_withdrawn_promise_hidden_after_it_is_durable() -> None:
-    core = formation(A, 2, promised_with(A, A, B))
-    persist = the(act(core, WithdrawRequested()), Persist)
+    core = formation(A, 2, state_with_promise(A, A, B))
+    persist = only(act(core, WithdrawRequested()), Persist)
     assert core.notice.promise is not None
     act(core, Persisted(persist.number))
     assert core.notice == FormationNotice()
@@ -549,23 +552,23 @@ def test_withdrawn_promise_hidden_after_it_is_durable() -> None:
 
 
 def test_unshared_endorsement_can_be_withdrawn() -> None:
-    for state in (endorsed_with(A, A, B), FormationState(endorsed=some_founding(B, C))):
+    for state in (state_with_endorsement(A, A, B), FormationState(endorsed=some_founding(B, C))):
         core = formation(A, 2, state)
-        withdrawn = the(act(core, WithdrawRequested()), Persist).state
+        withdrawn = only(act(core, WithdrawRequested()), Persist).state
         assert withdrawn.endorsed is None
         assert withdrawn.revoked == (state.endorsed,)
 
 
 def test_promise_after_withdrawal_keeps_clock_and_nonce() -> None:
     core = formation(A, 2, FormationState(withdrawn=(promise(A, C, by=1),)))
-    see(core, proposing(B, A, B))
-    assert the(act(core, DeadlineReached(), now=100), Persist).state.promise == promise(A, B, by=1)
+    show(core, proposer(B, A, B))
+    assert only(act(core, DeadlineReached(), now=100), Persist).state.promise == promise(A, B, by=1)
 
 
 def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
     revoked = (some_founding(A, B, C),)
     core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), revoked=revoked))
-    assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
+    assert only(show(core, founder(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
 
 
 @pytest.mark.parametrize(
@@ -573,9 +576,9 @@ def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
     [
         (FormationState(), (), "not made a promise"),
         (FormationState(founding=some_founding(A, B)), (), "the farm is created"),
-        (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is created"),
-        (promised_with(A, A, B), (promising(B, A, B),), "under way"),
-        (endorsed_with(A, A, B), (endorsing(B, A, B), proposing(C)), "under way"),
+        (state_with_promise(A, A, B), (founder(C, some_founding(C, D)),), "the farm is created"),
+        (state_with_promise(A, A, B), (promiser(B, A, B),), "under way"),
+        (state_with_endorsement(A, A, B), (endorser(B, A, B), proposer(C)), "under way"),
         (
             FormationState(promise=promise(A, B), withdrawn=(promise(A, B),) * WITHDRAWALS_MAX),
             (),
@@ -585,28 +588,28 @@ def test_founder_adopts_withdrawn_set_after_its_founding() -> None:
 )
 def test_unsafe_withdrawal_refused(state: FormationState, members: tuple[FarmMember, ...], reason: str) -> None:
     core = formation(A, 2, state)
-    see(core, *members)
+    show(core, *members)
     effects = act(core, WithdrawRequested())
-    assert reason in the(effects, FormationRefused).text
+    assert reason in only(effects, FormationRefused).text
     assert not has(effects, Persist)
 
 
 def test_twice_expected_nodes_raise_alarm_not_promise() -> None:
     core = formation(A, 2)
-    effects = see(core, proposing(B, A, B), proposing(C), proposing(D))
-    assert "`expect` must exceed half" in the(effects, Alarm).text
+    effects = show(core, proposer(B, A, B), proposer(C), proposer(D))
+    assert "`expect` must exceed half" in only(effects, Alarm).text
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
 def test_other_expectation_raises_alarm() -> None:
     core = formation(A, 2)
-    text = the(see(core, promising(B, A, B, C)), Alarm).text
+    text = only(show(core, promiser(B, A, B, C)), Alarm).text
     assert "promises 3 founders, but this node's farm key expects 2" in text
 
 
 def test_node_without_permission_to_create_observes() -> None:
     core = formation(A, 2, may_create=False)
-    see(core, proposing(B, A, B), promising(B, A, B))
+    show(core, proposer(B, A, B), promiser(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
     assert core.notice == FormationNotice()
 
@@ -623,12 +626,12 @@ def test_expectation_out_of_range_refused(expect: int) -> None:
 def test_malformed_promise_not_joined(founders: Founders) -> None:
     core = formation(A, 2)
     malformed = FormationNotice(promise=Promise(founders, CLOCK_MS, bytes(16)))
-    see(core, farm_member(B, reachable=True, notice=malformed))
+    show(core, farm_member(B, reachable=True, notice=malformed))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
 
 
 def test_persisted_event_of_other_number_ignored() -> None:
     core = formation(A, 1)
-    persist = the(act(core, Started()), Persist)
+    persist = only(act(core, Started()), Persist)
     assert act(core, Persisted(persist.number + 1)) == []
     assert core.phase is FormationPhase.WATCHING

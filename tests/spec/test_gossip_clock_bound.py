@@ -12,8 +12,8 @@ from gossip.core.swim import Swim
 from gossip.core.user_events import CLOCK_EVENT
 from gossip.simulation.network import GossipNetwork, node_id
 from tests.spec.gossip_story import Story
-from tests.spec.test_gossip_keyring import FIRST, key, keyed
-from tests.spec.test_gossip_user_events import delivered, make_event, receive_messages, user_messages_in
+from tests.spec.test_gossip_keyring import FIRST, key, sealed_node
+from tests.spec.test_gossip_user_events import deliveries, make_event, receive_messages, user_messages_in
 
 IN_2026_MS = 1_767_225_600_000
 YEAR_MS = 31_557_600_000
@@ -36,7 +36,7 @@ def test_clock_scale_lasts_two_hundred_years() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 1_000])
 def test_member_with_old_keyring_accepts_latest(steps: int) -> None:
     clock_bound = ClockBound(IN_2026_MS).at(0)
-    pushed, lagging = (keyed(), keyed())
+    pushed, lagging = (sealed_node(), sealed_node())
     for story in (pushed, lagging):
         story.swim = Swim(story.us, story.options, story.swim._random, 0, keys=FIRST, unix_ms=IN_2026_MS)
         story.add_peers(1)
@@ -51,7 +51,7 @@ def test_member_with_old_keyring_accepts_latest(steps: int) -> None:
 
 
 def test_operator_can_change_keys_at_clock_bound() -> None:
-    story, other = keyed(), keyed()
+    story, other = sealed_node(), sealed_node()
     for each in (story, other):
         each.add_peers(1)
         each.receive(1, KeyringUpdate(chain_at(ClockBound(0).at(0))))
@@ -67,7 +67,7 @@ def test_operator_can_change_keys_at_clock_bound() -> None:
 
 
 def test_keyring_ahead_of_time_of_day_refused_until_then() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     update = KeyringUpdate(chain_at(ClockBound(0).at(60_000)))
     story.receive(1, update)
@@ -81,14 +81,14 @@ def test_event_at_clock_bound_accepted_by_lagging_member() -> None:
     story = Story()
     story.add_peers(1)
     far = make_event(ClockBound(0).at(0))
-    assert delivered(receive_messages(story, far)) == [far]
+    assert deliveries(receive_messages(story, far)) == [far]
     story.step(UserEventRequested("word", b"later"))
     (later,) = [each for each in user_messages_in(story.pass_time(2_000)) if each.body == b"later"][:1]
     other = Story()
     other.add_peers(1)
     other.now = story.now
     later = replace(later, message_id=replace(later.message_id, origin=node_id(1)))  # both stories are node 0
-    assert delivered(receive_messages(other, later)) == [later]
+    assert deliveries(receive_messages(other, later)) == [later]
 
 
 def test_sender_below_floor_receives_clock_event() -> None:
@@ -113,7 +113,7 @@ def test_sender_below_floor_receives_clock_event() -> None:
     other = Story()
     other.add_peers(1)
     other.now = 1_000
-    assert delivered(receive_messages(other, clock_events[0])) == []
+    assert deliveries(receive_messages(other, clock_events[0])) == []
     assert other.swim._user_events.clock == HEAD_START + 1
 
 

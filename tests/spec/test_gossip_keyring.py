@@ -31,7 +31,7 @@ IN_USE = FIRST.install(key(2)).use(key(2))
 ROTATED = IN_USE.remove(key(1))
 
 
-def keyed(chain: Keyring = FIRST) -> Story:
+def sealed_node(chain: Keyring = FIRST) -> Story:
     """Return a node with sealed datagrams."""
     story = Story()
     story.swim = Swim(story.us, story.options, story.swim._random, 0, keys=chain)
@@ -46,7 +46,7 @@ def ping_with(story: Story, by: int, digest: bytes) -> PingRequest:
     return PingRequest(own, ping.source_incarnation, other, ping.target_incarnation, ping.seq, 0, payload=payload)
 
 
-def used(effects: list[Effect]) -> list[Keyring]:
+def used_keyrings(effects: list[Effect]) -> list[Keyring]:
     """Return the chains that the effects set for the agent."""
     return [each.keyring for each in effects if isinstance(each, UseKeyring)]
 
@@ -280,7 +280,7 @@ def test_removal_wins_over_new_date_of_same_time() -> None:
 )
 def test_unsound_chain_refused(chain: Keyring) -> None:
     assert not chain.is_sound()
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     assert story.receive(1, KeyringUpdate(chain)) == []
     assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (FIRST, 1)
@@ -288,7 +288,7 @@ def test_unsound_chain_refused(chain: Keyring) -> None:
 
 def test_chain_with_colliding_key_id_refused() -> None:
     ours, theirs = (Keyring.of(each, (), (), epoch=1) for each in ALIKE)
-    story = keyed(ours)
+    story = sealed_node(ours)
     story.add_peers(1)
     assert theirs.is_sound()
     assert story.receive(1, KeyringUpdate(theirs)) == []
@@ -307,16 +307,16 @@ def test_chain_repr_hides_keys() -> None:
 
 
 def test_change_sent_to_peers_before_use() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1, 2)
     effects = story.step(KeyringChanged(ROTATED))
     assert [type(each).__name__ for each in effects] == ["Send", "Send", "UseKeyring"]
     assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
-    assert used(effects) == [ROTATED]
+    assert used_keyrings(effects) == [ROTATED]
 
 
 def test_change_without_peers_sent_to_known_members() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1, 2)
     for number in (1, 2):
         story.receive(number, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, story.last_ping_of(number)))
@@ -326,27 +326,27 @@ def test_change_without_peers_sent_to_known_members() -> None:
 
 
 def test_received_change_forwarded_once() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1, 2)
     effects = story.receive(1, KeyringUpdate(IN_USE))
-    assert used(effects) == [IN_USE]
+    assert used_keyrings(effects) == [IN_USE]
     assert len(sent(effects, KeyringUpdate)) == 2
     assert story.receive(2, KeyringUpdate(IN_USE)) == []
 
 
 def test_unrelated_keys_accepted_only_in_box() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     unrelated = Keyring.of(key(9), (), (key(1),), epoch=7)
     for chain in (ROTATED, unrelated):
         assert story.receive(1, KeyringUpdate(chain)) == []
     assert story.swim.keyring == FIRST
     assert story.dropped(DropReason.KEYRING_WOULD_SPLIT) == 2
-    assert used(story.step(Received(address_of(1), KeyringUpdate(ROTATED), boxed=True))) == [ROTATED]
+    assert used_keyrings(story.step(Received(address_of(1), KeyringUpdate(ROTATED), boxed=True))) == [ROTATED]
 
 
 def test_member_without_keys_gets_them_in_box() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     known = story.swim.membership.get(node_id(1))
     assert known is not None
@@ -357,7 +357,7 @@ def test_member_without_keys_gets_them_in_box() -> None:
 
 
 def test_members_with_different_digests_exchange_chains() -> None:
-    story = keyed(ROTATED)
+    story = sealed_node(ROTATED)
     story.add_peers(1)
     assert sent(story.receive(1, ping_with(story, 1, ROTATED.digest)), KeyringUpdate) == []
     behind = story.receive(1, ping_with(story, 1, FIRST.digest))
@@ -368,7 +368,7 @@ def test_members_with_different_digests_exchange_chains() -> None:
 
 
 def test_chain_exchanges_and_changes_are_limited() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     exchanges = [sent(story.receive(1, ping_with(story, 1, b"differs!")), KeyringUpdate) for _ in range(300)]
     assert sum(len(each) for each in exchanges) <= 100
@@ -377,7 +377,7 @@ def test_chain_exchanges_and_changes_are_limited() -> None:
     for number in range(10, 60):
         older = chain.others
         chain = reduce(Keyring.remove, older, chain.install(key(number)).use(key(number)))
-        taken += len(used(story.receive(1, KeyringUpdate(chain))))
+        taken += len(used_keyrings(story.receive(1, KeyringUpdate(chain))))
     assert taken <= 20
     assert story.dropped(DropReason.RATE_LIMITED) > 0
 
@@ -433,16 +433,16 @@ def test_members_with_different_keys_agree_in_new_era() -> None:
 
 
 def test_era_from_member_refused() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1)
     forged = FIRST.rekeyed(key(9), 1, FIRST.clock + 1)
     effects = story.receive(1, KeyringUpdate(forged))
-    assert used(effects) == []
+    assert used_keyrings(effects) == []
     assert story.swim.keyring == FIRST
 
 
 def test_new_era_key_used_before_it_is_sent() -> None:
-    story = keyed()
+    story = sealed_node()
     story.add_peers(1, 2)
     effects = story.step(KeyringChanged(FIRST.rekeyed(key(9), 1, FIRST.clock + 1)))
     assert [type(each).__name__ for each in effects] == ["UseKeyring", "Send", "Send"], (

@@ -28,18 +28,18 @@ def introduce(story: Story, number: int) -> None:
     story.receive(1, replace(answer, payload=replace(answer.payload, sample=(info_of(number),))))
 
 
-def probed(story: Story, duration_ms: int, *answering: int) -> list[int]:
+def probed_nodes(story: Story, duration_ms: int, *answering: int) -> list[int]:
     requests = sent(story.pass_time(duration_ms, answering=answering), PingRequest)
     return [int.from_bytes(request.target_id, "big") for _, request in requests if request.ttl == 0]
 
 
 def test_longest_unresponsive_peer_probed_next() -> None:
     story = story_with_peers(1, 2, 3)
-    probed(story, 3_000, 1, 2, 3)
+    probed_nodes(story, 3_000, 1, 2, 3)
     story.now += 10
     for number in (1, 3):
         story.receive(number, story.ping(number))
-    assert probed(story, 1_000, 1, 2, 3) == [2]
+    assert probed_nodes(story, 1_000, 1, 2, 3) == [2]
 
 
 def test_members_introduced_by_sample_not_by_update() -> None:
@@ -82,7 +82,7 @@ def test_sample_has_only_recently_active_peers() -> None:
 def test_suspect_probed_each_period() -> None:
     story = story_with_peers(1, 2, 3)
     story.receive_updates(1, verdict(2, Status.SUSPECT, by=1))
-    assert probed(story, 3_000, 1, 3).count(2) >= 3
+    assert probed_nodes(story, 3_000, 1, 3).count(2) >= 3
     assert story.status(2) is Status.SUSPECT
 
 

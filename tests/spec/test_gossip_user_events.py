@@ -55,7 +55,7 @@ def receive_messages(story: Story, *user_messages: UserMessage, by: int = 1) -> 
     )
 
 
-def delivered(effects: list[Effect]) -> list[UserMessage]:
+def deliveries(effects: list[Effect]) -> list[UserMessage]:
     """Return the messages delivered to the application."""
     found: list[UserMessage] = [each.user_event for each in effects if isinstance(each, UserEventReceived)]
     return found + [each.query for each in effects if isinstance(each, QueryReceived)]
@@ -72,8 +72,8 @@ def test_user_event_delivered_once_and_forwarded() -> None:
     story = Story()
     story.add_peers(1, 2, 3)
     effects = receive_messages(story, make_event(1))
-    assert delivered(effects) == [make_event(1)]
-    assert delivered(receive_messages(story, make_event(1)) + receive_messages(story, make_event(1), by=2)) == []
+    assert deliveries(effects) == [make_event(1)]
+    assert deliveries(receive_messages(story, make_event(1)) + receive_messages(story, make_event(1), by=2)) == []
     messages = user_messages_in(effects + story.pass_time(5_000))
     assert len(messages) >= 2
     assert set(messages) == {make_event(1)}
@@ -105,21 +105,21 @@ def test_user_event_beyond_byte_budget_is_delayed() -> None:
 def test_started_node_drops_events_until_join_sets_clock() -> None:
     story = Story()
     recorded = receive_messages(story, make_event(7))
-    assert delivered(recorded) == []
+    assert deliveries(recorded) == []
     assert story.dropped(DropReason.USER_MESSAGE_BEFORE_JOIN) == 1
     story.receive(1, JoinReq(info_of(1), b"t", clock=7), token_valid=True)
-    assert delivered(receive_messages(story, make_event(7))) == []
-    assert delivered(receive_messages(story, make_event(8))) == [make_event(8)]
+    assert deliveries(receive_messages(story, make_event(7))) == []
+    assert deliveries(receive_messages(story, make_event(8))) == [make_event(8)]
 
 
 def test_welcome_sets_clock_of_new_node() -> None:
     story = Story()
     story.swim.step(Received(address_of(1), JoinAck(info_of(1), clock=99)), 0)  # not requested
-    assert delivered(receive_messages(story, make_event(100))) == []
+    assert deliveries(receive_messages(story, make_event(100))) == []
     story.step(SeedsGiven((address_of(1),)))
     story.pass_time(1)
     story.receive(1, JoinAck(info_of(1), clock=40))
-    assert delivered(receive_messages(story, make_event(40), make_event(41))) == [make_event(41)]
+    assert deliveries(receive_messages(story, make_event(40), make_event(41))) == [make_event(41)]
 
 
 def test_own_user_event_dated_after_received_ones() -> None:
@@ -130,7 +130,7 @@ def test_own_user_event_dated_after_received_ones() -> None:
     messages = user_messages_in(story.pass_time(1_000))
     assert UserMessageId(501, node_id(0), 1) in {user_message.message_id for user_message in messages}
     assert (
-        delivered(receive_messages(story, *[user_message for user_message in messages if user_message.name == "mine"]))
+        deliveries(receive_messages(story, *[user_message for user_message in messages if user_message.name == "mine"]))
         == []
     ), "not delivered to the node itself"
 
@@ -153,25 +153,25 @@ def test_message_ids_bounded_and_not_redelivered() -> None:
     story = Story(options=SwimOptions(user_messages_remembered=8, user_messages_limit=4))
     story.add_peers(1)
     for time in range(1, 31):
-        assert delivered(receive_messages(story, make_event(time))) == [make_event(time)]
+        assert deliveries(receive_messages(story, make_event(time))) == [make_event(time)]
     user_messages = story.swim._user_events
     assert len(user_messages._received) == len(user_messages._received_by_age) == 8
     assert len(user_messages.queue) == 4
-    assert all(delivered(receive_messages(story, make_event(time))) == [] for time in range(1, 31))
+    assert all(deliveries(receive_messages(story, make_event(time))) == [] for time in range(1, 31))
 
 
 def test_events_of_same_time_and_other_origin_differ() -> None:
     story = Story()
     story.add_peers(1, 2)
     words = [make_event(5, by=1), make_event(5, by=2), make_event(5, by=1, generation=2)]
-    assert delivered(receive_messages(story, *words)) == words
+    assert deliveries(receive_messages(story, *words)) == words
 
 
 @pytest.mark.parametrize("time", [0, HEAD_START + TICKS_PER_MS, CLOCK_LIMIT, (1 << 63) - 1])
 def test_clock_out_of_range_refused(time: int) -> None:
     story = Story()
     story.add_peers(1)
-    assert delivered(receive_messages(story, make_event(time))) == []
+    assert deliveries(receive_messages(story, make_event(time))) == []
     assert story.dropped(DropReason.BAD_USER_MESSAGE) == 1
     story.receive(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
     story.step(UserEventRequested("still", b""))
@@ -184,7 +184,7 @@ def test_event_too_long_or_unnamed_refused(name: str, body: bytes) -> None:
     story.add_peers(1)
     with pytest.raises(ValueError, match="of a user event or query has"):
         story.step(UserEventRequested(name, body))
-    assert delivered(receive_messages(story, UserEvent(UserMessageId(1, node_id(1), 1), name, body))) == []
+    assert deliveries(receive_messages(story, UserEvent(UserMessageId(1, node_id(1), 1), name, body))) == []
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_event_too_long_or_unnamed_refused(name: str, body: bytes) -> None:
 def test_query_reply_sent_once_within_timeout() -> None:
     story = Story()
     story.add_peers(1)
-    assert delivered(receive_messages(story, make_query(1))) == [make_query(1)]
+    assert deliveries(receive_messages(story, make_query(1))) == [make_query(1)]
     reply = QueryReply(make_query(1).message_id, node_id(0), b"fine")
     assert sent(story.step(AnswerGiven(make_query(1).message_id, b"fine")), QueryReply) == [(address_of(1), reply)]
     assert sent(story.step(AnswerGiven(make_query(1).message_id, b"again")), QueryReply) == []

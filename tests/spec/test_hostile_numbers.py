@@ -163,7 +163,7 @@ class Story:
 
 def failures_of(story: Story) -> list[str]:
     """Return the functions that fail after the applied entries."""
-    objection = stored_objection(story)
+    objection = storage_objection(story)
     broken = [] if objection is None else [f"it is not stored: {objection}"]
     try:
         broken += [name for name, works in command_results(story) if not works]
@@ -203,7 +203,7 @@ def can_publish(story: Story) -> bool:
     return planned is not None and PublicationAccepted in story.append(planned.publication, publisher)
 
 
-def stored_objection(story: Story) -> str | None:
+def storage_objection(story: Story) -> str | None:
     """Return the reason why the state cannot be loaded; None if it loads as the same state."""
     farm = story.farm
     objection = objection_to_state(farm.state, farm.tuning.period_ms)

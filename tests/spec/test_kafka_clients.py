@@ -41,7 +41,7 @@ def clients(sequence: int = 0) -> KafkaClients:
     return KafkaClients({ID: Producer("one", BASE_MS, sequence=sequence)})
 
 
-def admitted(tables: KafkaClients, sequence: int, index: int, epoch: int = 0) -> tuple[KafkaClients, ProducedStatus]:
+def admit_entry(tables: KafkaClients, sequence: int, index: int, epoch: int = 0) -> tuple[KafkaClients, ProducedStatus]:
     """Admit one more entry of the producer."""
     return tables.admit(Produced(ID, epoch, sequence), index, BASE_MS)
 
@@ -65,42 +65,42 @@ def test_producer_in_entry_has_one_spelling() -> None:
 def test_next_sequence_admitted_and_copy_skipped() -> None:
     tables = clients()
     for sequence in range(3):
-        tables, verdict = admitted(tables, sequence, 20 + sequence)
+        tables, verdict = admit_entry(tables, sequence, 20 + sequence)
         assert verdict is NEW
-    tables, verdict = admitted(tables, 1, 23)
+    tables, verdict = admit_entry(tables, 1, 23)
     assert verdict is DUPLICATE
     assert tables.producers[ID].index_of(Produced(ID, 0, 1)) == 21
     assert (tables.is_skipped(23), tables.is_skipped(22)) == (True, False)
 
 
 def test_sequence_out_of_order_not_admitted() -> None:
-    tables, verdict = admitted(clients(), 1, 20)
+    tables, verdict = admit_entry(clients(), 1, 20)
     assert verdict is ProducedStatus.OUT_OF_ORDER
-    assert admitted(tables, 0, 21)[1] is NEW
+    assert admit_entry(tables, 0, 21)[1] is NEW
 
 
 def test_sequences_wrap_to_zero() -> None:
-    tables, verdict = admitted(clients(sequence=SEQUENCES - 1), SEQUENCES - 1, 20)
+    tables, verdict = admit_entry(clients(sequence=SEQUENCES - 1), SEQUENCES - 1, 20)
     assert verdict is NEW
-    tables, verdict = admitted(tables, 0, 21)
+    tables, verdict = admit_entry(tables, 0, 21)
     assert verdict is NEW
-    assert admitted(tables, SEQUENCES - 1, 22)[1] is DUPLICATE
+    assert admit_entry(tables, SEQUENCES - 1, 22)[1] is DUPLICATE
     assert tables.producers[ID].index_of(Produced(ID, 0, 0)) == 21
 
 
 def test_higher_epoch_fences_earlier_one() -> None:
-    tables, _ = admitted(clients(sequence=5), 5, 20)
-    assert admitted(tables, 6, 21, epoch=1)[1] is ProducedStatus.OUT_OF_ORDER
-    tables, verdict = admitted(tables, 0, 21, epoch=1)
+    tables, _ = admit_entry(clients(sequence=5), 5, 20)
+    assert admit_entry(tables, 6, 21, epoch=1)[1] is ProducedStatus.OUT_OF_ORDER
+    tables, verdict = admit_entry(tables, 0, 21, epoch=1)
     assert verdict is NEW
-    assert admitted(tables, 6, 22, epoch=0)[1] is ProducedStatus.FENCED
+    assert admit_entry(tables, 6, 22, epoch=0)[1] is ProducedStatus.FENCED
     assert tables.producers[ID].index_of(Produced(ID, 0, 5)) is None
 
 
 def test_indexes_of_latest_runs_are_kept() -> None:
     tables = clients()
     for sequence in range(RUNS_MAX + 1):
-        tables, _ = admitted(tables, sequence, 20 + 2 * sequence)
+        tables, _ = admit_entry(tables, sequence, 20 + 2 * sequence)
     producer = tables.producers[ID]
     assert producer.index_of(Produced(ID, 0, 0)) is None
     assert producer.index_of(Produced(ID, 0, RUNS_MAX)) == 20 + 2 * RUNS_MAX

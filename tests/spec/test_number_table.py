@@ -12,7 +12,7 @@ from bridge.core.state.numbers import NUMBERS, NumberKind, UndeclaredNumberError
 from bridge.core.state.recovery import FIRST_TERM, UNKNOWN_TERM, Reset, recovered
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from consensus.sessions import SessionTable
-from tests.spec.filled_state import filled, places_of
+from tests.spec.filled_state import filled_instance, places_of
 
 PERIOD_MS = 30_000
 SURVIVOR = bytes(8)
@@ -24,16 +24,16 @@ LOG_TIME_MS = 1_767_225_600_000
 def state_with(changes: dict[str, float] | None = None) -> FarmState:
     """Return a state with all tables filled; each number has its least value, except these."""
     given = changes or {}
-    state: FarmState = filled(FarmState, lambda place: given.get(place, declared(place).least))
+    state: FarmState = filled_instance(FarmState, lambda place: given.get(place, declared(place).least))
     return state
 
 
-def undeclared(cls: type) -> list[str]:
+def undeclared_places(cls: type) -> list[str]:
     return [place for place in places_of(cls) if place not in NUMBERS]
 
 
 def test_state_numbers_all_declared() -> None:
-    assert undeclared(FarmState) == [], "declare these in bridge/core/state/numbers.py"
+    assert undeclared_places(FarmState) == [], "declare these in bridge/core/state/numbers.py"
 
 
 def test_declarations_all_name_state_numbers() -> None:
@@ -55,7 +55,7 @@ class _NextState(FarmState):
 
 
 def test_undeclared_number_is_detected() -> None:
-    assert "_Quota.used" in undeclared(_NextState)
+    assert "_Quota.used" in undeclared_places(_NextState)
     with pytest.raises(UndeclaredNumberError, match=r"_Quota\.used"):
         with_numbers(_Quota(), lambda _, value: value)
 
@@ -106,11 +106,11 @@ def far_state() -> FarmState:
         NumberKind.ERA: 2**32 - 1,
         NumberKind.RAFT_ID: 1,
     }
-    state: FarmState = filled(FarmState, lambda place: values.get(declared(place).kind, declared(place).least))
+    state: FarmState = filled_instance(FarmState, lambda place: values.get(declared(place).kind, declared(place).least))
     return replace(state, applied_index=LAST_INDEX)
 
 
-def after(reset: Reset) -> list[tuple[str, NumberKind, float]]:
+def numbers_of(reset: Reset) -> list[tuple[str, NumberKind, float]]:
     state = recovered(far_state(), SURVIVOR, reset)
     assert state.servers, "the report of the server itself is kept"
     return [(place, declared(place).kind, value) for place, value in numbers_in(state)]
@@ -119,7 +119,7 @@ def after(reset: Reset) -> list[tuple[str, NumberKind, float]]:
 def test_recovery_with_terms_reset_resets_all_terms() -> None:
     left = [
         (place, value)
-        for place, kind, value in after(Reset(term=True))
+        for place, kind, value in numbers_of(Reset(term=True))
         if (kind is NumberKind.TERM and value > FIRST_TERM)
         or (kind is NumberKind.CLIENT_TERM and value != UNKNOWN_TERM)
     ]
@@ -130,7 +130,7 @@ def test_recovery_with_time_reset_limits_all_times() -> None:
     times = {NumberKind.LOG_TIME, NumberKind.CLOCK}
     left = [
         (place, value)
-        for place, kind, value in after(Reset(log_time_ms=LOG_TIME_MS))
+        for place, kind, value in numbers_of(Reset(log_time_ms=LOG_TIME_MS))
         if kind in times and value > LOG_TIME_MS
     ]
     assert left == []
@@ -138,22 +138,22 @@ def test_recovery_with_time_reset_limits_all_times() -> None:
 
 def test_recovery_with_seconds_reset_resets_all_seconds() -> None:
     seconds = {NumberKind.SECOND, NumberKind.SECOND_MS}
-    assert [place for place, kind, value in after(Reset(second=True)) if kind in seconds and value > 0] == []
+    assert [place for place, kind, value in numbers_of(Reset(second=True)) if kind in seconds and value > 0] == []
 
 
 def test_recovery_with_eras_reset_resets_all_eras() -> None:
-    assert [place for place, kind, value in after(Reset(era=True)) if kind is NumberKind.ERA and value > 0] == []
+    assert [place for place, kind, value in numbers_of(Reset(era=True)) if kind is NumberKind.ERA and value > 0] == []
 
 
 def test_recovery_limits_positions_to_end_of_log() -> None:
     ends = {NumberKind.INDEX: LAST_INDEX, NumberKind.NEXT_INDEX: LAST_INDEX + 1}
-    left = [(place, value) for place, kind, value in after(Reset()) if kind in ends and value > ends[kind]]
+    left = [(place, value) for place, kind, value in numbers_of(Reset()) if kind in ends and value > ends[kind]]
     # The id of a producer is a key: the index of its first entry, so no log has a later id.
     assert [place for place, _ in left] == ["KafkaClients.producers.key"]
 
 
 def test_recovery_without_reset_keeps_numbers() -> None:
-    kept = {place: value for place, _, value in after(Reset())}
+    kept = {place: value for place, _, value in numbers_of(Reset())}
     assert kept["NotedOffset.leader_epoch"] == FAR_TERM
     assert kept["FarmState.log_time_ms"] == FAR_MS
     assert kept["Rekeying.era"] == 2**32 - 1

@@ -253,7 +253,7 @@ def test_new_leaf_replaces_listed_one_at_clock_entry() -> None:
 # The publication
 
 
-def planned(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> PlannedPublication | None:
+def plan_at(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> PlannedPublication | None:
     known = log.farm.state.masters.get(MASTER)
     last = None if known is None else known.publication
     # The publishers of these tests hand over each accepted publication, unless the test sets another one.
@@ -261,8 +261,8 @@ def planned(log: Log, after_ms: int, server_id: int = 1, pace: Pace = PACE) -> P
     return plan_publication(log.farm.state, MASTER, server_id, pace, BASE_MS + after_ms, handed_over=handed_over)
 
 
-def published(log: Log, after_ms: int, server_id: int = 1) -> Publication:
-    plan = planned(log, after_ms, server_id)
+def publish_at(log: Log, after_ms: int, server_id: int = 1) -> Publication:
+    plan = plan_at(log, after_ms, server_id)
     assert plan is not None
     assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
     return plan.publication
@@ -271,8 +271,8 @@ def published(log: Log, after_ms: int, server_id: int = 1) -> Publication:
 def test_first_publication_waits_one_period() -> None:
     log = Log()
     log.append(report(1), report(2))
-    assert planned(log, PACE.gather_ms - 1) is None
-    assert planned(log, PACE.gather_ms) is not None
+    assert plan_at(log, PACE.gather_ms - 1) is None
+    assert plan_at(log, PACE.gather_ms) is not None
 
 
 def with_voters(log: Log, *voters: int) -> Log:
@@ -284,15 +284,15 @@ def with_voters(log: Log, *voters: int) -> Log:
 def test_first_publication_due_when_all_voters_are_healthy() -> None:
     log = with_voters(Log(), 1, 2, 3)
     log.append(report(1), report(2))
-    assert planned(log, 100) is None
+    assert plan_at(log, 100) is None
     log.append(report(3))
-    plan = planned(log, 100)
+    plan = plan_at(log, 100)
     assert plan is not None
     assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf02", "leaf03"]
     # Later changes are published together with other changes
     assert log.append(plan.publication) == [PublicationAccepted(plan.publication)]
     log.append(report(2, destinations=(leaf("other"),)))
-    assert planned(log, PACE.change_ms - 1) is None
+    assert plan_at(log, PACE.change_ms - 1) is None
 
 
 @pytest.mark.parametrize(
@@ -309,16 +309,16 @@ def test_first_publication_waits_for_missing_router_or_leaf(
 ) -> None:
     log = with_voters(Log(), 1, 2)
     log.append(report(1), report(2, **missing))
-    assert planned(log, PACE.gather_ms - 1) is None
-    assert planned(log, PACE.gather_ms) is not None
+    assert plan_at(log, PACE.gather_ms - 1) is None
+    assert plan_at(log, PACE.gather_ms) is not None
     log.append(report(2))
-    assert planned(log, 100) is not None
+    assert plan_at(log, 100) is not None
 
 
 def test_plan_made_only_by_chosen_publisher() -> None:
     log = Log()
     log.append(report(1), report(2))
-    assert planned(log, PACE.gather_ms, server_id=2) is None
+    assert plan_at(log, PACE.gather_ms, server_id=2) is None
     assert plan_publication(log.farm.state, "another", 1, PACE, BASE_MS + 10**6, handed_over=None) is None
 
 
@@ -328,12 +328,12 @@ def test_unchanged_structure_refreshed_every_five_minutes() -> None:
         log = Log()
         log.append(report(1))
         log.clock(40_000)
-        published(log, start_ms)
+        publish_at(log, start_ms)
         due_ms = next_publication_ms(log.master, PACE)
         assert due_ms is not None
         waits_ms.add(due_ms - BASE_MS - start_ms)
-        assert planned(log, due_ms - BASE_MS - 1) is None
-        assert planned(log, due_ms - BASE_MS) is not None
+        assert plan_at(log, due_ms - BASE_MS - 1) is None
+        assert plan_at(log, due_ms - BASE_MS) is not None
     assert 270_000 <= min(waits_ms) <= max(waits_ms) <= 330_000
     assert len(waits_ms) > 30
 
@@ -341,10 +341,10 @@ def test_unchanged_structure_refreshed_every_five_minutes() -> None:
 def test_changes_coalesced_for_65_seconds() -> None:
     log = Log()
     log.append(report(1))
-    published(log, 30_000)
+    publish_at(log, 30_000)
     log.append(report(2), report(3), report(2, destinations=(leaf("other"),)))
-    assert planned(log, 94_999) is None
-    plan = planned(log, 95_000)
+    assert plan_at(log, 94_999) is None
+    plan = plan_at(log, 95_000)
     assert plan is not None
     assert [entry.destination for entry in plan.entries] == ["leaf01", "leaf03", "other"]
 
@@ -352,24 +352,24 @@ def test_changes_coalesced_for_65_seconds() -> None:
 def test_new_publisher_publishes_immediately() -> None:
     log = Log()
     log.append(report(1), report(2))
-    published(log, 30_000)
+    publish_at(log, 30_000)
     log.append(report(1, publish_config=PublishConfig.OFF))
-    assert published(log, 31_000, server_id=2).server_id == 2
+    assert publish_at(log, 31_000, server_id=2).server_id == 2
 
 
 def test_published_second_rises_without_log_time() -> None:
     log = Log()
     log.append(report(1), report(2))
-    first = published(log, 30_000)
+    first = publish_at(log, 30_000)
     log.append(report(1, publish_config=PublishConfig.OFF))
-    second = published(log, 30_000, server_id=2)
+    second = publish_at(log, 30_000, server_id=2)
     assert (first.published_s, second.published_s) == (BASE_S + 30, BASE_S + 31)
 
 
 def test_entries_outlast_next_refresh_by_fifteen_minutes() -> None:
     log = Log()
     log.append(report(1))
-    plan = planned(log, 30_000)
+    plan = plan_at(log, 30_000)
     assert plan is not None
     latest_refresh_s = plan.publication.published_s + 330
     assert all(entry.end_s >= latest_refresh_s + 900 for entry in plan.entries)
@@ -382,7 +382,7 @@ def test_content_hash_depends_on_costs_not_order_or_ends() -> None:
     leaves = log.master.leaves
     assert content_hash(leaves) == content_hash(leaves[::-1])
     assert content_hash(leaves) != content_hash((replace(leaves[0], cost=11), leaves[1]))
-    plan = planned(log, 30_000)
+    plan = plan_at(log, 30_000)
     assert plan is not None
     assert plan.publication.content_hash == content_hash(leaves)
 
@@ -391,11 +391,11 @@ def test_pace_of_period_publishes_changes_each_period() -> None:
     log = Log(FarmTuning(period_ms=2_000))
     log.append(report(1))
     pace = Pace.of_period(2_000)
-    plan = planned(log, 2_000, pace=pace)
+    plan = plan_at(log, 2_000, pace=pace)
     assert plan is not None
     log.append(plan.publication, report(2))
-    assert planned(log, 3_999, pace=pace) is None
-    assert planned(log, 4_000, pace=pace) is not None
+    assert plan_at(log, 3_999, pace=pace) is None
+    assert plan_at(log, 4_000, pace=pace) is not None
 
 
 def test_accepted_but_unsigned_publication_planned_again() -> None:
@@ -403,7 +403,7 @@ def test_accepted_but_unsigned_publication_planned_again() -> None:
     log = Log()
     log.append(report(1))
     log.clock(40_000)
-    accepted = published(log, 40_000)
+    accepted = publish_at(log, 40_000)
     # When it restarts, then it makes a new plan with a later second
     again = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + 41_000, handed_over=None)
     assert again is not None

@@ -54,7 +54,7 @@ def period(log: Log, number: int, *servers: int) -> list[object]:
     return list(log.clock((number + 1) * PERIOD_MS))
 
 
-def published(log: Log, server_id: int, after_ms: int) -> Publication:
+def publish_at(log: Log, server_id: int, after_ms: int) -> Publication:
     plan = plan_publication(log.farm.state, MASTER, server_id, Pace(), BASE_MS + after_ms, handed_over=None)
     assert plan is not None
     log.append(plan.publication)
@@ -83,13 +83,13 @@ def test_example_steps_match_code() -> None:
     for number in range(3, 20):
         assert period(log, number, 1, 2, 3) == []
     assert score(report_of(3, 7 * 60_000)) == 957 == score(report_of(2)) + 43
-    last = published(log, 2, 600_000)
+    last = publish_at(log, 2, 600_000)
     # Staleness: the last report of server 2 is from 10:10; it is fresh at 10:30 and stale at 11:00.
     assert period(log, 20, 1, 2, 3) == []
     assert period(log, 21, 1, 3) == [PublisherChanged(MASTER, 3, 2)]
     assert log.farm.state.log_time_ms == BASE_MS + 660_000
     assert sorted(log.leaves) == ["leaf1", "leaf3"]
-    assert published(log, 3, 660_000).published_s > last.published_s
+    assert publish_at(log, 3, 660_000).published_s > last.published_s
     # Fewer than half: the last report of server 1 is from 10:40; it is stale at 11:30.
     assert period(log, 22, 3) == []
     assert log.leaves == {"leaf3": 4, "leaf2": 108, "leaf1": 137}

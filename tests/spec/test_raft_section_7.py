@@ -22,7 +22,7 @@ from tests.spec.raft_bench import THREE, TWO, Bench, entries_of, group, suffix
 IMAGE = b"0123456789"
 
 
-def described(index: int, term: int, configuration: Configuration | None = None) -> SnapshotDescription:
+def description_of(index: int, term: int, configuration: Configuration | None = None) -> SnapshotDescription:
     return SnapshotDescription(LogId(index, term), configuration or group(3), len(IMAGE), 1)
 
 
@@ -51,7 +51,7 @@ def replies(bench: Bench) -> list[SnapshotReply]:
     return [send.message for send in bench.all(Send) if isinstance(send.message, SnapshotReply)]
 
 
-def checked(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
+def complete_check(bench: Bench, snapshot: SnapshotDescription | None) -> list[SnapshotReply]:
     """Complete the check of the stored chunks on the disk; return the replies of this step."""
     (check,) = bench.all(CheckSnapshot)
     bench.step(SnapshotChecked(check.request_id, snapshot))
@@ -62,11 +62,11 @@ def changes(bench: Bench) -> list[object]:
     return [persist.snapshot for persist in bench.all(Persist) if persist.snapshot is not None]
 
 
-def installed(bench: Bench, index: int, term: int) -> SnapshotDescription:
+def install_snapshot(bench: Bench, index: int, term: int) -> SnapshotDescription:
     """Install a snapshot sent in one chunk."""
-    snapshot = described(index, term)
+    snapshot = description_of(index, term)
     assert chunk(bench, snapshot.last) == []
-    (reply,) = checked(bench, snapshot)
+    (reply,) = complete_check(bench, snapshot)
     assert reply.installed
     return snapshot
 
@@ -81,7 +81,7 @@ class Leading(Bench):
         (append,) = self.appends(THREE)
         self.matched(THREE, append)
         self.step(SnapshotWanted(4))
-        self.step(SnapshotTaken(described(4, 2), 5))
+        self.step(SnapshotTaken(description_of(4, 2), 5))
         assert self.about.log_start == LogId(4, 2)
 
     def behind(self) -> ReadSnapshot:
@@ -119,8 +119,8 @@ def test_durable_snapshot_replaces_covered_entries() -> None:
     """Quote: "… it may delete all log entries up through the last included index …"."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
-    bench.step(SnapshotTaken(described(2, 1), 3))
-    assert changes(bench) == [Compact(described(2, 1), 3)]
+    bench.step(SnapshotTaken(description_of(2, 1), 3))
+    assert changes(bench) == [Compact(description_of(2, 1), 3)]
     assert bench.about.log_start == LogId(2, 1)
     assert bench.about.last == LogId(3, 2)
 
@@ -129,7 +129,7 @@ def test_consistency_check_works_after_snapshot() -> None:
     """Quote: "These are preserved to support the consistency check for the first log entry following the snapshot"."""
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
-    bench.step(SnapshotTaken(described(3, 2), 4))
+    bench.step(SnapshotTaken(description_of(3, 2), 4))
     assert bench.append(2, LogId(3, 2), suffix(4, 2)).success
     assert not bench.append(2, LogId(9, 2)).success
 
@@ -137,7 +137,7 @@ def test_consistency_check_works_after_snapshot() -> None:
 def test_append_starting_in_compacted_part_extends_log() -> None:
     bench = Bench(1, 1, 2, term=2)
     bench.append(2, LogId(3, 2), commit=3)
-    bench.step(SnapshotTaken(described(3, 2), 4))
+    bench.step(SnapshotTaken(description_of(3, 2), 4))
     assert bench.append(2, LogId(1, 1), (*entries_of(1, 1, 2)[1:], *suffix(4, 2))).next_index == 5
     reply = bench.append(2, LogId(0, 0), entries_of(1, 1))
     assert reply.success
@@ -147,7 +147,7 @@ def test_append_starting_in_compacted_part_extends_log() -> None:
 def test_append_covered_by_snapshot_acknowledged_when_durable() -> None:
     # Given a follower that installs a snapshot on a slow disk
     bench = Bench(1, 1, term=9, fast=False)
-    snapshot = described(20, 5)
+    snapshot = description_of(20, 5)
     chunk(bench, snapshot.last)
     stored = max(persist.number for persist in bench.all(Persist))
     (check,) = bench.all(CheckSnapshot)
@@ -167,8 +167,8 @@ def test_append_covered_by_snapshot_acknowledged_when_durable() -> None:
 def test_snapshot_completed_after_newer_one_ignored() -> None:
     bench = Bench(1, 1, term=1)
     bench.append(1, LogId(2, 1), commit=2)
-    installed(bench, 20, 5)
-    bench.step(SnapshotTaken(described(2, 1), 3))
+    install_snapshot(bench, 20, 5)
+    bench.step(SnapshotTaken(description_of(2, 1), 3))
     assert changes(bench) == []
     assert bench.about.log_start == LogId(20, 5)
 
@@ -227,9 +227,9 @@ def test_rule_6_entries_after_known_last_entry_retained() -> None:
 def test_rule_5_older_or_partial_snapshot_discarded() -> None:
     """Quote: "5. Save snapshot file, discard any existing or partial snapshot with a smaller index"."""
     bench = Bench(1, 1)
-    installed(bench, 5, 2)
+    install_snapshot(bench, 5, 2)
     chunk(bench, LogId(7, 2), 0, b"abc", done=False)
-    snapshot = installed(bench, 9, 3)
+    snapshot = install_snapshot(bench, 9, 3)
     assert Install(snapshot) in changes(bench)
     assert bench.about.snapshot == snapshot
     (reply,) = chunk(bench, LogId(7, 2), 3, b"de", done=False)
@@ -239,9 +239,9 @@ def test_rule_5_older_or_partial_snapshot_discarded() -> None:
 def test_rule_7_entire_log_discarded_otherwise() -> None:
     """Quote: "7. Discard the entire log"."""
     bench = Bench(1, 1, 3, 3, 3, 3)
-    snapshot = described(4, 4)
+    snapshot = description_of(4, 4)
     assert chunk(bench, snapshot.last) == []
-    (reply,) = checked(bench, snapshot)
+    (reply,) = complete_check(bench, snapshot)
     assert reply.installed
     assert Install(snapshot) in changes(bench)
     assert bench.about.last == bench.about.log_start == LogId(4, 4)
@@ -250,9 +250,9 @@ def test_rule_7_entire_log_discarded_otherwise() -> None:
 def test_rule_8_state_machine_and_configuration_reset() -> None:
     """Quote: "8. Reset state machine using snapshot contents (and load snapshot's cluster configuration)"."""
     bench = Bench(1, 1, voters=3)
-    snapshot = described(10, 4, group(5))
+    snapshot = description_of(10, 4, group(5))
     chunk(bench, snapshot.last)
-    checked(bench, snapshot)
+    complete_check(bench, snapshot)
     assert bench.all(Restore) == [Restore(snapshot)]
     assert bench.about.configuration == group(5)
     assert bench.about.commit_index == bench.about.applied_index == 10
@@ -262,7 +262,7 @@ def test_installed_snapshot_acknowledged_when_durable() -> None:
     bench = Bench(1, 1, fast=False)
     chunk(bench, LogId(10, 4))
     (check,) = bench.all(CheckSnapshot)
-    bench.step(SnapshotChecked(check.request_id, described(10, 4)))
+    bench.step(SnapshotChecked(check.request_id, description_of(10, 4)))
     (send,) = (send for send in bench.all(Send) if isinstance(send.message, SnapshotReply))
     (persist,) = bench.all(Persist)
     assert send.after == persist.number
@@ -309,7 +309,7 @@ def test_new_leader_restarts_transfer() -> None:
 def test_chunks_with_wrong_checksum_dropped() -> None:
     bench = Bench(1, 1)
     chunk(bench, LogId(5, 2))
-    (reply,) = checked(bench, None)
+    (reply,) = complete_check(bench, None)
     assert (reply.accepted, reply.next_offset) == (False, 0)
     assert bench.about.last == LogId(2, 1)
     assert (Drop.SNAPSHOT_CHECKSUM, 1) in bench.about.dropped
@@ -320,7 +320,7 @@ def test_snapshot_checked_after_leader_change_not_installed() -> None:
     chunk(bench, LogId(5, 2))
     (check,) = bench.all(CheckSnapshot)
     bench.append(10, LogId(2, 1), sender=THREE)
-    bench.step(SnapshotChecked(check.request_id, described(5, 2)))
+    bench.step(SnapshotChecked(check.request_id, description_of(5, 2)))
     (reply,) = replies(bench)
     assert not reply.accepted
     assert bench.about.last == LogId(2, 1)
@@ -350,7 +350,7 @@ def sent_chunk(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
     return message
 
 
-def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool = True, whole: bool = False) -> None:
+def send_reply(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool = True, whole: bool = False) -> None:
     bench.receive(
         TWO,
         SnapshotReply(
@@ -366,7 +366,7 @@ def test_next_chunk_sent_after_reply() -> None:
     sent = sent_chunk(bench, read, 4)
     bench.propose(b"x")
     assert bench.all(ReadSnapshot) == []
-    answer(bench, sent, 4)
+    send_reply(bench, sent, 4)
     (read,) = bench.all(ReadSnapshot)
     assert read.offset == 4
 
@@ -374,7 +374,7 @@ def test_next_chunk_sent_after_reply() -> None:
 def test_refused_chunk_resumes_at_requested_offset() -> None:
     bench = Leading()
     read = bench.behind()
-    answer(bench, sent_chunk(bench, read, 4), 2, accepted=False)
+    send_reply(bench, sent_chunk(bench, read, 4), 2, accepted=False)
     assert bench.all(ReadSnapshot) == []
     reads: list[ReadSnapshot] = []
     while not reads:
@@ -387,7 +387,7 @@ def test_unresponsive_follower_gets_only_heartbeats() -> None:
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)
-    answer(bench, sent, 4)
+    send_reply(bench, sent, 4)
     sent_chunk(bench, bench.all(ReadSnapshot)[0], 8)
     heartbeats: list[AppendEntries] = []
     for _ in range(12):
@@ -404,7 +404,7 @@ def test_unresponsive_follower_gets_only_heartbeats() -> None:
 def test_installed_snapshot_counts_as_match() -> None:
     bench = Leading()
     read = bench.behind()
-    answer(bench, sent_chunk(bench, read, len(IMAGE)), len(IMAGE), whole=True)
+    send_reply(bench, sent_chunk(bench, read, len(IMAGE)), len(IMAGE), whole=True)
     (append,) = bench.appends(TWO)
     assert append.previous == LogId(4, 2)
     (two,) = (follower for follower in bench.about.followers if follower.server_id == TWO)
@@ -416,8 +416,8 @@ def test_replaced_snapshot_restarts_transfer() -> None:
     bench = Leading()
     read = bench.behind()
     sent = sent_chunk(bench, read, 4)
-    bench.step(SnapshotTaken(described(5, 2), 6))
-    answer(bench, sent, 4)
+    bench.step(SnapshotTaken(description_of(5, 2), 6))
+    send_reply(bench, sent, 4)
     (read,) = bench.all(ReadSnapshot)
     assert (read.last, read.offset) == (LogId(5, 2), 0)
 

@@ -34,7 +34,7 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench, group, suf
 OURS = Extensions(pre_vote=True, transfer=True, lease_ms=1_000)
 
 
-def leading(*, voters: int = 3, committed: bool = True, options: Options | None = None) -> Bench:
+def leader_bench(*, voters: int = 3, committed: bool = True, options: Options | None = None) -> Bench:
     """Return server 1 as leader of term 1; with `committed`, all servers have a committed entry of this term."""
     bench = Bench(voters=voters, options=options)
     bench.lead()
@@ -86,7 +86,7 @@ def test_executed_serial_number_gets_stored_result() -> None:
 
 def test_read_leaves_log_unchanged() -> None:
     """Quote: "Read-only operations can be handled without writing anything into the log"."""
-    bench = leading()
+    bench = leader_bench()
     before = bench.about.last
     effects = bench.step(ReadRequested(1))
     assert not [effect for effect in effects if isinstance(effect, Persist)]
@@ -126,7 +126,7 @@ def test_leader_commits_no_op_at_start_of_term() -> None:
 
 def test_read_needs_heartbeat_replies_of_majority() -> None:
     """Quote: "… having the leader exchange heartbeat messages with a majority of the cluster before responding"."""
-    bench = leading(voters=5)
+    bench = leader_bench(voters=5)
     bench.step(ReadRequested(1))
     requests = heartbeats(bench, TWO, THREE, FOUR, FIVE)
     assert bench.matched(TWO, requests[TWO]) == [], "two of five servers confirm it"
@@ -135,7 +135,7 @@ def test_read_needs_heartbeat_replies_of_majority() -> None:
 
 def test_reply_to_earlier_request_confirms_no_read() -> None:
     """Quote: "… its information may be stale if a more recent leader has been elected"."""
-    bench = leading()
+    bench = leader_bench()
     earlier = sent_to(bench, TWO)
     bench.step(ReadRequested(1))
     bench.matched(TWO, earlier)
@@ -144,7 +144,7 @@ def test_reply_to_earlier_request_confirms_no_read() -> None:
 
 
 def test_later_append_confirms_round_with_lost_heartbeats() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(ReadRequested(1))
     bench.expire()
     later = sent_to(bench, TWO)
@@ -153,7 +153,7 @@ def test_later_append_confirms_round_with_lost_heartbeats() -> None:
 
 
 def test_reads_during_round_share_next_round() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(ReadRequested(1))
     first = heartbeats(bench, TWO)[TWO]
     for number in range(2, 12):
@@ -166,7 +166,7 @@ def test_reads_during_round_share_next_round() -> None:
 
 
 def test_rounds_within_millisecond_are_distinct() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(ReadRequested(1))
     first = heartbeats(bench, TWO)[TWO]
     bench.step(ReadRequested(2))
@@ -177,7 +177,7 @@ def test_rounds_within_millisecond_are_distinct() -> None:
 
 
 def test_read_sees_commit_index_at_start_of_round() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.propose(b"x")
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     bench.step(ReadRequested(1))
@@ -186,7 +186,7 @@ def test_read_sees_commit_index_at_start_of_round() -> None:
 
 
 def test_deposed_leader_refuses_pending_reads() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(ReadRequested(1))
     bench.append(term=2, previous=LogId(1, 1), sender=THREE)
     refused = bench.all(ReadRefused)
@@ -195,7 +195,7 @@ def test_deposed_leader_refuses_pending_reads() -> None:
 
 
 def test_reads_above_limit_are_busy() -> None:
-    bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_reads=2))
+    bench = leader_bench(options=Options(1_000, 2_000, 100, 400, max_pending_reads=2))
     for number in (1, 2):
         bench.step(ReadRequested(number))
     assert bench.step(ReadRequested(3)) == [ReadRefused(3, ReadRefusal.BUSY, ONE)]
@@ -214,9 +214,9 @@ BOUND_MS = 300
 LEASED = Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=BOUND_MS)
 
 
-def leased() -> Bench:
+def leader_with_lease() -> Bench:
     """Return a leader whose lease has just begun."""
-    bench = leading(options=LEASED)
+    bench = leader_bench(options=LEASED)
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     assert bench.all(ReadReady)
@@ -226,7 +226,7 @@ def leased() -> Bench:
 def test_lease_off_by_default() -> None:
     """Quote: "… but this would rely on timing for safety (it assumes bounded clock skew)"."""
     assert lan().lease_clock_bound_ms is None
-    bench = leading()
+    bench = leader_bench()
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
     bench.step(ReadRequested(2))
@@ -235,14 +235,14 @@ def test_lease_off_by_default() -> None:
 
 def test_lease_is_election_timeout_minus_clock_bound() -> None:
     """Quote: "Alternatively, the leader could rely on the heartbeat mechanism to provide a form of lease"."""
-    bench = leased()
+    bench = leader_with_lease()
     assert bench.step(ReadRequested(2), after_ms=1_000 - BOUND_MS - 1) == [ReadReady(2, 1)]
     bench.step(ReadRequested(3), after_ms=1)
     assert not bench.all(ReadReady)
 
 
 def test_lease_starts_when_round_is_sent() -> None:
-    bench = leading(options=LEASED)
+    bench = leader_bench(options=LEASED)
     bench.step(ReadRequested(1))
     requests = heartbeats(bench, TWO)[TWO]
     bench.now += 600
@@ -264,7 +264,7 @@ def test_peer_with_shorter_lease_prevents_lease(lease_ms: int | None) -> None:
 
 def check_no_lease(extensions: Extensions) -> None:
     """Check that a leader confirms each read by a majority if one voter has these extensions."""
-    bench = leading(options=LEASED)
+    bench = leader_bench(options=LEASED)
     bench.step(PeerExtensions(THREE, extensions))
     bench.step(ReadRequested(1))
     bench.matched(TWO, heartbeats(bench, TWO)[TWO])
@@ -286,7 +286,7 @@ def test_voter_keeps_lease_over_restart_and_higher_term() -> None:
 
 
 def test_transfer_ends_lease_for_term() -> None:
-    bench = leased()
+    bench = leader_with_lease()
     bench.step(TransferLeadership(5, TWO))
     assert any(isinstance(send.message, TimeoutNow) for send in bench.all(Send))
     (order,) = (send.message for send in bench.all(Send) if isinstance(send.message, TimeoutNow))
@@ -312,7 +312,7 @@ def order_of(bench: Bench) -> TimeoutNow:
 
 
 def test_transfer_to_itself_or_non_voter_refused() -> None:
-    bench = leading()
+    bench = leader_bench()
     assert bench.step(TransferLeadership(1, ONE)) == [TransferEnded(1, TransferOutcome.TO_ITSELF, ONE)]
     assert bench.step(TransferLeadership(2, FIVE)) == [TransferEnded(2, TransferOutcome.NOT_A_VOTER, ONE)]
 
@@ -324,7 +324,7 @@ def test_transfer_in_single_server_group_refused() -> None:
 
 
 def test_transfer_selects_most_up_to_date_voter() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.propose(b"x")
     bench.matched(THREE, heartbeats(bench, THREE)[THREE])
     bench.step(TransferLeadership(1))
@@ -333,13 +333,13 @@ def test_transfer_selects_most_up_to_date_voter() -> None:
 
 
 def test_second_transfer_refused() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(TransferLeadership(1, TWO))
     assert bench.step(TransferLeadership(2, THREE)) == [TransferEnded(2, TransferOutcome.ANOTHER_UNDER_WAY, ONE)]
 
 
 def test_proposals_during_transfer_held_until_it_fails() -> None:
-    bench = leading(options=Options(1_000, 2_000, 100, 400, max_pending_proposals=2))
+    bench = leader_bench(options=Options(1_000, 2_000, 100, 400, max_pending_proposals=2))
     bench.step(TransferLeadership(1, TWO))
     assert bench.propose(b"a", proposal_id=1) == []
     assert bench.propose(b"b", proposal_id=2) == []
@@ -384,7 +384,7 @@ def test_transfer_flag_overrides_leader_contact() -> None:
     assert not follower.request_vote(term=2, sender=THREE).granted
     follower.receive(THREE, RequestVote(term=2, candidate=THREE, last=ORIGIN, correlation=5, transfer=True))
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in follower.all(Send))
-    leader = leading()
+    leader = leader_bench()
     leader.receive(TWO, RequestVote(term=2, candidate=TWO, last=LogId(1, 1), correlation=5, transfer=True))
     assert leader.is_(Role.FOLLOWER)
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in leader.all(Send))
@@ -405,14 +405,14 @@ def test_late_transfer_vote_request_refused() -> None:
 
 
 def test_transfer_won_by_other_server_reported() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(TransferLeadership(1, TWO))
     bench.append(term=2, previous=LogId(1, 1), entries=suffix(2, 2), sender=THREE)
     assert bench.all(TransferEnded) == [TransferEnded(1, TransferOutcome.ELSEWHERE, THREE)]
 
 
 def test_dead_transfer_target_leaves_unknown_outcome() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(TransferLeadership(1, TWO))
     order = order_of(bench)
     bench.receive(TWO, TimeoutNowReply(1, accepted=True, correlation=order.correlation))
@@ -426,7 +426,7 @@ def test_dead_transfer_target_leaves_unknown_outcome() -> None:
 
 
 def test_transfer_without_extension_resigns_leader() -> None:
-    bench = leading()
+    bench = leader_bench()
     bench.step(PeerExtensions(TWO, Extensions(pre_vote=True)))
     bench.step(TransferLeadership(1, TWO))
     assert bench.is_(Role.FOLLOWER)

@@ -38,12 +38,12 @@ TWO_NO_DISK = ReplicaKey(2)
 IMPOSTORS = pytest.mark.parametrize("impostor", [TWO_NEW_DISK, TWO_NO_DISK], ids=["other directory", "no directory"])
 
 
-def named(*ids: ServerId) -> Configuration:
+def configuration_of(*ids: ServerId) -> Configuration:
     return Configuration(tuple(Server(server_id, f"tcp://{place}") for place, server_id in enumerate(ids)))
 
 
 def replica(*terms: int, term: int | None = None) -> FetchBench:
-    return FetchBench(*terms, term=term, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
+    return FetchBench(*terms, term=term, own_id=ONE, configuration=configuration_of(ONE, TWO, THREE), pre_vote=None)
 
 
 def leader(*terms: int) -> FetchBench:
@@ -118,7 +118,7 @@ def test_endorsement_of_other_directory_confirms_no_read(impostor: ReplicaKey) -
 
 @IMPOSTORS
 def test_append_reply_of_other_directory_commits_nothing(impostor: ReplicaKey) -> None:
-    bench = Bench(1, own_id=ONE, configuration=named(ONE, TWO, THREE), pre_vote=None)
+    bench = Bench(1, own_id=ONE, configuration=configuration_of(ONE, TWO, THREE), pre_vote=None)
     bench.expire()
     bench.grant(TWO)
     effects = bench.grant(TWO)
@@ -137,11 +137,11 @@ def test_directory_replaced_in_two_changes() -> None:
     """A swap of two keys changes two voters, so majorities before and after the change might not intersect."""
     bench = leader(1)
     bench.fetch(THREE, bench.about.last)
-    bench.step(ChangeConfiguration(1, named(ONE, TWO_NEW_DISK, THREE)))
+    bench.step(ChangeConfiguration(1, configuration_of(ONE, TWO_NEW_DISK, THREE)))
     (resolved,) = bench.all(ConfigurationResolved)
     assert (resolved.outcome, resolved.refusal) == (ChangeOutcome.REFUSED, ChangeRefusal.MORE_THAN_ONE_SERVER)
-    bench.step(ChangeConfiguration(2, named(ONE, THREE)))
-    assert bench.about.configuration == named(ONE, THREE)
+    bench.step(ChangeConfiguration(2, configuration_of(ONE, THREE)))
+    assert bench.about.configuration == configuration_of(ONE, THREE)
 
 
 def test_follower_fetches_from_leading_directory() -> None:
@@ -156,7 +156,7 @@ def test_follower_fetches_from_leading_directory() -> None:
 
 
 def test_named_servers_elect_and_transfer_in_name_order() -> None:
-    bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
+    bench = Bench(1, own_id="b", configuration=configuration_of("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
     bench.expire()
     bench.grant("a")
     assert bench.about.leader == "b"
@@ -166,7 +166,7 @@ def test_named_servers_elect_and_transfer_in_name_order() -> None:
 
 
 def test_proposal_commits_among_named_servers() -> None:
-    bench = Bench(1, own_id="b", configuration=named("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
+    bench = Bench(1, own_id="b", configuration=configuration_of("c", "b", "a"), features=ZMQ_RAFT, pre_vote=None)
     bench.expire()
     bench.grant("a")
     (append,) = bench.appends("c")
@@ -185,7 +185,7 @@ def test_proposal_commits_among_named_servers() -> None:
 )
 def test_configuration_with_mixed_or_invalid_ids_refused(ids: tuple[ServerId, ...]) -> None:
     """Ids of different kinds cannot be ordered."""
-    assert not possible_configuration(named(*ids))
+    assert not possible_configuration(configuration_of(*ids))
 
 
 def test_change_to_ids_of_other_kind_refused() -> None:
@@ -193,9 +193,9 @@ def test_change_to_ids_of_other_kind_refused() -> None:
     bench.lead()
     (append,) = bench.appends(2)
     bench.matched(2, append)
-    bench.step(ChangeConfiguration(1, named("a", "b", "c")))
+    bench.step(ChangeConfiguration(1, configuration_of("a", "b", "c")))
     assert [each.refusal for each in bench.all(ConfigurationResolved)] == [ChangeRefusal.IMPOSSIBLE_ID]
 
 
 def test_replicas_without_directories_are_valid_together() -> None:
-    assert possible_configuration(named(ReplicaKey(0), ReplicaKey(1), ReplicaKey(2)))
+    assert possible_configuration(configuration_of(ReplicaKey(0), ReplicaKey(1), ReplicaKey(2)))

@@ -171,19 +171,19 @@ def farm(level: int = REQIDS_LEVEL) -> Farm:
     return made
 
 
-def opaque(second: int = NOW_S, counter: int = 1) -> ProvenRecord:
+def application_entry(second: int = NOW_S, counter: int = 1) -> ProvenRecord:
     return ProvenRecord(Foreign(FOREIGN, request_text(reqid(second, counter))))
 
 
-def excluded(number: int, server: int = 1) -> ProvenRecord:
+def exclusion(number: int, server: int = 1) -> ProvenRecord:
     record = Exclusion(LEAF, excluded=True, request=request_text(reqid()))
     return ProvenRecord(record, Author(FOUNDERS[server - 1], number))
 
 
 def test_copied_application_entry_skipped() -> None:
     story = farm()
-    assert story.apply(5, 1, opaque()) == story.apply(6, 2, opaque()) == ()
-    update = story.update_of(opaque())
+    assert story.apply(5, 1, application_entry()) == story.apply(6, 2, application_entry()) == ()
+    update = story.update_of(application_entry())
     assert update is not None
     assert story.reqids.index_of(update) == 5
     assert [story.reqids.is_skipped(index) for index in (5, 6)] == [False, True]
@@ -191,18 +191,18 @@ def test_copied_application_entry_skipped() -> None:
 
 def test_update_signed_by_second_node_ignored() -> None:
     story = farm()
-    story.apply(1, 1, excluded(1, server=1))
+    story.apply(1, 1, exclusion(1, server=1))
     assert story.state.weights.excluded == (LEAF,)
-    (change,) = story.apply(2, 1, excluded(1, server=2))
+    (change,) = story.apply(2, 1, exclusion(1, server=2))
     assert isinstance(change, EntryWithoutEffect)
     assert change.reason is NoEffect.REPEATED
 
 
 def test_unknown_author_cannot_use_up_reqid() -> None:
     story = farm()
-    story.apply(1, 1, opaque())
+    story.apply(1, 1, application_entry())
     story.apply(2, 1, ProvenRecord(Foreign(FOREIGN, request_text(reqid())), Author(b"unknown.", 1)))
-    story.apply(3, 1, excluded(1))
+    story.apply(3, 1, exclusion(1))
     assert story.state.weights.excluded == (LEAF,)
     assert [story.reqids.is_skipped(index) for index in (1, 2, 3)] == [False, True, False]
 
@@ -210,7 +210,7 @@ def test_unknown_author_cannot_use_up_reqid() -> None:
 def test_update_outside_window_refused() -> None:
     story = farm()
     for index, second in enumerate((NOW_S - OLDEST_S - 1, NOW_S + AHEAD_S + 1), start=1):
-        assert story.apply(index, 1, opaque(second)) == (RequestRefused(request_text(reqid(second))),)
+        assert story.apply(index, 1, application_entry(second)) == (RequestRefused(request_text(reqid(second))),)
         assert story.reqids.is_skipped(index)
 
 
@@ -218,6 +218,6 @@ def test_table_below_level_stays_empty() -> None:
     """Older servers do not support reqids: they treat each copy as an entry without a request."""
     story = farm(REQIDS_LEVEL - 1)
     for index in (1, 2):
-        assert story.apply(index, 1, opaque()) == ()
-    assert story.update_of(opaque()) is None
+        assert story.apply(index, 1, application_entry()) == ()
+    assert story.update_of(application_entry()) is None
     assert story.reqids.dump() == b""

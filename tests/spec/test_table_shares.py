@@ -45,7 +45,7 @@ from bridge.core.state.kafka_clients import GROUP_EXPIRY_MS, PRODUCER_EXPIRY_MS,
 from bridge.core.state.numbers import declared
 from bridge.core.state.reqids import OLDEST_S, request_text
 from bridge.core.state.tables import TABLES, Release, Table, UndeclaredTableError, declared_table, tables_in
-from tests.spec.filled_state import filled
+from tests.spec.filled_state import filled_instance
 
 BASE_MS = 1_700_000_000_000
 PERIOD_MS = 30_000
@@ -88,13 +88,13 @@ def tables_outside_state(farm: Farm) -> list[str]:
     return [f"Farm.{name}" for name, value in vars(farm).items() if not is_dataclass(value)]
 
 
-def undeclared(cls: type = FarmState, farm: Farm | None = None) -> list[str]:
+def undeclared_tables(cls: type = FarmState, farm: Farm | None = None) -> list[str]:
     places = [*tables_of(cls), *tables_outside_state(farm or Farm(BASE_MS))]
     return [place for place in places if place not in TABLES]
 
 
 def test_state_tables_all_declared() -> None:
-    assert undeclared() == [], "declare these in bridge/core/state/tables.py, and add a scenario here"
+    assert undeclared_tables() == [], "declare these in bridge/core/state/tables.py, and add a scenario here"
 
 
 def test_declarations_all_name_state_tables() -> None:
@@ -117,12 +117,12 @@ class _NextFarm(Farm):
 
 
 def test_undeclared_table_is_detected() -> None:
-    assert {"_NextState.notes", "_NextState.notes.value"} <= set(undeclared(_NextState))
+    assert {"_NextState.notes", "_NextState.notes.value"} <= set(undeclared_tables(_NextState))
     with pytest.raises(
         UndeclaredTableError, match=r"_NextState\.notes is a table of the state without a declared share"
     ):
         declared_table("_NextState.notes")
-    assert undeclared(farm=_NextFarm()) == ["Farm.votes"]
+    assert undeclared_tables(farm=_NextFarm()) == ["Farm.votes"]
 
 
 @pytest.mark.parametrize("place", TABLES)
@@ -144,7 +144,7 @@ def test_shares_documented_for_operators(place: str) -> None:
 
 @pytest.mark.parametrize("place", [place for place in TABLES if place.partition(".")[0] != "Farm"])
 def test_table_beyond_limit_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state: FarmState = filled(FarmState, lambda at: declared(at).least)
+    state: FarmState = filled_instance(FarmState, lambda at: declared(at).least)
     assert (place, 1) in set(tables_in(state))
     monkeypatch.setitem(TABLES, place, replace(TABLES[place], most=0))
     assert TABLES[place].words in (objection_to_state(state, PERIOD_MS) or "")

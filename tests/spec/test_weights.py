@@ -272,7 +272,7 @@ def test_operator_and_pipeline_factors_are_multiplied() -> None:
 # -- forced publication ------------------------------------------------------------------------------------------------
 
 
-def planned(log: Log, after_ms: int, handed_over: Publication | None) -> Publication | None:
+def plan_at(log: Log, after_ms: int, handed_over: Publication | None) -> Publication | None:
     """Return the publication that server 1 would make at that time."""
     plan = plan_publication(log.farm.state, MASTER, 1, PACE, BASE_MS + after_ms, handed_over=handed_over)
     return None if plan is None else plan.publication
@@ -280,21 +280,21 @@ def planned(log: Log, after_ms: int, handed_over: Publication | None) -> Publica
 
 def test_forced_master_published_again_at_earliest_time() -> None:
     log = two_leaves()
-    first = planned(log, PACE.gather_ms, None)
+    first = plan_at(log, PACE.gather_ms, None)
     assert first is not None
     log.append(first)
     run_with_reports(log, PACE.gather_ms)
     soonest_ms = PACE.gather_ms + PACE.change_ms
-    assert planned(log, soonest_ms, first) is None
+    assert plan_at(log, soonest_ms, first) is None
     assert log.append(Force(MASTER)) == [PublicationForced(MASTER)]
-    assert planned(log, soonest_ms - 1_000, first) is None
-    second = planned(log, soonest_ms, first)
+    assert plan_at(log, soonest_ms - 1_000, first) is None
+    second = plan_at(log, soonest_ms, first)
     assert second is not None
     assert second.content_hash == first.content_hash
     run_with_reports(log, soonest_ms)
     log.append(second)
     assert log.master.publication == second
-    assert planned(log, soonest_ms + PACE.change_ms, second) is None, "exactly once"
+    assert plan_at(log, soonest_ms + PACE.change_ms, second) is None, "exactly once"
 
 
 def test_force_of_unserved_master_refused() -> None:

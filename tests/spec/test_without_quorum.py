@@ -38,7 +38,7 @@ def state_of(log: Log) -> FarmState:
     return replace(log.farm.state, admitted=admitted)
 
 
-def acting(log: Log, own: Report, *reachable: int) -> int | None:
+def publisher_seen_by(log: Log, own: Report, *reachable: int) -> int | None:
     """Return the publisher in the view of the sender of `own`."""
     around = LocalObservations(own, frozenset(reachable))
     return acting_publisher(state_of(log), MASTER, around, (BASE_MS + OUTAGE_MS) // 1000)
@@ -63,15 +63,15 @@ def costs(planned: PlannedPublication | None) -> dict[str, int]:
 
 def test_live_last_publisher_keeps_publishing() -> None:
     log = farm_of_three()
-    assert acting(log, report(1), 2, 3) == 1
-    assert acting(log, report(3), 1, 2) == 1
+    assert publisher_seen_by(log, report(1), 2, 3) == 1
+    assert publisher_seen_by(log, report(3), 1, 2) == 1
 
 
 def test_lowest_live_node_id_publishes_next() -> None:
     log = farm_of_three()
-    assert acting(log, report(2), 3) == 3
-    assert acting(log, report(3), 2) == 3
-    assert acting(log, report(2)) == 2
+    assert publisher_seen_by(log, report(2), 3) == 3
+    assert publisher_seen_by(log, report(3), 2) == 3
+    assert publisher_seen_by(log, report(2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_lowest_live_node_id_publishes_next() -> None:
 )
 def test_unable_server_is_skipped(unable: dict[str, object]) -> None:
     of_three = report(3, BASE_MS + OUTAGE_MS, **unable)
-    assert acting(farm_of_three(of_three), report(2), 3) == 2
-    assert acting(farm_of_three(), of_three, 2) == 2
-    assert acting(farm_of_three(), of_three) is None
+    assert publisher_seen_by(farm_of_three(of_three), report(2), 3) == 2
+    assert publisher_seen_by(farm_of_three(), of_three, 2) == 2
+    assert publisher_seen_by(farm_of_three(), of_three) is None
 
 
 def test_server_with_contradicting_clock_is_skipped() -> None:
     log = farm_of_three(report(3, BASE_MS + OUTAGE_MS + 600_000))
-    assert acting(log, report(2), 3) == 2
+    assert publisher_seen_by(log, report(2), 3) == 2
 
 
 def test_removed_or_evicted_server_is_skipped() -> None:
@@ -106,7 +106,7 @@ def test_removed_or_evicted_server_is_skipped() -> None:
 
 
 def test_chosen_server_publishes_first() -> None:
-    assert acting(farm_of_three(published=False), report(3), 1, 2) == 1
+    assert publisher_seen_by(farm_of_three(published=False), report(3), 1, 2) == 1
 
 
 # -- the entries
