@@ -81,7 +81,11 @@ def test_older_entry_on_majority_not_committed() -> None:
 
 
 def test_entries_of_current_term_commit_earlier_ones() -> None:
-    """Quote: "… once an entry from the current term has been committed …, then all prior entries are committed …"."""
+    """Quote: "Raft never commits log entries from previous terms by counting replicas".
+
+    Quote: "once an entry from the current term has been committed in this way, then all prior entries are committed
+    indirectly".
+    """
     bench = Bench(1, 1, options=ONE_BY_ONE)
     bench.lead()
     bench.refused(TWO, bench.appends(TWO)[0], hint=1)

@@ -237,7 +237,10 @@ def test_rule_5_older_or_partial_snapshot_discarded() -> None:
 
 
 def test_rule_7_entire_log_discarded_otherwise() -> None:
-    """Quote: "7. Discard the entire log"."""
+    """Quote: "7. Discard the entire log".
+
+    The log is superseded, and "may possibly have uncommitted entries that conflict with the snapshot".
+    """
     bench = Bench(1, 1, 3, 3, 3, 3)
     snapshot = description_of(4, 4)
     assert chunk(bench, snapshot.last) == []
