@@ -1,1 +1,1 @@
-"""Benchmarks (`make bench`): each figure stands beside a physical limit that is measured in the same run."""
+"""Benchmarks (`make bench`): figures compared with a physical limit measured in the same run."""

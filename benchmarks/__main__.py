@@ -1,9 +1,9 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
     machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
-            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus beside others ─▶ gossip ─▶ KRaft beside Kafka
+            ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus compared with others ─▶ gossip ─▶ KRaft and Kafka
 
-Names choose parts; without any, all run. Figures that are bad are printed like the others.
+Names choose parts; without names, all run. Bad figures are printed like the others.
 """
 
 import argparse
@@ -45,9 +45,9 @@ PIPELINE_PARTS = (
     "pipeline-backfill",
     "pipeline-floodfills",
 )
-"""Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
+"""Parts that run only on request: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
-"""Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""
+"""Parts that run only on request: they need Node, and the npm package installed by `make interop-zmq`."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "consensus": consensus.PARTS,
     "gossip": gossip.PARTS,
@@ -55,14 +55,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "pipeline": PIPELINE_PARTS,
     "zmq-raft": ZMQ_RAFT_PARTS,
 }
-"""Parts that one name chooses."""
+"""The parts of each collective name."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
 
 
 def main() -> None:
-    """Run the parts that the command line names, and print their figures."""
+    """Run the parts of the command line, and print their figures."""
     options = _options()
     names = [part for name in options.names or NAMES for part in GROUPS.get(name, (name,))]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
@@ -93,12 +93,12 @@ def _options() -> argparse.Namespace:
         help=f"parts: {', '.join(NAMES)}; only if named: pipeline, "
         f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
     )
-    parser.add_argument("--base", help="consensus-step: another checkout, or a commit, to compare this one with")
+    parser.add_argument("--base", help="consensus-step: another checkout or a commit, for comparison")
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
-    parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
+    parser.add_argument("--json", type=Path, help="write the figures, including every run, to this file")
     parser.add_argument(
-        "--directory", type=Path, help="directory of the farms' files; should be on the disk of interest"
+        "--directory", type=Path, help="directory of the farms' files, on the disk to measure"
     )
     return parser.parse_args()
 
@@ -168,7 +168,7 @@ async def _alone(
     if "storage" in names:
         report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):
-        # The base install has no pyzmq, and the other parts do not need it.
+        # The base install does not include pyzmq, and the other parts do not need it.
         try:
             from benchmarks import zmq_endpoint, zmq_sockets  # noqa: PLC0415
         except ImportError:
@@ -183,7 +183,7 @@ async def _alone(
 async def _pipeline(names: list[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
     if not names:
         return
-    # The base install has no Spark, and the other parts do not need it.
+    # The base install does not include Spark, and the other parts do not need it.
     from benchmarks import pipeline  # noqa: PLC0415
 
     for name in names:
@@ -191,7 +191,7 @@ async def _pipeline(names: list[str], directory: Path, runs: int, report: Callab
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:
-    """Of the three servers, so the values are nodes and not runs."""
+    """Return the memory of the three servers: each value is a node, not a run."""
     values = tuple(server.resident_bytes() / MIB for server in farm.servers)
     return [Figure(f"memory of a node, {when}", "resident", "MiB", values, "the three servers; goal below 80 MB idle")]
 

@@ -1,10 +1,10 @@
-"""A process of a benchmark: started, asked by lines of text, watched, and ended, whatever happens.
+"""A process of a benchmark, controlled by lines of text; it always ends with the benchmark.
 
-    start ─▶ say / hear, one line each, within a time ─▶ processor time, memory ─▶ end (or kill, to be started again)
+    start ─▶ say / hear, one line each, with a timeout ─▶ processor time, memory ─▶ end (or kill, then a new start)
 
-Every process of ours ends when its standard input closes, so none outlives the benchmark. Other programs do not watch
-theirs, so a shell that does is started before them (`start_foreign`). The standard error of a process goes to a file;
-if the process ends early, the error shows its last lines.
+The benchmark's own programs end when their standard input closes, so they do not outlive the benchmark. Other programs
+do not watch their input, so they run under a shell that does (`start_foreign`). The standard error of a process goes to
+a file; if the process ends early, the error shows its last lines.
 """
 
 import json
@@ -25,15 +25,15 @@ STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
 _ENDS_WITH_ITS_INPUT = '"$@" >&2 & echo $!; cat >/dev/null; kill -9 $! 2>/dev/null; wait'
-"""It waits for the program: what is dying still listens, and who starts it again must not take it for the new one."""
+"""The shell around another program. It waits for the program: a dying process still listens on the port of the next."""
 
 
 class ChildError(Exception):
-    """A process of the benchmark ended early or stayed silent; the text shows its last output."""
+    """A process of the benchmark ended early or did not reply; the text shows its last output."""
 
 
 class Child:
-    """One process. `start` makes it."""
+    """One process, created by `start`."""
 
     def __init__(self, name: str, process: trio.Process, log: Path) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Child:
 
     @classmethod
     async def start_module(cls, name: str, module: str, argument: Mapping[str, object] | None, log: Path) -> "Child":
-        """Start a module of ours with a JSON document as its only argument."""
+        """Start a module of this project with a JSON document as its only argument."""
         arguments = [] if argument is None else [json.dumps(argument)]
         return await cls.start(name, [sys.executable, "-m", module, *arguments], log)
 
@@ -66,11 +66,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True if the process has not ended."""
         return self.process.poll() is None
 
     async def say(self, line: str) -> None:
-        """One line to its standard input."""
+        """Write one line to its standard input."""
         if self.process.stdin is None:
             raise ChildError(f"{self.name} lacks a standard input")
         try:
@@ -79,7 +79,7 @@ class Child:
             raise self._ended_early() from error
 
     async def hear(self, timeout_s: float = HEAR_TIMEOUT_S) -> str:
-        """One line of its standard output."""
+        """Return one line of its standard output."""
         if self.process.stdout is None:
             raise ChildError(f"{self.name} lacks a standard output")
         with trio.move_on_after(timeout_s):
@@ -96,11 +96,11 @@ class Child:
         raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_words()}")
 
     async def hear_document(self, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
-        """One line, which is a JSON object."""
+        """Return one line, a JSON object."""
         return dict(json.loads(await self.hear(timeout_s)))
 
     async def ask(self, question: str, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
-        """Say a line and hear a document."""
+        """Write a line, and return the document of the reply."""
         await self.say(question)
         return await self.hear_document(timeout_s)
 
@@ -111,7 +111,7 @@ class Child:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Close its standard input, wait for a while, then kill it."""
+        """Close its standard input, wait for a limited time, then kill it."""
         with trio.CancelScope(shield=True):
             if self.process.stdin is not None:
                 await self.process.stdin.aclose()
@@ -125,12 +125,12 @@ class Child:
                 await self.process.stdout.aclose()
 
     def processor_seconds(self) -> float:
-        """Processor time used so far (Linux)."""
+        """Return the processor time used so far (Linux)."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Resident memory (Linux)."""
+        """Return the resident memory (Linux)."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0

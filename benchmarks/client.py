@@ -1,8 +1,8 @@
-"""One client process: so many concurrent clients, each of which submits an entry, waits until it is committed, again.
+"""One client process with concurrent clients: each submits an entry, waits until it is committed, and repeats.
 
-It speaks the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates, Digest
-upgrade, redirects to the leader. `load` defines what its parent and it send each other. etcd's client measures in the
-same way, on asyncio, which its library needs.
+The process uses the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates,
+Digest upgrade, redirects to the leader. `load` defines its messages to and from the parent. etcd's client measures in
+the same way, on asyncio, which its library needs.
 """
 
 import json
@@ -40,7 +40,7 @@ class ServerTarget:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """How to reach the servers of one farm."""
+    """The addresses and credentials of one farm."""
 
     cluster: str
     username: str
@@ -66,7 +66,7 @@ def connect(target: ClusterTarget, options: ClientOptions | None = None) -> Garl
 
 
 def entry(number: int, size_bytes: int) -> bytes:
-    """Return an application entry of exactly that size: a JSON object, which the farm reports as foreign."""
+    """Return an application entry of exactly this size: a JSON object that the farm counts as foreign."""
     head = f'{{"benchmark":{number},"padding":"'
     return f'{head}{"x" * (size_bytes - len(head) - 2)}"}}'.encode()
 

@@ -1,9 +1,9 @@
-"""From `garlicfarm up` in an empty directory to a structure on disk that verifies and names every destination.
+"""From `garlicfarm up` in an empty directory to a valid structure of every destination on disk.
 
     the command ─▶ its processes run ─▶ every node has started ─▶ the farm is created ─▶ a leader ─▶ published
 
-Each event has a time of its own, by the clock of this machine, and so has the file: how often the command looks at its
-nodes does not count. Whether it is published is judged by the command, which names the file once that verifies.
+Each event, and the file, has its own time by this machine's clock, so the polling interval of the command does not
+matter. The command prints the path of the file when it has verified the structure.
 """
 
 import re
@@ -26,7 +26,7 @@ STEPS = {
     "the farm is created": ("farm-founded", 1),
     "a server leads": ("leader-elected", 1),
 }
-"""What is to be seen, by the kind of event and by how many of them."""
+"""The kind of event of each step, and the required number of events."""
 PUBLISHED = "the Meta LeaseSet2 is on disk"
 _LINE = re.compile(r"(\d\d):(\d\d):(\d\d\.\d{3}) (?:\S+ )?([a-z]+(?:-[a-z]+)*)(?=[: ])")
 
@@ -49,7 +49,7 @@ def measure(directory: Path, repetitions: int) -> list[Figure]:
 
 
 def steps(lines: Iterable[str], began_s: float) -> dict[str, float]:
-    """When each step was reached, in seconds after `began_s`; raises BenchmarkError if one was not."""
+    """Return the time of each step, in seconds after `began_s`. Raise BenchmarkError if one is missing."""
     seen: dict[str, list[float]] = {}
     for line in lines:
         found = _LINE.match(line)

@@ -1,9 +1,9 @@
 """The consensus part of the benchmarks: `python -m benchmarks consensus`, or one of its parts.
 
-consensus-throughput    our bare group, etcd and PySyncObj, in turns
-consensus-failover      the leader is killed, ours and etcd's, in turns
-consensus-restart       a log of a million entries: memory, verifying, applying
-consensus-step          processor time of single steps of the core, beside a tree of before (`--base`)
+consensus-throughput    the bare group, etcd and PySyncObj, in turns
+consensus-failover      SIGKILL of the leader, in the bare group and etcd in turns
+consensus-restart       a log of a million entries: memory, verification, application
+consensus-step          processor time of single steps of the core, compared with an earlier tree (`--base`)
 """
 
 import os
@@ -26,12 +26,12 @@ SETTING = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says about these parts."""
+    """The options of the command line for these parts."""
 
     runs: int
     seconds: float
     base: str | None = None
-    """A checkout or commit of before."""
+    """An earlier checkout or commit."""
 
 
 async def measure(

@@ -1,9 +1,9 @@
-"""SIGKILL of the leader until the first acknowledged write: our bare group and etcd, same base timeout, in turns.
+"""SIGKILL of the leader until the first acknowledged write: the bare group and etcd, same base timeout, in turns.
 
-    a client begins a write every 20 ms ─▶ SIGKILL ─▶ the first write begun after it is acknowledged ─▶ start again
+    a client begins a write every 20 ms ─▶ SIGKILL ─▶ a write begun after it is acknowledged ─▶ start again
 
 Both groups have a base election timeout of 1,000 ms and heartbeats every 100 ms; both draw the timeout from 1,000 to
-2,000 ms. The killed server is started again and caught up before its group's next turn.
+2,000 ms. Before its group's next turn, the killed server restarts and catches up.
 """
 
 import json
@@ -30,7 +30,7 @@ class Killable(Protocol):
     name: str
 
     async def kill_leader(self) -> float:
-        """Seconds from SIGKILL to the first acknowledged write; the group is whole again afterwards."""
+        """Return the seconds from SIGKILL to the first acknowledged write; then all servers run again."""
         ...
 
 
@@ -81,7 +81,7 @@ class EtcdKilled:
 
 
 async def _kill(client: Child, leader: Child) -> float:
-    """Once the client's writes arrive, kill and wait."""
+    """Kill the leader once the client's writes arrive, and wait."""
     await client.ask(json.dumps(time.monotonic()), TIMEOUT_S)
     killed_s = time.monotonic()
     leader.kill()
@@ -108,7 +108,7 @@ async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list
 
 
 def figures(found: dict[str, list[float]]) -> list[Figure]:
-    """Return the times of each group, ours next to etcd's."""
+    """Return the times of each group, compared with etcd's."""
     rows = [Figure(GROUP, name, "s", tuple(seconds)) for name, seconds in found.items()]
     if len(rows) == 1:
         return rows

@@ -1,7 +1,7 @@
-"""Three servers of the bare consensus group in a directory: started, asked, killed and started again.
+"""Three servers of the bare consensus group in a directory: started, queried, killed and started again.
 
-They listen on ports of loopback that the kernel chose at the first start and keep them, like their certificates, when
-they are started again: so the others and the clients find them where they were.
+The kernel chooses their ports of loopback at the first start. After a restart they have the same ports and
+certificates, so the other servers and the clients can connect.
 """
 
 import json
@@ -18,11 +18,11 @@ from benchmarks.consensus_node import CLUSTER, LISTENS, READY, USER
 SERVERS = 3
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
-PASSWORD = "of this benchmark only"  # noqa: S105 - it guards nothing
+PASSWORD = "of this benchmark only"  # noqa: S105 - it does not protect anything
 
 
 class ConsensusGroup:
-    """The group. `running_consensus_group` makes it."""
+    """The group, created by `running_consensus_group`."""
 
     def __init__(self, directory: Path, *, whole_log: bool) -> None:
         self.directory = directory
@@ -31,7 +31,7 @@ class ConsensusGroup:
         self._announced: dict[int, dict[str, object]] = {}
 
     async def start_all(self) -> None:
-        """Start every server that does not run and tell them of one another."""
+        """Start every stopped server, and send each the addresses of all."""
         started = [number for number in range(1, SERVERS + 1) if number not in self.servers]
         for number in started:
             await self._start(number)
@@ -39,21 +39,21 @@ class ConsensusGroup:
             await self._introduce(number)
 
     async def restart(self, number: int) -> dict[str, object]:
-        """Start a server that was killed or ended; returns what it announced."""
+        """Start a stopped server; return its announcement."""
         await self._start(number)
         await self._introduce(number)
         return self._announced[number]
 
     async def end(self, number: int) -> None:
-        """End a server that was killed, or stop one that runs."""
+        """Stop a server, or clean up a killed one."""
         await self.servers.pop(number).end()
 
     async def statuses(self) -> dict[int, dict[str, object]]:
-        """Return the status that each running server reports."""
+        """Return the status reported by each running server."""
         return {number: await child.ask("status") for number, child in self.servers.items()}
 
     async def settle(self) -> int:
-        """Wait until all follow one leader and hold what it holds; returns the leader's number."""
+        """Wait until all follow one leader and have its entries; return the leader's number."""
         with trio.move_on_after(SETTLE_TIMEOUT_S):
             while True:
                 found = await self.statuses()
@@ -71,21 +71,21 @@ class ConsensusGroup:
             USER,
             PASSWORD,
             tuple(
-                ServerTarget(number, LISTENS, int(str(told["port"])), str(told["fingerprint"]))
-                for number, told in sorted(self._announced.items())
+                ServerTarget(number, LISTENS, int(str(announced["port"])), str(announced["fingerprint"]))
+                for number, announced in sorted(self._announced.items())
             ),
         )
 
     async def _start(self, number: int) -> None:
         directory = self.directory / str(number)
         directory.mkdir(mode=0o700, exist_ok=True)
-        told = self._announced.get(number, {})
+        announced = self._announced.get(number, {})
         specification = {
             "server_id": number,
             "servers": SERVERS,
             "directory": str(directory),
             "password": PASSWORD,
-            "port": told.get("port", 0),
+            "port": announced.get("port", 0),
             "whole_log": self._whole_log,
         }
         log = self.directory / f"{number}.log"
@@ -102,7 +102,7 @@ class ConsensusGroup:
 
 @asynccontextmanager
 async def running_consensus_group(directory: Path, *, whole_log: bool = False) -> AsyncIterator[ConsensusGroup]:
-    """Start a group in a new directory; its processes end with the block. With `whole_log` it takes no snapshots."""
+    """Start a group in a new directory; its processes end with the block. `whole_log` disables snapshots."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
     group = ConsensusGroup(directory, whole_log=whole_log)
     try:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.consensus_node SPECIFICATION      (JSON: server_id, directory, port, cluster, password, peers)
 
-The farm's own node also gossips, reports and publishes; this one does nothing but replicate, so its cost is the cost of
-consensus. It prints one line with its port, its certificate's fingerprint and what opening the storage took, reads one
-line that names its peers, prints "ready", answers each further line with its status, and runs until its standard input
-closes, so it cannot outlive the benchmark.
+A farm's node also gossips, reports and publishes; this process only replicates, so its cost is the cost of consensus.
+It prints one line with its port, its certificate's fingerprint and the time to open the storage. It reads one line with
+its peers, prints "ready", and prints its status for each further line. It ends when its standard input closes, so it
+cannot outlive the benchmark.
 """
 
 import json
@@ -74,7 +74,7 @@ NEVER_BYTES = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """What one server is told at its start; all servers of a group have the same ids."""
+    """The specification of one server; all servers of a group have the same ids."""
 
     server_id: int
     servers: int
@@ -82,27 +82,27 @@ class Specification:
     password: str
     port: int = 0
     whole_log: bool = False
-    """Whether no snapshot ever shortens the log."""
+    """True if snapshots never shorten the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What one server announces at its start, and learns of the others."""
+    """The announcement of one server at its start, for the other servers."""
 
     server_id: int
     port: int
     fingerprint: str
     opened_s: float = 0.0
-    """Seconds until the storage was open: every record of the log read and its checksum compared."""
+    """Seconds to open the storage: every record of the log read, every checksum compared."""
     opened_processor_s: float = 0.0
-    """Processor time that it took."""
+    """Processor time to open the storage, seconds."""
     entries: int = 0
-    """Entries that were found."""
+    """Number of entries in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a server answers to a line on its standard input."""
+    """The status that a server prints for a line on its standard input."""
 
     leads: bool
     leader: int
@@ -114,26 +114,26 @@ class Status:
 
 
 class CountingMachine:
-    """The state machine: takes entries and keeps nothing of them but their number."""
+    """A state machine that only counts entries."""
 
     def __init__(self) -> None:
         self.entries = 0
 
     async def apply(self, _first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries."""
+        """Count committed entries."""
         self.entries += len(entries)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Their number."""
+        """Return their number as a snapshot."""
         return iter((b"%d" % self.entries,))
 
     async def restore(self, _last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Their number, from a snapshot."""
+        """Restore their number from a snapshot."""
         self.entries = int(b"".join([chunk async for chunk in state]))
 
 
 class Gateway:
-    """What stands behind the listener."""
+    """The handlers of the listener."""
 
     def __init__(self, server_id: int) -> None:
         self.server: ConsensusServer | None = None
@@ -150,11 +150,11 @@ class Gateway:
         return self._clients().client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Where a linearizable read must wait."""
+        """Return the index that a linearizable read must wait for."""
         return self._clients().read_index(answered)
 
     def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
-        """Handle a request about members; a benchmark sends none."""
+        """Handle a request about members; a benchmark does not send any."""
         return self._clients().membership_request(request, answered)
 
     def _clients(self) -> ClientRequests:
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def _identity_key(server_id: int) -> Ed25519PrivateKey:
-    """Keys that protect nothing: all servers of a benchmark know them."""
+    """Return keys shared by all servers of a benchmark; they do not protect anything."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"benchmark %d" % server_id).digest())
 
 
@@ -252,7 +252,7 @@ def _observe(_notice: Notice) -> None:
 
 
 def _generation(path: Path) -> int:
-    """One more than at the last start: the storage refuses an earlier one."""
+    """Return the next generation: the storage refuses an earlier one."""
     file = path / "generation"
     generation = int(file.read_text()) + 1 if file.exists() else 1
     file.write_text(str(generation))

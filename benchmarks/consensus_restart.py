@@ -1,10 +1,10 @@
-"""A log of 1,000,000 entries of 128 bytes: what a follower needs to hold it, and to verify and apply it when it starts.
+"""A log of 1,000,000 entries of 128 bytes: a follower's memory, and its time to verify and apply the log at a start.
 
     load in batches ─▶ memory of both followers ─▶ stop one ─▶ start it: open (every checksum) │ ready │ all applied
 
-The log comes by replication, as a log does. Verifying is what opening the storage takes; applying begins when a leader
-has told the commit index, and ends when the (counting) state machine has everything. The files are in the page cache,
-since they have just been written: on a cold machine the disk's reading speed is added.
+Replication transfers the log. Verification is the time to open the storage. Application begins when the leader has sent
+the commit index, and ends when the (counting) state machine has every entry. The files are in the page cache, since
+they have just been written: on a cold machine, add the disk's reading time.
 """
 
 import time
@@ -68,7 +68,7 @@ def _memory(group: ConsensusGroup, numbers: list[int]) -> tuple[float, ...]:
 
 
 async def _fill(group: ConsensusGroup) -> int:
-    """Load until the log is long enough; returns its length."""
+    """Load until the log is long enough; return its length."""
     for _ in range(LOADS_MAX):
         client = await Child.start_module("client", "benchmarks.client", None, group.directory / "client.log")
         try:
@@ -88,7 +88,7 @@ async def _fill(group: ConsensusGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Seconds of opening, on the clock and of the processor, and from then until everything is applied."""
+    """Return the elapsed and processor seconds to open the storage, and the seconds until all entries are applied."""
 
     opened_s: float
     processor_s: float

@@ -1,11 +1,11 @@
-"""Processor time of single steps of the core: this tree, compiled where that was built, and a tree of before, in turns.
+"""Processor time of single steps of the core: this tree, its compiled modules if built, and an earlier tree, in turns.
 
     each side: a process of consensus_step_driver in its own tree ─▶ calls of each step, then its time, turn by turn
 
-No disk, no network, no event loop: what is left is the core's own work for a step. A turn takes some ten milliseconds,
-the sides alternate, and a ratio pairs the turns of one round, so that a busy moment of the machine hits all sides. The
-number of calls of Python functions does not depend on the machine at all. A tree of before is a checkout or a commit
-(`--base`), which git then writes out.
+Without disk, network and event loop, only the core's work for a step is left. A turn takes some ten milliseconds, the
+sides alternate, and a ratio pairs the turns of one round, so a busy moment of the machine affects all sides. The number
+of calls of Python functions does not depend on the machine. The earlier tree is a checkout or a commit (`--base`),
+which git writes out.
 """
 
 import filecmp
@@ -39,7 +39,7 @@ class Side:
 
 
 async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Figure], list[str]]:
-    """Return the figures of all steps, and remarks about the sides that are left out."""
+    """Return the figures of all steps, and remarks about skipped sides."""
     trees = {HERE: TREE}
     remarks = []
     if base is None:
@@ -91,7 +91,7 @@ def checkout(base: str, directory: Path) -> Path:
 
 
 def compiled_is_current() -> bool:
-    """Whether `make compiled` has built the core of this tree as it is now."""
+    """Return True if `make compiled` has built the current core of this tree."""
     sources = sorted((TREE / "consensus" / "core").rglob("*.py"))
     built = [COMPILED / source.relative_to(TREE) for source in sources]
     return all(
@@ -101,7 +101,7 @@ def compiled_is_current() -> bool:
 
 
 async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path) -> Side:
-    # -P: the driver's own directory has modules of the same names as packages.
+    # -P: the driver's own directory has modules with the names of packages.
     command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER)]
     child = await Child.start(name, command, directory / "driver.log")
     stack.push_async_callback(child.end)

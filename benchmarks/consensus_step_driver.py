@@ -1,13 +1,13 @@
-"""One side of the step benchmark, in a process of its own: it measures the core of the tree that PYTHONPATH names.
+"""One side of the step benchmark, in a separate process: it measures the core of the tree in PYTHONPATH.
 
     start         ─▶ calls in each step (JSON, one line)
     a line        ─▶ some rounds ─▶ microseconds of each step (JSON, one line)
 
     leader: propose ─▶ persisted ─▶ a reply of each follower      follower: append ─▶ persisted
 
-Groups of three replicas have neither disk nor network: what one sends is given to the other by hand, so every message
-is made by the tree under measurement. A number of groups go through the same step together, so the clock is read once
-for all of them, and a step finds the processor's caches about as cold as in a server that does other things in between.
+Groups of three replicas work without disk and network: the driver passes each message on, so the measured tree creates
+every message. Several groups do the same step together, so the clock is read once for all. The processor's caches are
+then about as cold for a step as in a server with other work between its steps.
 
 This file runs in trees whose modules differ, so it imports no module of the project by name. It searches the modules of
 `consensus.core` for the classes in NAMES.
@@ -59,7 +59,7 @@ Run = Callable[[str, Work, int], list[list[Any]]]
 
 
 def made(message: Any, *values: object) -> Any:
-    """Return a message with values for its first fields: some trees take them by keyword only."""
+    """Return a message with values for its first fields: some trees accept only keywords."""
     return message(**dict(zip((each.name for each in fields(message)), values, strict=False)))
 
 
@@ -80,7 +80,7 @@ class Names:
 
 
 class Group:
-    """Three replicas, of which the first leads."""
+    """Three replicas; the first leads."""
 
     def __init__(self, names: Names, seed: int) -> None:
         self._names = names
@@ -110,7 +110,7 @@ class Group:
             raise SystemExit("the first replica did not become leader")
 
     def settle(self, server: int, effects: list[Any]) -> None:
-        """Carry out effects, and those of the steps that they cause, until there are none."""
+        """Execute effects, and the effects of the resulting steps, until all are done."""
         waiting = [(server, effect) for effect in effects]
         for _ in range(ELECTION_STEPS_MAX):
             if not waiting:
@@ -132,7 +132,7 @@ class Group:
         )
 
     def sent(self, sender: int, effects: list[Any]) -> dict[int, Any]:
-        """For each recipient the event that the message has come."""
+        """Yield, for each recipient, the event of the received message."""
         return {
             each.recipient: made(self._names.Received, sender, each.message)
             for each in effects
@@ -141,7 +141,7 @@ class Group:
 
 
 class Rounds:
-    """Rounds of replication in all groups at once, with the processor time of each kind of step."""
+    """Rounds of replication in all groups together, with the processor time of each kind of step."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -151,7 +151,7 @@ class Rounds:
         self._proposal = 0
 
     def one(self, entries: int, run: Run) -> None:
-        """One round: so many entries proposed at once, written, replicated to both followers, acknowledged by both."""
+        """Run one round: propose the entries together, write them, replicate them to both followers, wait for both."""
         self._proposal += 1
         of = f"{entries} {'entry' if entries == 1 else 'entries'}"
         groups, leaders = self.groups, [group.leader for group in self.groups]
@@ -173,7 +173,7 @@ class Rounds:
             run(f"leader: AppendReply, {of}", _work(leaders, replies), now)
 
     def timed(self, kind: str, work: Work, now: int) -> list[list[Any]]:
-        """Take the steps and count their processor time."""
+        """Run the steps and add their processor time."""
         began_ns = time.process_time_ns()
         found = [step(event, now) for step, event in work]
         self.used_ns[kind] += time.process_time_ns() - began_ns
@@ -186,7 +186,7 @@ def _work(replicas: list[Any], events: list[Any]) -> Work:
 
 
 def untimed(_kind: str, work: Work, now: int) -> list[list[Any]]:
-    """Take the steps."""
+    """Run the steps."""
     return [step(event, now) for step, event in work]
 
 
@@ -211,7 +211,7 @@ def count_calls(calls: Counter[str], steps: Counter[str]) -> Run:
 
 
 def calls_of_steps(rounds: Rounds) -> dict[str, float]:
-    """How many calls of Python functions there are in each kind of step, `step` itself included."""
+    """Return the number of calls of Python functions in each kind of step, including `step` itself."""
     calls, steps = Counter[str](), Counter[str]()
     for entries in SIZES:
         rounds.one(entries, count_calls(calls, steps))
@@ -219,7 +219,7 @@ def calls_of_steps(rounds: Rounds) -> dict[str, float]:
 
 
 def time_of_steps(rounds: Rounds) -> dict[str, float]:
-    """Microseconds of processor time of each kind of step."""
+    """Return the microseconds of processor time of each kind of step."""
     rounds.used_ns.clear()
     rounds.steps.clear()
     for _ in range(ROUNDS):
@@ -235,7 +235,7 @@ def main() -> None:
         for entries in SIZES:
             rounds.one(entries, untimed)
     print(json.dumps(calls_of_steps(rounds)), flush=True)
-    # Garbage is collected between the turns, where nothing is timed.
+    # Garbage is collected between the turns, outside the measured time.
     gc.disable()
     for _ in sys.stdin:
         gc.collect()

@@ -1,9 +1,9 @@
-"""Committed entries per second and their latency: our bare group, etcd and PySyncObj, in turns.
+"""Committed entries per second and their latency: the bare group, etcd and PySyncObj, in turns.
 
-Each scenario goes round all contenders before the next, and all of it `runs` times, so that a busy moment of the
-machine does not hit one alone. Ratios are of rates measured within one round, seconds apart; the median of the rounds
-is shown with the extremes. The goals for compiled modules apply where the servers run compiled ones
-(`PYTHONSAFEPATH=1 PYTHONPATH=DIRECTORY:.` before the command, DIRECTORY holding the compiled package).
+Each scenario runs on all contenders before the next scenario, and this repeats `runs` times, so a busy moment of the
+machine does not affect only one contender. Ratios use rates of one round, seconds apart; the report shows the median of
+the rounds with the extremes. The goals for compiled modules apply if the servers run compiled ones
+(`PYTHONSAFEPATH=1 PYTHONPATH=DIRECTORY:.` before the command, with the compiled package in DIRECTORY).
 """
 
 from importlib.util import find_spec
@@ -27,11 +27,11 @@ Found = dict[str, list[Turn]]
 
 
 TIMES_ETCD = {64: (1.3, 1.5), 256: (1.6, 2.0)}
-"""Goals by clients, in pure Python and compiled: our entries divided by etcd's, whose client is in Go, at least."""
+"""The lowest acceptable ratio to etcd's rate (client in Go) by clients, in pure Python and compiled."""
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
-    """Return the figures, and remarks: the reason for a missing contender, and the client that drives etcd."""
+    """Return the figures, and remarks: reasons for skipped contenders, and the client of etcd."""
     found: dict[Scenario, Found] = {scenario: {} for scenario in SCENARIOS}
     async with all_contenders(directory) as (contenders, remarks):
         for _ in range(runs):
@@ -77,10 +77,11 @@ def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:
         return []
     pairs = [(ours.rate, theirs.rate) for ours, theirs in zip(found[OURS], found[ETCD], strict=True)]
     times = tuple(ours.entries_per_s / theirs.entries_per_s for ours, theirs in pairs)
-    rows = [Figure(group, "our entries in etcd's", "times", times, _reached(times, TIMES_ETCD.get(scenario.clients)))]
+    goal = _reached(times, TIMES_ETCD.get(scenario.clients))
+    rows = [Figure(group, "garlicfarm's rate / etcd's", "times", times, goal)]
     if scenario.clients == 1:
         p50s = tuple(ours.p50_ms / theirs.p50_ms for ours, theirs in pairs)
-        rows.insert(0, Figure(group, "our p50 in etcd's", "times", p50s))
+        rows.insert(0, Figure(group, "garlicfarm's p50 / etcd's", "times", p50s))
     return rows
 
 
@@ -92,6 +93,6 @@ def _reached(values: tuple[float, ...], goals: tuple[float, float] | None) -> st
 
 
 def compiled() -> bool:
-    """Whether the core that runs here, and in the servers that are started from here, is compiled."""
+    """Return True if the core in this process, and in the servers it starts, is compiled."""
     found = find_spec("consensus.core.raft")
     return found is not None and not str(found.origin).endswith(".py")

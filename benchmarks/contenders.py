@@ -1,8 +1,8 @@
 """The programs measured next to each other: our group, etcd, PySyncObj. All run together and take turns under load.
 
-    each contender: processes that serve, and a way to drive a load against them ─▶ Rate, processor time of its servers
+    each contender: server processes, and a load against them ─▶ Rate, processor time of its servers
 
-A contender that is not available is left out with a reason. Those that run and are not under load send heartbeats only.
+Unavailable contenders are skipped with a reason. Running contenders without load only send heartbeats.
 """
 
 import json
@@ -29,7 +29,7 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """So many clients in so many processes, on so many connections altogether, with so many entries a submission."""
+    """The numbers of clients, of their processes and connections altogether, and of entries per submission."""
 
     name: str
     clients: int
@@ -54,12 +54,12 @@ class Turn:
 
 
 class Contender(Protocol):
-    """Something under load."""
+    """A program under load."""
 
     name: str
 
     def fits(self, scenario: Scenario) -> bool:
-        """Whether it can run the scenario."""
+        """Return True if it can run the scenario."""
         ...
 
     async def turn(self, scenario: Scenario, load: Load) -> Turn:
@@ -68,7 +68,7 @@ class Contender(Protocol):
 
 
 async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) -> Turn:
-    """Have client processes that know their load begin together."""
+    """Start the prepared client processes together."""
     try:
         patience_s = 30 + 3 * load.seconds
         for child in clients:
@@ -120,7 +120,7 @@ class Ours:
 
 
 class Etcd:
-    """etcd, for one entry a submission: a transaction of many would be one entry of its log."""
+    """etcd, for one entry per submission: a transaction of several would be one entry of its log."""
 
     name = "etcd"
 
@@ -160,7 +160,7 @@ class PySyncObj:
         return _turn([result], used_s, whole)
 
     async def leader(self) -> Child:
-        """Return the member that leads."""
+        """Return the leader."""
         with trio.move_on_after(ELECTION_TIMEOUT_S):
             while True:
                 for member in self._members:
@@ -172,7 +172,7 @@ class PySyncObj:
 
 @asynccontextmanager
 async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) -> AsyncIterator[PySyncObj]:
-    """Three members; they end with the block."""
+    """Start three members; they end with the block."""
     await trio.Path(directory).mkdir(parents=True)
     addresses = [f"127.0.0.1:{port}" for port in free_ports(PYSYNCOBJ_MEMBERS)]
     members: list[Child] = []
@@ -197,7 +197,7 @@ async def pysyncobj(directory: Path, name: str, *, synced: bool, at_once: bool) 
 
 @asynccontextmanager
 async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender], list[str]]]:
-    """All contenders that are available; remarks say which are not, and which client drives etcd."""
+    """Yield all available contenders, and remarks: the unavailable ones, and the client of etcd."""
     contenders: list[Contender] = []
     remarks: list[str] = []
     async with AsyncExitStack() as stack:
@@ -215,9 +215,9 @@ async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender]
             remarks.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
         else:
             for name, synced, at_once in (
-                ("PySyncObj as it comes, never syncs", False, False),
-                ("PySyncObj at once, never syncs", False, True),
-                ("PySyncObj at once, synced by a patch", True, True),
+                ("PySyncObj unchanged, never syncs", False, False),
+                ("PySyncObj without batches, never syncs", False, True),
+                ("PySyncObj without batches, synced by a patch", True, True),
             ):
                 home = directory / f"pysyncobj{len(contenders)}"
                 contenders.append(

@@ -1,10 +1,11 @@
-"""One client process of etcd: gRPC over TLS, the same loads as those of our own clients (`load`).
+"""One client process of etcd: gRPC over TLS, the same loads as for Garlic Farm's clients (`load`).
 
     python -m benchmarks.etcd_client SPECIFICATION     (JSON: endpoints, leader first; certificate; load, or none)
 
-With a load its clients are tasks of asyncio, for which gRPC's library has its fastest interface in Python; all speak to
-the leader, as ours do after their redirect. Each client overwrites a key of its own. Without a load it writes all the
-time to any member, and tells when a write began and was acknowledged after a given moment (`steady`).
+With a load, its clients are tasks of asyncio, since gRPC's fastest interface in Python uses asyncio. All send to the
+leader, like Garlic Farm's clients after their redirect. Each client overwrites its own key. Without a load, the process
+writes continuously to any member, and prints the time of the first write begun and acknowledged after a given moment
+(`steady`).
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from benchmarks import etcd_messages
 from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from benchmarks.steady import ATTEMPT_S, PERIOD_S, UNDER_WAY_MAX, Acknowledged
 
-# A dead member is tried again at once; the default of gRPC waits up to two minutes, which is not etcd's doing.
+# A dead member is retried immediately: gRPC's default wait of up to two minutes is not a property of etcd.
 _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -76,7 +77,7 @@ async def _all(loop: Loop, seconds: float) -> None:
 
 
 async def _answer_status(endpoints: list[str], credentials: grpc.ChannelCredentials) -> None:
-    """For each line: which endpoint leads (its number, or -1) and how many answer."""
+    """Print, for each line, the number of the leading endpoint (or -1) and of the endpoints that reply."""
     calls = [
         grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS).unary_unary(etcd_messages.STATUS)
         for endpoint in endpoints

@@ -1,15 +1,14 @@
-"""Three members of etcd as Debian packages it, on loopback with TLS, to stand beside our group.
+"""Three members of etcd from Debian's package, on loopback with TLS, for comparison with the bare group.
 
     find (installed, or a package fetched and unpacked) ─▶ certificate ─▶ three members ─▶ leader by Maintenance.Status
-    build_client (Go, from etcd_client_go) ─▶ a load is driven by it; without Go by etcd_client, in Python
+    build_client (Go, from etcd_client_go) ─▶ the client for loads; without Go etcd_client, in Python
 
-If etcd is not installed its package is fetched and unpacked into the benchmark's own directory: installing it would
-start a daemon. Peers and clients use TLS with a certificate that the benchmark makes; peers show theirs to each other,
-clients are not asked for one. fsync is on, as it is by default. The base timeout is that of our own group's `lan`:
-1,000 ms, heartbeats every 100 ms.
+If etcd is not installed, its package is unpacked into the benchmark's own directory: an installation would start a
+daemon. Peers and clients use TLS with the benchmark's certificate; peers authenticate with it, clients do not. fsync is
+on, the default. The base timeout is the one of the bare group's `lan`: 1,000 ms, heartbeats every 100 ms.
 
-The client under load is written in Go, as etcd's own clients are. gRPC in Python takes so much processor time for a
-call that, on two processors, etcd reaches half of its throughput and looks slower than it is.
+The client under load is written in Go, like etcd's own clients. gRPC in Python uses so much processor time per call
+that, on two processors, etcd reaches only half of its throughput.
 """
 
 import json
@@ -45,7 +44,7 @@ CLIENT_MODULE = "benchmarks.etcd_client"
 GO_SOURCE = Path(__file__).with_name("etcd_client_go")
 GO_PROGRAM = Path(__file__).parents[1] / "build" / "etcd-client"
 GO_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/go/bin"])
-"""Go's own installer puts it outside the usual PATH."""
+"""The directory of Go's own installer, outside the usual PATH."""
 BUILD_TIMEOUT_S = 600.0
 REASON_CHARACTERS = 200
 
@@ -84,7 +83,7 @@ async def build_client() -> tuple[Path | None, str]:
         return None, "Go is not installed"
     command = [go, "build", "-trimpath", "-buildvcs=false", "-o", str(GO_PROGRAM), "."]
     with trio.move_on_after(BUILD_TIMEOUT_S):
-        # Only the installed toolchain builds it: no other is fetched for a benchmark.
+        # Only the installed toolchain builds it: a benchmark does not fetch another one.
         built = await trio.run_process(
             command,
             cwd=GO_SOURCE,
@@ -101,13 +100,13 @@ async def build_client() -> tuple[Path | None, str]:
 
 
 async def version(program: str) -> str:
-    """Its first line about itself."""
+    """Return the first line of its version."""
     said = await trio.run_process([program, "--version"], capture_stdout=True)
     return bytes(said.stdout).decode().splitlines()[0]
 
 
 class EtcdGroup:
-    """The members. `running_etcd_group` makes it."""
+    """The members, created by `running_etcd_group`."""
 
     def __init__(self, directory: Path, program: str, go_client: Path | None = None) -> None:
         self.directory = directory
@@ -124,7 +123,7 @@ class EtcdGroup:
         self.members[number] = await Child.start_foreign(f"etcd {number}", self._command(number), log)
 
     async def open(self) -> None:
-        """Start everything and wait for a leader."""
+        """Start all members and wait for a leader."""
         for number in range(MEMBERS):
             await self.start(number)
         document = {"endpoints": self._endpoints(), "certificate": str(self._certificate), "status": True}
@@ -132,7 +131,7 @@ class EtcdGroup:
         await self.settle()
 
     async def settle(self) -> int:
-        """Wait until all members answer and one leads; returns its number."""
+        """Wait until all members reply and one leads; return its number."""
         with trio.move_on_after(SETTLE_TIMEOUT_S):
             while self._asker is not None:
                 found = await self._asker.ask("status")
@@ -194,7 +193,7 @@ async def running_etcd_group(directory: Path, program: str, go_client: Path | No
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that no process listens on at the moment."""
+    """Return unused ports of loopback."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]

@@ -1,4 +1,4 @@
-"""The three messages of etcd's gRPC interface that the benchmark speaks, by hand: protocol buffers need no more here.
+"""The three messages of etcd's gRPC interface that the benchmark uses, encoded by hand.
 
     KV.Put             PutRequest { bytes key = 1; bytes value = 2; }
     Maintenance.Status StatusResponse { ResponseHeader header = 1 { uint64 member_id = 2 }; uint64 leader = 4; … }
@@ -29,7 +29,7 @@ def put_request(key: bytes, size_bytes: int) -> bytes:
 
 
 def leads(status_response: bytes) -> bool:
-    """Whether the member that answered is the leader."""
+    """Return True if the replying member is the leader."""
     fields = decode_fields(status_response)
     header = fields.get(_HEADER, b"")
     if not isinstance(header, bytes):

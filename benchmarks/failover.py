@@ -1,11 +1,11 @@
-"""How long the farm is without a leader, and how long until a dead publisher is replaced.
+"""The time of the farm without a leader, and the time until a killed publisher is replaced.
 
     leader:     SIGKILL ─▶ another server is leader (its own trace) ─▶ a client's next submission is acknowledged
-    publisher:  SIGKILL ─▶ a structure of another server, newer than the kill, is on disk and verifies
+    publisher:  SIGKILL ─▶ a valid structure of another server, newer than the kill, is on disk
 
-The killed process is started again and caught up before the next repetition, so each one begins with a whole farm. The
-client of the leader's case submits one entry at a time, all the time, and learns of the death like any client: by its
-connection. The figure includes the time for which the client waits for each server.
+Before the next repetition, the killed process restarts and catches up, so each one begins with a complete farm. In the
+leader's case, a client continuously submits one entry at a time. Like any client, it detects the death by its
+connection. The figure includes the client's timeout for each server.
 """
 
 import time
@@ -32,7 +32,7 @@ EVENTS_PAGE = 1000
 
 
 async def leader(farm: Farm, repetitions: int) -> list[Figure]:
-    """SIGKILL of the leader."""
+    """Measure SIGKILL of the leader."""
     elected, written = [], []
     for _ in range(repetitions):
         await farm.settle()
@@ -77,7 +77,7 @@ async def _kill_leader(farm: Farm) -> tuple[float, float]:
 
 
 async def _elections(servers: list[Server]) -> list[int]:
-    """When these servers became leader, milliseconds since the epoch."""
+    """Return the times at which these servers became leader, milliseconds since the epoch."""
     moments = []
     for server in servers:
         cursor = 1
@@ -92,7 +92,7 @@ async def _elections(servers: list[Server]) -> list[int]:
 
 
 async def publisher(farm: Farm, repetitions: int) -> list[Figure]:
-    """SIGKILL of the publisher."""
+    """Measure SIGKILL of the publisher."""
     taken = []
     led = 0
     for _ in range(repetitions):
@@ -125,7 +125,7 @@ def _has_published(servers: list[Server], after_ns: int) -> bool:
 
 
 def _is_newer(path: Path, moment_ns: int) -> bool:
-    """Whether the structure was written after `moment_ns` and verifies."""
+    """Return True if the structure is valid and was written after `moment_ns`."""
     try:
         if path.stat().st_mtime_ns <= moment_ns:
             return False

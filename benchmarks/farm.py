@@ -1,9 +1,9 @@
-"""A real farm of real processes, to be measured and killed: the files of `garlicfarm up`, one process a server.
+"""A real farm of processes to measure and kill: the files of `garlicfarm up`, one process per server.
 
     prepare files ─▶ start `garlicfarm run` N times ─▶ created ─▶ measure, kill, start again ─▶ stop every one
 
-The processes are those that an operator runs: TLS, Digest upgrade, fsync and the farm's state machine are all at work.
-What they are doing is read from their control sockets, never guessed.
+The processes are the ones of an operator: TLS, Digest upgrade, fsync and the farm's state machine are all in use. Their
+state is read from their control sockets.
 """
 
 import re
@@ -39,12 +39,12 @@ _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
 class BenchmarkError(Exception):
-    """The farm did not do what is to be measured; the text says what was expected."""
+    """The farm did not reach the state to measure; the text names the expectation."""
 
 
 @dataclass(slots=True)
 class Server:
-    """One server process, and what was last seen of it."""
+    """One server process, and its last known ids."""
 
     node: NodeFiles
     process: subprocess.Popen[bytes] | None = None
@@ -52,11 +52,11 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """True if the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the process; it stops by itself when this one dies, since its standard input then closes."""
+        """Start the process. It stops when this process ends, since its standard input then closes."""
         with self.node.log_file.open("ab") as output:
             self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [
@@ -71,19 +71,19 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of its process; raises `BenchmarkError` if it has none."""
+        """The id of its process; raises `BenchmarkError` if it does not run."""
         if self.process is None:
             raise BenchmarkError(f"{self.node.name} ended; see {self.node.log_file}")
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Kill the process, and wait for its end."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.reap()
 
     def reap(self) -> None:
-        """Wait for the end and close our end of its standard input."""
+        """Wait for its end, and close its standard input."""
         if self.process is None:
             return
         self.process.wait()
@@ -92,7 +92,7 @@ class Server:
         self.process = None
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process (Linux)."""
+        """Return the resident memory of the process (Linux)."""
         if self.process is None:
             return 0
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
@@ -100,7 +100,7 @@ class Server:
         return int(found[1]) * 1024 if found else 0
 
     def processor_seconds(self) -> float:
-        """Processor time that the process has used so far (Linux)."""
+        """Return the processor time of the process so far (Linux)."""
         if self.process is None:
             return 0.0
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
@@ -111,7 +111,7 @@ class Server:
         return list((self.node.directory / "published").glob("*.meta-ls2"))
 
     async def view(self) -> FarmView | None:
-        """Its own view; None while it does not answer."""
+        """Return its own view; None while it does not reply."""
         if not self.running:
             return None
         try:
@@ -123,7 +123,7 @@ class Server:
 
 @dataclass(slots=True)
 class Farm:
-    """The servers. An asynchronous context manager by `running_farm`."""
+    """The servers, created by `running_farm`."""
 
     files: LocalFarm
     servers: list[Server]
@@ -143,7 +143,7 @@ class Farm:
     async def until(self, what: str, holds: Callable[[list[tuple[Server, FarmView]]], bool]) -> None:
         """Wait until a condition holds for the running servers' views."""
         with trio.move_on_after(START_TIMEOUT_S):
-            while not holds(await self.views()):  # noqa: ASYNC110 - the servers are other processes: they are asked
+            while not holds(await self.views()):  # noqa: ASYNC110 - the servers are other processes
                 await trio.sleep(POLL_S)
             return
         raise BenchmarkError(
@@ -151,7 +151,7 @@ class Farm:
         )
 
     async def settle(self) -> None:
-        """Wait until every server runs, follows one leader, and has applied what the leader has."""
+        """Wait until every server runs, follows one leader, and has applied the leader's entries."""
         for server in self.servers:
             if not server.running:
                 server.start()
@@ -170,11 +170,11 @@ class Farm:
         )
 
     async def leader(self) -> Server:
-        """Return the leader on which all servers agree."""
+        """Return the leader, if all servers agree."""
         return await self._named(lambda view: view.raft.leader_id, "the leader")
 
     async def publisher(self) -> Server:
-        """Return the publisher on which all servers agree."""
+        """Return the publisher, if all servers agree."""
         return await self._named(
             lambda view: next((each.publisher_id for each in view.publishing), None), "the publisher"
         )
@@ -188,7 +188,7 @@ class Farm:
         raise BenchmarkError(f"no server knows {name}")
 
     def target(self) -> ClusterTarget:
-        """Return the data with which a client process reaches the servers."""
+        """Return the data that a client process needs to connect."""
         key = load_farm_key(self.files.directory / "farm.key")
         credentials = key.digest_credentials[0]
         return ClusterTarget(
@@ -236,8 +236,8 @@ async def running_farm(
 ) -> AsyncIterator[Farm]:
     """Start a farm in `directory` with the given consensus timing; its processes end with the block.
 
-    With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
-    more tables of settings for the first server. `change` takes the settings of each server and gives others.
+    `gossip_capacity` is the maximum number of peers of the first server, and sets LAN timing for all. `first_server`:
+    more tables of settings for the first server. `change` transforms the settings of each server.
     """
     files = _prepare(directory, timing)
     with files.nodes[0].configuration_file.open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""A figure: its name, its unit, the values of the runs, and how they are shown: the median beside the extremes."""
+"""A figure: its name, its unit, the values of the runs, and their form: the median with the extremes."""
 
 import math
 import statistics
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the report. `note` sets it beside something: a limit of the machine, a goal."""
+    """One row of the report. `note` compares it with a limit of the machine or a goal."""
 
     group: str
     name: str
@@ -18,18 +18,18 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """Of the runs."""
+        """The median of the runs."""
         return statistics.median(self.values)
 
     def row(self) -> str:
-        """One line of a plain table."""
+        """Return one line of a plain table."""
         low, high = min(self.values), max(self.values)
         middle = f"{_short(self.median)} {self.unit}"
         spread = f"{_short(low):>7} to {_short(high):<7} {len(self.values):>2}x"
         return f"  {self.name:<52} {middle:>15}   {spread}  {self.note}"
 
     def document(self) -> dict[str, object]:
-        """For the JSON file."""
+        """Return the object for the JSON file."""
         return {
             "group": self.group,
             "name": self.name,
@@ -60,4 +60,4 @@ def table(figures: Sequence[Figure]) -> list[str]:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits say enough
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits are enough

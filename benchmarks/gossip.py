@@ -1,8 +1,8 @@
-"""`python -m benchmarks gossip`: what gossip costs, and how its groups behave on real sockets when members die or stop.
+"""`python -m benchmarks gossip`: the cost of gossip, and groups on real sockets when members die or stop.
 
-    speed, memory ─▶ whole node ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, serf beside ─▶ 3 stopped
+    speed, memory ─▶ whole node ─▶ idle ─▶ 50 nodes in one process ─▶ 12 processes, SIGKILL, with serf ─▶ 3 stopped
 
-Processes are killed, stopped and started again by the handles that started them. All sockets are bound to loopback.
+Processes are killed, stopped and restarted by the handles that started them. All sockets are bound to loopback.
 """
 
 import random
@@ -45,7 +45,7 @@ Start = Callable[[Group], Awaitable[object]]
 
 
 async def measure(names: Collection[str], directory: Path, report: Callable[[list[Figure]], None]) -> None:
-    """Run the named parts in order; `directory` is for the files of a farm and for a serf that is fetched."""
+    """Run the named parts in order; `directory` is for the files of a farm and for a fetched serf."""
     parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
         "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
         "gossip-memory": gossip_speed.memory,
@@ -83,14 +83,14 @@ async def idle() -> list[Figure]:
 
 
 async def one_process(count: int) -> list[Figure]:
-    """So many nodes in this process, each with a socket of its own."""
+    """Measure several nodes in this process, each with a separate socket."""
     seconds = await converge_in_one_process(count)
     name = "until each sees all others alive"
     return [Figure(f"gossip, {count} nodes in one process, LAN timing", name, "s", (seconds,))]
 
 
 async def converge_in_one_process(count: int) -> float:
-    """Seconds from the first node's start until each of them sees all others alive."""
+    """Return the seconds from the first node's start until each node sees all others alive."""
     key = b"many nodes in one single process"
     groups: list[gossip.Group] = []
     done = trio.Event()
@@ -128,7 +128,7 @@ def _sees(group: gossip.Group, others: int) -> bool:
 
 
 async def beside_serf(directory: Path, kills: int) -> list[Figure]:
-    """SIGKILL of one of twelve, again and again; serf's agents at the same time on the same machine."""
+    """Measure repeated SIGKILLs of one of twelve processes, with serf's agents at the same time on the same machine."""
     ours: list[Figure] = []
     theirs: list[Figure] = []
     program, reason = await serf.find(directory)
@@ -167,7 +167,7 @@ async def _killed(start: Start, replace: Start, kills: int, group_name: str) -> 
             victim = random.choice(group.members[1:])
             rest = [member for member in group.members if member is not victim]
             killed_at = await group.kill(victim)
-            await group.until("the killed one is dead to all", partial(_all_see, rest, victim, "dead"))
+            await group.until("all declare the killed one dead", partial(_all_see, rest, victim, "dead"))
             # Serf may declare a failure without a logged suspicion, or log the suspicion late.
             suspicions = seen(rest, victim, {"suspect", "dead"}, killed_at)
             times = seen(rest, victim, {"dead"}, killed_at)
@@ -193,13 +193,13 @@ def _all_see(members: list[Member], victim: Member, status: str) -> bool:
 
 
 def seen(members: list[Member], victim: Member, statuses: Collection[str], since: float) -> list[float]:
-    """When each of these members first saw the victim in one of these statuses; those that did not are left out."""
+    """Return the times at which these members first saw the victim in one of these statuses; some may not have."""
     moments = [member.first(victim.name, statuses, since) for member in members]
     return [moment for moment in moments if moment is not None]
 
 
 async def stops(tries: int) -> list[Figure]:
-    """Three of twelve get no processor time for three seconds, all at once."""
+    """Measure three of twelve processes stopped together for three seconds."""
     async with processes() as group:
         await group.start_many(SIZE)
         await group.converge()
@@ -217,7 +217,7 @@ async def stops(tries: int) -> list[Figure]:
 
 
 async def stop_some(group: Group) -> int:
-    """One try; how many times a process declared another dead, in it and in the seconds after it."""
+    """Run one try; return the number of times that a process declared another dead, in it and in the next seconds."""
     await trio.sleep(random.uniform(0.0, 1.0))
     began = time.monotonic()
     chosen = random.sample(group.members, STOPPED)

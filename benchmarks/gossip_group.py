@@ -1,7 +1,7 @@
-"""Groups of real processes on loopback, ours or serf's, that can be killed, stopped and watched.
+"""Groups of real processes on loopback, Garlic Farm's or serf's, that can be killed, stopped and watched.
 
-Each process writes what it sees of the others to its standard output; a task for each keeps the last status and all
-changes. Processes are ended by the handles that started them, and those of ours end by themselves when this one dies.
+Each process writes the statuses of the others to its standard output; a task for each records the last status and all
+changes. Processes are ended by the handles that started them. Garlic Farm's also end when this process ends.
 """
 
 import json
@@ -26,12 +26,12 @@ _SERF_STATUS = {"Join": "alive", "Failed": "dead", "Leave": "left"}
 
 
 class GroupError(Exception):
-    """A group of processes did not do what is to be measured."""
+    """A group of processes did not reach the state to measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one process saw of another, and when (seconds, the system's monotonic clock)."""
+    """A change of status of one process, seen by another, with its time (seconds, the system's monotonic clock)."""
 
     at: float
     name: str
@@ -40,24 +40,24 @@ class Change:
 
 @dataclass(slots=True)
 class Observer:
-    """What one process said of the others."""
+    """The statuses of all processes, as printed by one process."""
 
     story: list[Change] = field(default_factory=list)
     status: dict[str, str] = field(default_factory=dict)
 
     def saw(self, change: Change) -> None:
-        """Keep what it saw."""
+        """Record a change."""
         self.story.append(change)
         self.status[change.name] = change.status
 
     def first(self, name: str, statuses: Collection[str], since: float) -> float | None:
-        """When it first saw `name` in one of these statuses, after `since`."""
+        """Return the time at which it first saw `name` in one of these statuses, after `since`."""
         return next((c.at for c in self.story if c.name == name and c.status in statuses and c.at >= since), None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Member(Observer):
-    """One process and all that it said."""
+    """One process, and its printed changes."""
 
     process: trio.Process
     questions: trio.abc.SendStream
@@ -72,12 +72,12 @@ class Member(Observer):
             self.process.send_signal(number)
 
     def processor_seconds(self) -> float:
-        """Processor time used so far (Linux)."""
+        """Return the processor time used so far (Linux)."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Resident memory (Linux)."""
+        """Return the resident memory (Linux)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0
@@ -93,7 +93,7 @@ class Group:
         self._serfs = 0
 
     async def start(self, *seeds: Member, options: Iterable[str] = (), program: str = "gossip_node") -> Member:
-        """One more process of ours, and wait until it is ready."""
+        """Start another process of Garlic Farm, and wait until it is ready."""
         command = [sys.executable, "-m", f"benchmarks.{program}", *options]
         for seed in seeds:
             command += ["--seed", seed.address]
@@ -109,7 +109,7 @@ class Group:
                 nursery.start_soon(lambda: self.start(first, options=options))
 
     async def start_serf(self, program: str, key: str) -> Member:
-        """One more serf agent with its timing for a LAN, bound to loopback; the group's first is its seed."""
+        """Start another serf agent with LAN timing, bound to loopback; the group's first agent is its seed."""
         port, rpc_port = free_ports(2)
         self._serfs += 1
         name = f"serf-{self._serfs}"
@@ -143,7 +143,7 @@ class Group:
             self._heard = trio.Event()
 
     async def until(self, what: str, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until a condition holds; it is checked after each line of a process."""
+        """Wait until a condition is true; it is checked after each line of a process."""
         with trio.move_on_after(timeout_s):
             while not holds():
                 await self._heard.wait()
@@ -155,7 +155,7 @@ class Group:
         await self.until("every process sees all others alive", self.converged, timeout_s)
 
     def converged(self) -> bool:
-        """Whether every running process sees every other one alive."""
+        """Return True if every running process sees every other one alive."""
         running = [member for member in self.members if member.process.returncode is None]
         return all(
             member.status.get(other.name) == "alive" for member in running for other in running if other is not member
@@ -170,14 +170,14 @@ class Group:
         return [member.summary for member in self.members]
 
     async def kill(self, member: Member) -> float:
-        """SIGKILL; returns when."""
+        """Kill a process; return the time."""
         killed_at = time.monotonic()
         member.signal(signal.SIGKILL)
         await member.process.wait()
         return killed_at
 
     async def stop(self) -> None:
-        """End all processes, the stopped ones too."""
+        """End all processes, including stopped ones."""
         for member in self.members:
             member.signal(signal.SIGCONT)
             member.signal(signal.SIGTERM)
@@ -214,11 +214,11 @@ def _hear_ours(member: Member, line: str) -> None:
 
 
 def hear_serf(observer: Observer, line: str) -> None:
-    """Keep what a line of serf's log says of another agent.
+    """Record the change of another agent in a line of serf's log.
 
-    A suspicion is kept as a change only, never as the status. The probe that logs it and the timer that declares the
-    failure are separate goroutines, so the line may follow the failure; and serf logs no line when a suspicion is
-    refuted. As a status, either would stay for ever.
+    A suspicion is recorded as a change only, never as the status. The probe that logs it and the timer that declares
+    the failure are separate goroutines, so the line may follow the failure. And serf does not log a refuted suspicion.
+    As a status, either suspicion would be permanent.
     """
     found = _SERF_EVENT.search(line)
     if found is None:
@@ -231,7 +231,7 @@ def hear_serf(observer: Observer, line: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that neither UDP nor TCP uses on loopback at the moment."""
+    """Return ports that are unused on loopback by UDP and TCP."""
     ports: list[int] = []
     held: list[socket.socket] = []
     try:

@@ -1,7 +1,7 @@
-"""Thirty peers that ask a gossip node as fast as it answers, so that the node is what the figure measures.
+"""Thirty peers that ping a gossip node as fast as it replies, so the node limits the rate.
 
-The peers are genuine: each joins with a token, answers the node's own pings, and seals its questions under its own
-salt. Their questions are prepared before the clock starts, since sealing them costs as much as the node's own work.
+The peers are genuine: each joins with a token, replies to the node's own pings, and seals its pings under its own salt.
+Their pings are prepared before the clock starts, since sealing them costs as much as the node's own work.
 """
 
 import os
@@ -22,12 +22,12 @@ from gossip.wire import SECRETS_BYTES, Code, RefusedError, SecureCodec, Signer, 
 
 PEERS = 30
 OUTSTANDING = 2
-"""Questions under way per peer; together well below what a node queues."""
+"""Pings in flight per peer; their sum is well below a node's queue."""
 
 METADATA = b"m" * 100
 _PATIENCE_S = 0.2
 _BUSY_PATIENCE_S = 2.0
-"""A node with thousands of new members to take in may say nothing for a while."""
+"""The reply timeout in seconds: a node that adds thousands of members may pause."""
 _JOIN_TRIES = 10
 _RECEIVE_BYTES = 2048
 _SAMPLE = 4
@@ -35,7 +35,7 @@ _SAMPLE = 4
 
 @dataclass(slots=True)
 class Peer:
-    """One asking peer with its socket."""
+    """One pinging peer with its socket."""
 
     identity: NodeIdentity
     codec: SecureCodec
@@ -45,7 +45,7 @@ class Peer:
     prepared: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
     def join(self) -> NodeInfo:
-        """Become the node's peer; returns what the node says about itself."""
+        """Become the node's peer; return the node's description."""
         self.endpoint.settimeout(_PATIENCE_S)
         token = b""
         for _ in range(_JOIN_TRIES):
@@ -72,12 +72,12 @@ class Peer:
         )
 
     def prepare(self, node: NodeInfo, count: int, news: tuple[NodeInfo, ...]) -> None:
-        """So many questions, each with the same news."""
+        """Prepare pings, each with the same infos."""
         payload = Payload(tuple(AliveUpdate(info) for info in news), self.info.capacity, PEERS)
         self.prepared = iter([self.question(node, sequence, payload) for sequence in range(count)])
 
     def takes(self, datagram: bytes) -> bool:
-        """Count an answer, answer a ping of the node's own."""
+        """Count a reply, or reply to a ping of the node."""
         if datagram[0] == Code.PING_REQUEST:
             self._answer(datagram)
         return datagram[0] == Code.PING_RESPONSE
@@ -101,7 +101,7 @@ def _metadata(_: int) -> bytes:
 def peers_of(
     address: str, ring: Keyring | None, count: int = PEERS, metadata: Callable[[int], bytes] = _metadata
 ) -> Iterator[list[Peer]]:
-    """Peers with their sockets; they have not joined yet."""
+    """Yield peers with their sockets, before they join."""
     host, port = parse_endpoint(address)
     peers: list[Peer] = []
     try:
@@ -120,7 +120,7 @@ def peers_of(
 
 
 def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[NodeInfo]:
-    """Signed infos of made-up members; their addresses are on loopback, and no process listens there."""
+    """Return signed infos of fictional members; their addresses are unused ones on loopback."""
     infos = []
     for number in range(count):
         identity = NodeIdentity.throwaway()
@@ -131,18 +131,18 @@ def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[
 
 
 class Asker(Protocol):
-    """A socket with questions to ask."""
+    """A socket with prepared datagrams."""
 
     endpoint: socket.socket
     prepared: Iterator[bytes]
 
     def takes(self, datagram: bytes) -> bool:
-        """Take what came; whether it answers a question."""
+        """Process a datagram; return True if it is a reply."""
 
 
 @dataclass(slots=True)
 class EchoAsker:
-    """Asks the bare echo: whatever comes is an answer."""
+    """A client of the bare echo: every datagram is a reply."""
 
     endpoint: socket.socket
     prepared: Iterator[bytes]
@@ -154,7 +154,7 @@ class EchoAsker:
 
 @contextmanager
 def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[EchoAsker]]:
-    """As many sockets as there are peers, with as many datagrams."""
+    """Yield a socket per peer, with the same number of datagrams as the peers."""
     askers: list[EchoAsker] = []
     try:
         for _ in range(PEERS):
@@ -169,10 +169,10 @@ def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[Echo
 
 
 def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flight: bool = False) -> tuple[int, float]:
-    """Ask what was prepared, `OUTSTANDING` at a time for each; how many answers came, and in what time.
+    """Send the prepared datagrams, `OUTSTANDING` at a time for each; return the number of replies, and the seconds.
 
-    With `one_in_flight` the askers ask one after the other, each a single question at a time. Ends when no answer came
-    for the length of the patience.
+    With `one_in_flight`, the askers send in order, each a single datagram at a time. The call ends `patience_s` after
+    the last reply.
     """
     answers = 0
     waiting = iter(askers)
@@ -195,7 +195,7 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flig
 
 
 def answer_pings(peers: Sequence[Peer], seconds: float) -> None:
-    """Answer the node's pings for a while and ask nothing."""
+    """Reply to the node's pings for a time, without pinging it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         ask(peers)
@@ -203,7 +203,7 @@ def answer_pings(peers: Sequence[Peer], seconds: float) -> None:
 
 
 def _ask_next(asker: Asker, count: int) -> int:
-    """Ask so many more; how many there still were."""
+    """Send up to `count` further datagrams; return the number sent."""
     return sum(asker.endpoint.send(datagram) > 0 for datagram in islice(asker.prepared, count))
 
 
@@ -217,7 +217,7 @@ def _drain(asker: Asker) -> int:
 
 
 def introduce(peers: list[Peer], node: NodeInfo, infos: list[NodeInfo]) -> None:
-    """Tell the node of many members, by the samples of pings."""
+    """Send the node many members, in the samples of pings."""
     for index, peer in enumerate(peers):
         share = infos[index :: len(peers)]
         peer.prepared = iter(

@@ -1,7 +1,7 @@
-"""One process with nothing but a gossip node in it: `python -m benchmarks.gossip_node`.
+"""One process with only a gossip node: `python -m benchmarks.gossip_node`.
 
-What the node sees goes to standard output, one JSON object a line; a line on standard input is answered by a summary,
-and the node ends when its standard input closes, so that no process outlives the one that started it.
+It prints the changes that the node sees, one JSON object per line, and a summary for each line on standard input. It
+ends when its standard input closes, so it does not outlive its parent.
 
     {"address": "127.0.0.1:40001", "node": "5f0c…"}            once, when it is ready
     {"at": 1234.5, "node": "91ab…", "status": "suspect"}       for each change; seconds of the system's monotonic clock
@@ -30,8 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gossip_node", description=__doc__)
     parser.add_argument("--seed", action="append", default=[], metavar="HOST:PORT", help="join through this node")
     parser.add_argument("--timing", choices=TIMINGS, default="lan")
-    parser.add_argument("--capacity", type=int, default=64, help="peers at most (64)")
-    parser.add_argument("--directory-limit", type=int, default=1_024, help="members known at most (1024)")
+    parser.add_argument("--capacity", type=int, default=64, help="maximum number of peers (64)")
+    parser.add_argument("--directory-limit", type=int, default=1_024, help="maximum number of known members (1024)")
     parser.add_argument("--insecure", action="store_true", help="datagrams in clear")
     parser.add_argument("--quiet", action="store_true", help="do not print changes")
     options = parser.parse_args()

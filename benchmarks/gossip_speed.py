@@ -1,14 +1,14 @@
-"""Datagrams per second of a gossip node beside a bare trio UDP echo, and the memory of a node that knows ten thousand.
+"""Datagrams per second of a gossip node, compared with a bare trio UDP echo; and the memory with ten thousand members.
 
     30 peers in this process ══ datagrams over loopback ══▶ one node (or the echo) in another process
 
-A datagram of a node is the whole way: receive, open, decode, step, encode, seal, answer. The rates share the
-machine with the askers and with whatever else runs; the processor time that the answering process spends on each
-datagram does not, so the comparison with the echo is made by that time.
+The path of a datagram is complete: receive, open, decode, step, encode, seal, reply. The rates depend on the pinging
+processes and on all other load of the machine. The replying process's processor time per datagram does not, so the
+comparison with the echo uses that time.
 
-Two loads. *Many in flight*: each peer has two questions under way, 60 together, so that some wait whenever the node
-looks; this is how many datagrams it can take. *One in flight*: a single question at a time, as in a quiet group, where
-the event loop turns once for each datagram; this is what a datagram costs that comes alone. The echo gets the same.
+There are two loads. *Many in flight*: each peer has two pings in flight, 60 together, so some always wait; this
+measures the capacity of the node. *One in flight*: a single ping at a time, as in an idle group, with one turn of the
+event loop per datagram; this measures the cost of a single datagram. The echo gets the same loads.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ QUESTIONS = 30_000
 NEWS = 3
 DIRECTORY = 10_000
 PATIENCE_S = 1.0
-"""A run ends after so long without an answer; a busy machine may keep a process waiting for half of that."""
+"""Seconds without a reply that end a run; a busy machine may delay a process for half of that."""
 PING_BYTES = 85
-"""A sealed ping without news; the echo gets datagrams of that size."""
+"""The size of a sealed ping without infos, and of the datagrams for the echo."""
 
 MIB = 1024 * 1024
-GROUP = "gossip, datagrams over loopback: a ping in, its answer out"
+GROUP = "gossip, datagrams over loopback: a ping and its reply"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a node is asked."""
+    """The load of a node."""
 
     in_flight: int
     sealed: bool = True
@@ -46,25 +46,25 @@ class Load:
 MANY = OUTSTANDING * PEERS
 ECHOES = {MANY: f"bare trio echo, {MANY} in flight", 1: "bare trio echo, one in flight"}
 GOALS = {MANY: 0.5, 1: 0.3}
-"""Of the echo's speed."""
+"""The goals, as shares of the echo's speed."""
 NODES = {
-    f"sealed, nothing new, {MANY} in flight": Load(MANY),
-    f"sealed, {NEWS} infos riding, {MANY} in flight": Load(MANY, news=NEWS),
-    f"in clear, nothing new, {MANY} in flight": Load(MANY, sealed=False),
-    "sealed, nothing new, one in flight": Load(1),
+    f"sealed, without infos, {MANY} in flight": Load(MANY),
+    f"sealed, with {NEWS} infos, {MANY} in flight": Load(MANY, news=NEWS),
+    f"in clear, without infos, {MANY} in flight": Load(MANY, sealed=False),
+    "sealed, without infos, one in flight": Load(1),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one run measured."""
+    """The figures of one run."""
 
     per_second: float
     processor_us: float
 
 
 async def speed(runs: int, questions: int = QUESTIONS) -> list[Figure]:
-    """Measure the echoes and each kind of node in turn, so that all of them see the same load of the machine."""
+    """Measure the echoes and each kind of node in turn, under the same load of the machine."""
     found: dict[str, list[Speed]] = {name: [] for name in (*ECHOES.values(), *NODES)}
     for _ in range(runs):
         for in_flight, name in ECHOES.items():
@@ -115,7 +115,7 @@ async def _timed(server: Member, askers: Sequence[Asker], in_flight: int) -> Spe
 
 
 async def memory() -> list[Figure]:
-    """Measure a node alone, with 30 peers, and with these and a directory of ten thousand members."""
+    """Measure a node alone, with 30 peers, and with 30 peers and a directory of ten thousand members."""
     async with processes() as group:
         server = await group.start(options=("--quiet", "--directory-limit", str(2 * DIRECTORY)))
         resident = [server.resident_bytes() / MIB]

@@ -1,15 +1,15 @@
 """The memory of a whole farm node whose gossip has thirty peers and a directory of ten thousand.
 
-    garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, which name 10,000 others
-       └─ TLS, Raft, log, farm's state, publisher, control socket: all at work in a farm of three servers
+    garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, which list 10,000 others
+       └─ TLS, Raft, log, farm's state, publisher, control socket: all in use in a farm of three servers
 
-The node is the process that an operator runs, with one setting of its file changed: `capacity` in `[gossip]` is half of
-the directory wanted, since a directory holds at least twice as many members as the node may have peers (the rest of the
-capacity stays free). The peers are genuine: they join with tokens, answer the node's pings, and name members in samples
-as every member does. The others are signed descriptions with metadata as routers of a farm have it, so the farm's own
-member directory holds them as well; their addresses are on loopback, where no process answers.
+The node is an operator's process with one changed setting: `capacity` in `[gossip]` is half of the required directory,
+since a directory has room for at least twice the maximum number of peers (the rest of the capacity stays unused). The
+peers are genuine: they join with tokens, reply to the node's pings, and list members in samples as every member does.
+The others are signed descriptions with metadata as in a farm, so the farm's own member directory stores them too; their
+addresses are unused ones on loopback.
 
-Resident memory counts what processes share, such as the interpreter's code; the memory of its own does not.
+Resident memory includes shared pages, such as the interpreter's code; private memory does not.
 """
 
 import os
@@ -34,7 +34,7 @@ DIRECTORY = 10_000
 CAPACITY = (DIRECTORY + 10 * PEERS) // 2
 SETTLED_S = 5.0
 TOLD_TIMES = 2
-"""A datagram is lost where a socket is full, so the members are named twice."""
+"""The number of times that each member is sent, since a full socket loses datagrams."""
 
 MB = 1_000_000
 GOAL_MB = 80
@@ -62,7 +62,7 @@ async def memory(directory: Path) -> list[Figure]:
                 await trio.to_thread.run_sync(introduce, peers, node, infos)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = _sizes(server)
-            # Only now: the view of ten thousand members takes memory itself.
+            # This is last, because a view of ten thousand members needs memory itself.
             known = await _known(server)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments["after a query of its view"] = _sizes(server)
@@ -81,7 +81,7 @@ def _sizes(server: Server) -> dict[str, float]:
 
 
 def sizes_mb(rollup: str) -> dict[str, float]:
-    """Megabytes by kind in what Linux says about a process's memory (`smaps_rollup`)."""
+    """Return a process's memory on Linux (`smaps_rollup`) in megabytes, by kind."""
     return {kind: sum(int(size) for size in sizes.findall(rollup)) * 1024 / MB for kind, sizes in _KINDS.items()}
 
 
@@ -91,7 +91,7 @@ async def _known(server: Server) -> int:
 
 
 def _router(cluster: str) -> Callable[[int], bytes]:
-    """Metadata of a router that is not among the farm's servers."""
+    """Return the metadata of a node that is not one of the farm's servers."""
 
     def metadata(number: int) -> bytes:
         name = f"router-{number}"

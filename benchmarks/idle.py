@@ -1,11 +1,11 @@
-"""What a farm's nodes cost while nothing happens: processor time and memory, beside serf's agents at the same time.
+"""The cost of an idle farm's nodes: processor time and memory, compared with serf's agents at the same time.
 
     three nodes, timing "lan", a report each 30 s ─┐
     three agents of serf, its profile "lan" ───────┴─ the same windows of time ─▶ share of one core, each process
 
-The settings are those of nodes on a LAN: `garlicfarm up` writes quicker ones for a demonstration. Serf does less: its
-agents only watch one another, while a node also exchanges Raft's heartbeats over TLS, applies the log and keeps a
-published structure.
+The nodes have LAN settings: `garlicfarm up` writes faster ones for a demonstration. Serf does less: its agents only
+watch one another, while a node also exchanges Raft's heartbeats over TLS, applies the log and renews a published
+structure.
 """
 
 import re
@@ -34,7 +34,7 @@ _GOSSIP_TIMING = re.compile(r'(?s)(\[gossip\].*?)timing = "[a-z]+"')
 
 
 async def measure(directory: Path) -> list[Figure]:
-    """Shares of one core in windows of time, and resident memory at the end; `directory` is for the farm's files."""
+    """Return shares of one core in windows of time, and resident memory at the end, of a farm in `directory`."""
     program, reason = await serf.find(directory)
     async with processes() as agents, running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan) as farm:
         if program is None:
@@ -73,7 +73,7 @@ async def measure(directory: Path) -> list[Figure]:
 
 
 async def _window(farm: Farm, agents: Group) -> tuple[dict[str, float], list[float]]:
-    """Percent of one core in one window: of each node by its name, and of each agent."""
+    """Return the percentage of one core in one window, for each node by name and for each agent."""
     nodes = {server.node.name: server.processor_seconds() for server in farm.servers}
     others = [agent.processor_seconds() for agent in agents.members]
     began_s = trio.current_time()
@@ -93,7 +93,7 @@ def _percent(server: Server, used_s: float, passed_s: float) -> float:
 
 
 def _as_on_a_lan(settings: str) -> str:
-    """Return the settings that `up` writes, with the reporting period and gossip timing of a node on a LAN."""
+    """Return the settings of `up` with the reporting period and gossip timing of a node on a LAN."""
     settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
     settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
     if (periods, timings) != (1, 1):
