@@ -1,14 +1,15 @@
-"""What setuptools makes beyond pyproject.toml: compiled modules in the platform wheel, the documents in every wheel.
+"""Build steps beyond pyproject.toml: compiled modules in the platform wheel, the documents in every wheel.
 
-mypyc turns the typed modules of [tool.garlicfarm] compiled into one extension. It does so only if GARLICFARM_COMPILED
-is 1, which `make dist` and `make compiled` set: an editable install, the source distribution and the pure wheel need no
-compiler and run the same modules as Python. The wheel has both, and Python prefers the compiled ones.
+mypyc compiles the typed modules of `compiled` in [tool.garlicfarm] into one extension. It does so only if
+GARLICFARM_COMPILED is 1, which `make dist` and `make compiled` set: an editable install, the source distribution and
+the pure wheel work without a compiler and run the same modules as Python. The platform wheel has both, and Python
+prefers the compiled ones.
 
-Level 1 of optimization: steps of the core are twice as quick as at level 0 and no slower than at level 3, which takes a
-third longer to compile.
+Optimization level 1: steps of the core are twice as fast as at level 0, and as fast as at level 3, which takes a third
+longer to compile.
 
 docs/ becomes bridge/docs in a wheel, for `garlicfarm help`. A copy below bridge/ in the repository would be a second
-truth, and a link does not survive every checkout. An editable install is read in docs/ itself.
+source, and a link does not survive every checkout. An editable install reads docs/ itself.
 """
 
 import os
@@ -27,10 +28,10 @@ def extensions() -> list[Extension]:
     if os.environ.get("GARLICFARM_COMPILED") != "1":
         return []
     if sys.platform == "linux":
-        # A Python that was built elsewhere than in /usr has its own library path in the command that links. It would
-        # stand in the wheel (RUNPATH), where it means nothing on another machine, or something else.
+        # A Python built outside /usr adds its own library path to the linker command. In the wheel (RUNPATH), that path
+        # would be missing or wrong on another machine.
         os.environ.setdefault("LDSHARED", f"{os.environ.get('CC', 'cc')} -shared")
-    # Only a build that compiles needs mypyc.
+    # Only a compiling build needs mypyc.
     from mypyc.build import mypycify  # noqa: PLC0415
 
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["garlicfarm"]["compiled"]
@@ -39,13 +40,13 @@ def extensions() -> list[Extension]:
 
 
 class BuildDocuments(Command):
-    """Copies the documents into the package (a `SubCommand` of setuptools' `build`)."""
+    """The command that copies the documents into the package (a `SubCommand` of setuptools' `build`)."""
 
     user_options = ()
     editable_mode = False
 
     def initialize_options(self) -> None:
-        """Nothing is known before the other commands have settled."""
+        """Leave the directory unset until the other commands are configured."""
         self.build_lib = ""
 
     def finalize_options(self) -> None:
@@ -57,16 +58,16 @@ class BuildDocuments(Command):
         return [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
 
     def get_output_mapping(self) -> dict[str, str]:
-        """Where each document goes, and where it comes from."""
+        """Return the source path of each document, by its path in the package."""
         place = Path(self.build_lib) / "bridge"
         return {str(place / source): source for source in self.get_source_files()}
 
     def get_outputs(self) -> list[str]:
-        """Return the paths only."""
+        """Return only the paths in the package."""
         return list(self.get_output_mapping())
 
     def run(self) -> None:
-        """Copy them, unless the checkout itself is what is installed."""
+        """Copy the documents, except for an editable install."""
         if self.editable_mode:
             return
         for target, source in self.get_output_mapping().items():

@@ -97,9 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
     parser.add_argument("--json", type=Path, help="write the figures, including every run, to this file")
-    parser.add_argument(
-        "--directory", type=Path, help="directory of the farms' files, on the disk to measure"
-    )
+    parser.add_argument("--directory", type=Path, help="directory of the farms' files, on the disk to measure")
     return parser.parse_args()
 
 

@@ -231,7 +231,7 @@ def hear_serf(observer: Observer, line: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are unused on loopback by UDP and TCP."""
+    """Return ports of loopback without a UDP or TCP socket."""
     ports: list[int] = []
     held: list[socket.socket] = []
     try:

@@ -1,12 +1,12 @@
-"""A quorum of ours beside one of Apache Kafka's controllers: latency of a commit, failover.
+"""A Garlic Farm quorum compared with a quorum of Apache Kafka's controllers: latency of a commit, failover.
 
-    kraft-latency    one write after the other, linger 0 and 25 ms (the default of both); ours, theirs, ours, theirs, …
-    kraft-failover   SIGKILL of the leader until a record of the next one is committed, as DescribeQuorum says;
-                     at the same time one write after the other to ours: the longest time without an acknowledgement
+    kraft-latency    consecutive writes, linger 0 and 25 ms (the default of both); the quorums take turns
+    kraft-failover   SIGKILL of the leader until a record of the next one is committed, by DescribeQuorum; concurrently
+                     consecutive writes to Garlic Farm: the longest time without an acknowledgement
 
-What a write is on each side, and what both have in common, is `kraft_quorum`'s. Both quorums run at the same time, and
-one of them is written to. `make interop-kafka` brings Kafka's jars; without them, or without a JVM, the parts are left
-out, and say why.
+`kraft_quorum` defines a write of each side, and the common settings. Both quorums run at the same time, and one of them
+receives writes. `make interop-kafka` installs Kafka's jars; without them, or without a JVM, the parts are skipped with
+the reason.
 """
 
 import statistics
@@ -26,7 +26,7 @@ PARTS: Final = (LATENCY, FAILOVER, CONSUMERS, MEMORY)
 LINGERS_MS: Final = (0, 25)
 LINGER: Final = "controller.quorum.append.linger.ms"
 WARM_UP: Final = 1_000
-"""Writes; the JVM compiles what it runs often."""
+"""The number of writes before the measurement, in which the JVM compiles its frequent code."""
 WRITES: Final = {0: 500, 25: 100}
 GOAL_LATENCY: Final = 0.6
 KILLS: Final = 5
@@ -40,13 +40,13 @@ async def measure(names: Collection[str], directory: Path, runs: int, report: Ca
     asked = [name for name in PARTS if name in names]
     if not asked:
         return
-    # The base install has neither kio nor librdkafka, and the other parts do not need them.
+    # The base install does not include kio and librdkafka, and the other parts do not need them.
     try:
         from benchmarks import kraft_consumers  # noqa: PLC0415
         from tests.interop.kafka.tool_jvm import missing  # noqa: PLC0415
     except ImportError as error:
         print(
-            f"{', '.join(asked)}     left out: {error.name} is not installed; `make interop-kafka` brings it",
+            f"{', '.join(asked)}     left out: {error.name} is not installed; `make interop-kafka` installs it",
             flush=True,
         )
         return
@@ -76,7 +76,7 @@ async def _latency(directory: Path, runs: int) -> list[Figure]:
                 for quorum in quorums:
                     told = await quorum.write(count=WRITES[linger_ms])
                     found[quorum.name].append(sorted(told["microseconds"]))
-        figures += _latencies(f"KRaft, one write after the other, three voters, linger {linger_ms} ms", found)
+        figures += _latencies(f"KRaft, consecutive writes, three voters, linger {linger_ms} ms", found)
     return figures
 
 
@@ -90,7 +90,7 @@ def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
         ]
     ours, theirs = medians.values()
     ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
-    figures.append(Figure(where, "latency p50, ours for one of theirs", "x", ratios, f"goal at most {GOAL_LATENCY:g}"))
+    figures.append(Figure(where, "latency p50, garlicfarm / Kafka", "x", ratios, f"goal at most {GOAL_LATENCY:g}"))
     return figures
 
 
@@ -98,7 +98,7 @@ async def _failover(directory: Path) -> list[Figure]:
     from benchmarks.kraft_quorum import MeasuredQuorum, led, running_quorums  # noqa: PLC0415 - see `measure`
 
     async def kill_leader(quorum: MeasuredQuorum) -> float:
-        """Seconds until the next leader has committed a record; the old one is started again."""
+        """Return the seconds until the next leader has committed a record; then restart the old leader."""
         before = await led(quorum)
         await quorum.kill(before.leader)
         began_s = trio.current_time()
@@ -124,7 +124,7 @@ async def _failover(directory: Path) -> list[Figure]:
                 await trio.sleep(BEFORE_KILL_S)
     where = "KRaft, SIGKILL of the leader, Kafka's default timeouts"
     one, other = (statistics.median(seconds) for seconds in found.values())
-    note = f"= {one / other:.2f} of theirs; goal at most 1, and {GOAL_FAILOVER_S:g} s"
+    note = f"= {one / other:.2f} of Kafka's time; goal at most 1, and {GOAL_FAILOVER_S:g} s"
     return [
         Figure(where, f"{ours.name}: until a record is committed", "s", tuple(found[ours.name]), note),
         Figure(where, f"{theirs.name}: until a record is committed", "s", tuple(found[theirs.name])),

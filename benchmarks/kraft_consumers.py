@@ -1,15 +1,15 @@
-"""What a node's Kafka listener gives consumers, and what it takes of memory.
+"""The rate of a node's Kafka listener for consumers, and its memory.
 
-    kraft-consumers   one farm node, 256-byte entries, librdkafka ─┬ cold: the node was just started again
-                                                                   └ cached: the newest entries again and again
-                      beside it the same consumer on a broker of Kafka 4.1 alone, with the same values
+    kraft-consumers   one farm node, 256-byte entries, librdkafka ─┬ cold: the node has just restarted
+                                                                   └ cached: the newest entries, repeatedly
+                      for comparison the same consumer on a single Kafka 4.1 broker, with the same values
     kraft-memory      two farms, one without and one with `[kafka]` on every node: idle, and after consumers have read
 
-kio loads hypothesis where that is installed, which takes 13 MB. It is there for the tests; nodes that are used do
-without, and so do the farms of `kraft-memory`.
+If hypothesis is installed, as for the tests, kio loads it, which uses 13 MB. The farms of `kraft-memory` run without
+it, like production nodes.
 
-*Cold* means that a record batch is made of entries that come from the log. The files may be in the page cache, as they
-are for the broker, which sends them as they lie on the disk. The consumer shares the machine with what serves it.
+*Cold* means that record batches are built from entries of the log. The files may be in the page cache, as for the
+broker, which sends them unchanged from the disk. The consumer shares the machine with the server.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from tests.interop.kafka.jvm import JvmServers, listening_ports, running_jvm_ser
 ENTRY_BYTES: Final = 256
 COLD_ENTRIES: Final = 100_000
 CACHED_ENTRIES: Final = 10_000
-"""Less than a node keeps of batches: 4 MiB."""
+"""The number of cached entries: fewer than the 4 MiB of batches in a node's cache."""
 CACHED_PASSES: Final = 10
 TOPIC: Final = "farm-log"
 OURS: Final = "garlicfarm"
@@ -51,7 +51,7 @@ _READ_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Records a second, cold and cached, and records that cost the server a second of processor time."""
+    """Records per second, cold and cached, and records per second of the server's processor time."""
 
     cold: tuple[float, ...]
     cached: tuple[float, ...]
@@ -59,14 +59,14 @@ class _Passes:
     cached_per_processor_s: tuple[float, ...]
 
     def figures(self, where: str, name: str) -> list[Figure]:
-        """Four rows."""
+        """Return four rows."""
         is_ours = name == OURS
         notes = (f"; goal {GOAL_COLD:,}", f"; goal {GOAL_CACHED:,}") if is_ours else ("", "")
         return [
             Figure(where, f"{name}: cold", "/s", self.cold, f"{COLD_ENTRIES:,} after a start{notes[0]}"),
-            Figure(where, f"{name}: cold, a second of its processor time", "/s", self.cold_per_processor_s),
+            Figure(where, f"{name}: cold, per second of its processor time", "/s", self.cold_per_processor_s),
             Figure(where, f"{name}: cached", "/s", self.cached, f"the newest {CACHED_ENTRIES:,} again{notes[1]}"),
-            Figure(where, f"{name}: cached, a second of its processor time", "/s", self.cached_per_processor_s),
+            Figure(where, f"{name}: cached, per second of its processor time", "/s", self.cached_per_processor_s),
         ]
 
 
@@ -119,7 +119,7 @@ async def _of_broker(servers: JvmServers, directory: Path, runs: int) -> _Passes
 async def _passes(
     again: Callable[[], Awaitable[tuple[int, Callable[[], float]]]], address: str, directory: Path, runs: int
 ) -> _Passes:
-    """`again` starts the server anew, and gives the end of the topic and what tells the server's processor time."""
+    """Return the records per second; `again` restarts the server, and returns the topic's end and a processor clock."""
     cold: list[float] = []
     cold_cost: list[float] = []
     cached: list[float] = []
@@ -159,7 +159,7 @@ async def memory(directory: Path) -> list[Figure]:
 
 @contextmanager
 def _without_hypothesis(directory: Path) -> Iterator[None]:
-    """In processes that are started meanwhile it cannot be imported."""
+    """Prevent its import in processes started within the block."""
     hidden = directory / "hidden"
     hidden.mkdir(parents=True)
     (hidden / "hypothesis.py").write_text('raise ImportError("hidden")\n', encoding="utf-8")
@@ -175,7 +175,7 @@ def _without_hypothesis(directory: Path) -> Iterator[None]:
 
 
 async def _resident(directory: Path, ports: dict[int, int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """In MB, the leader first: with the same entries in both farms, before and after consumers have read them."""
+    """Return MB, leader first: with the same entries in both farms, before and after consumers have read them."""
     tables: Iterator[str] = itertools.chain(map(_table, ports.values()), itertools.repeat(""))
     async with running_farm(directory, Timing.LAN, change=lambda settings: settings + next(tables)) as farm:
         await _fill(farm, CACHED_ENTRIES)
@@ -195,7 +195,7 @@ async def _by_role(farm: Farm) -> tuple[float, ...]:
 
 
 async def _fill(farm: Farm, count: int) -> None:
-    """Have so many entries committed, and applied everywhere."""
+    """Commit `count` entries, and wait until every server has applied them."""
     client = connect(farm.target())
     left = iter(range(0, count, _BATCH))
 

@@ -1,15 +1,15 @@
-"""Two quorums of three voters on loopback: servers of ours and controllers of Apache Kafka, each a process of its own.
+"""Two quorums of three voters on loopback: Garlic Farm servers and controllers of Apache Kafka, in separate processes.
 
     ports, settings ─▶ format ─▶ three times `garlicfarm kraft serve` or kafka.Kafka ─▶ a leader
-    SIGKILL of a voter ─▶ start it again ─▶ end every one
+    SIGKILL of a voter ─▶ restart ─▶ end all
 
 Both have the same voters in their settings (`controller.quorum.voters`), the same linger, and otherwise Kafka's default
 times: fetch timeout 2,000 ms, election timeout 1,000 ms, backoff up to 1,000 ms. Both fsync. Kafka's servers have the
-JVM's own choice of heap and compilers.
+JVM's default heap and compilers.
 
-*Writes.* A write is one client's, and the next begins when the one before is committed. Both clients are Kafka's, in
-one JVM (`KafkaTools`): KafkaProducer writes a record to ours; the admin client has a controller change a setting, which
-is one record of metadata, for a controller takes records of clients in no other form.
+*Writes.* One client writes; the next write begins when the previous one is committed. Both clients are Kafka's, in one
+JVM (`KafkaTools`). KafkaProducer writes a record to Garlic Farm. The admin client changes a setting of a controller,
+which is one record of metadata: controllers accept client records only in this form.
 """
 
 import os
@@ -31,7 +31,7 @@ from tests.interop.kafka.tool_jvm import Settings, ToolJvm
 VOTERS: Final = (1, 2, 3)
 TOPIC: Final = "__cluster_metadata"
 RECORD_BYTES: Final = 64
-"""About what a changed setting takes in Kafka's log."""
+"""The size of a record in bytes: about the size of a changed setting in Kafka's log."""
 LEADER_TIMEOUT_S: Final = 30.0
 START_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
@@ -44,22 +44,22 @@ _TRIES_OFTEN: Final[Mapping[str, object]] = {
     "reconnect.backoff.max.ms": 50,
     "request.timeout.ms": 1_000,
 }
-"""Of both clients, so that the time without an acknowledgement is the servers'."""
+"""The retry settings of both clients, so that only the servers cause the time without an acknowledgement."""
 
 
 class MeasuredQuorum(Protocol):
-    """A quorum that is written to, and whose voters can be killed."""
+    """A quorum that accepts writes; its voters can be killed."""
 
     name: str
 
     async def write(self, **limit: float) -> dict[str, Any]:
-        """One write after the other, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
+        """Write consecutively, `count` times or for `seconds`; see `closedLoop` of KafkaTools."""
 
     def ports(self) -> Mapping[int, int]:
-        """Of the voters that run, by their ids."""
+        """Return the addresses of the running voters, by id."""
 
     async def kill(self, node_id: int) -> None:
-        """SIGKILL."""
+        """Kill a voter."""
 
     async def start(self, node_id: int) -> None:
         """Start a voter again, and wait until it listens."""
@@ -101,7 +101,7 @@ class _Voter:
 
 
 class OurQuorum:
-    """Servers of ours."""
+    """Garlic Farm servers."""
 
     name = "garlicfarm"
 
@@ -180,7 +180,7 @@ class OurQuorum:
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """Who leads a quorum, and up to where it has committed."""
+    """The leader of a quorum, and its high watermark."""
 
     leader: int
     epoch: int
@@ -188,7 +188,7 @@ class Led:
 
 
 async def led(quorum: MeasuredQuorum, *, beyond: Led | None = None) -> Led:
-    """Wait until a voter leads and knows its high watermark; with `beyond`, in a later epoch, and a higher one."""
+    """Wait for a leader that knows its high watermark; with `beyond`, for a later epoch and a higher watermark."""
     epoch, high_watermark = (-1, -1) if beyond is None else (beyond.epoch, beyond.high_watermark)
     with trio.move_on_after(LEADER_TIMEOUT_S):
         while True:
@@ -204,7 +204,7 @@ async def led(quorum: MeasuredQuorum, *, beyond: Led | None = None) -> Led:
 
 @asynccontextmanager
 async def running_quorums(directory: Path, settings: Settings) -> AsyncIterator[tuple[MeasuredQuorum, MeasuredQuorum]]:
-    """Ours and Kafka's with these settings; each has a leader."""
+    """Start a Garlic Farm quorum and a Kafka quorum with these settings, and wait for a leader in each."""
     await trio.Path(directory).mkdir(mode=0o700, parents=True)
     async with running_jvm_servers(directory / "jvm") as servers:
         tools = await servers.tools()

@@ -1,14 +1,14 @@
-"""A stock consumer as a process: how quickly it reads a topic's records.
+"""A stock consumer as a process: the time to read a topic's records.
 
     python -m benchmarks.kraft_reader SPECIFICATION     (JSON: address, topic, end, count, passes)
 
     assign at `end - count` ─▶ consume until the record before `end` ─▶ seconds, records ─▶ the next pass
 
-librdkafka through confluent-kafka, in no group. The first pass connects, asks for Metadata and finds the broker; the
-others begin with the connection that there is. A pass is timed from the assignment to its last record; of the first
-one it is told too when its first records came, and how many these were. At the end of the log librdkafka has asked for
-more already, and what the next pass asks stands behind that, so it waits for 10 ms and not for 500 as by default;
-everything else is as librdkafka has it.
+librdkafka through confluent-kafka, without a group. The first pass connects, requests Metadata and finds the broker;
+later passes use the existing connection. The time of a pass is from the assignment to its last record. For the first
+pass, the process also reports the time and number of its first records. At the end of the log librdkafka already has a
+pending fetch, and the next pass waits for its reply, so the fetch wait is 10 ms instead of the default 500. All other
+settings are librdkafka's defaults.
 """
 
 import json
@@ -26,19 +26,19 @@ _BATCH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the process does."""
+    """The specification of the process."""
 
     address: str
     topic: str
     end: int
-    """The offset behind the last record."""
+    """The offset after the last record."""
     count: int
-    """Offsets of one pass, those of control records included."""
+    """Offsets of one pass, including control records."""
     passes: int
 
 
 def read(asked: Reading) -> list[dict[str, float]]:
-    """Of each pass the seconds, the records, the bytes of their values, and when the first came."""
+    """Return the seconds, the records, the bytes of values, and the time of the first records, of each pass."""
     consumer = Consumer(
         {
             "bootstrap.servers": asked.address,

@@ -1,10 +1,10 @@
-"""What one client process is told to do and what it reports, whichever server it speaks to.
+"""The specification and the result of one client process, for any kind of server.
 
     parent ──specification (JSON)──▶ connect, warm up ──"ready"──▶ parent ──"go"──▶ load ──result (JSON)──▶ parent
 
-The clients are closed loops: each submits, waits until that is acknowledged, submits again. At N clients with one entry
-each at most N entries are under way. A latency runs from before the submission to its acknowledgement, which means
-committed; nothing else counts.
+The clients are closed loops: each submits, waits for the acknowledgement, and submits again. With N clients and one
+entry each, at most N entries are pending. A latency is the time from the submission to its acknowledgement (the entry
+is committed).
 """
 
 import time
@@ -21,7 +21,7 @@ WARM_UP_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one client process does. `batch` entries travel in one submission."""
+    """The load of one client process. One submission has `batch` entries."""
 
     clients: int
     connections: int
@@ -32,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one client process found: a latency for each acknowledged submission."""
+    """The result of one client process: a latency for each acknowledged submission."""
 
     elapsed_s: float
     processor_s: float
@@ -42,16 +42,16 @@ class Result:
 
 @dataclass(slots=True)
 class Loop:
-    """The closed loops of one process: `submit` sends a client's submission by number and says what went wrong."""
+    """The closed loops of one process: `submit` sends a client's submission by number and returns its error."""
 
     submit: Callable[[int, int], Awaitable[str]]
-    """(client, number of the submission) → "" when acknowledged, else a reason."""
+    """(client, number of the submission) → "" if acknowledged, else the reason."""
     clients: int
     latencies_us: list[int] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
     async def one(self, client: int, seconds: float) -> None:
-        """One client, for so long."""
+        """Run one client for `seconds`."""
         deadline = time.perf_counter() + seconds
         number = client
         while (began := time.perf_counter()) < deadline:
@@ -70,7 +70,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What all client processes of one run found together."""
+    """The combined result of all client processes of one run."""
 
     entries_per_s: float
     p50_ms: float

@@ -1,9 +1,9 @@
-"""What the machine itself can do, measured in the same run as the farm: the limits beside which its figures stand.
+"""The limits of the machine, measured in the same run as the farm, for comparison with the farm's figures.
 
-Two limits bound a replicated log on one machine: how often it can make a small write durable (fdatasync of one 4 KiB
-block into a file whose space exists), and how fast two processes can exchange a small message over loopback TCP. Both
-are measured with plain blocking calls, so they are limits of the machine and not of any event loop; a trio round trip
-stands beside them because every server here is a trio program.
+Two limits bound a replicated log on one machine: the rate of small durable writes (fdatasync of one 4 KiB block into an
+allocated file), and the round trip of a small message between two processes over loopback TCP. Plain blocking calls
+measure both, so they are limits of the machine and not of an event loop. A trio round trip is measured too, because
+every server here is a trio program.
 """
 
 import os
@@ -26,16 +26,16 @@ MESSAGE = b"x" * 256
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine's name and its limits, medians over several short runs with the extremes beside them."""
+    """The machine's name and its limits: medians of several short runs with the extremes."""
 
     description: str
     fdatasync_per_s: tuple[float, float, float]
-    """Lowest, median, highest of the runs."""
+    """The lowest, median and highest of the runs."""
     blocking_round_trip_us: tuple[float, float, float]
     trio_round_trip_us: tuple[float, float, float]
 
     def lines(self) -> list[str]:
-        """For the report."""
+        """Return the lines of the report."""
         low, mid, high = self.fdatasync_per_s
         return [
             f"machine                       {self.description}",
@@ -46,7 +46,7 @@ class Machine:
 
 
 def measure(directory: Path, *, runs: int = 5, seconds: float = 0.5) -> Machine:
-    """Measures the limits; files are made in `directory`, which should be on the disk that the farm uses."""
+    """Measure the limits; write files into `directory`, which should be on the farm's disk."""
     return Machine(
         description=describe(),
         fdatasync_per_s=_spread(lambda: _fdatasync_rate(directory, seconds), runs),
@@ -56,7 +56,7 @@ def measure(directory: Path, *, runs: int = 5, seconds: float = 0.5) -> Machine:
 
 
 def describe() -> str:
-    """Processor, cores, kernel and Python, without anything that names the owner."""
+    """Return processor, cores, kernel and Python, without the names of machine and user."""
     model = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,16 +1,16 @@
-"""The pipeline's figures: the source alone, the log to tables beside Parquet to tables, latency, a large backfill.
+"""The pipeline's figures: the source alone, log to tables compared with Parquet to tables, latency, a large backfill.
 
-    pipeline-source     the source `farm` over a directory, rows thrown away: rows per second; goal 100,000
+    pipeline-source     the source `farm` over a directory, rows discarded: rows per second; goal 100,000
     pipeline-tables     log ──▶ tables, in turns with   Parquet of the same rows ──▶ the same parse, transform and write
-                        time of the first over time of the second, by the clock and of processors; goal: at most 1.5
-    pipeline-latency    committed at a real farm ──▶ row in the current state, trigger 1 s; goal: median at most 1.5 s
-    pipeline-refresh    a minute of reports late on a day of 1,000 routers: processor time of bringing all derived
-                        tables up to it, goal 10 s
-    pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES: another number): entries per second of the
+                        ratio of the elapsed times, and of the processor times; goal: at most 1.5
+    pipeline-latency    committed in a real farm ──▶ row in the current state, trigger 1 s; goal: median at most 1.5 s
+    pipeline-refresh    a late minute of reports for a day of 1,000 routers: processor time to update all derived
+                        tables, goal 10 s
+    pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES sets another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
 
-The log is the made-up farm of `pipeline generate`. Each part makes its own, so that it can be run alone.
+The log is the fictional farm of `pipeline generate`. Each part generates its own log, so it can run alone.
 """
 
 import os
@@ -89,7 +89,7 @@ def _source(directory: Path, runs: int) -> list[Figure]:
             ).save()
             rates.append(entries / (time.perf_counter() - began))
     note = f"{entries} entries, {MASTER}, after one warm-up; goal 100,000"
-    return [Figure("pipeline: the source alone", "directory, rows thrown away", "rows/s", tuple(rates[1:]), note)]
+    return [Figure("pipeline: the source alone", "directory, rows discarded", "rows/s", tuple(rates[1:]), note)]
 
 
 def _tables(directory: Path, runs: int) -> list[Figure]:
@@ -163,7 +163,7 @@ async def _backfill(directory: Path) -> list[Figure]:
         ),
         Figure(
             group,
-            "base tables, then all derived ones by a second call",
+            "base tables, then all derived tables by a second call",
             "entries/s",
             (entries / whole_s,),
             f"{base.seconds:.0f} s and {derived.seconds:.0f} s; goal 12,000",
@@ -184,7 +184,7 @@ async def _backfill(directory: Path) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """What a command took."""
+    """The cost of a command."""
 
     seconds: float
     peak: "Resident"
@@ -207,7 +207,7 @@ async def _watched(command: list[str], said: Path) -> _Command:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """What a process and all that it started have in memory, each page once."""
+    """The memory of a process and its descendants, each page once."""
 
     java_bytes: int
     python_bytes: int
@@ -215,15 +215,15 @@ class Resident:
 
     @property
     def total_bytes(self) -> int:
-        """Of all of them."""
+        """The memory of all processes."""
         return self.java_bytes + self.python_bytes
 
 
 def _resident(pid: int) -> Resident:
-    """Of a process and all that it started.
+    """Return the memory of a process and its descendants.
 
-    Not the sum of what each has resident: a JVM that starts a process is there twice for a moment, and workers share
-    most of their pages with the process that they were forked from.
+    This is not the sum of their resident memory: a JVM that starts a process exists twice for a moment, and workers
+    share most of their pages with their parent.
     """
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -1,8 +1,8 @@
 """The pipeline's heavy join: the closest floodfills of 2,000 destinations among 20,000 routers, on three days.
 
-The time is that of the whole query on a session that is already up: hashes out of two DataFrames, the join, and all its
-rows written as Parquet. A sample of destinations is checked against the comparison of every pair, whose time for all
-of them is estimated from the sample.
+The time covers the whole query on a running session: hashes from two DataFrames, the join, and all its rows written as
+Parquet. A sample of destinations is compared with an exhaustive search. The time of that search for all destinations is
+estimated from the sample.
 """
 
 import time
@@ -26,7 +26,7 @@ TODAY = date(2026, 1, 2)
 
 
 def measure(directory: Path, runs: int) -> list[Figure]:
-    """Run the join; raise BenchmarkError if it is wrong about a row of the sample."""
+    """Run the join; raise BenchmarkError if a row of the sample is wrong."""
     random = Random(SEED)
     destinations = [random.randbytes(32).hex() for _ in range(DESTINATIONS)]
     routers = [random.randbytes(32).hex() for _ in range(ROUTERS)]
@@ -52,7 +52,7 @@ def measure(directory: Path, runs: int) -> list[Figure]:
 
 
 def _check(table: Path, sample: list[str], routers: list[str]) -> float:
-    """Seconds that the comparison of every pair took for the sample."""
+    """Return the seconds of the exhaustive search for the sample."""
     rows = pq.read_table(table).to_pylist()
     if len(rows) != DESTINATIONS * 3 * CLOSEST:
         raise BenchmarkError(f"the join gave {len(rows)} rows and not {DESTINATIONS * 3 * CLOSEST}")

@@ -2,8 +2,8 @@
 
     submit a report under an unused Raft id ──▶ committed (t0) ──▶ … ──▶ its row is in current_routers (t1)
 
-The report's uptime is a number of its own, so that no other row passes for it. The table is asked every 20 ms, as a
-reader of it would: from another process, while it is written.
+Each report has a unique uptime, which identifies its row. The benchmark reads the table every 20 ms, like any reader:
+from another process, while the run writes it.
 """
 
 import os
@@ -61,7 +61,7 @@ async def measure(directory: Path) -> list[Figure]:
 
 
 async def _sample(farm: Farm, output: Path, number: int) -> float:
-    """How long one report took."""
+    """Return the seconds of one report."""
     mark = 1_000_000 + number
     report = {
         "cluster": "farm",

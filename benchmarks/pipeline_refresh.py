@@ -1,10 +1,10 @@
-"""What it costs to bring the derived tables up to a minute of reports, late on a day of a large farm.
+"""The cost to update the derived tables with a minute of reports, late on a day of a large farm.
 
-    a day of 1,000 routers, but for its last minutes ──▶ base tables, derived tables
+    a day of 1,000 routers, except its last minutes ──▶ base tables, derived tables
     each of these minutes ──▶ base tables ──▶ [ derived tables ]      the part in brackets is measured
 
-A day is what the tables of a partition grow to. A refresh that read all of it would cost most at its end, so that is
-where it is measured. Everything runs in this process, and in the tasks and the JVM that it starts.
+A partition of the tables is a day. A refresh that read all of it would cost most at its end, so the measurement is
+there. Everything runs in this process, and in its tasks and its JVM.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ MASTER = "local[2]"
 
 
 def measure(directory: Path) -> list[Figure]:
-    """Processor time of each refresh, and how long it took by the clock, after one that warms up."""
+    """Return the processor time and the elapsed time of each refresh, after a warm-up."""
     log = directory / "log"
     entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
     processor_s: list[float] = []
@@ -44,11 +44,11 @@ def measure(directory: Path) -> list[Figure]:
             seconds.append(took.seconds)
     finally:
         session.stop()
-    group = f"pipeline: derived tables brought up to a minute, at the end of a day of {ROUTERS} routers"
+    group = f"pipeline: derived tables updated with a minute, at the end of a day of {ROUTERS} routers"
     note = f"{entries} entries, {MASTER}; all of the day before it took {processor_s[0]:.0f} s; goal 10"
     return [
         Figure(group, "processor time", "s", tuple(processor_s[1:]), note),
-        Figure(group, "by the clock", "s", tuple(seconds[1:]), "of the same runs"),
+        Figure(group, "elapsed time", "s", tuple(seconds[1:]), "of the same runs"),
     ]
 
 

@@ -1,9 +1,8 @@
-"""What a block of code takes by the clock and of processors, of this process and of all that it started.
+"""The elapsed time and the processor time of a block of code, in this process and its descendants.
 
-The system adds the time of a process that ended to its parent's only if the parent waits for it. Spark's workers are
-started by processes that end before them, so that what they had is in no sum any more. Therefore every process is read
-several times a second by its own times, and counts with what it had when it was last seen: of one that ends, at most
-`SAMPLE_S` is missed.
+The system adds the time of an ended process to its parent only if the parent waits for it. Parents of Spark's workers
+end before the workers, so that time would be lost. Therefore the times of every process are read several times a
+second. The last reading counts: for an ended process, at most `SAMPLE_S` is missed.
 """
 
 import threading
@@ -19,7 +18,7 @@ SAMPLE_S = 0.2
 
 @dataclass(slots=True)
 class Took:
-    """How long something took, by the clock and of the processors."""
+    """The elapsed time and the processor time, in seconds."""
 
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -50,7 +49,7 @@ def measured() -> Iterator[Took]:
 
 
 def _processor_s() -> dict[tuple[int, float], float]:
-    """Seconds of a processor that each of these processes itself has had, by number and start."""
+    """Return the processor seconds of each of these processes itself, by number and start."""
     spent_s: dict[tuple[int, float], float] = {}
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

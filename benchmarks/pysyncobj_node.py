@@ -1,16 +1,16 @@
-"""One server of PySyncObj, a Raft in pure Python, with its clients inside, as it is made to be used.
+"""One server of PySyncObj, a Raft in pure Python, with clients in its process, its intended use.
 
     python -m benchmarks.pysyncobj_node SPECIFICATION      (JSON: address, others, journal, synced, at_once)
 
 PySyncObj is a library: an application is a member itself and calls a replicated method. So the clients are callbacks in
-the leader's own process, which saves them what all others pay: a connection, encryption, a wait for another process.
-Between the members there is plain TCP.
+the leader's own process. They save the costs of all other clients: a connection, encryption, a wait for another
+process. Members use plain TCP.
 
-*It never syncs.* Its journal is a memory-mapped file that has a `flush`, but nothing calls it (0.3.17: journal.py,
-syncobj.py); a commit means that a majority has it in the page cache, and a loss of power may lose it. With `synced`
-this process has it call `flush` (msync, which waits for the disk) before a follower confirms entries and a leader
-sends its own, so that a majority has it on disk. As it comes, it gathers entries for `appendEntriesPeriod` (100 ms);
-with `at_once` that is switched off by its own setting, and each command is sent by itself.
+*It never syncs.* Its journal is a memory-mapped file with a `flush` that is never called (0.3.17: journal.py,
+syncobj.py). A commit means that the page cache of a majority has the entry, and a loss of power may lose it. With
+`synced`, this process calls `flush` (msync, which waits for the disk) before a follower confirms entries and before a
+leader sends its own, so a majority has them on disk. Unchanged, it gathers entries for `appendEntriesPeriod` (100 ms);
+with `at_once` its own setting disables this, and each command is sent separately.
 """
 
 import json
@@ -30,19 +30,19 @@ _TICK_S = 0.05
 
 
 class DirtyJournal(FileJournal):  # type: ignore[misc]  # the library has no types
-    """The library's journal, with a flush that does nothing when nothing was added."""
+    """The library's journal, with a flush that skips an unchanged journal."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._dirty = True
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        """As the library does it."""
+        """Add an entry as the library does."""
         super().add(command, idx, term)
         self._dirty = True
 
     def sync(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until all entries are on disk."""
         if self._dirty:
             self._dirty = False
             self.flush()
@@ -57,7 +57,7 @@ class Member(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @replicated  # type: ignore[untyped-decorator]  # the library has no types
     def take(self, _entry: bytes) -> None:
-        """One entry."""
+        """Count one entry."""
         self.entries += 1
 
 
@@ -88,8 +88,8 @@ def main() -> None:
 
 
 def _sync_before_sending(member: Any) -> None:
-    journal = member._SyncObj__raftLog  # noqa: SLF001 - there is no other way in
-    transport = member._SyncObj__transport  # noqa: SLF001 - likewise
+    journal = member._SyncObj__raftLog  # noqa: SLF001 - it does not have a public way
+    transport = member._SyncObj__transport  # noqa: SLF001 - the same
     send = transport.send
 
     def synced(node: Any, message: dict[str, Any]) -> Any:
@@ -108,7 +108,7 @@ def _read(lines: list[str], ended: threading.Event) -> None:
 
 def _answer(member: Any, question: dict[str, Any]) -> dict[str, Any]:
     if "load" not in question:
-        leader = member._getLeader()  # noqa: SLF001 - its public name for this came and went
+        leader = member._getLeader()  # noqa: SLF001 - only some versions have a public name for this
         return {"leads": leader is not None and leader == member.selfNode}
     load = Load(**question["load"])
     _drive(member, load, WARM_UP_S)

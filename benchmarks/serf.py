@@ -1,7 +1,7 @@
-"""HashiCorp's serf as Debian packages it, to stand beside our groups at the same size and settings.
+"""HashiCorp's serf from Debian's package, for comparison with gossip groups of the same size and settings.
 
-If it is not installed its package is fetched and unpacked into the benchmark's own directory: installing it would start
-a daemon that listens on all interfaces. Ours listen on loopback only, on ports of their own.
+If it is not installed, its package is unpacked into the benchmark's own directory: an installation would start a daemon
+that listens on all interfaces. The benchmark's agents listen only on loopback, on separate ports.
 """
 
 import base64
@@ -39,6 +39,6 @@ async def find(directory: Path) -> tuple[str | None, str]:
 
 
 async def start(group: Group, count: int, program: str) -> None:
-    """So many more agents with serf's timing for a LAN; the first of the group is the seed of all others."""
+    """Start `count` further agents with serf's timing for a LAN; the group's first agent is the seed of all others."""
     for _ in range(count):
         await group.start_serf(program, KEY)

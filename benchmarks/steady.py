@@ -1,13 +1,13 @@
-"""A client that begins a write every 20 ms, whatever became of the others: it measures the time without a leader.
+"""A client that begins a write every 20 ms, independent of earlier writes: it measures the time without a leader.
 
     python -m benchmarks.steady SPECIFICATION     (JSON: target)
 
-    stdin: a moment of the monotonic clock ─▶ stdout: seconds from it until a write begun after it is acknowledged
+    stdin: a time of the monotonic clock ─▶ stdout: seconds from it until a write begun after it is acknowledged
 
-A client that waits for its own write before the next one would also measure how long it waits for the dead server.
-Writes that began before the moment do not count: the dead server may have acknowledged them. etcd's client in
-`etcd_client` does the same at the same pace. That one is connected to all members; so are ours together, of which each
-begins with a server of its own choice and keeps its connections.
+A client that waits for each write would also measure its timeout for the dead server. Writes begun before the given
+time do not count: the dead server may have acknowledged them. `etcd_client` does the same at the same rate. It is
+connected to all members. Garlic Farm's clients together are connected to all servers, too: each begins with another
+server, and keeps its connections.
 """
 
 import json
@@ -30,17 +30,17 @@ CLIENTS = 8
 
 @dataclass(slots=True)
 class Acknowledged:
-    """The latest acknowledged writes: when each began and ended."""
+    """The begin and end of the latest acknowledged writes."""
 
     _writes: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, began_s: float, ended_s: float) -> None:
-        """One more."""
+        """Record a write."""
         self._writes.append((began_s, ended_s))
         del self._writes[:-KEPT]
 
     def first(self, since_s: float) -> float | None:
-        """When the first write that began since then was acknowledged, if one was."""
+        """Return the time of acknowledgement of the first write begun since then, or None."""
         return min((ended_s for began_s, ended_s in self._writes if began_s >= since_s), default=None)
 
 

@@ -1,15 +1,15 @@
-"""Durable commits per second of the journal, beside the designs that were not taken.
+"""Durable commits per second of the journal, compared with other designs.
 
-    log       16 MiB segments of ours (records, checksums, plan, writes, one fdatasync), as the server drives them
-              zeros overwritten: the bare writes of that, no records, no checksums
+    log       Garlic Farm's 16 MiB segments (records, checksums, plan, writes, one fdatasync), as in the server
+              zeros overwritten: only the writes, without records and checksums
               a growing file: the same bytes appended, one fdatasync
               SQLite, WAL, synchronous=FULL: one transaction for each commit (Python's own sqlite3)
-    hard state    ours: two slots, each copied after each write; in place: one slot, one fdatasync; aside: a new file,
-              fsync, rename, fsync of the directory
+    hard state    Garlic Farm's two slots, each copied after each write; in place: one slot, one fdatasync; aside: a new
+              file, fsync, rename, fsync of the directory
 
-Every commit carries 1, 16 or 256 entries of 256 bytes and is durable when it returns. One commit follows the other in
-one thread: this measures what a group costs, not what many clients get. The designs take turns, run by run, because a
-shared disk's speed changes within minutes; compare them within one report only.
+Every commit has 1, 16 or 256 entries of 256 bytes and is durable when it returns. One thread makes consecutive commits:
+this measures the cost of a group, not the rate of many clients. The designs take turns, run by run, because a shared
+disk's speed changes within minutes; compare them within one report only.
 """
 
 import os
@@ -29,7 +29,7 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 SLOT_BYTES = 4096
 
 Commit = Callable[[int], None]
-"""Makes so many entries durable."""
+"""The durable commit of a number of entries."""
 Design = Callable[[Path], Iterator[Commit]]
 
 
@@ -138,20 +138,20 @@ def _aside(directory: Path) -> Iterator[Commit]:
 
 
 LOGS: dict[str, Design] = {
-    "segments of ours": _segments,
+    "garlicfarm's segments": _segments,
     "zeros overwritten, bare": _overwritten_zeros,
     "a growing file, bare": _growing,
     "SQLite, WAL, FULL": _sqlite,
 }
 HARD_STATES: dict[str, Design] = {
-    "two slots of ours": _two_slots,
+    "garlicfarm's two slots": _two_slots,
     "in place, bare": _in_place,
     "aside and renamed, bare": _aside,
 }
 
 
 def measure(directory: Path, runs: int, seconds: float) -> list[Figure]:
-    """All designs, run by run in turns. Blocks; files are made in `directory`."""
+    """Measure all designs, run by run in turns, in files in `directory`. Blocks."""
     rates: dict[tuple[str, str], list[float]] = {}
     for run in range(runs):
         for name, design in LOGS.items():

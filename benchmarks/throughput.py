@@ -1,8 +1,8 @@
-"""Committed entries per second and their latency, by client processes beside the servers on the same machine.
+"""Committed entries per second and their latency, with client processes on the servers' machine.
 
-An entry counts when its client holds the acknowledgement, so the rate is that of commitment by a majority with fsync,
-not of acceptance. Client processes are started, connected and warmed up before the clock runs; they all begin together.
-Processor time of every server and of the clients is reported too: on a small machine it runs out first.
+An entry counts when its client has the acknowledgement, so this is the rate of commitment by a majority with fsync.
+Client processes are started, connected and warmed up before the measurement; they all begin together. The report also
+has the processor time of every server and of the clients: on a small machine it is the first limit.
 """
 
 import json
@@ -25,7 +25,7 @@ FAILURES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """So many clients in so many processes, on so many connections altogether."""
+    """The numbers of clients, and of their processes and connections altogether."""
 
     name: str
     clients: int
@@ -37,7 +37,7 @@ class Scenario:
         return Load(self.clients // self.processes, self.connections // self.processes, seconds, ENTRY_BYTES)
 
     def describe(self) -> str:
-        """For the report."""
+        """Return the name in the report."""
         if self.clients == 1:
             return "1 client"
         return f"{self.clients} clients in {self.processes} processes on {self.connections} connections"
@@ -64,7 +64,7 @@ class Run:
 
 
 async def measure(farm: Farm, machine: Machine, runs: int, seconds: float) -> list[Figure]:
-    """All scenarios, `runs` times each, in turn, so that a busy moment of the machine does not hit one alone."""
+    """Measure all scenarios `runs` times in turn, so a busy moment of the machine does not affect only one."""
     found: dict[Scenario, list[Run]] = {scenario: [] for scenario in SCENARIOS}
     for _ in range(runs):
         for scenario in SCENARIOS:
@@ -95,7 +95,7 @@ def _figures(scenario: Scenario, runs: list[Run], machine: Machine) -> list[Figu
 
 
 async def run(farm: Farm, scenario: Scenario, seconds: float) -> Run:
-    """One run."""
+    """Measure one run."""
     await farm.settle()
     leader = await farm.leader()
     line = specification(farm.target(), scenario.load(seconds)).encode()
@@ -156,7 +156,7 @@ async def _say(process: trio.Process, line: bytes) -> None:
 
 
 async def _hear(process: trio.Process) -> str:
-    """One line of its standard output."""
+    """Return one line of its standard output."""
     if process.stdout is None:
         raise BenchmarkError("a client process lacks a standard output")
     line = bytearray()

@@ -1,6 +1,6 @@
-"""A bare trio UDP echo, written in the obvious way, in a process of its own: `python -m benchmarks.udp_echo`.
+"""A simple trio UDP echo in a separate process: `python -m benchmarks.udp_echo`.
 
-It is the yardstick for everything that a gossip node does with a datagram besides receiving and answering it.
+The difference to a gossip node is the node's work on a datagram, without receiving and sending it.
 """
 
 import json

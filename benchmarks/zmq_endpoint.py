@@ -1,9 +1,9 @@
-"""What the endpoint for ØMQ Raft clients costs a node: the memory of a farm's nodes, one of them with `[zmq]`.
+"""The memory of an endpoint for ØMQ Raft clients: a farm's nodes, one of them with `[zmq]`.
 
-    node 1, with [zmq] ◀── 20 clients, each of which reads the whole log 20 times     memory before and after
-    nodes 2 and 3, without                                                            memory at the same moments
+    node 1, with [zmq] ◀── 20 clients, each reads the whole log 20 times     memory before and after
+    nodes 2 and 3, without                                                   memory at the same times
 
-All three run in one farm and have applied the same log, so they differ by the endpoint alone, and by who leads.
+All three run in one farm and have applied the same log, so they differ only by the endpoint and the leadership.
 """
 
 import socket

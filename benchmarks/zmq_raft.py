@@ -1,10 +1,10 @@
-"""Servers of ours and of the npm package zmq-raft, in turns, under one client: updates per second, and failover.
+"""Servers of Garlic Farm and of the npm package zmq-raft, in turns, with one client: updates per second, and failover.
 
-    zmq-raft-throughput   64 closed loops of updates against three servers, fsync on; ours, theirs, ours, theirs, …
+    zmq-raft-throughput   64 closed loops of updates against three servers, fsync on; the groups take turns
     zmq-raft-failover     one closed loop of updates; SIGKILL of the leader; the longest time without an acknowledgement
 
-The client is the package's own, in Node, for both groups: what differs is the servers. Each group runs alone and has
-the package's default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` brings the package.
+Both groups have the package's client, in Node; only the servers differ. Each group runs alone, with the package's
+default times (election 200 to 300 ms, heartbeats every 70 ms). `make interop-zmq` installs the package.
 """
 
 import statistics
@@ -61,7 +61,7 @@ async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure
             Figure(where, f"{NAMES[make]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
         ]
     ratios = tuple(ours / theirs for (ours, _), (theirs, _) in zip(found[Make.OURS], found[Make.PACKAGE], strict=True))
-    figures.append(Figure(where, "updates, ours for one of theirs", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
+    figures.append(Figure(where, "updates, garlicfarm / zmq-raft", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
     return figures
 
 
@@ -85,7 +85,7 @@ async def _failover(directory: Path) -> list[Figure]:
                 found[make].append(await _kill_leader(group))
     where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
     theirs = statistics.median(found[Make.PACKAGE])
-    notes = {Make.OURS: f"= {statistics.median(found[Make.OURS]) / theirs:.2f} of theirs; goal at most 1"}
+    notes = {Make.OURS: f"= {statistics.median(found[Make.OURS]) / theirs:.2f} of the package's time; goal at most 1"}
     return [
         Figure(where, f"{NAMES[make]}: without an acknowledgement", "s", tuple(gaps), notes.get(make, ""))
         for make, gaps in found.items()
@@ -93,7 +93,7 @@ async def _failover(directory: Path) -> list[Figure]:
 
 
 async def _kill_leader(group: ZmqRaftGroup) -> float:
-    """Seconds between the last acknowledgement of the old leader and the first of the new; then it is started again."""
+    """Return the seconds between the acknowledgements of the old and the new leader; then restart the old one."""
     client = await group.client()
     gap_s = 0.0
 

@@ -1,12 +1,12 @@
-"""Servers that speak ØMQ Raft on loopback, ours or those of the npm package, as processes; and the package's client.
+"""ØMQ Raft servers on loopback, Garlic Farm's or the npm package's, as processes; and the package's client.
 
-    find (`make interop-zmq` brought the package) ─▶ ports ─▶ members, each of either make ─▶ a leader
-    kill, start again, look who died by itself ─▶ what a member tells about its log ─▶ end
+    find the package (`make interop-zmq`) ─▶ ports ─▶ members of either make ─▶ a leader
+    kill, restart, find members that exited ─▶ a member's facts about its log ─▶ end
 
-The package runs under Node by three scripts of ours in `zmq_raft_js`: a server, a client that is told by lines of JSON
-what to do, and a reader of a stopped server's log. Both makes sync to disk before they answer, as they do by default.
+The package runs under Node with three scripts in `zmq_raft_js`: a server, a client controlled by lines of JSON, and a
+reader of a stopped server's log. Both makes sync to disk before they reply, the default.
 
-The benchmarks measure with it, and the stories of `tests/interop/zmq` are told with it.
+The benchmarks and `tests/interop/zmq` use this module.
 """
 
 import json
@@ -47,12 +47,12 @@ def missing() -> str | None:
     if shutil.which("node") is None:
         return "Node is not installed"
     if not (PACKAGES / "zmq-raft").is_dir() or not (PACKAGES / "zeromq/build/Release/zmq.node").is_file():
-        return "the npm package zmq-raft is not there; `make interop-zmq` brings it"
+        return "the npm package zmq-raft is missing; `make interop-zmq` installs it"
     return None
 
 
 class Make(Enum):
-    """Whose server a member is."""
+    """The implementation of a member."""
 
     PACKAGE = "package"
     OURS = "ours"
@@ -60,7 +60,7 @@ class Make(Enum):
 
 @dataclass(slots=True)
 class Member:
-    """One server: where it is, and its process if it was started. It listens at `bind`, others reach it at `url`."""
+    """One server: its addresses, and its process if started. It listens at `bind`; others connect to `url`."""
 
     peer_id: str
     make: Make
@@ -70,16 +70,16 @@ class Member:
     directory: Path
     child: Child | None = None
     deaths: list[str] = field(default_factory=list)
-    """Why it ended without having been killed, by its last words."""
+    """The last output of each run that ended without a kill."""
 
     @property
     def log(self) -> Path:
-        """Where its standard error goes."""
+        """The file of its standard error."""
         return self.directory.with_suffix(".log")
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return self.child is not None and runs(self.child)
 
     def last_words(self) -> str:
@@ -89,9 +89,9 @@ class Member:
 
 
 def listening_ports(count: int) -> list[int]:
-    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections.
+    """Return unused ports of loopback, outside the system's range for outgoing connections.
 
-    A member that was killed must get its port again, although others go on connecting meanwhile.
+    A killed member must get its port again, although others continue to connect until then.
     """
     found: list[int] = []
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def listening_ports(count: int) -> list[int]:
 
 
 def runs(child: Child) -> bool:
-    """Whether a process has not ended. One that did may still wait for the shell that started it."""
+    """Return True if a process has not ended. An ended one may still wait for the shell that started it."""
     if not child.running:
         return False
     with suppress(OSError):
@@ -112,11 +112,11 @@ def runs(child: Child) -> bool:
 
 
 class ZmqRaftGroup:
-    """The members. `running_zmq_raft_group` makes it.
+    """The members, created by `running_zmq_raft_group`.
 
-    `options` are those of the package (electionTimeoutMin and so on), for all of its servers; `arguments` are those of
-    `garlicfarm zmq-raft serve`, for all of ours. With `relay`, each member listens at another port than the one in the
-    configuration, and `relay` is run for it, to listen there.
+    `options` (electionTimeoutMin and so on) apply to all servers of the package; `arguments` of `garlicfarm zmq-raft
+    serve` apply to all of Garlic Farm. With `relay`, each member listens at another port than the configured one, and
+    `relay` listens on the configured one.
     """
 
     def __init__(
@@ -138,16 +138,16 @@ class ZmqRaftGroup:
 
     @property
     def urls(self) -> list[str]:
-        """Of all members."""
+        """The URLs of all members."""
         return [member.url for member in self.members.values()]
 
     @property
     def peers(self) -> list[tuple[str, str]]:
-        """Of all members, as a configuration has them."""
+        """The members in the form of a configuration."""
         return [(member.peer_id, member.url) for member in self.members.values()]
 
     def add(self, peer_id: str, make: Make) -> Member:
-        """Choose ports for one more member."""
+        """Choose ports for another member."""
         listens, broadcasts, public = listening_ports(3)
         member = Member(
             peer_id,
@@ -192,7 +192,7 @@ class ZmqRaftGroup:
         raise ChildError(f"{name} does not listen; its last words: …{member.last_words()}")
 
     async def kill(self, member: Member) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill a member, and wait for its end."""
         child, member.child = member.child, None
         if child is None:
             raise ChildError(f"server {member.peer_id} does not run")
@@ -200,12 +200,12 @@ class ZmqRaftGroup:
         await child.end()
 
     async def remove(self, member: Member) -> None:
-        """Stop a member that is out of the configuration, and forget it."""
+        """Stop a removed member, and drop it from the group."""
         await self.stop(member)
         del self.members[member.peer_id]
 
     async def start_again(self, member: Member) -> None:
-        """Start a member; one of the package that dies while it starts is started again, and the death noted."""
+        """Start a member. If a member of the package dies during its start, record that and start it again."""
         for _ in range(START_ATTEMPTS):
             try:
                 await self.start(member)
@@ -216,7 +216,7 @@ class ZmqRaftGroup:
         raise ChildError(f"server {member.peer_id} does not stay up; its last words: …{member.last_words()}")
 
     async def revive(self) -> list[Member]:
-        """Start again the members that ended by themselves, and note why they did."""
+        """Restart the members that exited, and record their last output."""
         dead = [member for member in self.members.values() if member.child is not None and not member.lives]
         for member in dead:
             member.deaths.append(member.last_words())
@@ -225,7 +225,7 @@ class ZmqRaftGroup:
         return dead
 
     async def stop(self, member: Member) -> None:
-        """Ask it to end, and wait until it has."""
+        """Request its end, and wait for it."""
         child, member.child = member.child, None
         if child is None:
             return
@@ -237,7 +237,7 @@ class ZmqRaftGroup:
         await child.end()
 
     async def leader(self, timeout_s: float = START_TIMEOUT_S) -> Member:
-        """Wait until a member says that it leads."""
+        """Wait until a member reports that it leads."""
         with trio.move_on_after(timeout_s):
             while True:
                 for member in self.members.values():
@@ -257,10 +257,10 @@ class ZmqRaftGroup:
         return dict(found)
 
     async def configure(self, *arguments: str) -> int:
-        """Run the package's `zr-config` until it tells at which index the change began, and give that.
+        """Run the package's `zr-config` until it prints the index at which the change began, and return the index.
 
-        Then it waits for the entry that ends the change. It never sees that entry if none follows it: a callback that
-        wants no more entries is not heard when it is given the last ones (`requestEntries` of the package's client).
+        After that it waits for the entry that ends the change. If no entry follows that one, it never sees it: the
+        package's client ignores a callback's request to stop with the last entries (`requestEntries`).
         """
         places = [url.removeprefix("tcp://") for url in self.urls]
         command = ["node", str(PACKAGES / "zmq-raft/bin/zr-config.js"), "-k", IDENT, "-t", "10000", *arguments, *places]
@@ -274,7 +274,7 @@ class ZmqRaftGroup:
         return int(line.removeprefix(CHANGED).rstrip("."))
 
     async def compact(self, member: Member, index: int) -> None:
-        """Have a running server of the package replace its entries up to `index` by their payloads, one by one."""
+        """Let a running server of the package replace its entries up to `index` by their payloads, one by one."""
         example = str(PACKAGES / "zmq-raft/example/passthrough_state.js")
         target = str(member.directory / "compact" / "snap.new")
         where = ("-d", str(member.directory), "-t", target, "-m", example, "-z", "0", "-U", "-N", "-i", str(index))
@@ -340,11 +340,11 @@ async def running_zmq_raft_group(
 
 
 class PackageError(Exception):
-    """The package's client tells that a command failed."""
+    """A command of the package's client failed."""
 
 
 class PackageClient:
-    """A process of `client.js`. Commands may run at the same time, while `run` hears the answers."""
+    """A process of `client.js`. Commands may run concurrently, while `run` receives the replies."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -353,16 +353,16 @@ class PackageClient:
         self._speaking = trio.Lock()
         self._ending = False
         self.subscribed: list[dict[str, Any]] = []
-        """What came for the subscription: documents with `entry` or `snapshot`."""
+        """The received documents of the subscription, with `entry` or `snapshot`."""
 
     @classmethod
     async def start(cls, urls: Sequence[str], log: Path) -> "PackageClient":
-        """Start one for a cluster."""
+        """Start a client of a cluster."""
         document = {"urls": list(urls), "ident": IDENT}
         return cls(await Child.start("the package's client", node("client.js", json.dumps(document)), log))
 
     async def run(self) -> None:
-        """Hear what the process says, until `end`."""
+        """Receive the documents of the process, until `end`."""
         while True:
             try:
                 document = await self._child.hear_document(math.inf)
@@ -376,7 +376,7 @@ class PackageClient:
                 answers.send_nowait(document)
 
     async def do(self, command: str, **arguments: object) -> Any:
-        """Run one command; raises `PackageError` with the package's words."""
+        """Run one command; raise `PackageError` with the package's text."""
         self._count += 1
         number = self._count
         send, receive = trio.open_memory_channel[dict[str, Any]](1)
@@ -397,7 +397,7 @@ class PackageClient:
 
 @dataclass(frozen=True, slots=True)
 class PackageLog:
-    """What a stopped server of the package has on disk: its snapshot, and the frames of the entries behind it."""
+    """The stored log of a stopped server of the package: its snapshot, and the frames of the later entries."""
 
     snapshot_index: int
     snapshot_term: int
@@ -406,7 +406,7 @@ class PackageLog:
 
 
 async def stored_package_log(directory: Path) -> PackageLog:
-    """Read the log of a stopped server of the package, by the package's own reader."""
+    """Read the log of a stopped server of the package, with the package's reader."""
     with trio.fail_after(READ_TIMEOUT_S):
         done = await trio.run_process(node("stored_log.js", str(directory)), capture_stdout=True)
     first, *rest = [json.loads(line) for line in bytes(done.stdout).splitlines()]
@@ -416,7 +416,7 @@ async def stored_package_log(directory: Path) -> PackageLog:
 
 
 async def run_package_program(name: str, *arguments: str) -> str:
-    """Run one of the package's own programs; raises `ChildError` with what it printed."""
+    """Run a program of the package; raise `ChildError` with its output."""
     command = ["node", str(PACKAGES / "zmq-raft/bin" / name), *arguments]
     with trio.move_on_after(READ_TIMEOUT_S):
         done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)

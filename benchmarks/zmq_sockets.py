@@ -1,13 +1,13 @@
-"""Round trips per second of a ØMQ socket in an event loop: ours for trio, and the other ways to use pyzmq.
+"""Round trips per second of a ØMQ socket in an event loop: `ZmqSocket` for trio, and other ways to use pyzmq.
 
     ours        `ZmqSocket`: one task waits for the descriptor, and a send wakes it if it hid a message
     asyncio     `zmq.asyncio.Socket`, the library's own, in an asyncio run
-    thread      a thread owns the socket and hands each message to the trio run; what is sent goes to it by inproc
-    polling     a trio task tries to receive and sleeps for a millisecond when nothing is there
+    thread      a thread owns the socket and passes each message to the trio run; it gets sent messages by inproc
+    polling     a trio task tries to receive, and sleeps for a millisecond without a message
 
-A DEALER socket sends a message of 64 bytes to a ROUTER in another process, which sends it back; 1 or 64 are under way.
-The other process is the same for all: blocking calls of pyzmq. The designs take turns, run by run, in threads of one
-process. `python -m benchmarks.zmq_sockets` is that other process; it ends when its standard input does.
+A DEALER socket sends a message of 64 bytes to a ROUTER in another process, which returns it; 1 or 64 are in flight. The
+other process is the same for all: blocking calls of pyzmq. The designs take turns, run by run, in threads of one
+process. `python -m benchmarks.zmq_sockets` is that other process; it ends when its standard input closes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ GROUP: Final = "a ØMQ socket in an event loop"
 
 ContextT = TypeVar("ContextT", bound="zmq.Context[Any]")
 Design = Callable[[str, int, float], int]
-"""Gets the URL, how many messages may be under way, and seconds; returns how many came back in that time."""
+"""The measurement of a design: (URL, messages in flight, seconds) → number of round trips."""
 
 
 async def measure(directory: Path, runs: int) -> list[Figure]:
@@ -167,7 +167,7 @@ def _own_socket(
     came_back: Callable[[list[bytes]], None],
     token: trio.lowlevel.TrioToken,
 ) -> None:
-    """Run the thread of `_thread`: it ends when an empty message is to be sent."""
+    """Run the thread of `_thread`: an empty message to send ends it."""
     with context.socket(zmq.DEALER) as socket, context.socket(zmq.PAIR) as outgoing:
         socket.connect(url)
         outgoing.connect("inproc://outgoing")
@@ -186,7 +186,7 @@ def _own_socket(
 
 
 def _echo() -> None:
-    """Send back what comes, until the standard input ends."""
+    """Return each message, until the standard input ends."""
     with _context(zmq.Context) as context, context.socket(zmq.ROUTER) as socket:
         socket.bind("tcp://127.0.0.1:*")
         print(json.dumps({"url": socket.get_string(zmq.LAST_ENDPOINT)}), flush=True)

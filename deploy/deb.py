@@ -7,11 +7,11 @@
     usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, from the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
 
-Modules are compiled when the package is configured, by the Python that runs them, and removed before it is. The package
-is for one Python, hence for one release of a distribution, since the libraries' binaries are.
+The Python that runs the modules compiles them when the package is configured; they are removed before the package. The
+libraries' binaries are for one Python, so the package is for one release of a distribution.
 
 `python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Two builds from one
-commit have the same bytes: times are those of the commit (SOURCE_DATE_EPOCH has priority).
+commit have the same bytes: files have the time of the commit (SOURCE_DATE_EPOCH has priority).
 """
 
 import argparse
@@ -47,11 +47,11 @@ COMPLETIONS = {
 }
 DESCRIPTION = """\
 high-availability groups of I2P routers
- A service in I2P has one address, usually served by one router: when the
- router is down, so is the service. Garlic Farm lets several routers serve one
- address. Next to each router runs a node; nodes discover each other by gossip,
- agree by Raft on which routers are healthy, and publish that under the
- service's address. When a router dies, the other nodes publish again in seconds."""
+ A service in I2P has one address, usually served by one router: if the router
+ is down, the service is down too. With Garlic Farm, several routers serve one
+ address. A node runs next to each router. Nodes discover each other by gossip,
+ agree on the healthy routers by Raft, and publish these routers under the
+ service's address. If a router fails, the other nodes publish again in seconds."""
 
 
 def version(wanted: Target) -> str:

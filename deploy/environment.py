@@ -83,7 +83,7 @@ class Target:
         return [*newer, *(f"{legacy}_{self.machine}" for legacy in _LEGACY)]
 
     def pip_options(self) -> list[str]:
-        """Return the options with which pip chooses only wheels for this target."""
+        """Return the options that restrict pip to wheels for this target."""
         tags = [f"--platform={each}" for each in self.platforms]
         abis = [f"--abi={each}" for each in (self.interpreter, "abi3", "none")]
         return [*tags, *abis, f"--python-version={self.release.python}", "--implementation=cp", "--only-binary=:all:"]
@@ -101,7 +101,7 @@ def target(python: str, architecture: str) -> Target:
 
 
 def own_wheel(wanted: Target, dist: Path) -> Path:
-    """Return the project's wheel that fits best; raise PackagingError if there is none."""
+    """Return the project's best matching wheel; raise PackagingError without one."""
     compiled = sorted(dist.glob(f"garlicfarm-*-{wanted.interpreter}-{wanted.interpreter}-*linux*_{wanted.machine}.whl"))
     pure = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
     if not pure and not compiled:
@@ -143,7 +143,7 @@ def _pip(*arguments: str) -> None:
 def glibc_needed(site: Path, own_least: int) -> int:
     """Return the least minor version of glibc 2 for all wheels in `site`.
 
-    `own_least` is the version of the machine that built a wheel with the platform's plain tag, which has no minimum.
+    `own_least` is the version of the building machine, for a wheel with the platform's plain tag without a minimum.
     """
     return max(_glibc_of(file.read_text(encoding="utf-8"), own_least) for file in site.glob("*.dist-info/WHEEL"))
 

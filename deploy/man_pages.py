@@ -1,4 +1,4 @@
-"""Manual pages, made from the command line itself and from the settings' table, without repeated text.
+"""Manual pages, generated from the command line and the declared settings, without repeated text.
 
     garlicfarm.1              its purpose, every command in a line, files, environment, documents
     garlicfarm-COMMAND.1      one for each command; a group's page lists its commands
@@ -157,8 +157,8 @@ def _settings() -> str:
         ".SH SYNOPSIS",
         rf"\fI{_plain(CONFIGURATION_DIRECTORY)}/node.toml\fR, or the file of \fBgarlicfarm run \-\-config\fR",
         ".SH DESCRIPTION",
-        r"A TOML file. Every setting but \fBfarm_key\fR has a default. An unknown key or a bad value is refused and",
-        r"named with its place. A relative path is relative to the file.",
+        r"A TOML file. Every setting except \fBfarm_key\fR has a default. Unknown keys and invalid values are errors,",
+        r"reported with their place. A relative path is relative to the file.",
         r"\fBgarlicfarm config show\fR prints all settings with their defaults.",
     ]
     table = None

@@ -1,9 +1,9 @@
-"""The container image: dist/oci, from which any builder makes it, and an archive if a builder is available.
+"""The container image: dist/oci, the context for any builder, and an archive if a builder is available.
 
     Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-image.tar
 
 `python -m deploy.oci --dist dist` does both steps. An installed builder that does not work here, such as docker's
-command without its daemon, is named with its reason, and the context remains for another machine.
+command without its daemon, is reported with the reason, and the context remains for another machine.
 
 The image is in Docker's format, which every engine loads: OCI's lacks a place for the check, so builders drop it there.
 """

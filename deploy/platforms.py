@@ -1,8 +1,8 @@
 """docs/reference/platforms.md: the machines with wheels of the base in the index, from pip.
 
 `python -m deploy.platforms` (part of `make requirements`) queries pip's index, one package at a time, and writes the
-page. A package without a wheel must be built on the machine itself, or elsewhere for it. No package of ours is made for
-such a machine, since an environment is unpacked and never built (`deploy.environment`).
+page. A package without a wheel must be built on the machine itself, or elsewhere for it. The project does not build
+packages for such a machine, since an environment is unpacked and never built (`deploy.environment`).
 """
 
 import json
@@ -73,7 +73,7 @@ def _pythons(name: str, version: str, machine: str) -> str:
 
 
 def _wheel(name: str, version: str, wanted: Target) -> str:
-    """Return the file that pip would choose; empty if there is none."""
+    """Return the file that pip would choose, or an empty text."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--dry-run", "--no-deps"]
     command += ["--target", "unused", *wanted.pip_options(), "--report", "-", f"{name}=={version}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

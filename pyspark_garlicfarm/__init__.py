@@ -2,8 +2,8 @@
 
 At the first use of a Python data source, Spark imports every module of the path whose name begins with `pyspark_`, and
 uses the class `DefaultSource` of each. So this package is at the top level. A module that cannot be imported would
-disable all other sources too, even those of other packages. So without the extra `pipeline` it has no source, and Spark
-reports an unknown name.
+disable the sources of all other packages too. So without the extra `pipeline` this module does not have a source, and
+Spark reports an unknown name.
 """
 
 from contextlib import suppress

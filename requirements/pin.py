@@ -1,14 +1,14 @@
 """Write the hashed requirements: each package that runs in production, with the SHA-256 of its files.
 
     base.txt     every package that `pip install .` needs, at the version that constraints.txt has
-    extras.txt   every further package that the extras of EXTRAS need, likewise
-    build.txt    the build backend of pyproject.toml, likewise
+    extras.txt   every further package that the extras of EXTRAS need, also with the versions of constraints.txt
+    build.txt    the build backend of pyproject.toml, also with the versions of constraints.txt
 
 Each package has the SHA-256 of its source archive and of its wheels for the Pythons and platforms below. On any other
 platform, pip builds from the source archive. `make requirements` runs this script after a change of constraints.txt or
 pyproject.toml; its output is reviewed and committed. pip resolves the packages and reads the index that the machine is
-configured for. It has no public interface for "all files of a release", so `_files` uses its internals: a newer pip
-may need another `_files`. Only this script depends on them.
+configured for. pip does not have a public interface for "all files of a release", so `_files` uses its internals: a
+newer pip may need another `_files`. Only this script depends on them.
 """
 
 import json
