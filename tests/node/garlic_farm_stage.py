@@ -62,14 +62,14 @@ class ScriptedHandler:
         self.log: list[bytes] = []
         self.refused = 0
         """Number of refused membership requests."""
-        self.asked: list[tuple[ServerId, core.Request]] = []
+        self.requests: list[tuple[ServerId, core.Request]] = []
         self.commands_of_clients: list[tuple[bytes, ...]] = []
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
         """Send the scripted reply after the scripted delay."""
-        self.asked.append((sender, request))
+        self.requests.append((sender, request))
 
         async def answer() -> None:
             answered(await self._reply(request))
@@ -161,9 +161,9 @@ class Host:
         quota: ClientQuota | None = None,
     ) -> None:
         self.incidents: list[Incident] = []
-        self.told = trio.Event()
+        self.incident_reported = trio.Event()
         """Event set by the first incident."""
-        self.metrics = Metrics(self._tell)
+        self.metrics = Metrics(self._record_incident)
         self.handler = ScriptedHandler(own_id)
         self.identity = identity or Identity("cluster-a", own_id)
         self.passwords = {CREDENTIALS.user: CREDENTIALS.password}
@@ -184,9 +184,9 @@ class Host:
             quota=quota,
         )
 
-    def _tell(self, incident: Incident) -> None:
+    def _record_incident(self, incident: Incident) -> None:
         self.incidents.append(incident)
-        self.told.set()
+        self.incident_reported.set()
 
     @property
     def faults(self) -> set[Fault]:

@@ -80,7 +80,7 @@ class ScriptedReceiver(RecordedReceiver):
 
     def __init__(self, answer: Callable[[Request], Reply | None] | None = None) -> None:
         super().__init__()
-        self.asked: list[tuple[ServerId, Request, Callable[[Reply | None], None]]] = []
+        self.requests: list[tuple[ServerId, Request, Callable[[Reply | None], None]]] = []
         self.forgotten: list[int] = []
         self.busy = False
         self._answer = answer
@@ -90,7 +90,7 @@ class ScriptedReceiver(RecordedReceiver):
         """Keep a request, and answer it if `answer` is set."""
         if self.busy:
             raise ServerBusyError("busy")
-        self.asked.append((sender, request, answered))
+        self.requests.append((sender, request, answered))
         self._changed.set()
         self._changed = trio.Event()
         if self._answer is not None:
@@ -100,11 +100,11 @@ class ScriptedReceiver(RecordedReceiver):
         """Record the number of a dropped request."""
         self.forgotten.append(number)
 
-    async def wait_asked(self, count: int) -> list[Request]:
+    async def wait_requests(self, count: int) -> list[Request]:
         """Wait for `count` requests, and return them."""
-        while len(self.asked) < count:
+        while len(self.requests) < count:
             await self._changed.wait()
-        return [request for _, request, _ in self.asked]
+        return [request for _, request, _ in self.requests]
 
 
 def service(receiver: RecordedReceiver | ConsensusServer, names: KnownReplicas) -> QuorumService:

@@ -45,7 +45,7 @@ class MemoryOffsets:
     """`GroupOffsets` of a leader; servers with the same log may share them."""
 
     def __init__(self) -> None:
-        self.noted: dict[str, dict[str, CommittedOffset]] = {}
+        self.stored: dict[str, dict[str, CommittedOffset]] = {}
         self.owners: dict[str, str | None] = {}
         self.is_ready = True
         self.wait_s = 0.0
@@ -57,7 +57,7 @@ class MemoryOffsets:
 
     def groups(self) -> Collection[str]:
         """Return the names of all groups."""
-        return self.noted
+        return self.stored
 
     def may_use(self, group: str, principal: str | None) -> bool:
         """Return True if no other user used the group first."""
@@ -65,7 +65,7 @@ class MemoryOffsets:
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """Return the committed offsets of a group."""
-        return self.noted.get(group, {})
+        return self.stored.get(group, {})
 
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
@@ -76,7 +76,7 @@ class MemoryOffsets:
         await trio.sleep(self.wait_s)
         if self.error is not None:
             raise self.error
-        self.noted.setdefault(group, {}).update(offsets)
+        self.stored.setdefault(group, {}).update(offsets)
 
 
 class MemoryTopic:

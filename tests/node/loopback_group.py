@@ -92,7 +92,7 @@ class Service:
 
 
 @dataclass
-class Life:
+class Run:
     """One run of one server."""
 
     server: ConsensusServer
@@ -171,7 +171,7 @@ class LoopbackGroup:
         self._directory = directory
         self._limits = limits
         self._make_service = make_service
-        self.strangers: dict[int, PeerAddress] = {}
+        self.outsiders: dict[int, PeerAddress] = {}
         """Addresses of servers outside this group."""
         self.plain: dict[int, tuple[str, int]] = {}
         """Addresses of servers without TLS and handshake, if they are known before a server starts."""
@@ -183,25 +183,25 @@ class LoopbackGroup:
         self._generation = 0
         self._changed = trio.Event()
         self.ids = tuple(number for number in range(1, founders + 1))
-        self.lives: dict[int, Life] = {}
+        self.runs: dict[int, Run] = {}
 
-    async def start(self, server_id: int) -> Life:
+    async def start(self, server_id: int) -> Run:
         """Start a run from the data on disk."""
         self._generation += 1
         return await self._nursery.start(self._live, server_id, self._generation)  # type: ignore[no-any-return]  # trio's
 
     async def kill(self, server_id: int) -> None:
         """End a run at any point; its connections break."""
-        life = self.lives.pop(server_id)
-        life.scope.cancel()
-        await life.ended.wait()
+        run = self.runs.pop(server_id)
+        run.scope.cancel()
+        await run.ended.wait()
 
     async def leader(self) -> int:
         """Wait for a leader, and return its id."""
         while True:
             changed = self._changed
-            for server_id, life in self.lives.items():
-                if life.server.role.role is Role.LEADER:
+            for server_id, run in self.runs.items():
+                if run.server.role.role is Role.LEADER:
                     return server_id
             await changed.wait()
 
@@ -221,8 +221,8 @@ class LoopbackGroup:
         """Return the address of a server, or None if it has never listened."""
         if server_id in self.plain:
             return PlainPeers(self.plain).address(server_id)
-        if server_id in self.strangers:
-            return self.strangers[server_id]
+        if server_id in self.outsiders:
+            return self.outsiders[server_id]
         port = self._ports.get(server_id)
         if port is None:
             return None
@@ -252,7 +252,7 @@ class LoopbackGroup:
         return Dialer(caller, transport=self._transport)
 
     async def _live(
-        self, server_id: int, generation: int, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
+        self, server_id: int, generation: int, task_status: trio.TaskStatus[Run] = trio.TASK_STATUS_IGNORED
     ) -> None:
         home = self._directory / str(server_id)
         home.mkdir(exist_ok=True)
@@ -286,9 +286,9 @@ class LoopbackGroup:
                     await nursery.start(server.run)
                     await nursery.start(requests.run)
                     await self._listen(nursery, server_id, Gateway(server, server_id, machine, members), metrics)
-                    life = Life(server, machine, service, members, links, metrics, scope, ended)
-                    self.lives[server_id] = life
-                    task_status.started(life)
+                    run = Run(server, machine, service, members, links, metrics, scope, ended)
+                    self.runs[server_id] = run
+                    task_status.started(run)
         finally:
             disk.close()
             ended.set()

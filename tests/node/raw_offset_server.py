@@ -41,7 +41,7 @@ class ClosedConnection(Exception):  # noqa: N818 - likewise
     """The server cannot reply, and closes the connection."""
 
 
-class Said(IntEnum):
+class RequestKind(IntEnum):
     """Supported requests."""
 
     VOTE = 1
@@ -99,9 +99,9 @@ class RawOffsetServer:
     closed: int = 0
     invited_at: tuple[int, int] | None = None
     """Index of the invitation's configuration, and of the previous one."""
-    heard: list[Said] = field(default_factory=list)
+    received: list[RequestKind] = field(default_factory=list)
     death: Died | None = None
-    break_after: set[Said] = field(default_factory=set)
+    break_after: set[RequestKind] = field(default_factory=set)
     """Kinds of requests whose second one breaks the connection before the reply, once."""
     changed: trio.Event = field(default_factory=trio.Event)
 
@@ -168,12 +168,12 @@ class RawOffsetServer:
         head = _TWO.pack(last, self.term) + struct.pack(">I", len(members)) + members
         return head + struct.pack(">QI", 0, len(data)) + data + b"\x01"
 
-    async def says(
-        self, stream: trio.SocketStream, to: int, kind: Said, after: int, entries: list[tuple[int, int, bytes]]
+    async def send_request(
+        self, stream: trio.SocketStream, to: int, kind: RequestKind, after: int, entries: list[tuple[int, int, bytes]]
     ) -> tuple[bool, int] | None:
         """Send a request with the entries after `after`; return (accepted, next index), or None if it was closed."""
         log = b"".join(_ENTRY_HEAD.pack(term, form, len(value)) + value for term, form, value in entries)
-        before = self.entry(after)[0] if kind is Said.APPEND and after else 0
+        before = self.entry(after)[0] if kind is RequestKind.APPEND and after else 0
         head = (int(kind), self.server_id, to, self.term, before, after, self.last)
         await stream.send_all(_HEAD.pack(*head, len(log)) + log)
         answer = b""
@@ -221,8 +221,8 @@ class RawOffsetServer:
                     await stream.send_all(answer)
 
     def _answer_or_die(self, request: Request) -> bytes | None:
-        kind = Said(request.kind)
-        self.heard.append(kind)
+        kind = RequestKind(request.kind)
+        self.received.append(kind)
         try:
             accepted, following = self._take(kind, request)
         except ClosedConnection:
@@ -231,25 +231,25 @@ class RawOffsetServer:
         except Died as death:
             self.death = death
             return None
-        if kind in self.break_after and self.heard.count(kind) >= 2:
+        if kind in self.break_after and self.received.count(kind) >= 2:
             self.break_after.discard(kind)
             return None
         return _REPLY.pack(kind + 1, self.server_id, request.source, self.term, following, accepted)
 
     # -- behavior of the original --------------------------------------------------------------------------------------
 
-    def _take(self, kind: Said, request: Request) -> tuple[bool, int]:
+    def _take(self, kind: RequestKind, request: Request) -> tuple[bool, int]:
         match kind:
-            case Said.JOIN:
+            case RequestKind.JOIN:
                 return self._join(request), self.last + 1
-            case Said.SYNC_LOG:
+            case RequestKind.SYNC_LOG:
                 return self._sync(request), self.last + 1
-            case Said.APPEND:
+            case RequestKind.APPEND:
                 accepted = self._appended(request)
                 return accepted, request.previous + len(request.entries) + 1 if accepted else self.last + 1
-            case Said.SNAPSHOT:
+            case RequestKind.SNAPSHOT:
                 return self._install(request)
-            case Said.VOTE | Said.LEAVE:
+            case RequestKind.VOTE | RequestKind.LEAVE:
                 self.term = max(self.term, request.term)
                 return True, self.last + 1
 

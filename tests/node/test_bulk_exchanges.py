@@ -126,7 +126,7 @@ async def appends_without_extensions(nursery: trio.Nursery, _path: Path) -> None
         )
     await receiver.wait_replies(3)
     assert incidents == []
-    assert len(host.handler.asked) == len(receiver.replies)
+    assert len(host.handler.requests) == len(receiver.replies)
 
 
 class SlowSocket(MemorySocket):

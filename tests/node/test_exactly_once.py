@@ -65,10 +65,10 @@ async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> N
         assert {answer.outcome for answer in answers} == {Outcome.COMMITTED}
         await servers.start(killed)
         last = max(answer.position.index for answer in answers if answer.position is not None)
-        for life in servers.lives.values():
-            await life.server.wait_applied(last)
-            assert Counter(life.executed) == Counter(commands)
-            in_order = [command for command in life.executed if command.startswith(b"client 2")]
+        for run in servers.runs.values():
+            await run.server.wait_applied(last)
+            assert Counter(run.executed) == Counter(commands)
+            in_order = [command for command in run.executed if command.startswith(b"client 2")]
             assert in_order == commands[80:120], "a client that waits for replies keeps its order"
         nursery.cancel_scope.cancel()
 
@@ -76,15 +76,15 @@ async def test_commands_execute_once_despite_kill_of_leader(tmp_path: Path) -> N
 async def test_reads_on_leader_see_acknowledged_writes(tmp_path: Path) -> None:
     async with group(tmp_path) as servers:
         leader = await servers.leader()
-        found = await servers.lives[leader].server.propose((b"x",))
+        found = await servers.runs[leader].server.propose((b"x",))
         assert found.outcome is Outcome.COMMITTED
         assert found.position is not None
-        assert await servers.lives[leader].server.read_barrier() >= found.position.index
-        assert servers.lives[leader].executed == [b"x"]
+        assert await servers.runs[leader].server.read_barrier() >= found.position.index
+        assert servers.runs[leader].executed == [b"x"]
         other = next(server_id for server_id in servers.ids if server_id != leader)
-        await servers.lives[other].server.wait_applied(1)
+        await servers.runs[other].server.wait_applied(1)
         with pytest.raises(NotLeaderError) as refusal:
-            await servers.lives[other].server.read_barrier()
+            await servers.runs[other].server.read_barrier()
         assert refusal.value.leader == leader
 
 
@@ -93,13 +93,13 @@ async def test_follower_reads_linearizably_with_index_of_leader(tmp_path: Path) 
         client = servers.client()
         await nursery.start(client.run)
         leader = await servers.leader()
-        others = [servers.lives[server_id] for server_id in servers.ids if server_id != leader]
+        others = [servers.runs[server_id] for server_id in servers.ids if server_id != leader]
         for number in range(5):
-            found = await servers.lives[leader].server.propose((b"%d" % number,))
+            found = await servers.runs[leader].server.propose((b"%d" % number,))
             assert found.position is not None
-            for life in others:
-                assert await read_barrier_anywhere(life.server, client) >= found.position.index
-                assert life.executed[-1] == b"%d" % number, "every later read must see an acknowledged write"
+            for run in others:
+                assert await read_barrier_anywhere(run.server, client) >= found.position.index
+                assert run.executed[-1] == b"%d" % number, "every later read must see an acknowledged write"
         nursery.cancel_scope.cancel()
 
 
@@ -119,7 +119,7 @@ async def test_read_without_known_commit_index_is_refused(tmp_path: Path) -> Non
         for server_id in set(servers.ids) - {left}:
             await servers.kill(server_id)
         with pytest.raises(NotLeaderError):
-            await read_barrier_anywhere(servers.lives[left].server, client, patience_s=0.5)
+            await read_barrier_anywhere(servers.runs[left].server, client, patience_s=0.5)
         nursery.cancel_scope.cancel()
 
 
@@ -141,9 +141,9 @@ async def test_client_with_expired_session_is_refused(
         again = await first.submit(b"three")
         assert again.outcome is Outcome.COMMITTED
         assert again.position is not None
-        for life in servers.lives.values():
-            await life.server.wait_applied(again.position.index)
-            assert life.executed == [b"one", b"push", b"push", b"three"]
+        for run in servers.runs.values():
+            await run.server.wait_applied(again.position.index)
+            assert run.executed == [b"one", b"push", b"push", b"three"]
         nursery.cancel_scope.cancel()
 
 
@@ -154,9 +154,9 @@ async def test_leadership_is_transferred_to_target(tmp_path: Path) -> None:
         ):  # on a machine under load an election may interrupt the transfer: it is reported, and tried again
             leader = await servers.leader()
             target = leader % 3 + 1
-            ended = await servers.lives[leader].server.transfer_leadership(target)
+            ended = await servers.runs[leader].server.transfer_leadership(target)
             now_leader = await servers.leader()
-            found = await servers.lives[target].server.propose((b"x",))
+            found = await servers.runs[target].server.propose((b"x",))
             if found.outcome is Outcome.COMMITTED and ended.outcome is TransferOutcome.DONE:
                 break
         assert (ended.outcome, ended.leader, now_leader) == (TransferOutcome.DONE, target, target)

@@ -76,9 +76,9 @@ async def test_requests_arrive_in_order_with_matching_replies(stage: Stage) -> N
     for correlation in range(100, 140):
         sender.links.send(BOB, append(correlation))
     await wait_all_tasks_blocked()
-    assert [request.previous.index for _, request in host.handler.asked if isinstance(request, core.AppendEntries)] == [
-        *range(100, 140)
-    ]
+    assert [
+        request.previous.index for _, request in host.handler.requests if isinstance(request, core.AppendEntries)
+    ] == [*range(100, 140)]
     assert sender.replies == [
         (BOB, core.AppendReply(term=3, success=True, next_index=correlation + 2, correlation=correlation))
         for correlation in range(100, 140)
@@ -118,7 +118,7 @@ async def test_peer_that_starts_later_does_not_get_old_requests(stage: Stage, au
         await trio.sleep(0.1)
     assert sender.correlations()[-1] == 99
     assert min(sender.correlations()) > 40
-    assert len(host.handler.asked) == len(sender.replies)
+    assert len(host.handler.requests) == len(sender.replies)
 
 
 async def test_unreachable_peer_has_bounded_queue_with_few_events(stage: Stage, autojump_clock: MockClock) -> None:

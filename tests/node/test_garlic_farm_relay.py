@@ -103,7 +103,7 @@ async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError
 
 def was_never_alice(host: Host) -> bool:
     """Return True if Bob did not get a message, and did not accept a connection as Alice's."""
-    return host.handler.asked == [] and host.server.places.established == 0
+    return host.handler.requests == [] and host.server.places.established == 0
 
 
 async def test_member_relaying_challenge_is_refused(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_middle_without_identity_is_not_accepted_as_server(tmp_path: Path)
         assert failure.fault is Fault.UNPROVEN
         assert "an attacker relays or changes it" in str(failure)
         assert host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1, "without an identity"
-        assert host.handler.asked == []
+        assert host.handler.requests == []
 
 
 async def test_middle_omitting_proof_of_server_is_refused(tmp_path: Path) -> None:

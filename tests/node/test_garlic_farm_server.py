@@ -123,7 +123,7 @@ async def test_peer_requests_reach_core(stage: Stage) -> None:
         wire.PreVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True),
         wire.AppendEntriesResponse(source=BOB, destination=ALICE, term=3, next_index=11, accepted=True),
     ]
-    (_, vote), (_, pre_vote), (sender, append) = host.handler.asked
+    (_, vote), (_, pre_vote), (sender, append) = host.handler.requests
     assert sender == ALICE
     assert len({vote.correlation, pre_vote.correlation, append.correlation}) == 3
     expected = core.AppendEntries(
@@ -158,7 +158,7 @@ async def test_replies_have_order_of_requests(stage: Stage, autojump_clock: Mock
     started = trio.current_time()
     assert [reply.term for reply in await replies(dialed, 40)] == terms
     assert trio.current_time() - started == pytest.approx(4.9)
-    assert [request.term for _, request in host.handler.asked] == terms
+    assert [request.term for _, request in host.handler.requests] == terms
 
 
 async def test_full_window_pauses_reading_until_replies_are_sent(stage: Stage, autojump_clock: MockClock) -> None:
@@ -168,7 +168,7 @@ async def test_full_window_pauses_reading_until_replies_are_sent(stage: Stage, a
     dialed = await dial(stage)
     await dialed.stream.send_all(encode_request(VOTE) * 10)
     await trio.sleep(0.5)
-    assert len(host.handler.asked) == 4
+    assert len(host.handler.requests) == 4
     assert len(await replies(dialed, 10)) == 10
 
 
@@ -258,7 +258,7 @@ async def test_unsupported_membership_request_is_refused(
     dialed = await dial(stage)
     await dialed.stream.send_all(encode_request(request_))
     assert await replies(dialed, 1) == [expected]
-    assert (host.handler.asked, host.handler.log) == ([], [])
+    assert (host.handler.requests, host.handler.log) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ async def test_peer_breaking_protocol_is_disconnected_with_reason(
     assert host.faults == {fault}
     assert host.metrics.counts[fault] == 1
     assert host.incidents[0].text.startswith("connection from 10.0.0.9 closed: ")
-    assert host.handler.asked == []
+    assert host.handler.requests == []
 
 
 async def test_pre_vote_without_negotiation_is_out_of_turn(stage: Stage) -> None:
@@ -317,7 +317,7 @@ async def test_server_without_id_refuses_votes(stage: Stage) -> None:
     host = stage.add(Host(BOB, identity=Identity(None, None)))
     assert (await expect_fault(stage.dialer(ALICE), stage.resolve(BOB), BOB)).fault is Fault.BUSY
     assert host.faults == {Fault.BUSY}
-    assert host.handler.asked == []
+    assert host.handler.requests == []
 
 
 async def test_slow_handshake_is_closed_after_deadline(stage: Stage, autojump_clock: MockClock) -> None:
@@ -541,7 +541,7 @@ async def test_server_messages_are_accepted_only_from_proven_server(
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
     assert "which only servers may send" in host.incidents[0].text
-    assert (host.handler.asked, host.handler.refused) == ([], 0)
+    assert (host.handler.requests, host.handler.refused) == ([], 0)
 
 
 @pytest.mark.parametrize("message", SERVER_MESSAGES, ids=lambda each: type(each).__name__)
@@ -551,7 +551,7 @@ async def test_server_must_send_in_its_own_name(stage: Stage, message: wire.Requ
     await dialed.stream.send_all(encode_request(message))
     assert await closes(dialed)
     assert "in the name of server 1 on the connection of server 3" in host.incidents[0].text
-    assert (host.handler.asked, host.handler.refused) == ([], 0)
+    assert (host.handler.requests, host.handler.refused) == ([], 0)
 
 
 @pytest.mark.parametrize("own_id", [None, ALICE])

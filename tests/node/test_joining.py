@@ -20,7 +20,7 @@ from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
-from tests.node.loopback_group import CALM, PATIENT, Life, LoopbackGroup, Service, until
+from tests.node.loopback_group import CALM, PATIENT, LoopbackGroup, Run, Service, until
 from tests.node.words_only_server import WordsOnlyServer
 
 LONG_S = 120
@@ -57,19 +57,19 @@ async def submit(client: GarlicFarmClient, commands: list[bytes]) -> None:
         assert found.outcome is Outcome.COMMITTED, found
 
 
-async def leading(servers: LoopbackGroup) -> Life:
-    return servers.lives[await servers.leader()]
+async def leading(servers: LoopbackGroup) -> Run:
+    return servers.runs[await servers.leader()]
 
 
-async def until_members(life: Life, *members: int) -> None:
+async def until_members(run: Run, *members: int) -> None:
     def settled() -> bool:
-        raft = life.server.describe().raft
+        raft = run.server.describe().raft
         return raft.configuration.voter_ids == set(members) and raft.change is None
 
     await until(settled)
 
 
-async def until_level(leader: Life) -> None:
+async def until_level(leader: Run) -> None:
     """Wait until every member has the whole log, so that only new servers need a snapshot that replaces it."""
 
     def level() -> bool:
@@ -85,7 +85,7 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         before = [b"before %d" % number for number in range(1500)]
         await submit(client, before)
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server")
-        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
+        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
         # when it requests to be added
         addition = await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
         assert addition.begun, addition.reason
@@ -93,7 +93,7 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         leader = await leading(servers)
         await until_members(leader, 1, 2, 3, 4)
         assert document_server.invited_to == (1, 2, 3)
-        packs = [name for name in document_server.heard if name != "AppendEntriesRequest"]
+        packs = [name for name in document_server.received if name != "AppendEntriesRequest"]
         assert packs[:2] == ["JoinClusterRequest", "SyncLogRequest"]
         # and from then on it is a follower like the others
         after = [b"after %d" % number for number in range(200)]
@@ -123,10 +123,10 @@ async def test_document_server_joins_by_snapshot_of_compacted_log(tmp_path: Path
         assert taken is not None
         await submit(client, [b"tail"])
         document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server")
-        servers.strangers[FIFTH] = await nursery.start(document_server.listen)
+        servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
-        assert "InstallSnapshotRequest" in document_server.heard
+        assert "InstallSnapshotRequest" in document_server.received
         assert document_server.start[0] >= taken.last.index
         await submit(client, [b"end"])
         await document_server.until(lambda: document_server.commands()[-1:] == [b"end"])
@@ -147,7 +147,7 @@ async def test_snapshot_resumes_after_broken_connection(tmp_path: Path) -> None:
         await until_level(leader)
         assert await leader.server.take_snapshot() is not None
         document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server", breaks_at={"InstallSnapshotRequest"})
-        servers.strangers[FIFTH] = await nursery.start(document_server.listen)
+        servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
         assert document_server.breaks_at == set()
@@ -165,7 +165,7 @@ async def test_log_packs_resume_after_broken_connection(tmp_path: Path) -> None:
         before = [b"%d" % number for number in range(2500)]
         await submit(client, before)
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", breaks_at={"SyncLogRequest"})
-        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
+        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
         await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
         await until_members(await leading(servers), 1, 2, 3, 4)
         assert document_server.breaks_at == set()
@@ -175,15 +175,15 @@ async def test_log_packs_resume_after_broken_connection(tmp_path: Path) -> None:
 async def test_own_server_joins_by_document_messages_and_leaves(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(500)])
-        life = await servers.start(FOURTH)
+        run = await servers.start(FOURTH)
         own = await client_as_server(servers, nursery, FOURTH)
         # when it repeats the request until its own log contains it
-        await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
+        await join(own, run.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         leader = await leading(servers)
         await until_members(leader, 1, 2, 3, 4)
-        assert life.members.joining.packs > 0
-        await life.server.wait_applied(leader.server.commit_index)
-        assert life.executed == leader.executed
+        assert run.members.joining.packs > 0
+        await run.server.wait_applied(leader.server.commit_index)
+        assert run.executed == leader.executed
         # then a repeated request is accepted without a change
         again = await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))
         assert again.begun
@@ -196,26 +196,26 @@ async def test_own_server_joins_by_document_messages_and_leaves(tmp_path: Path) 
 async def test_learner_receives_log_by_document_messages(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, _):
         await submit(client, [b"%d" % number for number in range(1500)])
-        life, leader = await servers.start(FOURTH), await leading(servers)
+        run, leader = await servers.start(FOURTH), await leading(servers)
         requests = leader.members.requests
         added = await requests.add_learner(Server(FOURTH, servers.endpoint(FOURTH)))
         assert added is not None
         assert added.outcome is ChangeOutcome.COMMITTED
-        await life.server.wait_applied(leader.server.commit_index)
-        assert life.members.joining.packs > 0
+        await run.server.wait_applied(leader.server.commit_index)
+        assert run.members.joining.packs > 0
         # when it has the whole log, it receives appends like any other follower
         await until(lambda: not leader.links.joining_peers)
-        packs = life.members.joining.packs
+        packs = run.members.joining.packs
         await submit(client, [b"end"])
-        await until(lambda: life.executed[-1:] == [b"end"])
-        assert life.members.joining.packs == packs
+        await until(lambda: run.executed[-1:] == [b"end"])
+        assert run.members.joining.packs == packs
         # and an unreachable server does not become a member
         await servers.kill(FOURTH)
         assert await add_unreachable_learner(leader, Server(FIFTH, "tcp://absent:1")) is None
         assert FIFTH not in leader.server.describe().raft.configuration.member_ids
 
 
-async def add_unreachable_learner(leader: Life, newcomer: Server) -> ConfigurationResolved | None:
+async def add_unreachable_learner(leader: Run, newcomer: Server) -> ConfigurationResolved | None:
     short_invitation = MembershipOptions(invitation_s=0.3)
     requests = MemberRequests(leader.server, 1, leader.links, UncalledRules(), leader.metrics, short_invitation)
     return await requests.add_learner(newcomer)
@@ -237,18 +237,18 @@ async def test_join_completes_after_loss_of_leader(tmp_path: Path) -> None:
     async with group(tmp_path, options=ELECTING) as (servers, client, nursery):
         await submit(client, [b"%d" % number for number in range(2000)])
         first = await servers.leader()
-        life = await servers.start(FOURTH)
+        run = await servers.start(FOURTH)
         own = servers.client()
         await nursery.start(own.run)
         assert (await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).begun
         await servers.kill(first)
         # when the new server repeats the request at each new leader
-        await join(own, life.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
+        await join(own, run.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
         await servers.start(first)
         await until_members(await leading(servers), 1, 2, 3, 4)
         await submit(client, [b"end"])
-        await until(lambda: life.executed[-1:] == [b"end"])
-        assert len(life.executed) == len(set(life.executed)) == 2001
+        await until(lambda: run.executed[-1:] == [b"end"])
+        assert len(run.executed) == len(set(run.executed)) == 2001
 
 
 async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> Non
         await submit(client, [b"x"])
         leader_id = await servers.leader()
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", catching_up=True)
-        servers.strangers[FOURTH] = await nursery.start(document_server.listen)
+        servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await ask_to_add(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
@@ -269,7 +269,7 @@ async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> Non
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
         assert not any(change.begun for change, _ in refused)
         assert [reason in text for (_, reason), text in zip(refused, texts, strict=True)] == [True] * len(refused)
-        leader = servers.lives[leader_id]
+        leader = servers.runs[leader_id]
         assert leader.metrics.counts[Fault.REFUSED_CHANGE] == len(refused)
         # and a server that rejects the invitation is not added: nothing was appended
         assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
@@ -283,7 +283,7 @@ async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> No
     The new server takes them from earlier messages, or replies with the place to continue from.
     """
     async with group(tmp_path) as (servers, _, nursery):
-        life = await servers.start(FOURTH)
+        run = await servers.start(FOURTH)
         client = await client_as_server(servers, nursery, OTHER_LEADER)
         # given a new server without an invitation: a pack is out of turn, and closes the connection
         assert await client.call(FOURTH, packed(0, 2, b"a")) is Lost.UNANSWERED
@@ -303,8 +303,8 @@ async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> No
         assert await reply_to(client, invitation) == (True, 1)
         assert await reply_to(client, packed(0, 2, THEIRS, b"a")) == (True, 3)
         assert await reply_to(client, packed(2, 3, b"b")) == (True, 4)
-        await life.server.wait_applied(3)
-        assert life.executed == [b"a", b"b"]
+        await run.server.wait_applied(3)
+        assert run.executed == [b"a", b"b"]
         # then a pack at a place of unknown term is refused, with the expected place
         assert await reply_to(client, packed(7, 8, b"c")) == (False, 4)
         # a second invitation continues at the end of the first
@@ -328,7 +328,7 @@ async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> No
 async def test_follower_of_live_leader_refuses_invitation(tmp_path: Path) -> None:
     async with group(tmp_path) as (servers, client, nursery):
         await submit(client, [b"x"])
-        leader, follower = await leading(servers), servers.lives[1].server
+        leader, follower = await leading(servers), servers.runs[1].server
         await until(lambda: follower.describe().raft.last == leader.server.describe().raft.last)
         assert follower.role.leader is not None
         before = follower.describe().raft

@@ -573,7 +573,7 @@ async def test_invalid_offset_commit_is_refused(given: dict[str, object], error:
     service = GroupService(coordinating(offsets))
     fields: dict[str, object] = {"offset": 1} | given
     assert await committed(service, **fields) == error  # type: ignore[arg-type]
-    assert not offsets.noted
+    assert not offsets.stored
 
 
 @pytest.mark.parametrize(
@@ -666,4 +666,4 @@ async def test_kafka_python_group_resumes_at_committed_offset() -> None:
             ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert ended.stdout.decode().strip() == "['0', '1', '2'] ['3', '4']", ended.stderr.decode()
     assert topic.offsets is not None
-    assert topic.offsets.noted["g"]["farm"].offset == 5
+    assert topic.offsets.stored["g"]["farm"].offset == 5

@@ -53,7 +53,7 @@ async def test_replica_fetch_returns_entries_as_records() -> None:
 
     receiver = ScriptedReceiver(answer)
     response = await service(receiver, names()).answer(from_two(FETCH), caller())
-    ((sender, received, _),) = receiver.asked
+    ((sender, received, _),) = receiver.requests
     assert sender == TWO
     assert isinstance(received, core.Fetch)
     assert (received.position, received.commit, received.max_wait_ms) == (LogId(5, 3), 4, 500)
@@ -96,7 +96,7 @@ async def test_parked_fetch_is_dropped_when_connection_ends() -> None:
         nursery.start_soon(service(receiver, names()).answer, from_two(FETCH), caller())
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert receiver.forgotten == [receiver.asked[0][1].correlation]
+    assert receiver.forgotten == [receiver.requests[0][1].correlation]
 
 
 async def test_parked_fetch_is_answered_by_later_reply() -> None:
@@ -108,8 +108,8 @@ async def test_parked_fetch_is_answered_by_later_reply() -> None:
             responses.append(await service(receiver, names()).answer(from_two(FETCH), caller()))
 
         nursery.start_soon(fetch)
-        (received,) = await receiver.wait_asked(1)
-        receiver.asked[0][2](core.FetchReply(term=3, leader=ONE, commit=5, correlation=received.correlation))
+        (received,) = await receiver.wait_requests(1)
+        receiver.requests[0][2](core.FetchReply(term=3, leader=ONE, commit=5, correlation=received.correlation))
     assert responses[0].responses[0].partitions[0].high_watermark == 5
 
 
@@ -133,7 +133,7 @@ async def test_unknown_caller_is_refused_before_server(request_: core.Request) -
     at = QuorumService(receiver, names(), write_entries, lambda: Answering(None), may_join=lambda _: False)
     response = await at.answer(from_two(request_), caller())
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert receiver.asked == []
+    assert receiver.requests == []
 
 
 @pytest.mark.parametrize("cluster_id", [None, "another"])
@@ -166,7 +166,7 @@ async def test_request_for_other_voter_is_refused_before_server() -> None:
     response = await service(receiver, names()).answer(vote, caller(2))
     assert isinstance(response, quorum.VoteResponse)
     assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_VOTER_KEY
-    assert receiver.asked == []
+    assert receiver.requests == []
 
 
 async def test_new_leader_announces_its_address() -> None:
@@ -216,13 +216,13 @@ async def test_fetch_with_replica_id_is_a_replica_in_both_places(*, in_structure
         max_wait_ms=500, min_bytes=0, topics=replicas.topics,
     )  # fmt: skip
     await at.answer(by_id, caller(17 if in_structure else 13))
-    assert len(receiver.asked) == 1
+    assert len(receiver.requests) == 1
     consumer = clients.FetchRequest(max_wait_ms=500, min_bytes=1, topics=())
     await at.answer(consumer, caller(11))
     assert consumers.fetched == [consumer]
     refused = await at.answer(consumer, caller(17))
     assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert (len(receiver.asked), len(consumers.fetched)) == (1, 1)
+    assert (len(receiver.requests), len(consumers.fetched)) == (1, 1)
 
 
 def test_dispatch_merges_apis_and_features() -> None:
@@ -254,7 +254,7 @@ async def test_fetch_smaller_than_batch_gets_whole_batch(max_bytes: int, sizes: 
     response = await at.answer(from_two(replace(FETCH, max_bytes=max_bytes)), caller())
     assert isinstance(response, clients.FetchResponse)
     assert response.responses[0].partitions[0].records == write_entries(6, BATCH)
-    assert [request.max_bytes for _, request, _ in receiver.asked if isinstance(request, core.Fetch)] == sizes
+    assert [request.max_bytes for _, request, _ in receiver.requests if isinstance(request, core.Fetch)] == sizes
 
 
 async def test_batch_beyond_reply_size_is_requested_twice() -> None:
@@ -267,7 +267,7 @@ async def test_batch_beyond_reply_size_is_requested_twice() -> None:
         receiver, names(), write_entries, lambda: Answering(leader=ONE), ends_batch=lambda entry: entry.data == b"end"
     )
     await at.answer(from_two(FETCH), caller())
-    assert len(receiver.asked) == 2
+    assert len(receiver.requests) == 2
 
 
 BATCH = (*[Entry.command(3, b"part")] * 7, Entry.command(3, b"end"))

@@ -110,13 +110,13 @@ async def test_reply_has_correlation_of_its_request() -> None:
 async def test_vote_does_not_wait_for_parked_fetch() -> None:
     async with peer(None) as (remote, port), transport_to(port) as pair:
         pair.transport.send(TWO, FETCH)
-        await remote.wait_asked(1)
+        await remote.wait_requests(1)
         pair.transport.send(TWO, VOTE)
-        await remote.wait_asked(2)
-        _, vote, respond = remote.asked[1]
+        await remote.wait_requests(2)
+        _, vote, respond = remote.requests[1]
         respond(granted(vote))
         assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
-        _, fetch, respond = remote.asked[0]
+        _, fetch, respond = remote.requests[0]
         entries = (Entry(3, COMMAND, b"a"),)
         respond(core.FetchReply(term=3, leader=TWO, commit=5, correlation=fetch.correlation, entries=entries))
         (_, reply) = await pair.receiver.wait_replies(2)
@@ -184,7 +184,7 @@ async def test_parked_fetch_timeout_is_wait_plus_request_timeout() -> None:
     async with peer(None) as (remote, port), transport_to(port, request_timeout_ms=50) as pair:
         began_s = trio.current_time()
         pair.transport.send(TWO, replace(FETCH, max_wait_ms=100))
-        await remote.wait_asked(1)
+        await remote.wait_requests(1)
         await until_counted(pair.transport, TransportEvent.REQUEST_UNANSWERED)
         assert trio.current_time() - began_s >= 0.15
 
@@ -295,7 +295,7 @@ async def test_quorum_requests_need_login_of_replica(tmp_path: Path) -> None:
                     await pair.receiver.wait_replies(1)
                 else:
                     await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
-                assert len(receiver.asked) == accepted
+                assert len(receiver.requests) == accepted
 
 
 async def test_three_voters_elect_leader_and_replicate(tmp_path: Path) -> None:

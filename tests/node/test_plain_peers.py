@@ -81,7 +81,7 @@ async def test_listed_server_gets_reply_without_tls() -> None:
 async def test_unlisted_address_is_closed_before_decoding() -> None:
     async with listening() as scene:
         assert await scene.vote_reply(THEIRS, from_host="127.0.0.3") is None
-        assert not scene.handler.asked
+        assert not scene.handler.requests
         assert [each.fault for each in scene.incidents] == [Fault.PLAIN_REFUSED]
         assert "is not in the list" in scene.incidents[0].text
 
@@ -90,7 +90,7 @@ async def test_unlisted_address_is_closed_before_decoding() -> None:
 async def test_listed_address_sends_only_for_its_own_servers(claimed: int) -> None:
     async with listening() as scene:
         assert await scene.vote_reply(claimed) is None
-        assert not scene.handler.asked
+        assert not scene.handler.requests
         assert f"speaks as server {claimed}" in scene.incidents[0].text
         # while requests from the address listed for it are accepted
         assert (await scene.vote_reply(OTHERS, from_host="127.0.0.2")) is not None
@@ -125,7 +125,7 @@ async def test_connection_keeps_its_first_source() -> None:
         assert await scene.reply_to(encode_request(wire.ClientRequest())) == wire.AppendEntriesResponse(
             source=OURS, destination=OURS, term=1, next_index=1, accepted=True
         )
-        assert not scene.handler.asked
+        assert not scene.handler.requests
 
 
 async def test_connections_of_listener_share_one_byte_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ async def test_invalid_bytes_close_connection_with_incident() -> None:
     async with listening() as scene:
         assert await scene.reply_to(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:7669\r\nConnection: close\r\n\r\n") is None
         assert scene.incidents
-        assert not scene.handler.asked
+        assert not scene.handler.requests
 
 
 @pytest.mark.parametrize("host", ["example.org", "localhost", "::", "ff02::1", "224.0.0.1", ""])

@@ -17,8 +17,8 @@ from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MA
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
-from tests.node.loopback_group import CALM, Life, LoopbackGroup
-from tests.node.raw_offset_server import RawOffsetServer, Said
+from tests.node.loopback_group import CALM, LoopbackGroup, Run
+from tests.node.raw_offset_server import RawOffsetServer, RequestKind
 from tests.node.test_joining import group, leading, submit, until_level, until_members
 
 THEIRS, FIFTH = 4, 5
@@ -27,7 +27,7 @@ THEIRS, FIFTH = 4, 5
 @asynccontextmanager
 async def joining(
     path: Path, before: int, their: RawOffsetServer, *, compacted: bool = False
-) -> AsyncIterator[tuple[Life, GarlicFarmClient, list[bytes]]]:
+) -> AsyncIterator[tuple[Run, GarlicFarmClient, list[bytes]]]:
     """Add `their` server to three servers with `before` entries in their log."""
     async with group(path, options=CALM) as (servers, client, nursery):
         commands = [b'{"entry":%d}' % number * (1 + number % 7) for number in range(before)]
@@ -62,7 +62,7 @@ async def test_files_contain_log_after_several_packs(tmp_path: Path, elects_itse
         assert their.executed == their.commands() == commands + after
         assert their.members == (1, 2, 3, 4)
         # and it received no other request before it had accepted the invitation
-        assert their.heard[:2] == [Said.JOIN, Said.SYNC_LOG]
+        assert their.received[:2] == [RequestKind.JOIN, RequestKind.SYNC_LOG]
 
 
 async def test_files_contain_log_after_snapshot(tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ async def test_files_contain_log_after_snapshot(tmp_path: Path) -> None:
 
 
 async def test_broken_connection_continues_at_end_of_log(tmp_path: Path) -> None:
-    their = RawOffsetServer(THEIRS, break_after={Said.SYNC_LOG})
+    their = RawOffsetServer(THEIRS, break_after={RequestKind.SYNC_LOG})
     async with joining(tmp_path, 2500, their) as (leader, _, commands):
         await until_members(leader, 1, 2, 3, 4)
         await their.until(lambda: len(their.executed) == len(commands))
         assert their.executed == their.commands() == commands
-        assert their.heard.count(Said.JOIN) == 2
+        assert their.received.count(RequestKind.JOIN) == 2
 
 
 async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
         await their.until(lambda: their.executed[-1:] == [b"end"])
         assert their.executed == [*commands, b"end"]
         assert their.compacted > 0
-        assert Said.APPEND in their.heard
+        assert RequestKind.APPEND in their.received
         stored = their.commands()
         assert stored == their.executed[-len(stored) :]
 
@@ -108,33 +108,45 @@ async def test_raw_leader_transfers_log_without_handshake(tmp_path: Path) -> Non
         their.submit(b"theirs %d" % number)
     async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = ("127.0.0.1", 9)
-        life = await servers.start(FIFTH)
+        run = await servers.start(FIFTH)
         stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
         async with stream:
             # when it invites our server, and sends its log in packs from its files, and then in appends
-            assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
+            assert await their.send_request(stream, FIFTH, RequestKind.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (
+                True,
+                1,
+            )
             for first in range(1, their.last - 4, 50):
                 pack = their.pack(first, 50)
-                assert await their.says(stream, FIFTH, Said.SYNC_LOG, first - 1, [(1, 4, pack)]) == (True, first + 50)
-            while (held := life.server.describe().raft.last.index) < their.last:
+                assert await their.send_request(stream, FIFTH, RequestKind.SYNC_LOG, first - 1, [(1, 4, pack)]) == (
+                    True,
+                    first + 50,
+                )
+            while (held := run.server.describe().raft.last.index) < their.last:
                 rest = [their.entry(index) for index in range(held + 1, their.last + 1)]
-                assert await their.says(stream, FIFTH, Said.APPEND, held, rest) == (True, their.last + 1)
-        await life.server.wait_applied(their.last)
-        assert life.executed == their.commands()
-        assert life.server.role.role is Role.FOLLOWER
-        assert life.server.role.leader == THEIRS
+                assert await their.send_request(stream, FIFTH, RequestKind.APPEND, held, rest) == (True, their.last + 1)
+        await run.server.wait_applied(their.last)
+        assert run.executed == their.commands()
+        assert run.server.role.role is Role.FOLLOWER
+        assert run.server.role.leader == THEIRS
 
 
 async def test_raw_snapshot_is_refused_with_incident(tmp_path: Path) -> None:
     their = RawOffsetServer(THEIRS, elects_itself=True)
     async with group(tmp_path, options=CALM) as (servers, _, _):
         servers.plain[THEIRS] = ("127.0.0.1", 9)
-        life = await servers.start(FIFTH)
+        run = await servers.start(FIFTH)
         stream = await trio.open_tcp_stream("127.0.0.1", servers.plain_ports[FIFTH])
         async with stream:
-            assert await their.says(stream, FIFTH, Said.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (True, 1)
-            assert await their.says(stream, FIFTH, Said.SNAPSHOT, 70, [(1, 5, their.chunk(70, b"k:v"))]) is None
+            assert await their.send_request(stream, FIFTH, RequestKind.JOIN, 0, [(1, 2, their.entry(1)[2])]) == (
+                True,
+                1,
+            )
+            assert (
+                await their.send_request(stream, FIFTH, RequestKind.SNAPSHOT, 70, [(1, 5, their.chunk(70, b"k:v"))])
+                is None
+            )
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.FOREIGN_SNAPSHOT]
         assert len(texts) == 1
         assert "server 4 sends a snapshot of index 70" in texts[0]
-        assert life.server.describe().raft.snapshot is None
+        assert run.server.describe().raft.snapshot is None

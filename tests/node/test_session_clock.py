@@ -17,7 +17,7 @@ from consensus.core.model import Entry, Index, LogId
 from consensus.sessions.dedup_state_machine import DedupStateMachine, request_entry
 from consensus.sessions.log_time_clock import STEER_LIMIT_MS, SessionClock, next_log_time
 from consensus.sessions.table import RequestId, SessionLimits
-from tests.node.loopback_group import Life
+from tests.node.loopback_group import Run
 from tests.node.test_exactly_once import group
 
 ONE = 1
@@ -116,7 +116,7 @@ def test_log_time_is_monotonic_within_pace_limit(log_time_ms: int, elapsed_ms: i
         assert found == clock_ms
 
 
-def clock_of_run(run: Life, clock_ms: Callable[[], int]) -> SessionClock:
+def clock_of_run(run: Run, clock_ms: Callable[[], int]) -> SessionClock:
     server = run.server
     return SessionClock(run.machine, lambda: server.role.role is Role.LEADER, server.propose, clock_ms=clock_ms)
 
@@ -126,7 +126,7 @@ async def test_sessions_expire_by_log_time_of_leader(tmp_path: Path) -> None:
     async with group(tmp_path, SessionLimits(expiry_ms=1_000)) as servers, trio.open_nursery() as nursery:
         client = servers.client()
         await nursery.start(client.run)
-        runs = list(servers.lives.values())
+        runs = list(servers.runs.values())
         clocks = [clock_of_run(run, lambda: now_ms[0]) for run in runs]
         for clock in clocks:
             nursery.start_soon(clock.run)

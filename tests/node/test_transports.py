@@ -176,7 +176,7 @@ async def connect_with_authority(
             dialed = await calls.dial(PeerAddress(LOOPBACK, port, None), BOB)
         except GarlicFarmError as error:
             with trio.fail_after(10):
-                await host.told.wait()
+                await host.incident_reported.wait()
             assert host.faults == {Fault.DISTRUSTED}
             return error
         else:

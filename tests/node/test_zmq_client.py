@@ -69,8 +69,8 @@ async def test_an_update_goes_to_the_leader_that_the_first_seed_names(autojump_c
         assert await client.update(b"hello") == 1
         assert client.leader_url == three.url
         assert network.connected == [three.url]
-    assert (len(one.heard), len(two.heard)) == (1, 0)
-    assert [type(request) for request in three.heard] == [UpdateRequest]
+    assert (len(one.received), len(two.received)) == (1, 0)
+    assert [type(request) for request in three.received] == [UpdateRequest]
     assert network.connected == []
     assert autojump_clock.current_time() == 0.0
 
@@ -128,7 +128,7 @@ async def test_after_silence_the_others_get_time_and_the_request_is_repeated(aut
     one, two, three = network.cluster(leader=1)
     async with client_of(network) as client:
         await client.update(b"first")
-        one.is_silent = True
+        one.is_unresponsive = True
         two.leader = three.leader = "3"
         await client.update(b"second")
         assert network.connected == [three.url]
@@ -187,7 +187,7 @@ async def test_one_search_serves_all_requests_that_wait(autojump_clock: MockCloc
     one, two, three = network.cluster(leader=1)
     async with client_of(network) as client:
         await client.update(b"first")
-        one.is_silent = True
+        one.is_unresponsive = True
         two.leader = three.leader = "3"
         async with trio.open_nursery() as nursery:
             for number in range(64):
@@ -327,7 +327,7 @@ async def test_request_ids_tell_the_time_and_are_all_different(autojump_clock: M
 async def test_an_id_has_one_call_at_a_time_and_may_be_used_again(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
-    one.is_silent = True
+    one.is_unresponsive = True
     async with client_of(network) as client:
         request_id = client.make_request_id()
         async with trio.open_nursery() as nursery:
@@ -335,7 +335,7 @@ async def test_an_id_has_one_call_at_a_time_and_may_be_used_again(autojump_clock
             await wait_all_tasks_blocked()
             with pytest.raises(ValueError, match="is under way"):
                 await client.update(b"x", request_id)
-            one.is_silent = False
+            one.is_unresponsive = False
         assert await client.update(b"x", request_id) == 1
     del autojump_clock
 
@@ -347,14 +347,14 @@ async def test_what_no_cluster_takes_is_not_sent(autojump_clock: MockClock) -> N
         for data in (b"", bytes(10 * 1024 * 1024 + 1)):
             with pytest.raises(ValueError, match="an update has 1 to 10485760 bytes"):
                 await client.update(data)
-    assert one.heard == []
+    assert one.received == []
     del autojump_clock
 
 
 async def test_an_error_names_the_peers_and_what_they_said(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=None)
-    three.is_silent = True
+    three.is_unresponsive = True
     two.leader = "7"
     async with client_of(network) as client:
         with pytest.raises(NoAnswerError) as raised:
@@ -526,11 +526,11 @@ async def test_the_configuration_is_what_the_leader_says(autojump_clock: MockClo
 async def test_without_a_leader_the_configuration_is_what_a_peer_says(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=None)
-    one.is_silent = three.is_silent = True
+    one.is_unresponsive = three.is_unresponsive = True
     async with client_of(network) as client:
         reply = await client.config(patience_s=5.0)
         assert (reply.is_leader, reply.leader, reply.peers) == (False, None, two.members)
-        two.is_silent = True
+        two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="no peer returned the configuration within 5 s"):
             await client.config(patience_s=5.0)
     del autojump_clock
@@ -539,7 +539,7 @@ async def test_without_a_leader_the_configuration_is_what_a_peer_says(autojump_c
 async def test_a_leader_that_is_gone_is_told_as_the_others_tell_it(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     *_, three = network.cluster(leader=3)
-    three.is_silent = True
+    three.is_unresponsive = True
     async with client_of(network) as client:
         reply = await client.config()
         assert (reply.is_leader, reply.leader) == (False, "3")
@@ -585,7 +585,7 @@ async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_cloc
         assert (await client.log_info()).term == 1
         one.leader = three.leader = "3"
         assert (await client.log_info()).term == 3
-        two.is_silent = True
+        two.is_unresponsive = True
         with pytest.raises(NoAnswerError, match="8002 did not reply within 2 s"):
             await client.log_info(two.url, patience_s=2.0)
     del autojump_clock

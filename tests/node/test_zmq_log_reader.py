@@ -159,7 +159,7 @@ async def test_a_snapshot_that_stops_half_way_begins_anew(autojump_clock: MockCl
     server.ahead = 2
     async with client_of(network) as client, aclosing(client.entries()) as items:
         first = await anext(items)
-        one.is_silent = True
+        one.is_unresponsive = True
         two.leader = three.leader = "2"
         rest = [item async for item in items]
     parts = [(part.offset, part.data) for part in (first, *rest) if isinstance(part, SnapshotPart)]
@@ -175,7 +175,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped(autojump_clock: M
         got = [await anext(entries) for _ in range(5)]
         for peer in peers:
             peer.leader = "3"
-        one.is_silent = True
+        one.is_unresponsive = True
         got += [entry async for entry in entries]
     assert indexes(got) == list(range(1, 41))
     (first, *_) = [request for request in three.of(EntriesRequest) if isinstance(request, EntriesRequest)]

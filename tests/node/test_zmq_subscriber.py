@@ -216,7 +216,7 @@ async def test_a_leader_that_dies_costs_no_entry_and_gives_none_twice(autojump_c
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
         stage.commit(1)
-        stage.peers[0].is_silent = True
+        stage.peers[0].is_unresponsive = True
         stage.server.append(3)
         await trio.sleep(1.2)
         for peer in stage.peers[1:]:

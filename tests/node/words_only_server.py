@@ -32,7 +32,7 @@ _BREAKS_AT = 3
 
 @dataclass
 class WordsOnlyServer:
-    """A server without extensions. `heard` lists the kinds of requests in order, without adjacent repetitions."""
+    """A server without extensions. `received` lists the kinds of requests in order, without adjacent repetitions."""
 
     server_id: int
     directory: Path
@@ -44,7 +44,7 @@ class WordsOnlyServer:
     start: tuple[int, int] = (0, 0)
     """Index and term of the entry before the log: the end of the snapshot."""
     snapshot: bytes = b""
-    heard: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
     invited_to: tuple[int, ...] = ()
     ordered_to_leave: bool = False
     breaks_at: set[str] = field(default_factory=set)
@@ -136,8 +136,8 @@ class WordsOnlyServer:
 
     def _answer(self, request: wire.Request) -> wire.Reply:
         name = type(request).__name__
-        if not self.heard or self.heard[-1] != name:
-            self.heard.append(name)
+        if not self.received or self.received[-1] != name:
+            self.received.append(name)
         assert name.endswith("Request")
         assert wire.REQUEST_TYPES[type(request)] <= wire.MessageType.INSTALL_SNAPSHOT_RESPONSE, f"{name}: no such word"
         if not isinstance(request, wire.RequestVoteRequest):

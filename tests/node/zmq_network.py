@@ -50,7 +50,7 @@ class MemorySocket:
         """Deliver a request to the peer, if there is one."""
         peer = self._network.peers.get(self.url)
         if peer is not None:
-            peer.hear(decode_request(list(frames)), lambda reply: self.deliver(encode_reply(reply)))
+            peer.receive(decode_request(list(frames)), lambda reply: self.deliver(encode_reply(reply)))
         return self.has_room
 
     def deliver(self, frames: list[bytes]) -> None:
@@ -122,20 +122,20 @@ class ScriptedPeer:
         self.peer_id = peer.peer_id
         self.members = members
         self.leader = leader
-        self.is_silent = False
+        self.is_unresponsive = False
         self.log: dict[bytes, int] = {}
-        self.heard: list[Request] = []
+        self.received: list[Request] = []
         self.script: Script = lambda _request, _respond: False
         network.peers[peer.url] = self
 
     def of(self, kind: type[Request]) -> list[Request]:
         """Return the received requests of one kind."""
-        return [request for request in self.heard if isinstance(request, kind)]
+        return [request for request in self.received if isinstance(request, kind)]
 
-    def hear(self, request: Request, respond: Respond) -> None:
+    def receive(self, request: Request, respond: Respond) -> None:
         """Record a request, and reply to it."""
-        self.heard.append(request)
-        if not self.is_silent and not self.script(request, respond):
+        self.received.append(request)
+        if not self.is_unresponsive and not self.script(request, respond):
             for reply in self._answers(request):
                 respond(reply)
 
@@ -190,7 +190,7 @@ class LoopbackPeer:
         def respond(reply: Reply) -> None:
             self._socket.send([identity, *encode_reply(reply)])
 
-        self.scripted.hear(decode_request(request), respond)
+        self.scripted.receive(decode_request(request), respond)
 
 
 class EntryServer:

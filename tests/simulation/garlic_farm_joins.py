@@ -28,7 +28,7 @@ from consensus.protocols.garlic_farm.node.membership_client import ask_to_remove
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from consensus.sessions.client import ExactlyOnceClient
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, request_entry
-from tests.node.loopback_group import Life, LoopbackGroup, Service, until
+from tests.node.loopback_group import LoopbackGroup, Run, Service, until
 from tests.simulation.consensus.linearizability import NOTHING, Operation, Verdict, judge
 
 FOURTH, FIFTH = 4, 5
@@ -129,7 +129,7 @@ class Story:
                 self.figures.written_meanwhile = self.figures.writes - self.figures.entries_before
                 self._stopping = True
             await self._check_stores(servers)
-            leader = servers.lives[await servers.leader()]
+            leader = servers.runs[await servers.leader()]
             self.figures.elections = leader.server.describe().raft.term
             nursery.cancel_scope.cancel()
         self.figures.verdict = judge(self.history).verdict
@@ -142,8 +142,8 @@ class Story:
         figures.packs = fourth.members.joining.packs
         assert figures.packs > 0, "the fourth got no log packs"
         assert fourth.server.describe().restores == 0, "the fourth got a snapshot"
-        for life in servers.lives.values():  # no server may have its log from the beginning when the fifth joins
-            taken = await life.server.take_snapshot()
+        for run in servers.runs.values():  # no server may have its log from the beginning when the fifth joins
+            taken = await run.server.take_snapshot()
             assert taken is not None
             figures.snapshot_bytes = taken.size_bytes
         began = trio.current_time()
@@ -160,17 +160,17 @@ class Story:
         enough = figures.writes + 200
         await until(lambda: figures.writes >= enough)
 
-    async def _join(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: int) -> Life:
-        life = await servers.start(server_id)
-        await join(plain, life.server, ClusterServer(server_id, servers.endpoint(server_id)), self.random)
-        return life
+    async def _join(self, servers: LoopbackGroup, plain: GarlicFarmClient, server_id: int) -> Run:
+        run = await servers.start(server_id)
+        await join(plain, run.server, ClusterServer(server_id, servers.endpoint(server_id)), self.random)
+        return run
 
     async def _remove(self, servers: LoopbackGroup, server_id: int) -> None:
         own = servers.client(server_id=server_id)
         async with trio.open_nursery() as nursery:
             await nursery.start(own.run)
             while True:
-                leader = servers.lives[await servers.leader()].server
+                leader = servers.runs[await servers.leader()].server
                 if server_id not in leader.describe().raft.configuration.voter_ids:
                     break
                 await ask_to_remove(own, server_id)
@@ -198,9 +198,9 @@ class Story:
             return
         answered = self._tick()
         self.figures.writes += 1
-        life = servers.lives[self.random.choice(servers.ids)]
-        await life.server.wait_applied(answer.position.index)
-        store = life.service
+        run = servers.runs[self.random.choice(servers.ids)]
+        await run.server.wait_applied(answer.position.index)
+        store = run.service
         assert isinstance(store, Store)
         self.history.append(Operation(key, value, store.replaced[value], called, answered))
 
@@ -210,13 +210,13 @@ class Story:
         if barrier.outcome is not Outcome.COMMITTED or barrier.position is None:
             self.figures.unanswered += 1
             return
-        members = [each for each, life in servers.lives.items() if each in servers.ids or _is_member(each, life)]
-        life = servers.lives[self.random.choice(members)]
+        members = [each for each, run in servers.runs.items() if each in servers.ids or _is_member(each, run)]
+        run = servers.runs[self.random.choice(members)]
         with trio.move_on_after(10) as scope:
-            await life.server.wait_applied(barrier.position.index)
-        store = life.service
+            await run.server.wait_applied(barrier.position.index)
+        store = run.service
         assert isinstance(store, Store)
-        if scope.cancelled_caught or life.ended.is_set():
+        if scope.cancelled_caught or run.ended.is_set():
             self.figures.unanswered += 1  # the server was removed during the read
             return
         self.history.append(Operation(key, None, store.values.get(key, NOTHING), called, self._tick()))
@@ -228,18 +228,18 @@ class Story:
 
     async def _check_stores(self, servers: LoopbackGroup) -> None:
         """Check that all remaining servers have the same state."""
-        lives = [servers.lives[server_id] for server_id in servers.ids]
-        last = max(life.server.commit_index for life in lives)
+        runs = [servers.runs[server_id] for server_id in servers.ids]
+        last = max(run.server.commit_index for run in runs)
         stores = []
-        for life in lives:
-            await life.server.wait_applied(last)
-            assert isinstance(life.service, Store)
-            stores.append(life.service)
+        for run in runs:
+            await run.server.wait_applied(last)
+            assert isinstance(run.service, Store)
+            stores.append(run.service)
         assert all((store.values, store.replaced) == (stores[0].values, stores[0].replaced) for store in stores)
 
 
-def _is_member(server_id: int, life: Life) -> bool:
-    return server_id in life.server.describe().raft.configuration.voter_ids
+def _is_member(server_id: int, run: Run) -> bool:
+    return server_id in run.server.describe().raft.configuration.voter_ids
 
 
 def main(arguments: list[str]) -> int:

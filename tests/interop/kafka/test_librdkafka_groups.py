@@ -85,4 +85,4 @@ async def test_close_does_not_commit_unread_records(at_once: int) -> None:
                 group = f"group {number}"
                 read = partial(last_read, f"127.0.0.1:{listener.port}", group, at_once)
                 offset = await trio.to_thread.run_sync(read)
-                assert offsets.noted[group][TOPIC].offset == offset + 1
+                assert offsets.stored[group][TOPIC].offset == offset + 1
