@@ -1,1 +1,1 @@
-"""Tests, read as specifications."""
+"""Tests of all packages; their names specify the behavior."""

@@ -71,7 +71,7 @@ def test_manual_page_of_configuration_has_all_settings() -> None:
 # -- the packaged configuration ----------------------------------------------------------------------------------------
 
 
-def test_example_configuration_is_valid_on_a_lan(tmp_path: Path) -> None:
+def test_example_configuration_is_valid_on_lan(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(example_configuration.text())
     lan = Network(lambda: [LanInterface("eth0", "192.168.1.10", "192.168.1.255")])

@@ -41,7 +41,7 @@ def cited() -> set[str]:
 
 def test_wheels_contain_documents_and_cited_topics(tmp_path: Path) -> None:
     wheels = sorted((ROOT / "dist").glob("garlicfarm-*.whl"))
-    assert wheels, "dist/ has no wheel: `make dist` builds it"
+    assert wheels, "dist/ lacks a wheel: `make dist` builds it"
     places = [topic.place for topic in documents.topics(ROOT / "docs")]
     assert {"install", "servers"} <= cited()
     for wheel in wheels:

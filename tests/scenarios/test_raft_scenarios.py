@@ -1,7 +1,7 @@
 """Scenarios that any correct Raft implementation passes, as stories on one replica or a small group.
 
-Other scenarios of the same list are in `raft/` (diverging logs, figure 8, disruptive servers, overwritten entries,
-reordered appends), in `tests/spec` by section, and in `tests/simulation/consensus` under all faults together.
+Other scenarios of the same list are in `raft/`: diverging logs, figure 8, disruptive servers, overwritten entries,
+reordered appends. `tests/spec` has scenarios by section; `tests/simulation/consensus` combines all faults.
 """
 
 from dataclasses import replace
@@ -102,7 +102,7 @@ def fresh(features: Features, size: int) -> Group:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_higher_term_makes_any_role_a_follower(
+def test_higher_term_makes_server_follower(
     role: Role, message: RequestVote | AppendEntries | VoteReply | AppendReply
 ) -> None:
     bench = Bench(1)

@@ -2,8 +2,8 @@
 
 Real processes, real Spark. One node is stopped for a part of each second, so its event loop lags and its reports show
 the lag. The pipeline submits factors to the farm. The published Meta LS2 file is read and verified as a resolver would
-do it. On a second farm the pipeline is killed just when one of its proposals is in the log, so the next run repeats the
-batch of that proposal.
+do it. On a second farm the pipeline is killed when one of its proposals is in the log, so the next run repeats that
+batch.
 """
 
 import base64

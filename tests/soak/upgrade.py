@@ -5,8 +5,8 @@
     older commit ──▶ a worktree ──▶ its wheel ──▶ three nodes create a farm and publish
     this tree    ──▶ its wheel  ──▶ stop one node (SIGTERM), start it with the new build, wait until all agree
 
-During the upgrade a client submits marked entries to the nodes in turn. If the outcome of an entry is unknown, it
-submits the entry again to the next node under the same request id, until it receives an index. At the end each
+During the upgrade a client submits marked entries to the nodes in turn. It repeats an entry of
+unknown outcome at the next node, under the same request id, until it receives an index. At the end each
 acknowledged mark is at its index on every node, and no mark has two indexes. The new nodes reply to the first requests
 of the old farm with the same index as before: the table of executed requests was upgraded too. A newer structure is
 also published.

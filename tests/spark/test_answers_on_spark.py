@@ -105,7 +105,7 @@ def views(session: SparkSession, output: Path) -> Iterator[SparkSession]:
 def test_answer_has_same_rows_on_spark_and_duckdb(name: str, views: SparkSession, output: Path) -> None:
     sql = answer_sql(name)
     expected = documents(output, sql)
-    assert expected, "an answer without rows shows nothing: make the log above more eventful"
+    assert expected, "an answer without rows is not a test: add events to the log above"
 
     def plain(value: object) -> object:
         return value.replace(tzinfo=None) - (value.utcoffset() or timedelta()) if isinstance(value, datetime) else value

@@ -109,7 +109,7 @@ def test_distributed_floodfill_join_is_exact(session: SparkSession, tmp_path: Pa
     # Written twice: the second write replaces the first
     keep(tmp_path, found)
     keep(tmp_path, found)
-    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it reveals names behind pseudonyms"
+    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it reveals the names of pseudonyms"
     rows = stored_rows(tmp_path / SPEC.name, SPEC.schema).to_pylist()
     assert len(rows) == 20 * 3 * 3
     for row in rows:

@@ -24,7 +24,7 @@ def test_source_yields_each_committed_entry_once_in_order(session: SparkSession,
     assert rows == entries_of(session, log).collect()
 
 
-def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_path: Path) -> None:
+def test_stream_of_events_continues_after_crash(session: SparkSession, tmp_path: Path) -> None:
     one, two = a_node_with_five_events(), a_node_with_five_events()
     with serve_log(one, tmp_path / "one.sock") as first, serve_log(two, tmp_path / "two.sock") as second:
         absent = str(tmp_path / "absent.sock")
@@ -41,7 +41,7 @@ def test_stream_of_events_continues_after_a_crash(session: SparkSession, tmp_pat
     assert json.loads(next(row["data"] for row in rows if row["cursor"] == 6)) == {"term": 2}
 
 
-def test_filters_are_pushed_to_the_source(session: SparkSession, tmp_path: Path) -> None:
+def test_filters_are_pushed_to_source(session: SparkSession, tmp_path: Path) -> None:
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         with serve_log(three_servers(minutes=1), tmp_path / "control.sock") as node:

@@ -70,7 +70,7 @@ def test_expired_transient_key_refuses_to_sign() -> None:
         ended.sign(NOW_S, LEASES)
 
 
-def test_transient_key_file_lacks_the_masters_private_key() -> None:
+def test_transient_key_file_lacks_master_private_key() -> None:
     other = MASTER.sign_transient(NOW_S)
     assert other.private_key.private_bytes_raw() != TRANSIENT.private_key.private_bytes_raw()
     assert encode_key(MASTER.private_key.private_bytes_raw()) not in signing_key_text(TRANSIENT)
@@ -87,7 +87,7 @@ def test_master_key_from_file_signs_directly() -> None:
     assert same(parse_signing_key(signing_key_text(direct)), direct)
 
 
-def test_only_demo_keys_mark_structures_as_demo() -> None:
+def test_structure_is_marked_demo_only_for_demo_key() -> None:
     demo = new_master_key(demo=True)
     for key in (demo.as_signing_key(), parse_signing_key(signing_key_text(demo.sign_transient(NOW_S)))):
         assert decode(encode(key.sign(NOW_S, LEASES))).is_demo

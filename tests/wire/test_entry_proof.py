@@ -78,7 +78,7 @@ def test_arbitrary_bytes_are_unproven(data: bytes) -> None:
 @given(st.text(BASE64URL, min_size=43, max_size=43), st.text(BASE64URL, min_size=86, max_size=86), st.integers(1))
 @example("A" * 43, "A" * 86, 1)
 @example("_" * 43, "_" * 86, 2**53)
-def test_random_signature_is_not_a_proof(key: str, signature: str, number: int) -> None:
+def test_random_signature_is_refused(key: str, signature: str, number: int) -> None:
     assert proven(ENTRY[:-1] + f',"proof":"{key}.{number}.{signature}"}}'.encode(), CLUSTER) is None
 
 
@@ -168,7 +168,7 @@ def test_unreadable_entry_is_not_signed(entry: bytes, number: int) -> None:
         sign_entry(entry, KEY, CLUSTER, number)
 
 
-def test_ends_like_proof_checks_the_end_of_the_entry() -> None:
+def test_ends_like_proof_checks_end_of_entry() -> None:
     assert ends_like_proof(SIGNED)
     assert not ends_like_proof(ENTRY)
     assert not ends_like_proof(SIGNED + b" ")

@@ -21,5 +21,5 @@ def test_entry_verdicts_equal_recorded_verdicts() -> None:
 
 
 @pytest.mark.soak
-def test_all_entry_verdicts_equal_recorded_verdicts() -> None:
+def test_entry_verdicts_of_all_blocks_equal_recorded_verdicts() -> None:
     assert _changed(1) == []

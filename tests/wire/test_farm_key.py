@@ -33,7 +33,7 @@ def test_new_farm_key_round_trips() -> None:
     assert (made.expect, made.cluster, made.epoch) == (5, "north", 1)
 
 
-def test_exported_key_file_keeps_its_cluster_through_a_rotation() -> None:
+def test_exported_key_file_keeps_cluster_id_after_rotation() -> None:
     made = replace(new_farm_key(3), cluster_id=bytes(range(16)))
     text = farm_key_text(made)
     assert 'cluster_id = "000102030405060708090a0b0c0d0e0f"' in text
@@ -106,7 +106,7 @@ def test_digest_credentials_depend_only_on_key_and_farm() -> None:
     assert len({credentials.password, *(other.digest_credentials[0].password for other in others)}) == 4
 
 
-def test_digest_credentials_list_the_sealing_key_first() -> None:
+def test_digest_credentials_list_sealing_key_first() -> None:
     made = new_farm_key(3)
     turned = rotated(made)
     assert turned.digest_credentials[1:] == made.digest_credentials
@@ -114,7 +114,7 @@ def test_digest_credentials_list_the_sealing_key_first() -> None:
     assert removed.digest_credentials == turned.digest_credentials[:1]
 
 
-def test_digest_credentials_fit_a_quoted_header_string() -> None:
+def test_digest_credentials_fit_quoted_header_string() -> None:
     (credentials,) = FIXED.digest_credentials
     assert (credentials.username + credentials.password).replace("-", "").isalnum()
     assert len(bytes.fromhex(credentials.password)) == 32

@@ -78,7 +78,7 @@ async def test_snapshot_with_all_commands_round_trips() -> None:
     assert back.farm == state
 
 
-def test_snapshot_has_the_recorded_bytes() -> None:
+def test_snapshot_has_recorded_bytes() -> None:
     """A restored state must be equal on servers of all versions, so each record keeps its names in MessagePack."""
     log = eventful()
     figures = dict(zip(FIGURES, (1, 2.5, 3, 4, 5, 6, 7.5, 8.5), strict=True))

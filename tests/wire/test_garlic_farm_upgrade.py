@@ -181,7 +181,7 @@ def test_sha_256_response_equals_rfc_7616_example() -> None:
     assert found == "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1"
 
 
-def test_bytes_after_the_heads_belong_to_raft_on_both_sides() -> None:
+def test_bytes_after_heads_belong_to_raft_on_both_sides() -> None:
     farm, session = Farm(), Session()
     verdict = farm.answer(authorized(farm, session) + b"raft from the client")
     assert isinstance(verdict, Upgraded)
@@ -227,7 +227,7 @@ def test_expired_nonce_is_stale_and_replaced() -> None:
     assert isinstance(connect(farm, caller(), session), Switched)
 
 
-def test_restarted_server_requires_only_a_new_nonce() -> None:
+def test_restarted_server_requires_only_new_nonce() -> None:
     session = Session()
     connect(first := Farm(), caller(), session)
     restarted = Farm()
@@ -335,7 +335,7 @@ def test_wrong_method_is_reported_as_wrong_method() -> None:
     assert verdict.text == "requested with the method 'POST', but a handshake begins with GET"
 
 
-def test_challenge_does_not_name_the_product() -> None:
+def test_challenge_does_not_name_product() -> None:
     verdict = Farm().answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
     assert not re.search(b"garlic|raft|farm|i2p", verdict.response, re.IGNORECASE)
 

@@ -65,9 +65,9 @@ def test_datagrams_never_share_key_and_nonce() -> None:
 
 
 def test_datagram_of_another_farm_has_its_own_fault() -> None:
-    assert refusal(node("boris"), node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)) is SealFault.OTHER_FARM
+    assert refusal(node("boris"), node("outsider", Keyring.of(FOREIGN_KEY)).seal(PING)) is SealFault.OTHER_FARM
     same_label = Keyring.of(FOREIGN_KEY, label=RING.label)
-    assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is SealFault.UNKNOWN_KEY
+    assert refusal(node("boris"), node("outsider", same_label).seal(PING)) is SealFault.UNKNOWN_KEY
 
 
 def test_datagram_with_changed_bit_is_refused() -> None:
@@ -88,7 +88,7 @@ def test_truncated_datagram_is_refused() -> None:
         assert refusal(node("boris"), datagram[:length]) in {SealFault.SHORT, SealFault.BAD_SEAL}
 
 
-def test_repeated_datagram_is_a_replay() -> None:
+def test_repeated_datagram_is_replay() -> None:
     alice, boris = node("alice"), node("boris")
     first, second = alice.seal(PING), alice.seal(PING)
     boris.open(second)
@@ -109,7 +109,7 @@ def test_datagrams_are_accepted_in_any_order_within_window() -> None:
     assert refusal(boris, oldest) is SealFault.REPLAY
 
 
-def test_own_datagram_is_an_echo() -> None:
+def test_own_datagram_is_echo() -> None:
     alice = node("alice")
     assert refusal(alice, alice.seal(PING)) is SealFault.ECHO
 
@@ -193,8 +193,8 @@ def test_foreign_version_is_reported_before_opening(version: int) -> None:
             with pytest.raises(SealError) as caught:
                 envelope.open(each)
             assert (caught.value.reason, caught.value.version) == (SealFault.FOREIGN_VERSION, version)
-    of_strangers = node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)
-    assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is SealFault.OTHER_FARM
+    of_other_farm = node("outsider", Keyring.of(FOREIGN_KEY)).seal(PING)
+    assert refusal(node("boris"), of_other_farm[:1] + bytes([version]) + of_other_farm[2:]) is SealFault.OTHER_FARM
 
 
 def test_joins_under_retired_key_keep_replay_windows() -> None:

@@ -121,7 +121,7 @@ def test_holder_of_retired_key_can_read_its_refusal() -> None:
 
 
 def test_refusals_have_their_reason() -> None:
-    seed, alice, other_farm = Node("seed"), Node("alice"), Node("stranger", Keyring.of(b"s" * 32))
+    seed, alice, other_farm = Node("seed"), Node("alice"), Node("outsider", Keyring.of(b"s" * 32))
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
@@ -210,7 +210,7 @@ def test_indirect_response_is_accepted_only_by_helper() -> None:
     assert requester.refuses(target.codec.outgoing(answer)).reason is SealFault.MISADDRESSED
 
 
-def test_second_instance_needs_the_identity_key() -> None:
+def test_second_instance_needs_identity_key() -> None:
     boris, forger = Node("boris"), Node("forger")
     second = Node("boris")
     second.codec = SecureCodec(Signer(second.key), RING, b"t" * SECRETS_BYTES)

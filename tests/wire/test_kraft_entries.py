@@ -368,7 +368,7 @@ def test_batch_ends_before_incompatible_entry() -> None:
     assert len(read_batches(batches_of(1, whole, Limits(max_batch_bytes=30)))) == 2
 
 
-def test_replicas_receive_complete_batches_except_the_first() -> None:
+def test_replicas_receive_partial_batch_only_if_first() -> None:
     first, second = entry_of(), entry_of()
     assert goes_on(first[0])
     assert not goes_on(first[1])

@@ -59,7 +59,7 @@ def test_recorded_structure_verifies_as_in_java(name: str) -> None:
     assert verify(decode(RECORDED[name])).holds == VERIFIES[name]
 
 
-def test_only_tampered_recording_does_not_verify() -> None:
+def test_recordings_verify_except_tampered_one() -> None:
     assert {name for name, verifies in VERIFIES.items() if not verifies} == {"tampered"}
 
 

@@ -40,12 +40,12 @@ def test_peer_is_pair_or_map(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [[URL], [[URL]], [{"url": URL}], [{"id": URL}]])
-def test_url_alone_is_also_the_id(value: object) -> None:
+def test_url_alone_is_used_as_id(value: object) -> None:
     assert read_peers(value, DEFAULT_LIMITS) == (Peer(URL, URL),)
 
 
 @pytest.mark.parametrize("value", ["x", {}, None, 5, b"x", True])
-def test_peers_that_are_not_a_list_are_refused(value: object) -> None:
+def test_peers_of_another_type_are_refused(value: object) -> None:
     assert malformed(value) == MalformedPeers("TypeError", "peers must be an array")
 
 

@@ -81,7 +81,7 @@ def test_ids_refused_by_package_are_not_fresh() -> None:
     assert judge(recorded["RequestUpdate repeated id after commit"], now_ms) is Freshness.FRESH
 
 
-def test_process_never_repeats_an_id() -> None:
+def test_process_never_repeats_id() -> None:
     ids = RequestIds(MACHINE, 7, 2**24 - 2)
     given = [ids.next(seconds) for seconds in (1, 1, 1, 1, 2)]
     assert len(set(given)) == 5

@@ -268,7 +268,7 @@ class JvmServers:
     async def start(self, server: KafkaServer) -> None:
         """Start a server, for the first time or again, and wait until it listens."""
         if not server.is_formatted:
-            raise ChildError(f"{server.name} has no formatted directory")
+            raise ChildError(f"the directory of {server.name} is not formatted")
         if server.child is not None:
             await server.child.end()
         command = java("kafka.Kafka", str(server.properties), options=server.options)

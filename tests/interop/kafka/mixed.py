@@ -13,8 +13,8 @@ the high watermark nor the epoch may go back. Our servers also check themselves 
 if its high watermark goes back.
 
 *Logs.* The segments of Kafka's servers are read from disk after they have stopped; our servers reply to a query. Both
-have uncommitted entries at their ends. So logs are compared up to the last known high watermark, after all servers had
-caught up to it, because a majority commits without the third.
+have uncommitted entries at their ends. So logs are compared up to the last known high watermark. All servers must first
+catch up to it, because a majority commits without the third.
 """
 
 import json

@@ -5,7 +5,7 @@
     python/stories.py CLIENT …     aiokafka, kafka-python-ng        in build/interop-kafka/python
 
 All have the same command line: `list`, `read`, `time` and `group` (see `go/main.go`). A record is a line with its
-offset and the CRC-32 of its value, so a story compares it with the log without transferring the values.
+offset and the CRC-32 of its value: a story compares checksums, not values.
 """
 
 import json

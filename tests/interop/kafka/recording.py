@@ -147,7 +147,9 @@ class RecordingProxy:
                     api_key, api_version, correlation_id = connection.waiting.popleft()
                     (answered,) = _LENGTH.unpack_from(frame)
                     if answered != correlation_id:
-                        raise RuntimeError(f"{self.server} answers {answered}, asked was {correlation_id} ({api_key})")
+                        raise RuntimeError(
+                            f"{self.server} replies to {answered}, expected {correlation_id} ({api_key})"
+                        )
                     self._keep(connection, api_key, api_version, correlation_id, frame, is_request=False)
                 await near.send_all(data)
         scope.cancel()

@@ -3,7 +3,7 @@
     read_with_…, read_in_process  ─▶  up to `count` records from the beginning, or from the group's committed position
 
 Without a group, the consumer reads partition 0 and does not store a position. With a group, it subscribes and commits
-its position automatically, every 5 s and when it loses the partition, which is the default of these clients.
+its position by default: every 5 s, and when it loses the partition.
 
 librdkafka and kafka-python run in a separate process (`python -m tests.interop.kafka.stock_consumers JOB`): they use
 threads, and emit warnings that fail tests. Java's consumer runs in the JVM of `ToolJvm`.

@@ -2,8 +2,8 @@
 
     JVM controllers    ◀── kafka-metadata-quorum describe, garlicfarm kraft describe ──▶    garlicfarm kraft serve
 
-Constant values must be equal. Values that change between two queries, such as the high watermark of a JVM quorum and
-the times, must lie between the values that Kafka's tool prints before and after.
+Constant values must be equal. The high watermark of a JVM quorum and the times change between two queries. They must
+lie between the values that Kafka's tool prints before and after.
 """
 
 import json

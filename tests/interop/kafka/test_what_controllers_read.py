@@ -74,16 +74,16 @@ def control_key(version: int, kind: int) -> bytes:
     return struct.pack(">hh", version, kind)
 
 
-TAKEN: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
-    "a record of no effect": (None, NO_OP_RECORD, 0),
-    "a leader change of version 0": (control_key(0, LEADER_CHANGE), leader_change(0, [1]), CONTROL),
+ACCEPTED: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
+    "no-op record": (None, NO_OP_RECORD, 0),
+    "leader change of version 0": (control_key(0, LEADER_CHANGE), leader_change(0, [1]), CONTROL),
 }
 REFUSED: Final[dict[str, tuple[bytes | None, bytes, int]]] = {
-    "a leader change of version 1": (control_key(1, LEADER_CHANGE), leader_change(1, [1]), CONTROL),
-    "an unknown control record": (control_key(0, UNKNOWN_CONTROL), b"x", CONTROL),
-    "an unknown metadata record": (None, UNKNOWN_RECORD, 0),
-    "a record with a key": (b"key", NO_OP_RECORD, 0),
-    "an empty value": (None, b"", 0),
+    "leader change of version 1": (control_key(1, LEADER_CHANGE), leader_change(1, [1]), CONTROL),
+    "unknown control record": (control_key(0, UNKNOWN_CONTROL), b"x", CONTROL),
+    "unknown metadata record": (None, UNKNOWN_RECORD, 0),
+    "record with a key": (b"key", NO_OP_RECORD, 0),
+    "empty value": (None, b"", 0),
     "text": (None, b"text", 0),
 }
 
@@ -121,7 +121,7 @@ async def end_offset(tools: ToolJvm, log: Path) -> int:
     )
 
 
-@pytest.mark.parametrize("written", TAKEN.values(), ids=TAKEN.keys())
+@pytest.mark.parametrize("written", ACCEPTED.values(), ids=ACCEPTED.keys())
 async def test_controller_accepts_batch(tmp_path: Path, written: tuple[bytes | None, bytes, int]) -> None:
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, 1) as quorum:
