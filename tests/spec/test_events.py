@@ -21,7 +21,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
 
 
 @pytest.mark.parametrize(
-    ("traced", "sentence"),
+    ("trace", "sentence"),
     [
         (
             event("publisher-chosen", server=2, name="node-2", previous=3, previousName="node-3", master=MASTER),
@@ -91,8 +91,8 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("something-new", server=2, name="node-2", second=1_795_352_222), "name=node-2 second=12:57:02"),
     ],
 )
-def test_event_sentence_has_names_and_times_of_day(traced: TraceEvent, sentence: str) -> None:
-    assert event_sentence(traced) == sentence
+def test_event_sentence_has_names_and_times_of_day(trace: TraceEvent, sentence: str) -> None:
+    assert event_sentence(trace) == sentence
 
 
 def test_event_of_other_version_keeps_its_facts() -> None:
@@ -101,12 +101,12 @@ def test_event_of_other_version_keeps_its_facts() -> None:
 
 def test_election_reported_once_by_leader_and_followers() -> None:
     story = EventStory()
-    traced = [
+    trace = [
         event("leader-followed", "node-3", 10, term=4, leader=1, leaderName="node-1"),
         event("leader-elected", "node-1", 0, term=4),
         event("leader-followed", "node-2", 20, term=4, leader=1, leaderName="node-1"),
     ]
-    lines = [story_line(each) for each in traced if story.is_new(event_sentence(each), each.time_ms)]
+    lines = [story_line(each) for each in trace if story.is_new(event_sentence(each), each.time_ms)]
     assert lines == ["leader-elected: node-1 leads in term 4"]
 
 

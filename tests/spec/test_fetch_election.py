@@ -212,10 +212,7 @@ def test_vote_for_non_voter_refused_but_epoch_adopted() -> None:
 
 
 def test_vote_for_non_voter_with_longer_log_granted() -> None:
-    """The candidate may have a later set of voters.
-
-    If a change of the voters has reached only one server, its refusal could block every election.
-    """
+    """A refusal could block every election after a change of the voters that has reached only one server."""
     bench = FetchBench(1)
     assert bench.request_vote(4, LogId(2, 1), FOUR).granted
 

@@ -87,7 +87,7 @@ def test_event_at_clock_bound_accepted_by_lagging_member() -> None:
     other = Story()
     other.add_peers(1)
     other.now = story.now
-    later = replace(later, message_id=replace(later.message_id, origin=node_id(1)))  # both stories are node 0
+    later = replace(later, message_id=replace(later.message_id, origin=node_id(1)))  # both nodes are node 0
     assert deliveries(receive_messages(other, later)) == [later]
 
 

@@ -417,7 +417,7 @@ def test_join_reply_of_former_generation_dropped() -> None:
     assert story.peers() == {1, 3}
 
 
-# -- a key that is not the farm's --------------------------------------------------------------------------------------
+# -- unreadable gossip -------------------------------------------------------------------------------------------------
 
 
 def key_alarms(effects: list[Effect]) -> list[Alarm]:
@@ -427,7 +427,7 @@ def key_alarms(effects: list[Effect]) -> list[Alarm]:
 def test_node_without_peers_joins_via_unreadable_gossip() -> None:
     """The node has received gossip of this farm under an unknown key.
 
-    The refusal of its join shows that its own key is retired.
+    The reply to its join shows whether its own key is retired.
     """
     story = Story()
     for _ in range(3):

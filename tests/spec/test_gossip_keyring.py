@@ -303,7 +303,7 @@ def test_chain_repr_hides_keys() -> None:
     assert "7777" not in repr(DatedKey(1, b"7" * 32))
 
 
-# -- its way through the group -----------------------------------------------------------------------------------------
+# -- exchange within the group -----------------------------------------------------------------------------------------
 
 
 def test_change_sent_to_peers_before_use() -> None:

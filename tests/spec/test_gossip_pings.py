@@ -146,7 +146,7 @@ def test_relays_bounded_and_not_repeated() -> None:
     assert story.dropped(DropReason.RELAY_REPEATED) == 1
 
 
-# -- one probe round ---------------------------------------------------------------------------------------------------
+# -- probe rounds ------------------------------------------------------------------------------------------------------
 
 
 def test_peers_probed_once_per_pass() -> None:
@@ -288,7 +288,7 @@ def test_successful_probes_restore_health() -> None:
     assert story.swim.describe().health_score == 0
 
 
-# -- what rides on pings -----------------------------------------------------------------------------------------------
+# -- piggybacked updates -----------------------------------------------------------------------------------------------
 
 
 def test_ping_to_suspect_has_suspicion_first() -> None:

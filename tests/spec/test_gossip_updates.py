@@ -213,7 +213,7 @@ def test_unmentioned_member_expires_from_directory() -> None:
     assert story.status(2) is None
 
 
-# -- speaking for oneself ----------------------------------------------------------------------------------------------
+# -- claims about the node itself --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [Status.SUSPECT, Status.DEAD, Status.LEFT])

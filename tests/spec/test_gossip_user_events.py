@@ -259,7 +259,7 @@ def test_query_timeout_out_of_range_refused(timeout_ms: int) -> None:
         Story().step(QueryRequested(1, "q", b"", timeout_ms))
 
 
-# -- in a group --------------------------------------------------------------------------------------------------------
+# -- simulated groups --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("random_seed", range(5))

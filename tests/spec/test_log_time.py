@@ -98,7 +98,7 @@ def test_commit_delay_not_lost_from_log_time() -> None:
     assert estimate.paced(31_000) == BASE_MS + 31_000
 
 
-# -- whose clock is off ------------------------------------------------------------------------------------------------
+# -- alarms on clocks --------------------------------------------------------------------------------------------------
 
 
 def texts(offsets_ms: dict[int, int], clocks: VoterClocks = THREE, own_id: int = 1) -> tuple[str | None, str | None]:
@@ -166,7 +166,7 @@ def test_voters_with_different_clocks_both_raise_alarm(own_id: int) -> None:
     assert own.startswith("no majority of the voters' clocks agrees")
 
 
-# -- before there is a log ---------------------------------------------------------------------------------------------
+# -- founders without a log --------------------------------------------------------------------------------------------
 
 YEARS_MS = 14 * 365 * 86_400_000
 

@@ -11,7 +11,7 @@ from tests.spec.raft_bench import FIVE, FOUR, ONE, THREE, TWO, Bench
 MINIMUM_MS = lan().election_timeout_min_ms
 
 
-# -- the leader leaves -------------------------------------------------------------------------------------------------
+# -- departure of the leader -------------------------------------------------------------------------------------------
 
 
 def test_removed_leader_replicates_without_counting_itself() -> None:

@@ -91,7 +91,7 @@ class Leading(Bench):
         return read
 
 
-# -- taking one --------------------------------------------------------------------------------------------------------
+# -- taking a snapshot -------------------------------------------------------------------------------------------------
 
 
 def test_snapshot_has_last_index_term_and_configuration() -> None:
@@ -173,7 +173,7 @@ def test_snapshot_completed_after_newer_one_ignored() -> None:
     assert bench.about.log_start == LogId(20, 5)
 
 
-# -- receiving one: the rules of the RPC -------------------------------------------------------------------------------
+# -- receiving a snapshot: the rules of the RPC ------------------------------------------------------------------------
 
 
 def test_rule_1_older_term_gets_immediate_reply() -> None:
@@ -329,7 +329,7 @@ def test_snapshot_checked_after_leader_change_not_installed() -> None:
     assert bench.about.last == LogId(2, 1)
 
 
-# -- sending one -------------------------------------------------------------------------------------------------------
+# -- sending a snapshot ------------------------------------------------------------------------------------------------
 
 
 def test_leader_sends_snapshot_for_compacted_entry() -> None:

@@ -302,7 +302,7 @@ def test_clock_bound_out_of_range_refused(bound_ms: int) -> None:
         Options(1_000, 2_000, 100, 400, lease_clock_bound_ms=bound_ms)
 
 
-# -- handing leadership over -------------------------------------------------------------------------------------------
+# -- leadership transfer -----------------------------------------------------------------------------------------------
 
 
 def order_of(bench: Bench) -> TimeoutNow:

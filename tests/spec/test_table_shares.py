@@ -55,7 +55,7 @@ CLUSTER_ID = bytes(16)
 LIMITS = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 
 
-# -- the walk ----------------------------------------------------------------------------------------------------------
+# -- declarations ------------------------------------------------------------------------------------------------------
 
 
 def tables_of(cls: type, found: dict[str, None] | None = None) -> Collection[str]:
