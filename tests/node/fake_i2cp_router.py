@@ -48,7 +48,7 @@ class FakeRouter:
 
     is_i2pd: bool = False
     up: bool = True
-    silent: bool = False
+    unresponsive: bool = False
     garbage: bytes | None = None
     session_status: int = 1
     refusal: str | None = None
@@ -90,7 +90,7 @@ class FakeRouter:
         while data := await stream.receive_some(1000):
             reader.feed(bytes(data))
             while (frame := reader.next_frame()) is not None:
-                for answer in [] if self.silent else self._answers(stream, decode(frame)):
+                for answer in [] if self.unresponsive else self._answers(stream, decode(frame)):
                     if not await self._send(stream, answer):
                         return
 

@@ -43,7 +43,7 @@ class FakeControl:
     path: str = "/jsonrpc/"
     password: str = "word"  # noqa: S105 - of a router that is none
     up: bool = True
-    silent: bool = False
+    unresponsive: bool = False
     raw: bytes | None = None
     """Bytes sent as the response to any request."""
     token: int = 1
@@ -63,7 +63,7 @@ class FakeControl:
                 body += event.data
             else:
                 break
-        if self.silent:
+        if self.unresponsive:
             await trio.sleep_forever()
         answer = self.raw if self.raw is not None else self._http(connection, target, body)
         await stream.send_all(answer)

@@ -56,7 +56,7 @@ ALL_KINDS = {
     "client": b'{"client":{"name":"x","key":"' + b"A" * 43 + b'=","scopes":["operator"],"admitted":true}}',
     "correction": b'{"correction":{"clock":1}}',
     "opaque": b'{"hello":1}',
-    "several at once": b'{"clock":{"time":1,"id":1},"correction":{"clock":1}}',
+    "several kinds": b'{"clock":{"time":1,"id":1},"correction":{"clock":1}}',
     "not JSON": b"\xff",
 }
 """An entry of each kind as any client can write it."""

@@ -94,9 +94,9 @@ def test_missing_node_offers_no_names(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_unresponsive_node_offers_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARLICFARM_NODE", str(tmp_path / "control.sock"))
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "control.sock"))
-        silent.listen()
+    with socket.socket(socket.AF_UNIX) as unresponsive:
+        unresponsive.bind(str(tmp_path / "control.sock"))
+        unresponsive.listen()
         assert offered("garlicfarm", "node", "evict", "") == []
     assert ANSWER_TIMEOUT_S <= 1, "a key press waits this long"
 

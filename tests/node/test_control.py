@@ -477,7 +477,7 @@ async def no_response() -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [(endless(), f"sent more than {DOCUMENT_LIMIT_BYTES} bytes"), (no_response(), "is it stopped or overloaded")],
-    ids=["endless", "silent"],
+    ids=["endless", "unresponsive"],
 )
 async def test_response_without_end_is_dropped(tmp_path: Path, parts: AsyncIterator[bytes], message: str) -> None:
     path = tmp_path / "control.sock"

@@ -105,14 +105,14 @@ async def test_follower_reads_linearizably_with_index_of_leader(tmp_path: Path) 
 
 async def test_read_without_known_commit_index_is_refused(tmp_path: Path) -> None:
     async with group(tmp_path) as servers, trio.open_nursery() as nursery:
-        client, strange = servers.client(), servers.client(offered=())
+        client, client_without_extensions = servers.client(), servers.client(offered=())
         await nursery.start(client.run)
-        await nursery.start(strange.run)
+        await nursery.start(client_without_extensions.run)
         leader = await servers.leader()
-        refused, patience_s = await strange.read_index(patience_s=0.5), 0.5
+        refused, patience_s = await client_without_extensions.read_index(patience_s=0.5), 0.5
         while refused.reason == "the request was not sent to a server yet":  # a busy machine takes longer to connect
             patience_s *= 2
-            refused = await strange.read_index(patience_s=patience_s)
+            refused = await client_without_extensions.read_index(patience_s=patience_s)
         assert (refused.outcome, refused.position) == (Outcome.NOT_LEADER, None)
         assert "does not know the extension read-index" in refused.reason
         left = next(server_id for server_id in servers.ids if server_id != leader)
@@ -127,16 +127,16 @@ async def test_client_with_expired_session_is_refused(
     tmp_path: Path,
 ) -> None:
     async with group(tmp_path, SessionLimits(sessions_max=2)) as servers, trio.open_nursery() as nursery:
-        plain, strange = servers.client(), servers.client(offered=())
+        plain, client_without_extensions = servers.client(), servers.client(offered=())
         await nursery.start(plain.run)
-        await nursery.start(strange.run)
+        await nursery.start(client_without_extensions.run)
         first, *others = (exactly_once(plain, name) for name in ("first", "second", "third"))
         assert (await first.submit(b"one")).outcome is Outcome.COMMITTED
         for other in others:
             await other.submit(b"push")
         with pytest.raises(SessionExpiredError, match="too many clients were active"):
             await first.submit(b"two")
-        old = await strange.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
+        old = await client_without_extensions.submit((request_entry(RequestId("first", 1, 2), b"two"),), patience_s=5)
         assert old.outcome is Outcome.UNKNOWN, "a peer without the extension gets no acknowledgment"
         again = await first.submit(b"three")
         assert again.outcome is Outcome.COMMITTED
@@ -172,16 +172,16 @@ class ScriptedClient(GarlicFarmClient):
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.delays_s: dict[int, float] = {}
-        self.silent = False
+        self.unresponsive = False
 
     async def submit(self, commands: object, *, patience_s: float = 10.0, repeat_unknown: bool = False) -> Submission:
-        """Return a commit, or an unknown outcome after the timeout if `silent` is set."""
+        """Return a commit, or an unknown outcome after the timeout if `unresponsive` is set."""
         assert isinstance(commands, tuple)
         assert repeat_unknown
         self.sent.append(commands[0])
         index = len(self.sent)
-        await trio.sleep(patience_s if self.silent else self.delays_s.get(index, 0.01))
-        if self.silent:
+        await trio.sleep(patience_s if self.unresponsive else self.delays_s.get(index, 0.01))
+        if self.unresponsive:
             return Submission(Outcome.UNKNOWN, reason="server 1 has not answered in time")
         return Submission(Outcome.COMMITTED, LogId(index, 1))
 
@@ -215,13 +215,13 @@ async def test_unanswered_submission_reports_known_outcome(autojump_clock: MockC
     del autojump_clock
     scripted = ScriptedClient()
     client = exactly_once(scripted, "c")
-    scripted.silent = True
+    scripted.unresponsive = True
     refused = await client.submit(b"x", patience_s=5)
     assert refused.outcome is Outcome.NOT_LEADER
     assert "nothing was submitted" in refused.reason
-    scripted.silent = False
+    scripted.unresponsive = False
     await client.submit(b"y")
-    scripted.silent = True
+    scripted.unresponsive = True
     unknown = await client.submit(b"z", patience_s=5)
     assert unknown.outcome is Outcome.UNKNOWN
     with pytest.raises(ValueError, match="may exceed the lifetime of the session"):

@@ -27,7 +27,7 @@ from tests.node.gossip_network import MemoryNetwork
 PLACE = Address("127.0.0.1", 50_000)
 
 
-class KeyThief:
+class Attacker:
     """An attacker with a copy of the farm's key, and an unknown identity."""
 
     def __init__(self, network: MemoryNetwork) -> None:
@@ -55,26 +55,26 @@ async def three_members(farm: Farm) -> list[Group]:
     return agents
 
 
-@pytest.mark.parametrize("proof", ["none", "of the thief", "of its announcement", "of an earlier incarnation"])
+@pytest.mark.parametrize("proof", ["none", "of the attacker", "of its announcement", "of an earlier incarnation"])
 @in_simulated_time
 async def test_forged_departure_is_dropped(proof: str) -> None:
     # Given three members, and an attacker with a copy of the key
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, victim, _ = await three_members(farm)
-        thief = KeyThief(network)
+        attacker = Attacker(network)
         now = victim.info.incarnation
         proofs = {
             "none": b"",
-            "of the thief": departure_proof(thief.identity, thief.signer.node_id, now),
+            "of the attacker": departure_proof(attacker.identity, attacker.signer.node_id, now),
             "of its announcement": sign(victim.info, victim.identity.key).credential,
             "of an earlier incarnation": departure_proof(victim.identity.key, victim.node_id, Incarnation(1, 1 << 20)),
         }
         # When the attacker announces the departure of a member, in a ping and in a Leave
         for member in (witness, victim):
             update = VerdictUpdate(victim.node_id, now, Status.LEFT, victim.node_id, proofs[proof])
-            thief.send_update(member, update)
-            thief.send(member, Leave(victim.info))
+            attacker.send_update(member, update)
+            attacker.send(member, Leave(victim.info))
         for member in (witness, victim):
             await until_counted(member, SealFault.FORGED)
         await trio.sleep(1)
@@ -108,13 +108,13 @@ async def test_replayed_departure_of_returned_member_is_ignored() -> None:
     network = MemoryNetwork()
     async with running_farm(network) as farm:
         witness, member, _ = await three_members(farm)
-        thief = KeyThief(network)
+        attacker = Attacker(network)
         before = member.info
         member.set_metadata(b"a later word of the same member")
         await until(witness, lambda: any(each.info.metadata for each in witness.members()))
         proof = departure_proof(member.identity.key, member.node_id, before.incarnation)
         # When the Leave is replayed after a later announcement of the member
-        thief.send_update(
+        attacker.send_update(
             witness, VerdictUpdate(member.node_id, before.incarnation, Status.LEFT, member.node_id, proof)
         )
         await trio.sleep(1)

@@ -52,20 +52,23 @@ async def test_keyring_update_without_permission_is_dropped() -> None:
         agents = await farm.start_many(3, may_tell_keys=lambda node_id: node_id in members)
         members.update(agent.node_id for agent in agents)
         await until_all_see_all(agents)
-        thief = Ed25519PrivateKey.generate()
+        attacker = Ed25519PrivateKey.generate()
         update = rotated(agents[0], b"x" * 32)
         new_refusals(agents[0])
         # When the attacker sends keys unsigned, in a member's name, and a hundred times signed by its own identity
-        for forged in (update, KeyringUpdate(update.keyring, agents[1].node_id, sign_keys(update, thief).credential)):
+        for forged in (
+            update,
+            KeyringUpdate(update.keyring, agents[1].node_id, sign_keys(update, attacker).credential),
+        ):
             network.deliver(sealed(forged), PLACE, agents[0].info.address)
         await until_counted(agents[0], SealFault.FORGED, 2)
         for _ in range(100):
-            network.deliver(sealed(sign_keys(update, thief)), PLACE, agents[0].info.address)
+            network.deliver(sealed(sign_keys(update, attacker)), PLACE, agents[0].info.address)
         await until_counted(agents[0], Loss.KEYRING_OF_A_STRANGER, 100)
         # Then no member seals with the key, and the application receives one event
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}
-        assert new_refusals(agents[0]) == [KeyringUpdateRefused(Signer(thief).node_id, PLACE)]
+        assert new_refusals(agents[0]) == [KeyringUpdateRefused(Signer(attacker).node_id, PLACE)]
 
 
 @in_simulated_time

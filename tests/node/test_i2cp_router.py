@@ -186,7 +186,7 @@ async def test_session_ended_by_router_is_opened_again(
 
 
 async def test_unresponsive_router_is_abandoned_after_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with stage(monkeypatch, autojump_clock, FakeRouter(silent=True)) as on:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(unresponsive=True)) as on:
         began_s = trio.current_time()
         with pytest.raises(RouterError, match="does not respond: no date within 10 s"):
             await on.router.publish_meta_lease_set(HASH, structure())

@@ -124,7 +124,7 @@ async def test_wrong_password_is_retried_once_per_minute(monkeypatch: Patch, aut
 
 
 async def test_unresponsive_i2pcontrol_is_abandoned_after_timeout(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with control_with(monkeypatch, autojump_clock, FakeControl(silent=True)) as (control, _):
+    async with control_with(monkeypatch, autojump_clock, FakeControl(unresponsive=True)) as (control, _):
         with pytest.raises(RouterLost, match="did not answer within 10 s"):
             await control.facts()
         assert trio.current_time() == pytest.approx(10, abs=0.1)
