@@ -28,7 +28,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from tests.effort import EXAMPLES, IS_SOAK
-from tests.loop_watch.findings import described, findings_in, not_allowed, watched_environment
+from tests.loop_watch.findings import as_text, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
 from tests.process_state import changes, process_state, restore_garbage_collector
 
@@ -140,6 +140,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     directory = Path(os.environ[ENVIRONMENT])
     found = not_allowed(findings_in(directory))
-    print(f"\nloop watch: {len(found)} findings in {directory}\n{described(found)}")  # noqa: T201 - the report
+    print(f"\nloop watch: {len(found)} findings in {directory}\n{as_text(found)}")  # noqa: T201 - the report
     if found:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -54,7 +54,7 @@ def stream(key: SigningKey, now_s: int) -> bytes:
     return b"".join(encode(message) for message in sent)
 
 
-def expected(key: SigningKey) -> list[str]:
+def expected_output(key: SigningKey) -> list[str]:
     """Return the expected output of a reader of the stream."""
     address, offline = key.destination.address, str(key.offline is not None).lower()
     return [

@@ -28,7 +28,7 @@ from bridge.wire.i2p.i2cp_messages import (
 )
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.interop import java_i2p
-from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
+from tests.interop.i2cp_streams import SESSION, expected_output, keys, master, stream
 
 pytestmark = [
     pytest.mark.interop,
@@ -39,7 +39,7 @@ pytestmark = [
 def test_java_verifies_all_messages_of_node(tmp_path: Path) -> None:
     now_s = int(time.time())
     for key in keys(now_s).values():
-        assert java_i2p.messages(tmp_path, "read", [stream(key, now_s).hex()]) == expected(key)
+        assert java_i2p.messages(tmp_path, "read", [stream(key, now_s).hex()]) == expected_output(key)
 
 
 def test_java_does_not_verify_changed_message(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def not_allowed(findings: Iterable[Finding]) -> list[Finding]:
     return [*places.values()]
 
 
-def described(findings: Iterable[Finding]) -> str:
+def as_text(findings: Iterable[Finding]) -> str:
     """Return the findings as text: one line each, followed by its stack."""
     return "\n".join(
         "\n    ".join((f"{each.kind} {each.what}: {each.where} (task {each.task}; {each.command})", *each.stack[:9]))

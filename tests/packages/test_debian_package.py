@@ -96,33 +96,33 @@ def test_status_for_another_user_names_required_user(machine: Machine) -> None:
 
 
 def test_upgrade_keeps_configuration_keys_and_state(machine: Machine) -> None:
-    before = kept(machine)
+    before = kept_files(machine)
     machine.run("dpkg", "--force-confold", "--install", "/srv/garlicfarm.deb")
-    assert kept(machine) == before
+    assert kept_files(machine) == before
     with Service(machine) as service:
         service.wait_for_notification("READY=1", READY_BOUND_S)
         assert service.stop() == 0
 
 
 def test_removal_keeps_keys_and_deletes_program(machine: Machine) -> None:
-    before = kept(machine)
+    before = kept_files(machine)
     machine.run("dpkg", "--remove", "garlicfarm")
     assert not (machine.root / "usr/lib/garlicfarm").exists()
     assert not (machine.root / "usr/bin/garlicfarm").is_symlink()
-    assert kept(machine) == before
+    assert kept_files(machine) == before
 
 
 def test_purge_deletes_configuration_and_names_kept_keys(machine: Machine) -> None:
-    before = kept(machine)
+    before = kept_files(machine)
     output = machine.run("dpkg", "--purge", "garlicfarm").stdout
     assert "/etc/garlicfarm is kept" in output
     assert "/var/lib/garlicfarm is kept" in output
-    after = kept(machine)
+    after = kept_files(machine)
     assert {path: content for path, content in before.items() if not path.endswith(".toml")} == after
     assert machine.run("getent", "passwd", "garlicfarm").stdout.startswith("garlicfarm:")
 
 
-def kept(machine: Machine) -> dict[str, bytes]:
+def kept_files(machine: Machine) -> dict[str, bytes]:
     """Return the files in the directory of the configuration, and the node's identity."""
     found = [*(machine.root / "etc/garlicfarm").iterdir(), *(machine.root / "var/lib/garlicfarm").glob("identity*")]
     assert len(found) >= 3

@@ -30,7 +30,7 @@ def groff(page: str, *options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, input=page, capture_output=True, text=True, check=True)
 
 
-def shown(page: str) -> str:
+def plain_text(page: str) -> str:
     """Return a page without troff markup."""
     return re.sub(r"\\f[BIR]", "", page).replace(r"\-", "-")
 
@@ -49,7 +49,7 @@ def test_manual_pages_pass_troff_without_warning() -> None:
 
 @pytest.mark.parametrize("name", [each for each in cli.lazy_commands if each not in man_pages.HANDED_ON])
 def test_manual_page_has_all_options_of_its_command(name: str) -> None:
-    page = shown(PAGES[f"garlicfarm-{name}.1"])
+    page = plain_text(PAGES[f"garlicfarm-{name}.1"])
     waiting = [cli.get_command(click.Context(cli), name)]
     while waiting:
         command = waiting.pop()
@@ -62,7 +62,7 @@ def test_manual_page_has_all_options_of_its_command(name: str) -> None:
 
 
 def test_manual_page_of_configuration_has_all_settings() -> None:
-    page = shown(PAGES["garlicfarm.toml.5"])
+    page = plain_text(PAGES["garlicfarm.toml.5"])
     assert [key for key in SETTINGS if key not in page] == []
     assert "`" not in page
     assert "](" not in page

@@ -31,7 +31,7 @@ CITING = ("bridge", "pipeline", "deploy")
 """Folders whose messages, scripts and settings name topics."""
 
 
-def cited() -> set[str]:
+def cited_topics() -> set[str]:
     """Return all topics named by the texts of an installation."""
     files = [path for folder in CITING for path in (ROOT / folder).rglob("*") if path.is_file()]
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix not in {".pyc", ".json"}]
@@ -43,13 +43,13 @@ def test_wheels_contain_documents_and_cited_topics(tmp_path: Path) -> None:
     wheels = sorted((ROOT / "dist").glob("garlicfarm-*.whl"))
     assert wheels, "dist/ lacks a wheel: `make dist` builds it"
     places = [topic.place for topic in documents.topics(ROOT / "docs")]
-    assert {"install", "servers"} <= cited()
+    assert {"install", "servers"} <= cited_topics()
     for wheel in wheels:
         unpacked = tmp_path / wheel.stem
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(unpacked)
         environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1", "LANG": "C.UTF-8"}
-        command = [sys.executable, "-c", SHOW_TOPICS, str(unpacked), *places, *sorted(cited())]
+        command = [sys.executable, "-c", SHOW_TOPICS, str(unpacked), *places, *sorted(cited_topics())]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
         assert done.returncode == 0, f"{wheel.name}: {done.stderr}"
         assert "Install a node" in done.stdout

@@ -254,9 +254,9 @@ class Story:
         number, index = int(words[0]), int(words[1])
         self._step(number, SnapshotWanted(index))
         last = LogId(index, self._actors[number].core._replica.log.term_at(index) or 0)
-        self._step(number, SnapshotTaken(self._described(last), index + 1))
+        self._step(number, SnapshotTaken(self._description(last), index + 1))
 
-    def _described(self, last: LogId) -> SnapshotDescription:
+    def _description(self, last: LogId) -> SnapshotDescription:
         return SnapshotDescription(last, self._configuration, len(_IMAGE), 0)
 
     def _do_slow(self, words: list[str]) -> None:
@@ -344,7 +344,7 @@ class Story:
                     ),
                 )
             case CheckSnapshot(request_id, last):
-                self._step(number, SnapshotChecked(request_id, self._described(last)))
+                self._step(number, SnapshotChecked(request_id, self._description(last)))
 
     def _perform(self, number: int, actor: Actor, effect: Effect) -> str:
         match effect:

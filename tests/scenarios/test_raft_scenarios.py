@@ -87,7 +87,7 @@ def features(request: pytest.FixtureRequest) -> Features:
     return found
 
 
-def fresh(features: Features, size: int) -> Group:
+def new_group(features: Features, size: int) -> Group:
     return Group(features, {number: ((), HardState(0)) for number in range(1, size + 1)})
 
 
@@ -155,7 +155,7 @@ def test_randomized_timeouts_rarely_expire_together() -> None:
 
 
 def test_pre_vote_server_cut_off_for_long_keeps_terms(features: Features) -> None:
-    servers = fresh(features, 3)
+    servers = new_group(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     lagging = next(number for number in servers.rafts if number != leader)
@@ -169,7 +169,7 @@ def test_pre_vote_server_cut_off_for_long_keeps_terms(features: Features) -> Non
 
 
 def test_leader_without_majority_resigns(features: Features) -> None:
-    servers = fresh(features, 3)
+    servers = new_group(features, 3)
     servers.run(5_000)
     (leader,) = servers.leaders()
     servers.off = {leader}
@@ -193,7 +193,7 @@ def test_pre_vote_allows_election_of_server_with_smaller_term(features: Features
 def test_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
     times = []
     for seed in range(20):
-        servers = fresh(features, 3)
+        servers = new_group(features, 3)
         servers.run(5_000 + seed * 37)
         (leader,) = servers.leaders()
         servers.off = {leader}
@@ -208,7 +208,7 @@ def test_lost_leader_is_replaced_within_two_seconds(features: Features) -> None:
 def test_outcomes_of_proposals_across_change_of_leader(
     features: Features,
 ) -> None:
-    servers = fresh(features, 3)
+    servers = new_group(features, 3)
     servers.run(5_000)
     (old,) = servers.leaders()
     numbers = count(1)

@@ -26,12 +26,12 @@ from pipeline.spark.java import find_java
 from tests.processes import END_S
 from tests.soak.pipeline_tables import (
     differences,
-    finished,
-    made_up_log,
+    generate_log,
     pipeline_command,
     same_pseudonyms,
     start,
     tables_of,
+    wait_for_success,
 )
 
 LOOPBACK = "127.0.0.1"
@@ -122,11 +122,13 @@ def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
 def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
     """Run local mode, then the cluster; return the differences as text."""
     log = directory / "log"
-    entries = made_up_log(log, routers, days, seed=1)
+    entries = generate_log(log, routers, days, seed=1)
     size = ("--entries-per-batch", str(batch))
     local, log_file = directory / "local", directory / "local.txt"
     began = time.monotonic()
-    finished(start(pipeline_command(log, local, "--master", "local[2]", *size), log_file), log_file, END_TIMEOUT_S)
+    wait_for_success(
+        start(pipeline_command(log, local, "--master", "local[2]", *size), log_file), log_file, END_TIMEOUT_S
+    )
     print(f"{entries} entries in local mode: {time.monotonic() - began:.0f} s", flush=True)
     environment = cluster_environment(directory)
     same_pseudonyms(local, directory / "cluster")
@@ -135,7 +137,7 @@ def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
     with standalone(directory, environment) as address:
         print(f"one master and {WORKERS} workers are up: {time.monotonic() - began:.0f} s", flush=True)
         began = time.monotonic()
-        finished(
+        wait_for_success(
             start(pipeline_command(log, far, "--master", address, *size), log_file, environment),
             log_file,
             END_TIMEOUT_S,

@@ -26,12 +26,12 @@ from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
 from tests.processes import END_S
 from tests.soak.pipeline_tables import (
     differences,
-    finished,
-    made_up_log,
+    generate_log,
     pipeline_command,
     same_pseudonyms,
     start,
     tables_of,
+    wait_for_success,
 )
 
 POLL_S = 0.05
@@ -81,7 +81,7 @@ def run_until_killed(command: list[str], output: Path, log: Path, random: Random
             process.wait(END_S)
 
 
-def made_up_events(seed: int) -> list[str]:
+def generate_events(seed: int) -> list[str]:
     """Return events as in the nodes' traces, as lines of JSON."""
     random = Random(seed)
     kinds = ("member-suspect", "member-dead", "member-alive")
@@ -108,14 +108,14 @@ def batches_done(output: Path) -> str:
 def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, batch: int) -> list[str]:
     """Run the whole comparison; return the differences as text."""
     random = Random(seed)
-    entries = made_up_log(directory / "log", routers, days, seed)
+    entries = generate_log(directory / "log", routers, days, seed)
     print(f"seed {seed}: {entries} entries, {-(-entries // batch)} batches", flush=True)
     traces = directory / "trace.jsonl"
     more = ("--master", "local[2]", "--entries-per-batch", str(batch), "--watch", "--trace-files", str(traces))
-    events = made_up_events(seed)
+    events = generate_events(seed)
     traces.write_text("".join(events), encoding="utf-8")
     undisturbed = directory / "undisturbed"
-    finished(
+    wait_for_success(
         start(pipeline_command(directory / "log", undisturbed, *more), directory / "undisturbed.txt"),
         directory / "undisturbed.txt",
         END_TIMEOUT_S,
@@ -135,7 +135,7 @@ def run(kills: int, seed: int, directory: Path, *, routers: int, days: float, ba
         print(f"kill {kill}: {moment}; batches done: {batches_done(killed)}", flush=True)
     traces.write_text("".join(events), encoding="utf-8")
     last = pipeline_command(directory / "log", killed, *more)
-    finished(start(last, directory / "killed.txt"), directory / "killed.txt", END_TIMEOUT_S)
+    wait_for_success(start(last, directory / "killed.txt"), directory / "killed.txt", END_TIMEOUT_S)
     found = tables_of(killed)
     for name, rows in sorted(found.items()):
         print(f"  {name}: {rows.total()} rows", flush=True)

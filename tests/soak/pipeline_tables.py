@@ -22,7 +22,7 @@ PLACE_COLUMNS = frozenset({"batch_id"})
 """The micro-batch of a row; not compared."""
 
 
-def made_up_log(directory: Path, routers: int, days: float, seed: int) -> int:
+def generate_log(directory: Path, routers: int, days: float, seed: int) -> int:
     """Generate a log; return the number of its entries."""
     return generate(directory, LoadModel(routers, days, seed)).entries
 
@@ -51,7 +51,7 @@ def start(command: list[str], log: Path, environment: Mapping[str, str] | None =
         )
 
 
-def finished(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
+def wait_for_success(process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
     """Wait until the process succeeds; otherwise raise RuntimeError with the end of its output."""
     try:
         code = process.wait(timeout_s)

@@ -164,7 +164,7 @@ class Watch:
             if hash_of(leaf.destination) == self.leaf
         )
 
-    def raised(self) -> tuple[int, int] | None:
+    def raised_factors(self) -> tuple[int, int] | None:
         """Return index and `throughIndex` of the first factors that raise the leaf's cost."""
         # A small lag may already raise the factor; then the factors come before the report that the test waits for.
         dearer = (
@@ -172,7 +172,7 @@ class Watch:
         )
         return next(((index, factors["throughIndex"]) for index, factors in dearer), None)
 
-    def lowered(self, after: int) -> bool:
+    def has_lowered_factor(self, after: int) -> bool:
         """Return True if the last factors after that entry no longer raise the leaf's cost."""
         later = [factors["factors"].get(self.leaf) for index, factors in self._factors() if index > after]
         named = [factor for factor in later if factor is not None]
@@ -195,7 +195,7 @@ class Watch:
                 yield index, json.loads(entry.data)
 
 
-def accepted(node: Node) -> list[int]:
+def accepted_proposals(node: Node) -> list[int]:
     """Return the `throughIndex` of each accepted proposal, from a node's trace."""
 
     async def all_events(client: ControlClient) -> list[TraceEvent]:
@@ -235,7 +235,9 @@ def test_cost_of_slowed_router_rises_within_three_batches(farm: Farm, tmp_path: 
         with slowed_down(victim):
             rise = wait_until(dearer, BOUND_S, "it costs more", farm.logs)
             first = wait_until(watch.slow_report, BOUND_S, "a report that shows the lag", farm.logs)
-            index, through = wait_until(watch.raised, BOUND_S, "factors that name the leaf", lambda: tail(log_file))
+            index, through = wait_until(
+                watch.raised_factors, BOUND_S, "factors that name the leaf", lambda: tail(log_file)
+            )
             batches = Batches.of(output)
             highest = wait_until(
                 dearer_than_any_report, BOUND_S, "it costs more than by reports", lambda: tail(log_file)
@@ -248,11 +250,14 @@ def test_cost_of_slowed_router_rises_within_three_batches(farm: Farm, tmp_path: 
         )
         assert risen - shown <= WITHIN_BATCHES
         assert submitted - shown <= WITHIN_BATCHES
-        assert through in accepted(leader)
+        assert through in accepted_proposals(leader)
         # And when it runs again, factor and cost fall
         began = time.monotonic()
         wait_until(
-            lambda: watch.lowered(index), BOUND_S, "factors that no longer name the leaf", lambda: tail(log_file)
+            lambda: watch.has_lowered_factor(index),
+            BOUND_S,
+            "factors that no longer name the leaf",
+            lambda: tail(log_file),
         )
         after = wait_until(
             lambda: cost if (cost := Published.by(farm).costs.get(watch.leaf, 255)) < usual + MARGIN else None,
@@ -275,7 +280,7 @@ def test_proposal_of_killed_pipeline_is_accepted_once(farm: Farm, tmp_path: Path
                 # When it is killed before it records the end of the batch
             print(f"life {life}: made from the log up to {watch.proposals()[before:]}")
     # Then the next run repeats the batch and its proposal, and the farm accepts each proposal once
-    proposed, taken = watch.proposals(), accepted(leader)
+    proposed, taken = watch.proposals(), accepted_proposals(leader)
     print(f"{len(proposed)} proposals, {len(taken)} accepted")
     assert len(proposed) > len(set(proposed)), "no batch was repeated"
     assert taken == sorted(set(proposed))

@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 OUTAGE_START_MS, OUTAGE_END_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS
 
 
-def eventful() -> MadeUpLog:
+def eventful_log() -> MadeUpLog:
     """Return a log of seven hours: four routers with failures, one without reports for an hour, changed servers."""
     log = generated_log(4, 0.3, 11)
     missing = (each for each in log.entries if OUTAGE_START_MS <= (each["logTimeMs"] or 0) < OUTAGE_END_MS)
@@ -39,7 +39,7 @@ def eventful() -> MadeUpLog:
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return tables with rows for all queries."""
-    made, log = tmp_path_factory.mktemp("tables"), eventful()
+    made, log = tmp_path_factory.mktemp("tables"), eventful_log()
     gold = Gold(made, HALF_HOUR_MS)
     tables_of(log, made, gold=gold, watch=True)
     random, noon_s = Random(11), -12 * 3_600

@@ -41,7 +41,7 @@ class Point:
             scalar >>= 1
         return result
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return 32 bytes: y, with the lowest bit of x in the top bit."""
         return (self.y | (self.x & 1) << 255).to_bytes(32, "little")
 
@@ -71,18 +71,18 @@ def challenge(commitment: bytes, public_key: bytes, message: bytes) -> int:
 def red_dsa_sign(secret: int, public_key: bytes, message: bytes, randomness: bytes, shift: Point = NEUTRAL) -> bytes:
     """Return a RedDSA signature. `shift` is added to R; only the equation with the cofactor accepts the result."""
     nonce = int.from_bytes(sha512(randomness + public_key + message).digest(), "little") % ORDER
-    commitment = (nonce * BASE + shift).encoded()
+    commitment = (nonce * BASE + shift).encode()
     return commitment + ((nonce + challenge(commitment, public_key, message) * secret) % ORDER).to_bytes(32, "little")
 
 
 def holds_with_cofactor(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """Return True if the looser equation of RFC 8032 holds: 8SB = 8R + 8H(R | A | M)A."""
     commitment, scalar = signature[:32], int.from_bytes(signature[32:], "little")
-    difference = decoded(commitment) + challenge(commitment, public_key, message) * decoded(public_key)
+    difference = decode(commitment) + challenge(commitment, public_key, message) * decode(public_key)
     return 8 * (scalar * BASE) == 8 * difference
 
 
-def decoded(encoding: bytes) -> Point:
+def decode(encoding: bytes) -> Point:
     """Return the point encoded in 32 bytes."""
     number = int.from_bytes(encoding, "little")
     return point_at(number & (1 << 255) - 1, number >> 255)

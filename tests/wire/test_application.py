@@ -238,7 +238,7 @@ def test_invalid_master_list_is_foreign() -> None:
         ([part | {"destination": destination(each)} for each in range(9)], "length <= 8"),
         ([], "length >= 1"),
     ):
-        record = decode(changed(meta=parts))
+        record = decode(changed_report(meta=parts))
         assert isinstance(record, Foreign)
         assert reason in record.reason
 
@@ -285,7 +285,7 @@ def test_report_with_only_proposal_keys_is_read() -> None:
     assert [part.can_sign_until_s for part in report.masters] == [None]
 
 
-def changed(**members: Any) -> bytes:
+def changed_report(**members: Any) -> bytes:
     return json.dumps(json.loads(encode(FULL)) | members).encode()
 
 
@@ -305,21 +305,21 @@ def changed(**members: Any) -> bytes:
         (b'{"clock":{"time":1,"id":1}} {}', "trailing"),
         (b'{"clock":\xff\xfe}', ""),
         (b'{"clock":{"time":"\\ud800","id":1}}', ""),
-        (changed(cluster=""), "length >= 1"),
-        (changed(cluster="x" * 65), "length <= 64"),
-        (changed(id=2**31), "2147483647"),
-        (changed(id=True), "int"),
-        (changed(date=2**53), "9007199254740991"),
-        (changed(date=2**80), ""),
-        (changed(request="x" * 129), "length <= 128"),
-        (changed(destinations=[{"destination": "a leaf"}]), "not I2P base64"),
-        (changed(destinations=[{"destination": destination(1)}] * 2), "twice"),
-        (changed(destinations=[{"destination": destination(n)} for n in range(65)]), "length <= 64"),
-        (changed(router={"cpuPercent": 100.1}), "<= 100"),
-        (changed(router={"uptime": None, "jobLag": "much"}), "float"),
-        (changed(meta={"destination": destination(0), "publishConfig": "maybe"}), "enum"),
-        (changed(config=[]), "object"),
-        (changed(later="x" * ENTRY_LIMIT_BYTES), "the limit is 65536"),
+        (changed_report(cluster=""), "length >= 1"),
+        (changed_report(cluster="x" * 65), "length <= 64"),
+        (changed_report(id=2**31), "2147483647"),
+        (changed_report(id=True), "int"),
+        (changed_report(date=2**53), "9007199254740991"),
+        (changed_report(date=2**80), ""),
+        (changed_report(request="x" * 129), "length <= 128"),
+        (changed_report(destinations=[{"destination": "a leaf"}]), "not I2P base64"),
+        (changed_report(destinations=[{"destination": destination(1)}] * 2), "twice"),
+        (changed_report(destinations=[{"destination": destination(n)} for n in range(65)]), "length <= 64"),
+        (changed_report(router={"cpuPercent": 100.1}), "<= 100"),
+        (changed_report(router={"uptime": None, "jobLag": "much"}), "float"),
+        (changed_report(meta={"destination": destination(0), "publishConfig": "maybe"}), "enum"),
+        (changed_report(config=[]), "object"),
+        (changed_report(later="x" * ENTRY_LIMIT_BYTES), "the limit is 65536"),
     ],
 )
 def test_invalid_entry_is_foreign_with_reason(data: bytes, reason: str) -> None:

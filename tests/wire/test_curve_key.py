@@ -45,7 +45,7 @@ def test_changed_file_error_does_not_show_secret() -> None:
     for _ in range(200):
         place = random.randrange(text.index("public_key"), len(text))
         damaged = text[:place] + random.choice('aZ9#{"\n') + text[place + 1 :]
-        found = parsed(damaged)
+        found = parse(damaged)
         if isinstance(found, str):
             refused += 1
             assert secret[:10] not in found
@@ -56,7 +56,7 @@ def test_changed_file_error_does_not_show_secret() -> None:
         parse_curve_key(text.replace("version = 1", "version = 2"))
 
 
-def parsed(text: str) -> CurveKey | str:
+def parse(text: str) -> CurveKey | str:
     """Return the key, or the text of the error."""
     try:
         return parse_curve_key(text)

@@ -34,7 +34,7 @@ TRANSIENT = MASTER.sign_transient(NOW_S)
 LEASES = (MetaLease(new_demo_leaf().hash, cost=0, ends_s=NOW_S + 900),)
 
 
-def same(one: SigningKey, other: SigningKey) -> bool:
+def are_equal(one: SigningKey, other: SigningKey) -> bool:
     return (one.destination, one.offline, one.demo) == (
         other.destination,
         other.offline,
@@ -44,7 +44,7 @@ def same(one: SigningKey, other: SigningKey) -> bool:
 
 def test_transient_key_of_30_days_round_trips() -> None:
     assert TRANSIENT.expires_s == TRANSIENT.can_sign_until_s == NOW_S + 30 * 86_400
-    assert same(parse_signing_key(signing_key_text(TRANSIENT)), TRANSIENT)
+    assert are_equal(parse_signing_key(signing_key_text(TRANSIENT)), TRANSIENT)
 
 
 def test_transient_key_signs_for_master_destination() -> None:
@@ -84,7 +84,7 @@ def test_master_key_from_file_signs_directly() -> None:
     assert direct.expires_s is None
     assert direct.can_sign_until_s > NOW_S
     assert verify(direct.sign(NOW_S, LEASES)).signed_by == "destination"
-    assert same(parse_signing_key(signing_key_text(direct)), direct)
+    assert are_equal(parse_signing_key(signing_key_text(direct)), direct)
 
 
 def test_structure_is_marked_demo_only_for_demo_key() -> None:

@@ -21,7 +21,7 @@ from gossip.core.keyring import DATED_LIMIT, farm_label
 FIXED = FarmKey("farm", 3, 1, farm_label(bytes(range(32))), (bytes(range(32)),))
 
 
-def rotated(farm_key: FarmKey) -> FarmKey:
+def rotate(farm_key: FarmKey) -> FarmKey:
     """Return the key file after a new key was installed and used, before the old one is removed."""
     key = os.urandom(32)
     return farm_key.following(farm_key.key_ring.install(key).use(key))
@@ -38,7 +38,7 @@ def test_exported_key_file_keeps_cluster_id_after_rotation() -> None:
     text = farm_key_text(made)
     assert 'cluster_id = "000102030405060708090a0b0c0d0e0f"' in text
     assert parse_farm_key(text) == made
-    assert rotated(made).cluster_id == made.cluster_id
+    assert rotate(made).cluster_id == made.cluster_id
     assert "cluster_id" not in farm_key_text(new_farm_key(3))
 
 
@@ -59,21 +59,21 @@ def test_new_farms_share_no_key_label_or_credentials() -> None:
 def test_label_of_founding_key_is_kept_after_rotation() -> None:
     made = new_farm_key(3)
     assert made.label == made.key_ring.label == farm_label(made.gossip_keys[0])
-    turned = rotated(made)
+    turned = rotate(made)
     assert turned.label == turned.key_ring.label == made.label
     assert turned.epoch > made.epoch
 
 
 def test_rotated_ring_seals_with_new_key_and_opens_with_old() -> None:
     made = new_farm_key(3)
-    ring = rotated(made).key_ring
+    ring = rotate(made).key_ring
     assert ring.primary not in made.gossip_keys
     assert ring.others == made.gossip_keys
 
 
 def test_merged_ring_uses_primary_of_later_epoch() -> None:
     made = new_farm_key(3)
-    turned = rotated(made)
+    turned = rotate(made)
     for chain in (made.key_ring.merge(turned.key_ring), turned.key_ring.merge(made.key_ring)):
         assert chain.primary == turned.gossip_keys[0]
         assert chain.others == (made.gossip_keys[0],)
@@ -83,7 +83,7 @@ def test_repeated_rotation_keeps_ring_bounded() -> None:
     farm_key = new_farm_key(3)
     for _ in range(40):
         before = farm_key.gossip_keys[0]
-        farm_key = rotated(farm_key)
+        farm_key = rotate(farm_key)
         farm_key = farm_key.following(farm_key.key_ring.remove(before))
     assert len(farm_key.gossip_keys) == 1
     assert len(farm_key.retired_keys) == DATED_LIMIT - 1  # the primary key also has a date
@@ -108,7 +108,7 @@ def test_digest_credentials_depend_only_on_key_and_farm() -> None:
 
 def test_digest_credentials_list_sealing_key_first() -> None:
     made = new_farm_key(3)
-    turned = rotated(made)
+    turned = rotate(made)
     assert turned.digest_credentials[1:] == made.digest_credentials
     removed = turned.following(turned.key_ring.remove(made.gossip_keys[0]))
     assert removed.digest_credentials == turned.digest_credentials[:1]

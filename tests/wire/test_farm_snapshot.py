@@ -26,7 +26,7 @@ from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_far
 from tests.spec.farm_stories import MASTER, Log, leaf, report
 
 
-def eventful() -> Log:
+def eventful_log() -> Log:
     """Return the log of a farm whose state has an element of every kind."""
     log = Log()
     [part] = report(1).masters
@@ -55,7 +55,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_reqids_are_empty_in_snapshot_without_them() -> None:
-    snapshot = snapshot_of(eventful())
+    snapshot = snapshot_of(eventful_log())
     snapshot.reqids = b"as they were dumped"
     [document] = encode_farm(snapshot)
     assert (await decode_farm(chunks(document))).reqids == b"as they were dumped"
@@ -66,7 +66,7 @@ async def test_reqids_are_empty_in_snapshot_without_them() -> None:
 
 
 async def test_snapshot_with_all_commands_round_trips() -> None:
-    log = eventful()
+    log = eventful_log()
     state = log.farm.state
     assert state.masters[MASTER].forced
     assert state.weights.excluded
@@ -80,7 +80,7 @@ async def test_snapshot_with_all_commands_round_trips() -> None:
 
 def test_snapshot_has_recorded_bytes() -> None:
     """A restored state must be equal on servers of all versions, so each record keeps its names in MessagePack."""
-    log = eventful()
+    log = eventful_log()
     figures = dict(zip(FIGURES, (1, 2.5, 3, 4, 5, 6, 7.5, 8.5), strict=True))
     router = RouterStatus(attached=True, last_published_router_info="AAAA", **figures)  # type: ignore[arg-type]
     failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,))
@@ -93,7 +93,7 @@ def test_snapshot_has_recorded_bytes() -> None:
     assert sha256(document).hexdigest() == "fa5aba08a00e0d7653e46fe8039890cedcca1e2f263659fef94e55989ab58203"
 
 
-def first_format(log: Log) -> bytes:
+def in_first_format(log: Log) -> bytes:
     """Return the same state in the first format: one master, and no weights."""
     [document] = encode_farm(snapshot_of(log))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
@@ -112,12 +112,12 @@ async def test_snapshot_of_first_format_is_read() -> None:
     log = Log()
     log.append(report(1), report(2, masters=()))
     log.clock(30_000)
-    back = await decode_farm(chunks(first_format(log)))
+    back = await decode_farm(chunks(in_first_format(log)))
     assert back.farm == log.farm.state
 
 
 async def test_snapshot_of_format_without_proofs_is_read() -> None:
-    log = eventful()
+    log = eventful_log()
     [document] = encode_farm(snapshot_of(log))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     head["version"] = 2
@@ -130,7 +130,7 @@ async def test_snapshot_of_format_without_proofs_is_read() -> None:
 
 
 async def test_snapshot_of_later_format_is_refused() -> None:
-    [document] = encode_farm(snapshot_of(eventful()))
+    [document] = encode_farm(snapshot_of(eventful_log()))
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     data = msgspec.msgpack.encode(head | {"version": 9})
     with pytest.raises(FarmSnapshotError, match="format 9; this version reads 3"):
@@ -146,7 +146,7 @@ async def test_snapshot_with_invalid_farm_is_refused(farm: object) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_mutated_snapshot_is_read_or_refused(seed: int) -> None:
-    random, whole = Random(seed), b"".join(encode_farm(snapshot_of(eventful())))
+    random, whole = Random(seed), b"".join(encode_farm(snapshot_of(eventful_log())))
     refused = 0
     for _ in range(150):
         damaged = bytearray(whole)

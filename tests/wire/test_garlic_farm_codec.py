@@ -281,7 +281,7 @@ CHUNK = LogEntry(1, SnapshotSyncRequest(9, 1, Configuration(1, 0, ()), 0, b"s", 
 EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
 
 
-def numbered(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.Request:
+def numbered_request(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.Request:
     """Return a request with a different number in each field."""
     return kind(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=(entry,))
 
@@ -309,9 +309,9 @@ def test_request_carries_only_documented_entries(
 ) -> None:
     type_byte = messages.REQUEST_TYPES[request_class]
     for entry in EVERY_VALUE:
-        request = numbered(request_class, entry)
+        request = numbered_request(request_class, entry)
         carrier = next(kind for kind, rule in messages.EXCHANGES.items() if rule.permits((entry,)))
-        data = bytes((type_byte,)) + encode_request(numbered(messages.EXCHANGES[carrier].request, entry))[1:]
+        data = bytes((type_byte,)) + encode_request(numbered_request(messages.EXCHANGES[carrier].request, entry))[1:]
         if entry in permitted:
             assert decode_request(data) == request
         else:
@@ -459,7 +459,7 @@ def test_second_log_pack_is_refused_before_inflation() -> None:
         tracemalloc.stop()
 
 
-def packed(index: list[int], log: bytes) -> bytes:
+def pack(index: list[int], log: bytes) -> bytes:
     # Without a time: these bytes are test ids, and every process must compute the same ids.
     return gzip.compress(struct.pack(f">II{len(index)}Q", 8 * len(index), len(log), *index) + log, mtime=0)
 
@@ -474,14 +474,14 @@ RECORD = struct.pack(">QB", 1, 1) + b"value"
         (b"rubbish", "gzip"),
         (gzip.compress(b"\0" * 7, mtime=0), "shorter"),
         (gzip.compress(b"\0\0\0\7\0\0\0\1" + b"\0" * 8, mtime=0), "announces"),
-        (packed([], RECORD), "no index"),
-        (packed([10, 9], RECORD * 2), "outside"),
-        (packed([0, 2**62], RECORD * 2), "outside"),
-        (packed([0, 3], RECORD), "shorter"),
-        (packed([0], RECORD[:8] + b"\3" + b"1234"), "no log contains"),
-        (packed([0], RECORD)[:-3], "one gzip member"),
-        (packed([0], RECORD) + b"more", "one gzip member"),
-        (packed([0], RECORD) * 2, "one gzip member"),
+        (pack([], RECORD), "no index"),
+        (pack([10, 9], RECORD * 2), "outside"),
+        (pack([0, 2**62], RECORD * 2), "outside"),
+        (pack([0, 3], RECORD), "shorter"),
+        (pack([0], RECORD[:8] + b"\3" + b"1234"), "no log contains"),
+        (pack([0], RECORD)[:-3], "one gzip member"),
+        (pack([0], RECORD) + b"more", "one gzip member"),
+        (pack([0], RECORD) * 2, "one gzip member"),
     ],
 )
 def test_inconsistent_log_pack_is_refused(data: bytes, complaint: str) -> None:

@@ -115,7 +115,7 @@ def status(verdict: UpgradeResult) -> int:
     return int(verdict.response.split(b" ", 2)[1])
 
 
-def authorized(farm: Farm, session: Session, who: Initiator | None = None) -> bytes:
+def authorized_request(farm: Farm, session: Session, who: Initiator | None = None) -> bytes:
     if session.challenge is None:
         assert isinstance(connect(farm, who or caller(), session), Challenged)
     return UpgradeClient(who or caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
@@ -145,7 +145,7 @@ def test_request_1_gets_challenge_and_request_2_gets_101() -> None:
 
 def test_second_request_and_reply_have_documented_headers() -> None:
     farm, session = Farm(), Session()
-    request = authorized(farm, session).decode()
+    request = authorized_request(farm, session).decode()
     assert "Connection: keep-alive, Upgrade\r\n" in request
     assert "Upgrade: websocket\r\n" in request
     assert "Sec-WebSocket-Version: 13\r\n" in request
@@ -183,7 +183,7 @@ def test_sha_256_response_equals_rfc_7616_example() -> None:
 
 def test_bytes_after_heads_belong_to_raft_on_both_sides() -> None:
     farm, session = Farm(), Session()
-    verdict = farm.answer(authorized(farm, session) + b"raft from the client")
+    verdict = farm.answer(authorized_request(farm, session) + b"raft from the client")
     assert isinstance(verdict, Upgraded)
     assert verdict.trailing == b"raft from the client"
     switched = connect(farm, caller(), session, b"raft from the server")
@@ -193,7 +193,7 @@ def test_bytes_after_heads_belong_to_raft_on_both_sides() -> None:
 
 def test_heads_may_arrive_byte_by_byte() -> None:
     farm, session = Farm(), Session()
-    request = authorized(farm, session) + b"raft"
+    request = authorized_request(farm, session) + b"raft"
     server = UpgradeServer(farm.authenticator, CHANNEL)
     verdicts = [server.receive(bytes((byte,)), farm.now_ms) for byte in request[:-4]]
     assert verdicts[:-1] == [None] * (len(request) - 5)
@@ -213,7 +213,7 @@ def test_later_connections_skip_request_1_for_an_hour() -> None:
 
 def test_expired_nonce_is_stale_and_replaced() -> None:
     farm, session = Farm(), Session()
-    request = authorized(farm, session)
+    request = authorized_request(farm, session)
     farm.now_ms += LIFETIME_MS
     verdict = farm.answer(request)
     assert status(verdict) == 401
@@ -235,7 +235,7 @@ def test_restarted_server_requires_only_new_nonce() -> None:
     restarted.authenticator = Authenticator(
         "farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB
     )
-    verdict = restarted.answer(authorized(first, session))
+    verdict = restarted.answer(authorized_request(first, session))
     assert isinstance(verdict, RefusedUpgrade)
     assert verdict.fault is None, "a restart is not an incident"
     assert connect(restarted, caller(), session) == Challenged()
@@ -244,7 +244,7 @@ def test_restarted_server_requires_only_new_nonce() -> None:
 
 def test_replayed_request_is_refused() -> None:
     farm, session = Farm(), Session()
-    request = authorized(farm, session)
+    request = authorized_request(farm, session)
     assert isinstance(farm.answer(request), Upgraded)
     again = farm.answer(request)
     assert isinstance(again, RefusedUpgrade)
@@ -255,7 +255,7 @@ def test_replayed_request_is_refused() -> None:
 
 def test_lower_nonce_count_is_refused() -> None:
     farm, session = Farm(), Session()
-    first, second = authorized(farm, session), authorized(farm, session)
+    first, second = authorized_request(farm, session), authorized_request(farm, session)
     assert isinstance(farm.answer(second), Upgraded)
     assert isinstance(farm.answer(first), RefusedUpgrade)
 
@@ -265,7 +265,7 @@ def test_dropped_nonces_stay_invalid() -> None:
     for _ in range(40):
         farm.now_ms += 1
         session = Session()
-        request = authorized(farm, session)
+        request = authorized_request(farm, session)
         assert isinstance(farm.answer(request), Upgraded)
         recorded.append(request)
         assert farm.nonces.in_use <= 8
@@ -294,7 +294,7 @@ def test_wrong_password_is_refused_with_remedy() -> None:
 )
 def test_wrong_credentials_are_reported_as_fault(who: Initiator) -> None:
     farm, session = Farm(), Session()
-    verdict = farm.answer(authorized(farm, session, who))
+    verdict = farm.answer(authorized_request(farm, session, who))
     assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 401
     assert verdict.fault is Fault.WRONG_CREDENTIALS
@@ -343,7 +343,7 @@ def test_challenge_does_not_name_product() -> None:
 def test_member_of_another_cluster_is_refused_by_both_sides() -> None:
     farm, session = Farm(), Session()
     other = caller(identity=Identity("cluster-b", 1))
-    verdict = farm.answer(authorized(farm, session, other))
+    verdict = farm.answer(authorized_request(farm, session, other))
     assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 409
     assert verdict.fault is Fault.WRONG_CLUSTER
@@ -417,7 +417,7 @@ def test_servers_agree_on_common_extensions(offered: tuple[str, ...], agreed: fr
 
 def test_proxied_request_is_accepted() -> None:
     farm, session = Farm(), Session()
-    line, *headers = authorized(farm, session).decode().split("\r\n")[:-2]
+    line, *headers = authorized_request(farm, session).decode().split("\r\n")[:-2]
     headers = [header for header in reversed(headers) if not header.startswith("Host")]
     line = line.replace("GET /", "GET http://abc.b32.i2p/")
     request = "\r\n".join([line, "Host: abc.b32.i2p", "X-I2P-DestHash: x", "User-Agent: MYOB", *headers, "", ""])
@@ -448,7 +448,7 @@ def test_proxied_request_is_accepted() -> None:
 )
 def test_malformed_request_2_is_refused(old: str, new: str, expected: int) -> None:
     farm, session = Farm(), Session()
-    request = authorized(farm, session).decode()
+    request = authorized_request(farm, session).decode()
     assert old in request
     assert status(farm.answer(request.replace(old, new, 1).encode())) == expected
 
@@ -515,7 +515,7 @@ def test_quoted_headers_round_trip(algorithm: Algorithm) -> None:
 def test_mutated_handshake_raises_only_garlic_farm_error() -> None:
     seed = 99
     random, farm, session = Random(seed), Farm(), Session()
-    request = authorized(farm, session)
+    request = authorized_request(farm, session)
     response = farm.answer(request).response
     challenge = farm.answer(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n").response
     upgraded = 0
@@ -559,7 +559,7 @@ def handshake(
     return client.request(), client
 
 
-def refused(farm: Farm, request: bytes) -> RefusedUpgrade:
+def refusal_of(farm: Farm, request: bytes) -> RefusedUpgrade:
     verdict = farm.answer(request)
     assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 403
@@ -568,7 +568,7 @@ def refused(farm: Farm, request: bytes) -> RefusedUpgrade:
     return verdict
 
 
-def without(request: bytes, header: bytes) -> bytes:
+def without_header(request: bytes, header: bytes) -> bytes:
     return b"\r\n".join(line for line in request.split(b"\r\n") if not line.startswith(header))
 
 
@@ -602,7 +602,7 @@ def test_proven_client_is_not_a_server() -> None:
 @pytest.mark.parametrize("claimed", [1, 2, 77])
 def test_claimed_id_without_proof_is_refused(claimed: int) -> None:
     farm = Farm()
-    verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=None))[0])
+    verdict = refusal_of(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=None))[0])
     assert verdict.fault is Fault.UNPROVEN
     assert f"a claim to be server {claimed} without a proof" in verdict.text
 
@@ -610,7 +610,7 @@ def test_claimed_id_without_proof_is_refused(claimed: int) -> None:
 @pytest.mark.parametrize("claimed", [1, 2, 77])
 def test_claimed_id_with_key_of_another_server_is_refused(claimed: int) -> None:
     farm = Farm()
-    verdict = refused(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=MALLORY))[0])
+    verdict = refusal_of(farm, handshake(farm, caller(identity=Identity("cluster-a", claimed), peers=MALLORY))[0])
     assert verdict.fault is Fault.UNKNOWN_IDENTITY
 
 
@@ -630,14 +630,14 @@ def test_proven_request_changed_in_transit_is_refused(old: bytes, new: bytes) ->
     farm = Farm()
     request, _ = handshake(farm, caller())
     assert old in request
-    assert refused(farm, request.replace(old, new, 1)).fault is Fault.UNPROVEN
+    assert refusal_of(farm, request.replace(old, new, 1)).fault is Fault.UNPROVEN
 
 
 def test_relayed_proof_is_refused() -> None:
     """The relay presents its own certificate and forwards the challenge and the reply."""
     farm = Farm()
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
-    verdict = refused(farm, request)
+    verdict = refusal_of(farm, request)
     assert verdict.fault is Fault.UNPROVEN
     assert "is not valid for this connection" in verdict.text
     with pytest.raises(GarlicFarmError, match="an attacker may relay the connection"):
@@ -648,7 +648,7 @@ def test_relay_that_removes_client_proof_is_detected() -> None:
     """The server then accepts a peer without an identity, and the client refuses the server's proof."""
     farm = Farm()
     request, client = handshake(farm, caller(), channel=tls_channel(b"m" * 32))
-    verdict = farm.answer(without(without(request, b"X-Garlic-Proof"), b"X-Garlic-Server"))
+    verdict = farm.answer(without_header(without_header(request, b"X-Garlic-Proof"), b"X-Garlic-Server"))
     assert isinstance(verdict, Upgraded)
     assert verdict.proven is None
     with pytest.raises(GarlicFarmError, match="relays") as failure:
@@ -659,7 +659,7 @@ def test_relay_that_removes_client_proof_is_detected() -> None:
 def test_client_of_another_server_is_refused() -> None:
     farm = Farm()
     request, client = handshake(farm, caller(), called=3)
-    verdict = refused(farm, request)
+    verdict = refusal_of(farm, request)
     assert verdict.fault is Fault.WRONG_SERVER
     with pytest.raises(GarlicFarmError, match="another server than server 3 listens") as failure:
         client.receive(verdict.response)
@@ -669,7 +669,7 @@ def test_client_of_another_server_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda answer: without(answer, b"X-Garlic-Proof"), Fault.UNPROVEN),
+        (lambda answer: without_header(answer, b"X-Garlic-Proof"), Fault.UNPROVEN),
         (lambda answer: answer.replace(b"X-Garlic-Server: 2", b"X-Garlic-Server: 3"), Fault.WRONG_SERVER),
         (lambda answer: answer.replace(b"X-Garlic-Server: 2\r\n", b""), Fault.BUSY),
         (lambda answer: answer.replace(b"X-Garlic-Cluster: cluster-a\r\n", b""), Fault.UNPROVEN),

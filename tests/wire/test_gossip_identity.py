@@ -35,12 +35,12 @@ ALICE_KEY = Ed25519PrivateKey.from_private_bytes(b"alice".ljust(32))
 BORIS_KEY = Ed25519PrivateKey.from_private_bytes(b"boris".ljust(32))
 
 
-def described(key: Ed25519PrivateKey) -> NodeInfo:
+def node_info(key: Ed25519PrivateKey) -> NodeInfo:
     node_id = node_id_of(key.public_key().public_bytes_raw())
     return NodeInfo(node_id, Address("10.0.0.1", 7946), Incarnation(3, 1), capacity=30, metadata=b"router")
 
 
-ALICE, BORIS = described(ALICE_KEY), described(BORIS_KEY)
+ALICE, BORIS = node_info(ALICE_KEY), node_info(BORIS_KEY)
 SIGNED = sign(ALICE, ALICE_KEY)
 
 

@@ -50,7 +50,7 @@ class Node:
         """Return the message of an accepted datagram."""
         return self.codec.incoming(datagram, source, now_ms).received
 
-    def refuses(self, datagram: bytes) -> RefusedError:
+    def refusal_of(self, datagram: bytes) -> RefusedError:
         """Return the error for a refused datagram."""
         with pytest.raises(RefusedError) as caught:
             self.codec.incoming(datagram, HOME, NOW)
@@ -111,7 +111,7 @@ def test_join_under_key_in_rotation_is_admitted() -> None:
 
 def test_holder_of_retired_key_can_read_its_refusal() -> None:
     seed, latecomer = Node("seed", Keyring.of(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
-    error = seed.refuses(latecomer.join())
+    error = seed.refusal_of(latecomer.join())
     assert error.reason is SealFault.RETIRED_KEY
     assert error.outdated is not None
     applicant, used = error.outdated
@@ -125,15 +125,15 @@ def test_refusals_have_their_reason() -> None:
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
-    assert seed.refuses(datagram).reason is SealFault.REPLAY
-    assert seed.refuses(seed.join()).reason is SealFault.ECHO
-    assert seed.refuses(other_farm.join()).reason is SealFault.OTHER_FARM
-    assert seed.refuses(alice.join()[:-1]).reason is SealFault.BAD_SEAL
-    assert seed.refuses(b"").reason is SealFault.SHORT
-    assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is SealFault.MALFORMED
-    assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is SealFault.FORGED
+    assert seed.refusal_of(datagram).reason is SealFault.REPLAY
+    assert seed.refusal_of(seed.join()).reason is SealFault.ECHO
+    assert seed.refusal_of(other_farm.join()).reason is SealFault.OTHER_FARM
+    assert seed.refusal_of(alice.join()[:-1]).reason is SealFault.BAD_SEAL
+    assert seed.refusal_of(b"").reason is SealFault.SHORT
+    assert seed.refusal_of(envelope.seal(b"\x3frubbish")).reason is SealFault.MALFORMED
+    assert seed.refusal_of(envelope.seal(encode(JoinReq(alice.info)))).reason is SealFault.FORGED
     assert (
-        seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
+        seed.refusal_of(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
         is SealFault.FORGED
     )
     left = seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message
@@ -196,9 +196,9 @@ def test_datagram_for_one_node_is_refused_by_others() -> None:
         PingResponse(boris.info.node_id, alice.info.node_id, incarnation, 1, 0),
     ):
         datagram = alice.codec.outgoing(message, boris.info.node_id)
-        assert clara.refuses(datagram).reason is SealFault.MISADDRESSED
+        assert clara.refusal_of(datagram).reason is SealFault.MISADDRESSED
         boris.take(datagram)
-        assert boris.refuses(alice.codec.outgoing(message)).reason is SealFault.MISADDRESSED, (
+        assert boris.refusal_of(alice.codec.outgoing(message)).reason is SealFault.MISADDRESSED, (
             "does not name its receiver"
         )
 
@@ -207,7 +207,7 @@ def test_indirect_response_is_accepted_only_by_helper() -> None:
     target, helper, requester = Node("target"), Node("helper"), Node("requester")
     answer = PingResponse(requester.info.node_id, target.info.node_id, Incarnation(1, 0), 1, 0)
     assert helper.take(target.codec.outgoing(answer)).message == answer
-    assert requester.refuses(target.codec.outgoing(answer)).reason is SealFault.MISADDRESSED
+    assert requester.refusal_of(target.codec.outgoing(answer)).reason is SealFault.MISADDRESSED
 
 
 def test_second_instance_needs_identity_key() -> None:
@@ -222,6 +222,6 @@ def test_second_instance_needs_identity_key() -> None:
     own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
     for forged in (b"", bytes(112), proof[:-1], conflict_proof(forger.key, b"l" * 16, 1 << 63), own_proof):
         claimed = forger.codec.outgoing(replace(answer, proof=forged), name)
-        assert boris.refuses(claimed).reason is SealFault.FORGED
+        assert boris.refusal_of(claimed).reason is SealFault.FORGED
     for_another_probe = replace(answer, seq=7, proof=proof)
-    assert boris.refuses(forger.codec.outgoing(for_another_probe, name)).reason is SealFault.FORGED
+    assert boris.refusal_of(forger.codec.outgoing(for_another_probe, name)).reason is SealFault.FORGED

@@ -16,14 +16,14 @@ from bridge.wire.i2p.i2cp_messages import (
     SetDate,
     Unhandled,
 )
-from tests.interop.i2cp_streams import SESSION, expected, keys, master, stream
+from tests.interop.i2cp_streams import SESSION, expected_output, keys, master, stream
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "i2cp-java.json").read_text())
 KEYS = keys(RECORDED["now_s"])
 
 
-def read(data: bytes) -> list[Message]:
+def read_messages(data: bytes) -> list[Message]:
     reader, found = FrameReader(), []
     reader.feed(data)
     while (frame := reader.next_frame()) is not None:
@@ -35,15 +35,15 @@ def read(data: bytes) -> list[Message]:
 def test_node_sends_recorded_stream_verified_by_java(recorded: dict[str, Any]) -> None:
     key = KEYS[recorded["key"]]
     assert stream(key, RECORDED["now_s"]).hex() == recorded["stream"]
-    assert recorded["heard"] == expected(key)
+    assert recorded["heard"] == expected_output(key)
 
 
 @pytest.mark.parametrize("recorded", RECORDED["heard_by_java"], ids=lambda recorded: recorded["key"])
 def test_session_signature_agrees_with_java(recorded: dict[str, Any]) -> None:
-    [session] = [each for each in read(bytes.fromhex(recorded["stream"])) if isinstance(each, CreateSession)]
+    [session] = [each for each in read_messages(bytes.fromhex(recorded["stream"])) if isinstance(each, CreateSession)]
     assert session_is_signed(session.config)
     changed = bytes.fromhex(recorded["stream"]).replace(b"Garlic Farm", b"Garlic Harm", 1)
-    [forged] = [each for each in read(changed) if isinstance(each, CreateSession)]
+    [forged] = [each for each in read_messages(changed) if isinstance(each, CreateSession)]
     assert not session_is_signed(forged.config)
 
 
@@ -60,7 +60,7 @@ MEANINGS: dict[str, Message] = {
 @pytest.mark.parametrize("name", MEANINGS)
 def test_message_of_java_decodes_to_its_meaning(name: str) -> None:
     data = bytes.fromhex(RECORDED["written_by_java"][name])
-    assert read(data) == [MEANINGS[name]]
+    assert read_messages(data) == [MEANINGS[name]]
     if name != "RequestVariableLeaseSet":  # the decoder skips its leases
         assert encode(MEANINGS[name]) == data
 
@@ -68,5 +68,5 @@ def test_message_of_java_decodes_to_its_meaning(name: str) -> None:
 def test_unneeded_message_of_java_is_unhandled() -> None:
     rest = RECORDED["written_by_java"].keys() - MEANINGS.keys()
     assert rest == {"BandwidthLimits"}
-    [found] = read(bytes.fromhex(RECORDED["written_by_java"]["BandwidthLimits"]))
+    [found] = read_messages(bytes.fromhex(RECORDED["written_by_java"]["BandwidthLimits"]))
     assert isinstance(found, Unhandled)

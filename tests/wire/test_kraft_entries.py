@@ -50,7 +50,7 @@ BATCH: Final = RecordBatch(
 )
 
 
-def stored(kind: str) -> list[Any]:
+def stored_files(kind: str) -> list[Any]:
     """Return the recorded files of the metadata log with this suffix, by story and name."""
     return [
         pytest.param(bytes.fromhex(data), id=f"{story} {name}")
@@ -60,7 +60,7 @@ def stored(kind: str) -> list[Any]:
     ]
 
 
-def fetched() -> list[Any]:
+def fetched_records() -> list[Any]:
     """Return the records of the recorded Fetch responses of controllers."""
     found = []
     for story in ("static quorum", "dynamic quorum"):
@@ -82,7 +82,7 @@ def entry_of(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
     return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
 
 
-@pytest.mark.parametrize("data", [*stored(".log"), *fetched()])
+@pytest.mark.parametrize("data", [*stored_files(".log"), *fetched_records()])
 def test_batches_of_kafka_controller_round_trip(data: bytes) -> None:
     found = entries(data)
     assert batches_of(int.from_bytes(data[:8]) + 1, found) == data
@@ -105,7 +105,7 @@ def test_control_records_become_no_op_and_configuration() -> None:
     assert all(server.listeners == (("CONTROLLER", server.endpoint),) for server in configuration.voters)
 
 
-@pytest.mark.parametrize("data", stored(".checkpoint"))
+@pytest.mark.parametrize("data", stored_files(".checkpoint"))
 def test_snapshot_of_kafka_gives_voters_and_batches(data: bytes) -> None:
     announced = Configuration((replace(VOTERS[0], server_id=ReplicaKey(1)),))
     reading = FORM.reading(LogId(27, 1), announced)
@@ -142,7 +142,7 @@ def test_snapshot_round_trips_in_chunks_of_any_size(configuration: Configuration
         assert found == state
 
 
-def damaged(data: bytes) -> Iterator[bytes]:
+def damaged_variants(data: bytes) -> Iterator[bytes]:
     """Yield each prefix of `data`, and `data` with each byte changed."""
     for at in range(len(data)):
         yield data[:at]
@@ -163,7 +163,7 @@ def test_damaged_snapshot_is_refused() -> None:
     data = writing.begin() + writing.blocks(batches_of(1, entry_of())) + writing.end()
     read_snapshot(data)
     refused = 0
-    for each in damaged(data):
+    for each in damaged_variants(data):
         try:
             read_snapshot(each)
         except RecordError:
@@ -184,7 +184,7 @@ def test_damaged_batches_give_same_entries_or_wire_error() -> None:
     )
     data = batches_of(1, log)
     assert entries_of(data, LogId(0, 0)) == log
-    for each in damaged(data):
+    for each in damaged_variants(data):
         try:
             found = entries_of(each, LogId(0, 0))
         except KafkaWireError:

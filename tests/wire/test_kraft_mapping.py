@@ -115,14 +115,14 @@ def no_entries(_data: bytes, _position: LogId) -> tuple[Entry, ...]:
     raise AssertionError("there are no records to read")
 
 
-def carried(request: Request) -> Request | RefusedRequest:
+def request_over_wire(request: Request) -> Request | RefusedRequest:
     """Return the request of replica 1 as received by replica 2."""
     api, version = LATEST[type(request)]
     frame = encode_request(api, version, 1, "test", request_to_wire(request, TWO, Names(ONE)))
     return request_from_wire(decode_request(frame).message, request.correlation, Names(TWO))
 
 
-def answered(request: Request, reply: Reply, answering: Answering, records: bytes = b"") -> Reply:
+def reply_over_wire(request: Request, reply: Reply, answering: Answering, records: bytes = b"") -> Reply:
     """Return the reply of replica 2 as received by replica 1."""
     api, version = LATEST[type(request)]
     frame = encode_response(api, version, 1, reply_to_wire(reply, answering, Names(TWO), records))
@@ -132,7 +132,7 @@ def answered(request: Request, reply: Reply, answering: Answering, records: byte
 
 @pytest.mark.parametrize("request_sent", REQUESTS, ids=lambda request: type(request).__name__)
 def test_request_round_trips(request_sent: Request) -> None:
-    assert carried(request_sent) == request_sent
+    assert request_over_wire(request_sent) == request_sent
 
 
 REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
@@ -156,12 +156,12 @@ REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
 
 @pytest.mark.parametrize(("sent", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])
 def test_reply_round_trips(sent: Request, reply: Reply) -> None:
-    assert answered(sent, reply, Answering(TWO)) == reply
+    assert reply_over_wire(sent, reply, Answering(TWO)) == reply
 
 
 def test_records_of_fetch_reply_become_entries() -> None:
     reply = FetchReply(term=4, leader=TWO, commit=8, correlation=7, entries=ENTRIES)
-    assert answered(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
+    assert reply_over_wire(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_refusal_reason_round_trips_if_kafka_has_its_code(sent: Request, reason:
         case _:
             reply = EndQuorumEpochReply(term=4, leader=None, correlation=7, error=reason)
     expected = RefusalReason.STALE_TERM if reason is RefusalReason.ANOTHER_LEADER else reason
-    assert answered(sent, reply, Answering(None)) == replace(reply, error=expected)
+    assert reply_over_wire(sent, reply, Answering(None)) == replace(reply, error=expected)
 
 
 @pytest.mark.parametrize("reply", [BeginQuorumEpochReply, EndQuorumEpochReply])

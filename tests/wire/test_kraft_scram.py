@@ -33,17 +33,17 @@ def rfc_client() -> ScramClient:
     return ScramClient(Mechanism.SCRAM_SHA_256, "user", PASSWORD, lambda _: b64decode("rOprNGfwEbeRWgbNEkqO"))
 
 
-def dice(seed: str) -> Callable[[int], bytes]:
+def random_bytes(seed: str) -> Callable[[int], bytes]:
     return random.Random(seed).randbytes
 
 
 def server(mechanism: Mechanism, users: dict[str, ScramCredential]) -> ScramServer:
     known = ScramUsers({user: {mechanism: credential} for user, credential in users.items()})
-    return ScramServer(mechanism, known, dice("server"))
+    return ScramServer(mechanism, known, random_bytes("server"))
 
 
 def attempt(mechanism: Mechanism, at: ScramServer, user: str, password: str) -> None:
-    client = ScramClient(mechanism, user, password, dice("client"))
+    client = ScramClient(mechanism, user, password, random_bytes("client"))
     client.check(at.respond(client.final(at.respond(client.first()))))
 
 
@@ -73,7 +73,7 @@ def test_wrong_password_and_unknown_user_get_same_error(user: str) -> None:
 
 def test_unknown_user_always_gets_same_salt() -> None:
     def salt_of(user: str) -> bytes:
-        client = ScramClient(Mechanism.SCRAM_SHA_256, user, "", dice("client"))
+        client = ScramClient(Mechanism.SCRAM_SHA_256, user, "", random_bytes("client"))
         return server(Mechanism.SCRAM_SHA_256, {}).respond(client.first()).split(b",")[1]
 
     assert salt_of("bob") == salt_of("bob") != salt_of("eve")
@@ -83,7 +83,7 @@ def test_servers_with_same_users_reply_alike_to_unknown_name() -> None:
     mechanism = Mechanism.SCRAM_SHA_512
     kept = {name: scram_credential(mechanism, name, SALT, 4096 + at) for at, name in enumerate(("alice", "carol"))}
     reordered = dict(reversed(kept.items()))
-    first = ScramClient(mechanism, "bob", "", dice("client")).first()
+    first = ScramClient(mechanism, "bob", "", random_bytes("client")).first()
     answers = {server(mechanism, users).respond(first) for users in (kept, reordered)}
     assert len(answers) == 1
     others = {"alice": scram_credential(mechanism, "another password", SALT)}
@@ -93,7 +93,7 @@ def test_servers_with_same_users_reply_alike_to_unknown_name() -> None:
 def test_unknown_name_gets_iterations_of_known_user() -> None:
     mechanism = Mechanism.SCRAM_SHA_256
     users = {name: scram_credential(mechanism, name, b"s" * 20, 8192) for name in ("alice", "carol")}
-    answer = server(mechanism, users).respond(ScramClient(mechanism, "bob", "", dice("client")).first())
+    answer = server(mechanism, users).respond(ScramClient(mechanism, "bob", "", random_bytes("client")).first())
     _, salt, iterations = (field.partition("=")[2] for field in answer.decode().split(","))
     assert (len(b64decode(salt)), iterations) == (20, "8192")
 
@@ -109,7 +109,7 @@ def test_unknown_user_is_refused_even_with_substitute_key() -> None:
 
     users = ScramUsers({})
     users.unknown = Careless(b"", {})
-    at = ScramServer(mechanism, users, dice("server"))
+    at = ScramServer(mechanism, users, random_bytes("server"))
     with pytest.raises(ScramError, match="user, password or mechanism"):
         attempt(mechanism, at, "bob", PASSWORD)
 
@@ -167,7 +167,7 @@ def test_repeated_client_nonce_has_its_own_error(user: str, password: str) -> No
     first, nonce = f"n={user},r=abc", "abc"
     answer = at.respond(f"n,,{first}".encode()).decode()
     bare = f"c=biws,r={nonce}{answer.partition(',')[0].removeprefix('r=')}"
-    final = proved(mechanism, password, first, answer, bare)
+    final = final_message(mechanism, password, first, answer, bare)
 
     # Then the error names the nonce, even if the user or the password is wrong
     with pytest.raises(ScramError, match=r"repeats its nonce.*librdkafka before 2\.6\.1"):
@@ -183,7 +183,7 @@ def test_nonce_of_another_login_has_its_own_error() -> None:
         at.respond(FINAL)
 
 
-def proved(mechanism: Mechanism, password: str, first: str, answer: str, bare: str) -> bytes:
+def final_message(mechanism: Mechanism, password: str, first: str, answer: str, bare: str) -> bytes:
     """Return a client's last message for `bare`, with any nonce, and its matching proof."""
     _, salt, iterations = (field.partition("=")[2] for field in answer.split(","))
     digest = mechanism.digest

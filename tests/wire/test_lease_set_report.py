@@ -17,14 +17,14 @@ HEXADECIMAL = {vector["name"]: vector["hex"] for vector in VECTORS["meta_lease_s
 PUBLISHED_S = 1_767_225_600
 
 
-def described(name: str, now_s: int = PUBLISHED_S) -> dict[str, Any]:
+def report_of(name: str, now_s: int = PUBLISHED_S) -> dict[str, Any]:
     report = describe(decode(read_structure(HEXADECIMAL[name].encode())), now_s)
     found: dict[str, Any] = json.loads(encode(report))
     return found
 
 
 def test_report_has_documented_keys() -> None:
-    report = described("five entries", PUBLISHED_S + 60)
+    report = report_of("five entries", PUBLISHED_S + 60)
     assert list(report) == [
         "schema",
         "destination",
@@ -58,18 +58,18 @@ def test_report_has_documented_keys() -> None:
 
 
 def test_tampered_structure_is_described_as_unverified() -> None:
-    report = described("tampered")
+    report = report_of("tampered")
     assert report["signature"]["verified"] is False
     assert report["signature"]["verdict"] == "broken"
     assert report["acceptable"]["reasons"] == ["the signature is not the destination's"]
 
 
 def test_offline_signature_is_shown_with_its_expiry() -> None:
-    offline = described("offline signature")["offline"]
+    offline = report_of("offline signature")["offline"]
     assert offline["expires"] == 0xF4865700
     assert offline["expired"] is False
-    assert described("offline signature", 0xF4865700)["offline"]["expired"] is True
-    assert described("offline signature")["signature"]["signedBy"] == "transient key"
+    assert report_of("offline signature", 0xF4865700)["offline"]["expired"] is True
+    assert report_of("offline signature")["signature"]["signedBy"] == "transient key"
 
 
 @pytest.mark.parametrize(

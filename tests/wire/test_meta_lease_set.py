@@ -45,7 +45,7 @@ def offline_signature(expires_s: int = PUBLISHED_S + 86_400) -> OfflineSignature
     return replace(unsigned, signature=KEY.sign(unsigned.signed_part))
 
 
-def signed(*leases: MetaLease) -> MetaLeaseSet:
+def signed_structure(*leases: MetaLease) -> MetaLeaseSet:
     return sign(build(DESTINATION, PUBLISHED_S, leases or (lease(1),)), KEY)
 
 
@@ -86,7 +86,7 @@ def test_ed25519_makes_recorded_signature() -> None:
 
 def test_structure_verifies_by_hand_from_layout() -> None:
     """Recompute everything with `cryptography` and byte offsets only, without code of the encoder."""
-    made = encode(signed(lease(1, cost=3), lease(2, cost=200, after_s=1_200)))
+    made = encode(signed_structure(lease(1, cost=3), lease(2, cost=200, after_s=1_200)))
     assert made[:391] == DESTINATION.encoded
     assert made[391:395] == PUBLISHED_S.to_bytes(4, "big")
     assert made[395:397] == (1_200).to_bytes(2, "big")
@@ -113,7 +113,7 @@ def test_offline_chain_verifies_by_hand_from_layout() -> None:
 
 
 def test_changed_bit_breaks_signature_or_layout() -> None:
-    good = encode(signed(lease(1), lease(2)))
+    good = encode(signed_structure(lease(1), lease(2)))
     random = Random(7)
     for position in random.sample(range(len(good)), 200):
         changed = bytearray(good)
@@ -180,11 +180,11 @@ def test_unpublished_structure_has_flag() -> None:
     ]
     both = build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature(), unpublished=True)
     assert encode(sign(both, TRANSIENT))[397:399] == b"\x00\x03"
-    assert not signed().is_unpublished
+    assert not signed_structure().is_unpublished
 
 
 def test_fields_of_wrong_length_are_not_encoded() -> None:
-    good = signed()
+    good = signed_structure()
     offline = sign(build(DESTINATION, PUBLISHED_S, (lease(1),), offline=offline_signature()), TRANSIENT)
     block = offline_signature()
     for structure, reason in (
@@ -204,7 +204,7 @@ def test_fields_of_wrong_length_are_not_encoded() -> None:
 
 def test_refresh_at_pace_of_farm_is_acceptable_to_java_router() -> None:
     """The farm republishes after at most five and a half minutes; entries last fifteen minutes longer."""
-    first = signed(lease(1, after_s=330 + 900))
+    first = signed_structure(lease(1, after_s=330 + 900))
     second = sign(build(DESTINATION, PUBLISHED_S + 330, (lease(1, after_s=2 * 330 + 900),)), KEY)
     assert check_acceptable_to_java_router(first, PUBLISHED_S + 330) == []
     assert check_acceptable_to_java_router(second, PUBLISHED_S + 330, first) == []
@@ -234,11 +234,11 @@ def test_build_refuses_structure_beyond_router_limits() -> None:
 
 
 def test_fresh_structure_is_acceptable_to_java_router() -> None:
-    assert check_acceptable_to_java_router(signed(), PUBLISHED_S) == []
+    assert check_acceptable_to_java_router(signed_structure(), PUBLISHED_S) == []
 
 
 def test_refusals_of_java_router_are_named() -> None:
-    good = signed(lease(1), lease(2, after_s=65_535))
+    good = signed_structure(lease(1), lease(2, after_s=65_535))
 
     def reasons(structure: MetaLeaseSet, now_s: int = PUBLISHED_S, previous: MetaLeaseSet | None = None) -> list[str]:
         resigned = replace(structure, signature=KEY.sign(structure.signed_part))
@@ -255,7 +255,7 @@ def test_refusals_of_java_router_are_named() -> None:
         "it is published 61 s from now, more than 60 s",
         "its latest end is too far in the future",
     ]
-    soon_over = signed(lease(1, after_s=900))
+    soon_over = signed_structure(lease(1, after_s=900))
     assert reasons(soon_over, PUBLISHED_S - 61) == ["it is published 61 s from now, more than 60 s"]
     later = replace(good, published_s=PUBLISHED_S + 1)
     assert reasons(later, previous=good) == []
@@ -333,5 +333,5 @@ def test_built_structure_round_trips_and_verifies(leases: list[MetaLease], optio
 
 def test_structure_moved_to_another_destination_is_invalid() -> None:
     second = ed25519_destination(DESTINATION.signing_key, bytes(32))
-    moved = replace(signed(), destination=second)
+    moved = replace(signed_structure(), destination=second)
     assert not verify(moved).holds

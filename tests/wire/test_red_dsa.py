@@ -41,7 +41,7 @@ TRANSIENT = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 @cache
 def red_key() -> bytes:
-    return (SECRET * BASE).encoded()
+    return (SECRET * BASE).encode()
 
 
 def destination_of(key: bytes, signature_type: int) -> Destination:
@@ -50,7 +50,7 @@ def destination_of(key: bytes, signature_type: int) -> Destination:
     return destination_from_bytes(ed25519[:-4] + signature_type.to_bytes(2, "big") + b"\x00\x00")
 
 
-def signed_red(unsigned: MetaLeaseSet) -> MetaLeaseSet:
+def sign_red(unsigned: MetaLeaseSet) -> MetaLeaseSet:
     """Return the structure signed by the RedDSA key."""
     return replace(unsigned, signature=red_dsa_sign(SECRET, red_key(), unsigned.signed_part, RANDOMNESS))
 
@@ -63,12 +63,12 @@ def test_handwritten_arithmetic_agrees_with_library() -> None:
     clamped = bytearray(sha512(bytes(range(32))).digest()[:32])
     clamped[0] &= 248
     clamped[31] = clamped[31] & 127 | 64
-    assert (int.from_bytes(clamped, "little") * BASE).encoded() == TRANSIENT.public_key().public_bytes_raw()
+    assert (int.from_bytes(clamped, "little") * BASE).encode() == TRANSIENT.public_key().public_bytes_raw()
 
 
 def test_red_dsa_destination_signs_structure() -> None:
     destination = destination_of(red_key(), RED_DSA)
-    structure = signed_red(build(destination, PUBLISHED_S, LEASES))
+    structure = sign_red(build(destination, PUBLISHED_S, LEASES))
     decoded = decode(encode(structure))
     assert decoded.destination.signature_type == RED_DSA
     assert verify(decoded).holds
@@ -89,7 +89,7 @@ def test_ed25519_destination_signs_red_dsa_transient_key() -> None:
     destination = destination_of(TRANSIENT.public_key().public_bytes_raw(), ED25519)
     block = OfflineSignature(PUBLISHED_S + 86_400, RED_DSA, red_key(), b"")
     block = replace(block, signature=TRANSIENT.sign(block.signed_part))
-    structure = signed_red(build(destination, PUBLISHED_S, LEASES, offline=block))
+    structure = sign_red(build(destination, PUBLISHED_S, LEASES, offline=block))
     assert decode(encode(structure)).signature_type == RED_DSA
     assert verify(structure).holds
 
@@ -102,7 +102,7 @@ def test_signing_with_red_dsa_is_refused() -> None:
 
 def test_second_form_of_signature_is_refused() -> None:
     """S + L also satisfies the equation: any reader could turn one published structure into another with it."""
-    structure = signed_red(build(destination_of(red_key(), RED_DSA), PUBLISHED_S, LEASES))
+    structure = sign_red(build(destination_of(red_key(), RED_DSA), PUBLISHED_S, LEASES))
     scalar = int.from_bytes(structure.signature[32:], "little")
     second = structure.signature[:32] + (scalar + ORDER).to_bytes(32, "little")
     assert verify(replace(structure, signature=second)).verdict is Verdict.BROKEN

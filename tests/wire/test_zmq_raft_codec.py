@@ -526,7 +526,9 @@ BY_NAME = {
 }
 
 
-def of_type(message: type[wire.Request] | type[wire.Reply] | type[wire.StateBroadcast]) -> st.SearchStrategy[object]:
+def strategy_for(
+    message: type[wire.Request] | type[wire.Reply] | type[wire.StateBroadcast],
+) -> st.SearchStrategy[object]:
     whole = message.__name__.startswith(("Update", "Change"))
     values: dict[str, st.SearchStrategy[object]] = {}
     for field in fields(message):
@@ -543,7 +545,7 @@ def of_type(message: type[wire.Request] | type[wire.Reply] | type[wire.StateBroa
     return st.builds(message, **values)
 
 
-@given(st.one_of([of_type(type(request)) for request, _ in REQUIRED_OF_REQUESTS]))
+@given(st.one_of([strategy_for(type(request)) for request, _ in REQUIRED_OF_REQUESTS]))
 @settings(max_examples=200, deadline=None)
 def test_request_round_trips(request_: wire.Request) -> None:
     assert decode_request(encode_request(request_)) == request_
@@ -569,7 +571,7 @@ REPLY_TYPES: dict[type[wire.Request], tuple[type[wire.Reply], ...]] = {
 @given(
     st.one_of(
         [
-            st.tuples(st.just(request_type), of_type(reply))
+            st.tuples(st.just(request_type), strategy_for(reply))
             for request_type, replies in REPLY_TYPES.items()
             for reply in replies
         ]
@@ -581,7 +583,7 @@ def test_reply_round_trips(request_and_reply: tuple[type[wire.Request], wire.Rep
     assert decode_reply(request_type, encode_reply(reply)) == reply
 
 
-@given(of_type(wire.StateBroadcast))
+@given(strategy_for(wire.StateBroadcast))
 @settings(max_examples=50, deadline=None)
 def test_broadcast_round_trips(broadcast: wire.StateBroadcast) -> None:
     assert decode_broadcast(encode_broadcast(broadcast)) == broadcast

@@ -21,7 +21,7 @@ NO_IP = "peer url must have a valid ip address in hostname"
 PROTOCOL = "peer url protocol must be tcp:"
 
 
-def malformed(value: object, limits: FrameLimits = DEFAULT_LIMITS) -> MalformedPeers:
+def read_malformed(value: object, limits: FrameLimits = DEFAULT_LIMITS) -> MalformedPeers:
     with pytest.raises(PeersError) as caught:
         read_peers(value, limits)
     return caught.value.malformed
@@ -46,7 +46,7 @@ def test_url_alone_is_used_as_id(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["x", {}, None, 5, b"x", True])
 def test_peers_of_another_type_are_refused(value: object) -> None:
-    assert malformed(value) == MalformedPeers("TypeError", "peers must be an array")
+    assert read_malformed(value) == MalformedPeers("TypeError", "peers must be an array")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_peers_of_another_type_are_refused(value: object) -> None:
     ],
 )
 def test_invalid_cluster_gets_error_text_of_package(value: object, message: str) -> None:
-    assert malformed(value) == MalformedPeers("AssertionError", message)
+    assert read_malformed(value) == MalformedPeers("AssertionError", message)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_invalid_cluster_gets_error_text_of_package(value: object, message: str)
     ],
 )
 def test_invalid_url_gets_error_text_of_package(url: str, message: str) -> None:
-    assert malformed([["1", url]]) == MalformedPeers("AssertionError", message)
+    assert read_malformed([["1", url]]) == MalformedPeers("AssertionError", message)
 
 
 @pytest.mark.parametrize("url", ["tcp://[::1]:80", "tcp://[::ffff:1.2.3.4]:80", "tcp://127.0.0.1:080", URL])
@@ -122,16 +122,16 @@ def test_url_with_ip_address_and_port_is_accepted(url: str) -> None:
     ],
 )
 def test_unusable_url_is_refused_unlike_in_package(url: str, message: str) -> None:
-    assert malformed([["1", url]]).message.startswith(message)
+    assert read_malformed([["1", url]]).message.startswith(message)
 
 
 def test_peers_beyond_own_limits_are_refused() -> None:
     many = [[str(number), f"tcp://127.0.0.1:{number}"] for number in range(1, 66)]
     assert len(read_peers(many[:64], DEFAULT_LIMITS)) == 64
-    assert malformed(many).message == "at most 64 peers may be in a cluster"
+    assert read_malformed(many).message == "at most 64 peers may be in a cluster"
     for peer_id in ("x" * 129, "a\nb", "\u202e"):
-        assert malformed([[peer_id, URL]]).message == "peer id must be printable and have at most 128 bytes"
-    assert malformed([["1", URL]], FrameLimits(max_url_bytes=17)).message == "peer url must have at most 17 bytes"
+        assert read_malformed([[peer_id, URL]]).message == "peer id must be printable and have at most 128 bytes"
+    assert read_malformed([["1", URL]], FrameLimits(max_url_bytes=17)).message == "peer url must have at most 17 bytes"
 
 
 A, B, C = (Peer(name, f"tcp://127.0.0.1:{port}") for name, port in (("a", 1), ("b", 2), ("c", 3)))

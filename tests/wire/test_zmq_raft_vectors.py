@@ -57,29 +57,29 @@ def frame_of(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-def named(vectors: list[dict[str, Any]]) -> list[Any]:
+def params_of(vectors: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(vector, id=f"{number} {vector['name']}") for number, vector in enumerate(vectors)]
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in PEERS if "request" in vector["name"]]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "request" in vector["name"]]))
 def test_peer_request_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_request(decode_request(frames)) == frames
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in PEERS if "response" in vector["name"]]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "response" in vector["name"]]))
 def test_peer_reply_round_trips(vector: dict[str, Any]) -> None:
     request, frames = decode_request(frames_of(vector["request"])), frames_of(vector["frames"])
     assert encode_reply(decode_reply(type(request), frames)) == frames
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in PEERS if "Broadcast" in vector["name"]]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in PEERS if "Broadcast" in vector["name"]]))
 def test_broadcast_round_trips(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["frames"])
     assert encode_broadcast(decode_broadcast(frames)) == frames
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] not in NO_MESSAGE]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in CLIENTS if vector["name"] not in NO_MESSAGE]))
 def test_client_request_and_replies_round_trip(vector: dict[str, Any]) -> None:
     frames = frames_of(vector["request"])
     request = decode_request(frames)
@@ -94,13 +94,13 @@ def test_client_request_and_replies_round_trip(vector: dict[str, Any]) -> None:
         assert encode_reply(decode_reply(type(request), response)) == response
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] in NO_MESSAGE]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in CLIENTS if vector["name"] in NO_MESSAGE]))
 def test_message_ignored_by_package_is_refused(vector: dict[str, Any]) -> None:
     with pytest.raises(ZmqRaftError):
         decode_request(frames_of(vector["request"]))
 
 
-@pytest.mark.parametrize("vector", named([vector for vector in CLIENTS if vector["name"] in MALFORMED]))
+@pytest.mark.parametrize("vector", params_of([vector for vector in CLIENTS if vector["name"] in MALFORMED]))
 def test_malformed_peers_get_error_text_of_package(vector: dict[str, Any]) -> None:
     request = decode_request(frames_of(vector["request"]))
     assert isinstance(request, wire.ChangeRequest)

@@ -350,7 +350,7 @@ async def describe_quorum(port: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Des
     return None
 
 
-async def has_snapshot(server: KafkaServer) -> None:
+async def wait_for_snapshot(server: KafkaServer) -> None:
     """Wait until a server has its own snapshot. Kafka sends it to a follower without a log, even if it has the log."""
     first = f"{0:020}-"
     while all(path.name.startswith(first) for path in server.metadata_directory.glob("*.checkpoint")):  # noqa: ASYNC110 - a file does not wake a task
@@ -365,7 +365,7 @@ def snapshots_taken(server: KafkaServer) -> set[int]:
     return _offsets(_TAKEN, server)
 
 
-async def has_downloaded_snapshot(server: KafkaServer, offset: int) -> None:
+async def wait_for_downloaded_snapshot(server: KafkaServer, offset: int) -> None:
     """Wait until a server has logged that it fetched the snapshot of an offset and begins its log there.
 
     Raise `AssertionError` if it has fetched another snapshot instead.

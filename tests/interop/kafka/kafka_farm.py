@@ -111,7 +111,7 @@ class KafkaFarm:
         """Return the commit index of the leader."""
         return max(view.raft.commit_index for _, view in await self.farm.views())
 
-    async def until_committed(self, index: int) -> None:
+    async def wait_until_committed(self, index: int) -> None:
         """Wait until an entry is committed."""
         await self.farm.until(
             f"index {index} is committed", lambda views: any(view.raft.commit_index >= index for _, view in views)

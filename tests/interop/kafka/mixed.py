@@ -199,7 +199,7 @@ class MixedQuorum:
         command = [*SERVE, "--config", str(server.properties), "--kafka-metadata", "--produce", "on"]
         server.child = await Child.start_foreign(name, command, server.log)
         with trio.fail_after(START_S):
-            while not await listens(server.port):  # noqa: ASYNC110 - as in `progress`
+            while not await listens(server.port):  # noqa: ASYNC110 - as in `wait_for_progress`
                 await trio.sleep(WATCH_S)
 
     async def kill(self, node_id: int) -> None:
@@ -233,7 +233,7 @@ class MixedQuorum:
             server.properties.write_text("\n".join([*kept, f"{name}={where}", ""]), encoding="utf-8")
         await self.start(node_id)
 
-    async def recorded(self, node_id: int, port: int) -> None:
+    async def wait_until_recorded(self, node_id: int, port: int) -> None:
         """Wait until the voters' record has a voter at a port."""
         found: set[int] = set()
         with trio.move_on_after(CAUGHT_UP_S):
@@ -261,7 +261,7 @@ class MixedQuorum:
         while leader not in node_ids:
             await self.resign(leader)
             leader, epoch = await self.leader(epoch_above=epoch)
-        await self.progress()
+        await self.wait_for_progress()
         return leader
 
     async def resign(self, node_id: int) -> None:
@@ -291,14 +291,14 @@ class MixedQuorum:
         """Wait for a leader; return its id and epoch."""
         return await self.jvm.leader(epoch_above=epoch_above)
 
-    async def progress(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Wait until the high watermark rises."""
         before = self.seen.high_watermark
         with trio.fail_after(CAUGHT_UP_S):
             while self.seen.high_watermark <= before:  # noqa: ASYNC110 - another process does not wake a task
                 await trio.sleep(WATCH_S)
 
-    async def caught_up(self, node_id: int) -> None:
+    async def wait_until_caught_up(self, node_id: int) -> None:
         """Wait until the leader reports that a server has all currently committed records."""
         committed_end = self.seen.high_watermark
         with trio.fail_after(CAUGHT_UP_S):
@@ -392,7 +392,7 @@ class MixedQuorum:
         """Stop all servers, compare all logs record by record up to the committed end; return that end."""
         committed = self.seen.high_watermark
         for node_id in self.node_ids:
-            await self.caught_up(node_id)
+            await self.wait_until_caught_up(node_id)
         for node_id in self.ours:
             await self._committed(node_id, committed)
         logs = {node_id: await self.log(node_id) for node_id in self.ours}
@@ -418,7 +418,7 @@ class MixedQuorum:
         if self._by_command:
             return
         with trio.fail_after(CAUGHT_UP_S):
-            while (await self.ask(node_id, "status"))["committed"] < index:  # noqa: ASYNC110 - as in `progress`
+            while (await self.ask(node_id, "status"))["committed"] < index:  # noqa: ASYNC110 - as in `wait_for_progress`
                 await trio.sleep(WATCH_S)
 
     async def close(self) -> None:

@@ -47,7 +47,7 @@ async def _run(client: str, *arguments: str | int) -> str:
     return done.stdout.decode()
 
 
-async def listed(client: str, addresses: str) -> Mapping[str, Any]:
+async def read_listing(client: str, addresses: str) -> Mapping[str, Any]:
     """Return topics, groups, settings of the topic, and its end."""
     found: Mapping[str, Any] = json.loads(await _run(client, "list", addresses))
     return found

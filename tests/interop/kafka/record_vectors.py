@@ -27,9 +27,9 @@ from tests.interop.kafka.jvm import (
     OFTEN_SNAPSHOTS,
     JvmServers,
     KafkaServer,
-    has_snapshot,
     running_jvm_quorum,
     running_jvm_servers,
+    wait_for_snapshot,
 )
 from tests.interop.kafka.recording import LOOPBACK, RecordedFrame, Recorder
 from tests.interop.kafka.stock_consumers import read_with_kafka_python, read_with_librdkafka
@@ -66,7 +66,7 @@ async def quorum_story(directory: Path, recorder: Recorder, *, is_dynamic: bool)
         await tools.status(*addresses)
         await quorum.kill(follower)
         # The leader writes a record each 500 ms automatically; soon these suffice for a snapshot.
-        await has_snapshot(leader)
+        await wait_for_snapshot(leader)
         for file in follower.metadata_directory.iterdir():
             file.unlink()
         await quorum.start(follower)
@@ -147,7 +147,7 @@ def exchanges(frames: Iterable[RecordedFrame]) -> list[dict[str, Any]]:
             waiting[place] = frame
         elif (request := waiting.pop(place, None)) is not None and is_ours(frame):
             found[frame.api_key, frame.api_version].setdefault(shape(request, frame), document(request, frame))
-    return [each for kind in sorted(found) for each in spread(kind[0], found[kind])]
+    return [each for kind in sorted(found) for each in select_spread(kind[0], found[kind])]
 
 
 def shape(request: RecordedFrame, response: RecordedFrame) -> tuple[int, int, bytes]:
@@ -171,7 +171,7 @@ def is_ours(frame: RecordedFrame) -> bool:
     return lowest <= frame.api_version <= highest and len(frame.frame) <= MAX_FRAME_BYTES
 
 
-def spread(api_key: int, by_shape: Mapping[tuple[int, int, bytes], dict[str, Any]]) -> list[dict[str, Any]]:
+def select_spread(api_key: int, by_shape: Mapping[tuple[int, int, bytes], dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the shortest exchange, the longest, and some between."""
     ordered = [by_shape[each] for each in sorted(by_shape)]
     kept = KEPT_FETCHES if api_key == ApiKey.FETCH else KEPT_EXCHANGES

@@ -57,20 +57,20 @@ class Member:
             self._changed.set()
             self._changed = trio.Event()
 
-    async def until_assigned(self, partitions: int) -> None:
+    async def wait_until_assigned(self, partitions: int) -> None:
         """Wait until it has this number of partitions."""
         with trio.fail_after(WAIT_S):
             while self.partitions != partitions:
                 await self._changed.wait()
 
-    async def until_read(self, offset: int) -> None:
+    async def wait_until_read(self, offset: int) -> None:
         """Wait until it has read a record at or after an offset."""
         with trio.fail_after(WAIT_S):
             while not self.read or self.read[-1] < offset:
                 await self._changed.wait()
 
 
-async def started(client: str, farm: KafkaFarm, directory: Path) -> Member:
+async def start_member(client: str, farm: KafkaFarm, directory: Path) -> Member:
     """Start a member that joins the group."""
     job = json.dumps([client, farm.addresses, TOPIC, GROUP])
     command = [sys.executable, "-m", "tests.interop.kafka.group_member", job]
@@ -87,29 +87,29 @@ async def test_partition_moves_when_members_leave_or_are_killed(tmp_path: Path) 
             trio.open_nursery() as nursery,
         ):
             await farm.write(PART, "first")
-            python = await started("kafka-python", farm, tmp_path)
-            librdkafka = await started("librdkafka", farm, tmp_path)
+            python = await start_member("kafka-python", farm, tmp_path)
+            librdkafka = await start_member("librdkafka", farm, tmp_path)
             try:
                 for member in (python, librdkafka):
                     nursery.start_soon(member.listen)
                 # Two members: one reads, one waits
-                await python.until_assigned(1)
-                await librdkafka.until_assigned(0)
+                await python.wait_until_assigned(1)
+                await librdkafka.wait_until_assigned(0)
 
                 # A third one joins, takes the partition, reads some records and leaves
                 java_read += await _read_some_with_java(farm, tools)
-                await python.until_assigned(1)
+                await python.wait_until_assigned(1)
                 last = max(await farm.records())
-                await python.until_read(last)
+                await python.wait_until_read(last)
 
                 # The reader is killed: after its session timeout another member continues from the committed position
                 os.kill(python.child.pid, signal.SIGKILL)
                 began = trio.current_time()
-                await librdkafka.until_assigned(1)
+                await librdkafka.wait_until_assigned(1)
                 assert trio.current_time() - began > SESSION_MS / 1000 / 2
                 await farm.write(PART, "last")
                 committed_offsets = sorted(await farm.records())
-                await librdkafka.until_read(committed_offsets[-1])
+                await librdkafka.wait_until_read(committed_offsets[-1])
             finally:
                 nursery.cancel_scope.cancel()
                 for member in (python, librdkafka):

@@ -96,7 +96,7 @@ def shell(commands: str, directory: Path) -> str:
     return done.stdout
 
 
-def shown(entries: dict[int, LogEntryView]) -> dict[int, str]:
+def texts_by_offset(entries: dict[int, LogEntryView]) -> dict[int, str]:
     """Return entries as text, by offset."""
     return {offset: entry.data.decode() for offset, entry in entries.items()}
 
@@ -104,7 +104,7 @@ def shown(entries: dict[int, LogEntryView]) -> dict[int, str]:
 @needs_kcat
 def test_kcat_prints_topic_and_log(plain: tuple[Node, str], tmp_path: Path) -> None:
     node, listen = plain
-    expected = shown(records(node))
+    expected = texts_by_offset(records(node))
     topics, log = (each.replace(ADDRESS, listen) for each in blocks("sh")[:2])
     assert 'topic "farm-log" with 1 partitions' in shell(topics, tmp_path)
     lines = [line.split(" ", 2) for line in shell(log, tmp_path).splitlines()]
@@ -125,7 +125,7 @@ def test_spark_program_writes_new_entries(plain: tuple[Node, str], tmp_path: Pat
     before: dict[int, str] = {}
     for note in ("before the first run", "between two runs"):
         node.submit({"note": note})
-        expected = shown(records(node))
+        expected = texts_by_offset(records(node))
         done = subprocess.run(
             [sys.executable, "entries.py"],
             cwd=tmp_path,

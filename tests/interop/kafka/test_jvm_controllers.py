@@ -23,7 +23,7 @@ STORY_S = 180.0
 WRITES = 20
 
 
-async def written(quorum: JvmServers, count: int) -> None:
+async def write_records(quorum: JvmServers, count: int) -> None:
     """Commit some records with Kafka's admin client."""
     tools = await quorum.tools()
     addresses = ",".join(server.address for server in quorum.servers.values() if server.lives)
@@ -36,7 +36,7 @@ async def test_kafka_controllers_replace_killed_leader(tmp_path: Path, *, is_dyn
         # Given three controllers that have committed some records
         async with running_jvm_quorum(tmp_path, is_dynamic=is_dynamic) as quorum:
             leader_id, epoch = await quorum.leader()
-            await written(quorum, WRITES)
+            await write_records(quorum, WRITES)
             # When the leader is killed
             began = trio.current_time()
             await quorum.kill(quorum.servers[leader_id])
@@ -47,12 +47,12 @@ async def test_kafka_controllers_replace_killed_leader(tmp_path: Path, *, is_dyn
             # Then another one leads and commits, and the restarted former leader follows it
             assert new_id != leader_id
             assert new_epoch > epoch
-            await written(quorum, WRITES)
+            await write_records(quorum, WRITES)
             await quorum.start(quorum.servers[leader_id])
-            await is_caught_up(quorum, leader_id)
+            await wait_until_caught_up(quorum, leader_id)
 
 
-async def is_caught_up(quorum: JvmServers, node_id: int) -> None:
+async def wait_until_caught_up(quorum: JvmServers, node_id: int) -> None:
     """Wait until kafka-metadata-quorum shows a follower without a lag."""
     tools = await quorum.tools()
     while True:
@@ -68,7 +68,7 @@ async def test_recorder_records_election_and_replication(tmp_path: Path) -> None
     with trio.fail_after(STORY_S):
         async with running_jvm_quorum(tmp_path, recorder=recorder) as quorum:
             await quorum.leader()
-            await written(quorum, WRITES)
+            await write_records(quorum, WRITES)
     seen = Counter((frame.api_key, frame.direction) for frame in recorder.frames)
     for api_key in (ApiKey.API_VERSIONS, ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.FETCH):
         assert seen[api_key, "request"] > 0

@@ -55,7 +55,7 @@ def mixed_topic() -> MemoryTopic:
     return topic
 
 
-def last_read(address: str, group: str, at_once: int) -> int:
+def read_part(address: str, group: str, at_once: int) -> int:
     """Read some records and close; return the offset of the last one."""
     settings: dict[str, str | int | float | bool | None] = {
         "bootstrap.servers": address,
@@ -83,6 +83,6 @@ async def test_close_does_not_commit_unread_records(at_once: int) -> None:
             topic.is_served_at(listener.port)
             for number in range(CLOSES):
                 group = f"group {number}"
-                read = partial(last_read, f"127.0.0.1:{listener.port}", group, at_once)
+                read = partial(read_part, f"127.0.0.1:{listener.port}", group, at_once)
                 offset = await trio.to_thread.run_sync(read)
                 assert offsets.stored[group][TOPIC].offset == offset + 1

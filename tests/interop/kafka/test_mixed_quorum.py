@@ -14,11 +14,11 @@ from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import (
     OFTEN_SNAPSHOTS,
     KafkaServer,
-    has_downloaded_snapshot,
-    has_snapshot,
     listening_ports,
     running_jvm_servers,
     snapshots_taken,
+    wait_for_downloaded_snapshot,
+    wait_for_snapshot,
 )
 from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum
 
@@ -48,8 +48,8 @@ async def test_leadership_moves_between_both_kinds(
             running_jvm_servers(tmp_path) as jvm,
             running_mixed_quorum(jvm, ours, theirs, is_dynamic=is_dynamic) as quorum,
         ):
-            await both_have_led(quorum)
-            await quorum.progress()
+            await let_both_kinds_lead(quorum)
+            await quorum.wait_for_progress()
             print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
 
@@ -66,18 +66,18 @@ async def test_committed_records_survive_kills_in_turn(
             running_mixed_quorum(jvm, ours, theirs, is_dynamic=is_dynamic) as quorum,
         ):
             leader, epoch = await quorum.leader()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             began, killed_leaders = trio.current_time(), 0
             for number in range(KILLS):
                 node_id = quorum.node_ids[number % len(quorum.node_ids)]
                 leader, epoch = await quorum.leader(epoch_above=epoch - 1)
                 killed_leaders += node_id == leader
                 await quorum.kill(node_id)
-                await quorum.progress()
+                await quorum.wait_for_progress()
                 await quorum.start(node_id)
-                await quorum.caught_up(node_id)
+                await quorum.wait_until_caught_up(node_id)
             took_s = trio.current_time() - began
-            await both_have_led(quorum)
+            await let_both_kinds_lead(quorum)
             print(f"\n{KILLS} killed in {took_s:.0f} s, {killed_leaders} of them leaders; {quorum.summary()}")
             await quorum.equal_logs()
 
@@ -91,12 +91,12 @@ async def test_kraft_serve_joins_kafka_controllers(tmp_path: Path, *, is_dynamic
             running_mixed_quorum(jvm, (1,), (2, 3), is_dynamic=is_dynamic, by_command=True) as quorum,
         ):
             await quorum.leader()
-            await both_have_led(quorum)
+            await let_both_kinds_lead(quorum)
             for node_id in quorum.node_ids:
                 await quorum.kill(node_id)
-                await quorum.progress()
+                await quorum.wait_for_progress()
                 await quorum.start(node_id)
-                await quorum.caught_up(node_id)
+                await quorum.wait_until_caught_up(node_id)
             await quorum.make_lead([1])
             print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
@@ -118,8 +118,8 @@ async def test_kafka_controller_fetches_our_snapshot(tmp_path: Path, *, is_dynam
             assert (await quorum.ask(leader, "status"))["start"] == taken
             await quorum.wipe(3)
             await quorum.start(3)
-            await has_downloaded_snapshot(jvm.servers[3], taken)
-            await quorum.caught_up(3)
+            await wait_for_downloaded_snapshot(jvm.servers[3], taken)
+            await quorum.wait_until_caught_up(3)
             await quorum.make_lead([3])
             print(f"\nKafka's has our snapshot of {taken}; {quorum.summary()}")
             await quorum.equal_logs()
@@ -146,10 +146,10 @@ async def test_our_voter_fetches_kafka_snapshot_and_sends_its_own(tmp_path: Path
         ):
             leader = await quorum.make_lead(jvm.servers)
             await quorum.kill(1)
-            await has_snapshot(jvm.servers[leader])
+            await wait_for_snapshot(jvm.servers[leader])
             await quorum.wipe(1)
             await quorum.start(1)
-            await quorum.caught_up(1)
+            await quorum.wait_until_caught_up(1)
             fetched = (await quorum.ask(1, "status"))["snapshot"]
             assert fetched in snapshots_taken(jvm.servers[leader])
             await quorum.make_lead(quorum.ours)
@@ -159,8 +159,8 @@ async def test_our_voter_fetches_kafka_snapshot_and_sends_its_own(tmp_path: Path
             await quorum.kill(other)
             await quorum.wipe(other)
             await quorum.start(other)
-            await has_downloaded_snapshot(jvm.servers[other], taken)
-            await quorum.caught_up(other)
+            await wait_for_downloaded_snapshot(jvm.servers[other], taken)
+            await quorum.wait_until_caught_up(other)
             await quorum.make_lead([other])
             print(f"\nours has Kafka's snapshot of {fetched}, Kafka's has our snapshot of {taken}; {quorum.summary()}")
             await quorum.equal_logs()
@@ -174,14 +174,14 @@ async def test_standby_controller_survives_without_registration(tmp_path: Path) 
             running_mixed_quorum(jvm, (1, 2), (3,), is_dynamic=False) as quorum,
         ):
             await quorum.make_lead(quorum.ours)
-            await quorum.caught_up(3)
+            await quorum.wait_until_caught_up(3)
             before, began = tries(jvm.servers[3]), trio.current_time()
             await trio.sleep(WATCHED_S)
             tried, took_s = tries(jvm.servers[3]) - before, trio.current_time() - began
             assert jvm.servers[3].lives
             assert 0 < tried <= 3 * took_s
             await quorum.make_lead([3])
-            await quorum.progress()
+            await quorum.wait_for_progress()
             print(f"\n{tried} tries to register in {took_s:.0f} s")
             await quorum.equal_logs()
 
@@ -204,18 +204,18 @@ async def test_election_succeeds_despite_wrong_address(
             leader = await quorum.make_lead(leaders)
             right, nowhere = quorum.server(wrong).port, listening_ports(1)[0]
             await quorum.advertise(wrong, nowhere)
-            await quorum.caught_up(wrong)
+            await quorum.wait_until_caught_up(wrong)
             if leader in jvm.servers:
-                await quorum.recorded(wrong, nowhere)
+                await quorum.wait_until_recorded(wrong, nowhere)
             else:
                 await trio.sleep(WATCHED_S)
-                await quorum.recorded(wrong, right)
+                await quorum.wait_until_recorded(wrong, right)
             await quorum.kill(leader)
             began = trio.current_time()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             print(f"\nafter {trio.current_time() - began:.1f} s, {quorum.summary()}")
             await quorum.advertise(wrong, right)
-            await quorum.recorded(wrong, right)
+            await quorum.wait_until_recorded(wrong, right)
             await quorum.start(leader)
             await quorum.equal_logs()
 
@@ -225,12 +225,12 @@ def tries(server: KafkaServer) -> int:
     return server.log.read_text(encoding="utf-8").count("Recorded new KRaft controller")
 
 
-async def both_have_led(quorum: MixedQuorum) -> None:
+async def let_both_kinds_lead(quorum: MixedQuorum) -> None:
     """Make leaders resign until a server of either kind has led and committed a record."""
     epoch = -1
     while True:
         leader, epoch = await quorum.leader(epoch_above=epoch)
-        await quorum.progress()
+        await quorum.wait_for_progress()
         if len({quorum.is_ours(node_id) for node_id in quorum.seen.leaders}) > 1:
             return
         began = trio.current_time()

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.interop.kafka.kafka_farm import TOPIC, KafkaFarm, running_kafka_farm
-from tests.interop.kafka.other_clients import CLIENTS, ReadRecord, listed, read, read_in_group, read_since
+from tests.interop.kafka.other_clients import CLIENTS, ReadRecord, read, read_in_group, read_listing, read_since
 
 pytestmark = pytest.mark.interop
 
@@ -45,7 +45,7 @@ async def test_other_clients_list_read_and_resume(tmp_path: Path) -> None:
                 for start in (0, part):
                     found = await read_in_group(client, farm.addresses, TOPIC, part, group)
                     check(client, found, log, offsets[start : start + part])
-                about = await listed(client, farm.addresses)
+                about = await read_listing(client, farm.addresses)
                 assert about["topics"] == [TOPIC], client
                 assert group in about["groups"], client
                 assert about["configs"]["cleanup.policy"] == "delete", client

@@ -64,7 +64,7 @@ async def test_quorum_tool_describes_our_quorum(tmp_path: Path, *, is_dynamic: b
             running_mixed_quorum(jvm, VOTERS, (), is_dynamic=is_dynamic) as quorum,
         ):
             leader, epoch = await quorum.leader()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             if is_dynamic:
                 await observe(quorum, NEWCOMER)
             tools = await jvm.tools()
@@ -92,7 +92,7 @@ async def observe(quorum: MixedQuorum, node_id: int) -> None:
     server = quorum.add(node_id)
     quorum.format(server, [quorum.server(each).voter for each in VOTERS])
     await quorum.start(node_id)
-    await quorum.caught_up(node_id)
+    await quorum.wait_until_caught_up(node_id)
 
 
 async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
@@ -100,7 +100,7 @@ async def observe_with_kafka(quorum: MixedQuorum, node_id: int) -> None:
     server = await quorum.jvm.add(node_id)
     await quorum.jvm.format_dynamic(server, [quorum.server(each).voter for each in VOTERS])
     await quorum.start(node_id)
-    await quorum.caught_up(node_id)
+    await quorum.wait_until_caught_up(node_id)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_kafka_admin_client_adds_and_removes_voter(
             running_mixed_quorum(jvm, *sides, is_dynamic=True) as quorum,
         ):
             leader, epoch = await quorum.leader()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             await (observe if newcomer_is_ours else observe_with_kafka)(quorum, NEWCOMER)
             assert await voters(quorum) == set(VOTERS)
             await add_voter(quorum, NEWCOMER)
@@ -129,7 +129,7 @@ async def test_kafka_admin_client_adds_and_removes_voter(
             # A majority of four has three: with another voter down, commits need the new voter
             stopped = next(node_id for node_id in VOTERS if node_id != leader)
             await quorum.kill(stopped)
-            await quorum.progress()
+            await quorum.wait_for_progress()
             await remove_voter(quorum, stopped)
             assert await voters(quorum) == {*VOTERS, NEWCOMER} - {stopped}
             with pytest.raises(ToolError, match="VoterNotFound"):
@@ -138,7 +138,7 @@ async def test_kafka_admin_client_adds_and_removes_voter(
             await remove_voter(quorum, leader)
             new_leader, _ = await quorum.leader(epoch_above=epoch)
             assert new_leader in {*VOTERS, NEWCOMER} - {stopped, leader}
-            await quorum.progress()
+            await quorum.wait_for_progress()
             print(f"\n{quorum.summary()}")
 
 
@@ -157,7 +157,7 @@ async def test_our_voter_sends_new_address_to_kafka_leader(tmp_path: Path) -> No
             while address not in (await tools.status(jvm.servers[leader].address))["CurrentVoters"]:  # noqa: ASYNC110
                 await trio.sleep(0.5)
             await quorum.make_lead([1])
-            await quorum.progress()
+            await quorum.wait_for_progress()
             print(f"\n{quorum.summary()}")
             await quorum.equal_logs()
 
@@ -171,13 +171,13 @@ async def test_our_observer_of_kafka_quorum_never_votes(tmp_path: Path, *, is_dy
             running_mixed_quorum(jvm, (), VOTERS, is_dynamic=is_dynamic) as quorum,
         ):
             leader, epoch = await quorum.leader()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             await observe(quorum, OBSERVER)
             # Another leader, and then none: the observer follows, and waits
             await quorum.kill(leader)
             second, epoch = await quorum.leader(epoch_above=epoch)
-            await quorum.progress()
-            await quorum.caught_up(OBSERVER)
+            await quorum.wait_for_progress()
+            await quorum.wait_until_caught_up(OBSERVER)
             third = next(node_id for node_id in VOTERS if node_id not in (leader, second))
             await quorum.kill(third)
             await trio.sleep(3 * FETCH_TIMEOUT_S)
@@ -186,8 +186,8 @@ async def test_our_observer_of_kafka_quorum_never_votes(tmp_path: Path, *, is_dy
             for node_id in (leader, third):
                 await quorum.start(node_id)
             await quorum.leader(epoch_above=epoch - 1)
-            await quorum.progress()
-            await quorum.caught_up(OBSERVER)
+            await quorum.wait_for_progress()
+            await quorum.wait_until_caught_up(OBSERVER)
             end = quorum.seen.high_watermark
             await quorum.equal_logs()
             print(f"\nobserved up to {end}; {quorum.summary()}")
@@ -201,7 +201,7 @@ FETCH_TIMEOUT_S: Final = 2.0
 """Kafka's default; after this time a voter campaigns."""
 
 
-async def upgraded(quorum: MixedQuorum, leader: int) -> tuple[bool, str]:
+async def upgrade_to_dynamic(quorum: MixedQuorum, leader: int) -> tuple[bool, str]:
     """Run `kafka-features upgrade --feature kraft.version=1`; return True on success, and the output."""
     arguments = ("--bootstrap-controller", quorum.server(leader).voter.address, "upgrade", "--feature")
     command = java("org.apache.kafka.tools.FeatureCommand", *arguments, "kraft.version=1")
@@ -220,9 +220,9 @@ async def test_static_voters_with_ours_are_not_upgraded(tmp_path: Path) -> None:
                 (jvm.servers, "controller 1 has not registered"),
                 (quorum.ours, "does not support UPDATE_FEATURES"),
             ):
-                done, text = await upgraded(quorum, await quorum.make_lead(node_ids))
+                done, text = await upgrade_to_dynamic(quorum, await quorum.make_lead(node_ids))
                 assert (done, reason in text) == (False, True), text
-                await quorum.progress()
+                await quorum.wait_for_progress()
             await quorum.equal_logs()
 
 
@@ -233,18 +233,18 @@ async def test_our_observer_follows_upgrade_to_dynamic_voters(tmp_path: Path) ->
             running_mixed_quorum(jvm, (), VOTERS, is_dynamic=False) as quorum,
         ):
             leader, _ = await quorum.leader()
-            await quorum.progress()
+            await quorum.wait_for_progress()
             await observe(quorum, OBSERVER)
             # Kafka's voters report their supported versions when they register, which may take some time
-            while not (answer := await upgraded(quorum, leader))[0]:
+            while not (answer := await upgrade_to_dynamic(quorum, leader))[0]:
                 assert "not all of the voters support it" in answer[1], answer[1]
                 await trio.sleep(0.5)
-            await quorum.progress()
-            await quorum.caught_up(OBSERVER)
+            await quorum.wait_for_progress()
+            await quorum.wait_until_caught_up(OBSERVER)
             # Its settings still name the voters; the log names them with their directories
             await quorum.kill(OBSERVER)
             await quorum.start(OBSERVER)
-            await quorum.progress()
-            await quorum.caught_up(OBSERVER)
+            await quorum.wait_for_progress()
+            await quorum.wait_until_caught_up(OBSERVER)
             assert (await quorum.ask(OBSERVER, "status"))["voters"] == [*VOTERS]
             await quorum.equal_logs()

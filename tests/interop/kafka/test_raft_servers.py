@@ -134,7 +134,7 @@ class RaftServers:
             )
         return int(status["leader"])
 
-    async def progress(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Wait until `RECORDS` more are committed; if ours leads, the story writes them."""
         before = (await self.status())["committed"]
         if (await self.status())["leader"] == OURS:
@@ -214,19 +214,19 @@ async def test_our_voter_keeps_up_with_kafka_test_servers(tmp_path: Path) -> Non
         async with raft_servers(tmp_path) as servers:
             # Given a test server that leads and writes
             killed = await servers.make_lead(THEIRS)
-            await servers.progress()
+            await servers.wait_for_progress()
             # When it is killed and restarted
             epoch = (await servers.status())["epoch"]
             await servers.stop(killed, signal.SIGKILL)
             led = await servers.until("another leads", lambda it: it["epoch"] > epoch and it["leader"] is not None)
-            await servers.progress()
+            await servers.wait_for_progress()
             await servers.start(killed)
             # When our voter leads and receives records
             await servers.make_lead([OURS])
-            await servers.progress()
+            await servers.wait_for_progress()
             # When a test server leads again, and our voter after it
             await servers.make_lead(THEIRS)
-            await servers.progress()
+            await servers.wait_for_progress()
             await servers.make_lead([OURS])
             status = await servers.status()
             end = await servers.equal_logs()

@@ -27,12 +27,12 @@ async def test_records_are_committed_once_despite_killed_leader(tmp_path: Path, 
         async with running_kafka_farm(tmp_path, writes=True) as farm, running_tools(tmp_path) as tools:
 
             async def produce() -> None:
-                offsets.extend(await _produced(client, farm, tools, values))
+                offsets.extend(await _produce(client, farm, tools, values))
 
             began = await farm.commit_index()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(produce)
-                await farm.until_committed(began + BEFORE)
+                await farm.wait_until_committed(began + BEFORE)
                 killed = await farm.kill_leader()
                 reached = await farm.commit_index()
             assert reached < began + RECORDS, "all records were committed before the kill"
@@ -44,7 +44,7 @@ async def test_records_are_committed_once_despite_killed_leader(tmp_path: Path, 
     assert list(found) == offsets
 
 
-async def _produced(client: str, farm: KafkaFarm, tools: ToolJvm, values: list[str]) -> list[int]:
+async def _produce(client: str, farm: KafkaFarm, tools: ToolJvm, values: list[str]) -> list[int]:
     assert farm.writer is not None
     address = await farm.address_of_leader_first()
     if client == "java":

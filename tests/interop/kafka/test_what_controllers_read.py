@@ -104,7 +104,7 @@ async def append(
         file.write(batch(offset, epoch, key, value, attributes=attributes, later_ms=later_ms))
 
 
-async def ends(quorum: JvmServers, server: KafkaServer) -> None:
+async def wait_until_ended(quorum: JvmServers, server: KafkaServer) -> None:
     """Start a controller, and wait until a record has ended it; it may listen briefly before."""
     with suppress(ChildError):
         await quorum.start(server)
@@ -138,7 +138,7 @@ async def test_controller_exits_at_batch(tmp_path: Path, written: tuple[bytes | 
             server = quorum.servers[1]
             _, epoch = await quorum.leader()
             await append(quorum, server, epoch, written)
-            await ends(quorum, server)
+            await wait_until_ended(quorum, server)
 
 
 @pytest.mark.parametrize("later_ms", [(0, 0), (0, 1)], ids=["of one time", "of two times"])
@@ -153,4 +153,4 @@ async def test_records_of_batch_must_have_same_time(tmp_path: Path, later_ms: tu
                 await quorum.start(server)
                 assert (await quorum.leader(epoch_above=epoch))[0] == 1
             else:
-                await ends(quorum, server)
+                await wait_until_ended(quorum, server)

@@ -62,7 +62,7 @@ class Updates:
     repeats: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
-    async def one(self) -> int:
+    async def submit_one(self) -> int:
         """Submit one more update, until it is committed."""
         request_id = new_request_id(self.seconds_ago)
         self.payloads[request_id] = f"update {len(self.payloads) + 1} ".encode().ljust(self.payload_bytes, b".")
@@ -78,7 +78,7 @@ class Updates:
                 self.committed[request_id] = index
                 return index
 
-    async def some(self, count: int, at_once: int = 16) -> None:
+    async def submit_some(self, count: int, at_once: int = 16) -> None:
         """Submit this number of updates."""
         target = len(self.payloads) + count
         async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ class Updates:
 
     async def _until(self, target: int) -> None:
         while len(self.payloads) < target:
-            await self.one()
+            await self.submit_one()
 
     async def forever(self, at_once: int = 8) -> None:
         """Submit updates until the task is canceled. Updates in flight may then be committed or not."""
@@ -97,7 +97,7 @@ class Updates:
 
     async def _forever(self) -> None:
         while True:
-            await self.one()
+            await self.submit_one()
 
     async def repeat(self, count: int) -> None:
         """Send committed updates again: the index must not change."""
@@ -166,11 +166,11 @@ async def same_logs(group: ZmqRaftGroup, updates: Updates) -> list[MemberLog]:
         assert all(frame == frames[0] for frame in frames), (
             f"entry {index}: {[(log.peer_id, log.entries[index].hex()) for log in logs]}"
         )
-    once_each(logs, updates)
+    check_once_each(logs, updates)
     return logs
 
 
-def once_each(logs: list[MemberLog], updates: Updates) -> None:
+def check_once_each(logs: list[MemberLog], updates: Updates) -> None:
     """Check that every committed update is at its index in every log that has the index, and nowhere else."""
     for log in logs:
         places: dict[bytes, list[int]] = {}
@@ -185,22 +185,24 @@ def once_each(logs: list[MemberLog], updates: Updates) -> None:
                 assert log.entries[index][ENTRY_HEAD_BYTES:] == updates.payloads[request_id]
 
 
-async def caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
+async def wait_until_caught_up(group: ZmqRaftGroup, member: Member, index: int) -> None:
     """Wait until a member has the entry at `index`."""
-    await log_info_shows(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
+    await wait_for_log_info(group, member, lambda found: found["lastIndex"] >= index, f"the entry at {index}")
 
 
-async def begins_after(group: ZmqRaftGroup, member: Member, index: int) -> None:
+async def wait_for_snapshot(group: ZmqRaftGroup, member: Member, index: int) -> None:
     """Wait until a snapshot covers a member's entries up to `index`."""
-    await log_info_shows(group, member, lambda found: found["firstIndex"] == index + 1, f"a snapshot up to {index}")
+    await wait_for_log_info(group, member, lambda found: found["firstIndex"] == index + 1, f"a snapshot up to {index}")
 
 
-async def expired(group: ZmqRaftGroup, member: Member, index: int) -> None:
+async def wait_until_expired(group: ZmqRaftGroup, member: Member, index: int) -> None:
     """Wait until all request ids of a member up to `index` have expired."""
-    await log_info_shows(group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}")
+    await wait_for_log_info(
+        group, member, lambda found: found["pruneIndex"] >= index, f"no fresh request up to {index}"
+    )
 
 
-async def log_info_shows(
+async def wait_for_log_info(
     group: ZmqRaftGroup, member: Member, what: Callable[[dict[str, Any]], bool], name: str
 ) -> None:
     """Wait until a member's log information satisfies `what`."""
@@ -213,7 +215,7 @@ async def log_info_shows(
     raise AssertionError(f"{member.peer_id} does not have {name}: {found}; …{member.last_words()}")
 
 
-async def configured(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
+async def wait_for_members(client: PackageClient, peers: Sequence[tuple[str, str]]) -> None:
     """Wait until the leader lists exactly these members; during a change it lists the members of both sides."""
     found = None
     with trio.move_on_after(CATCH_UP_S):
@@ -229,18 +231,18 @@ async def kill_in_turn(group: ZmqRaftGroup, updates: Updates, times: int) -> Cou
     led: Counter[Make] = Counter()
     for number in range(times):
         victim = list(group.members.values())[number % len(group.members)]
-        await until(lambda victim=victim: victim.child is not None, f"{victim.peer_id} runs")  # type: ignore[misc]
+        await wait_until(lambda victim=victim: victim.child is not None, f"{victim.peer_id} runs")  # type: ignore[misc]
         await group.kill(victim)
         led[(await group.leader()).make] += 1
-        await more(updates, 5)
+        await wait_for_updates(updates, 5)
         await group.start_again(victim)
-        await caught_up(group, victim, max(updates.committed.values()))
+        await wait_until_caught_up(group, victim, max(updates.committed.values()))
     return led
 
 
 async def kill(group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance: random.Random) -> None:
     """Kill a member, and start it again after a while."""
-    await until(lambda: member.child is not None, f"{member.peer_id} runs")
+    await wait_until(lambda: member.child is not None, f"{member.peer_id} runs")
     await group.kill(member)
     await trio.sleep(chance.random() * 0.5)
     await group.start_again(member)
@@ -248,14 +250,14 @@ async def kill(group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance:
 
 async def stop_for_a_while(_group: ZmqRaftGroup, _recorder: Recorder, member: Member, chance: random.Random) -> None:
     """Stop a member's process, and resume it."""
-    await until(lambda: member.lives, f"{member.peer_id} runs")
+    await wait_until(lambda: member.lives, f"{member.peer_id} runs")
     assert member.child is not None
     os.kill(member.child.pid, signal.SIGSTOP)
     await trio.sleep(chance.choice([0.1, 0.3, 0.7, 2.5]))
     os.kill(member.child.pid, signal.SIGCONT)
 
 
-async def cut_off(_group: ZmqRaftGroup, recorder: Recorder, member: Member, chance: random.Random) -> None:
+async def cut_connections(_group: ZmqRaftGroup, recorder: Recorder, member: Member, chance: random.Random) -> None:
     """End the connections to a member several times, while others continue to send to it."""
     for _ in range(10):
         recorder.cut(member)
@@ -277,7 +279,7 @@ async def change(client: PackageClient, peers: Sequence[tuple[str, str]]) -> Non
     raise AssertionError(f"the members were not changed within {CATCH_UP_S:g} s: {refusal}")
 
 
-async def led_by(group: ZmqRaftGroup, make: Make, *, is_reelected: bool = False) -> Member:
+async def elect_server_of(group: ZmqRaftGroup, make: Make, *, is_reelected: bool = False) -> Member:
     """Kill and restart leaders until a server of this implementation leads; with `is_reelected`, by a new election."""
     leader = await group.leader()
     for _ in range(ELECTIONS):
@@ -290,23 +292,23 @@ async def led_by(group: ZmqRaftGroup, make: Make, *, is_reelected: bool = False)
     raise AssertionError(f"no server of make {make.value} leads after {ELECTIONS} elections")
 
 
-async def settled(group: ZmqRaftGroup, updates: Updates) -> None:
+async def wait_until_settled(group: ZmqRaftGroup, updates: Updates) -> None:
     """Wait until every member has all updates."""
     for member in group.members.values():
-        await caught_up(group, member, max(updates.committed.values()))
+        await wait_until_caught_up(group, member, max(updates.committed.values()))
 
 
-async def compacted(group: ZmqRaftGroup, leader: Member, index: int) -> int:
+async def wait_for_compaction(group: ZmqRaftGroup, leader: Member, index: int) -> int:
     """Wait until a snapshot covers much of the leader's log, and return its index.
 
     A server of the package makes it on request; our server makes it when it is due.
     """
     if leader.make is Make.PACKAGE:
-        await expired(group, leader, index)
+        await wait_until_expired(group, leader, index)
         await group.compact(leader, index)
-        await begins_after(group, leader, index)
+        await wait_for_snapshot(group, leader, index)
         return index
-    await log_info_shows(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
+    await wait_for_log_info(group, leader, lambda found: found["firstIndex"] > index // 2, "a snapshot")
     found = await group.info(leader)
     assert found is not None
     return int(found["firstIndex"]) - 1
@@ -320,24 +322,24 @@ async def give_snapshot(group: ZmqRaftGroup, giver: Make, member: Member, index:
     """
     await group.kill(member)
     await trio.to_thread.run_sync(shutil.rmtree, member.directory)
-    leader = await led_by(group, giver, is_reelected=True)
-    index = await compacted(group, leader, index)
+    leader = await elect_server_of(group, giver, is_reelected=True)
+    index = await wait_for_compaction(group, leader, index)
     await group.start_again(member)
-    await begins_after(group, member, index)
+    await wait_for_snapshot(group, member, index)
     return index
 
 
 async def makes_progress(updates: Updates) -> bool:
     """Return True if updates are committed within a while."""
     with trio.move_on_after(STALLED_S) as time:
-        await more(updates, 5)
+        await wait_for_updates(updates, 5)
     return not time.cancelled_caught
 
 
-async def more(updates: Updates, count: int) -> None:
+async def wait_for_updates(updates: Updates, count: int) -> None:
     """Wait until this number of further updates is committed."""
     target = len(updates.committed) + count
-    await until(lambda: len(updates.committed) >= target, f"{count} updates; {updates.failures.most_common(5)}")
+    await wait_until(lambda: len(updates.committed) >= target, f"{count} updates; {updates.failures.most_common(5)}")
 
 
 @dataclass(slots=True)
@@ -369,15 +371,15 @@ def deaths(group: ZmqRaftGroup) -> dict[str, list[str]]:
     return {member.peer_id: member.deaths for member in group.members.values() if member.deaths}
 
 
-async def subscribed(client: PackageClient, index: int) -> None:
+async def wait_for_subscription(client: PackageClient, index: int) -> None:
     """Wait until the subscription of the package's client has received the entry at `index`."""
-    await until(
+    await wait_until(
         lambda: bool(client.subscribed) and client.subscribed[-1].get("entry", [0])[0] >= index,
         f"entry {index} by subscription",
     )
 
 
-async def subscribe(client: ZmqRaftClient, received: list[tuple[int, bytes]]) -> None:
+async def collect_subscription(client: ZmqRaftClient, received: list[tuple[int, bytes]]) -> None:
     """Collect the entries of a subscription of our client, until the task is canceled."""
     async with aclosing(client.subscribe(0)) as entries:
         async for entry in entries:
@@ -391,7 +393,7 @@ def index_and_frame(item: CommittedEntry | SnapshotPart) -> tuple[int, bytes]:
     return item.index, item.request_id + bytes((kind,)) + item.term.to_bytes(7, "little") + item.data
 
 
-async def until(what: Callable[[], bool], name: str) -> None:
+async def wait_until(what: Callable[[], bool], name: str) -> None:
     """Wait for a condition that other tasks cause."""
     with trio.move_on_after(CATCH_UP_S):
         while not what():  # noqa: ASYNC110 - any task or process may cause it

@@ -98,19 +98,19 @@ async def test_package_client_commits_each_update_once(tmp_path: Path, makes: li
                 "peers": [list(peer) for peer in group.peers],
             }
             await client.do("subscribe", after=0)
-            await updates.some(UPDATES // 2)
+            await updates.submit_some(UPDATES // 2)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(updates.some, UPDATES // 2)
+                nursery.start_soon(updates.submit_some, UPDATES // 2)
                 await group.kill(leader)
                 await group.leader()
             await updates.repeat(100)
             await group.start_again(leader)
-            await story.caught_up(group, leader, max(updates.committed.values()))
+            await story.wait_until_caught_up(group, leader, max(updates.committed.values()))
             found = await client.do("entries", after=0)
             assert found["snapshot"] is None
             entries = {index: bytes.fromhex(frame) for index, frame in found["entries"]}
             assert list(entries) == list(range(1, len(entries) + 1))
-            await story.subscribed(client, max(updates.committed.values()))
+            await story.wait_for_subscription(client, max(updates.committed.values()))
             received = [(index, bytes.fromhex(frame)) for each in client.subscribed for index, frame in [each["entry"]]]
             assert received == sorted(entries.items())[: len(received)]
             logs = await story.same_logs(group, updates)
@@ -131,22 +131,22 @@ async def test_our_client_commits_each_update_once_on_package_servers(tmp_path: 
             config = await client.config()
             assert (config.leader, [(peer.peer_id, peer.url) for peer in config.peers]) == (leader.peer_id, group.peers)
             received: list[tuple[int, bytes]] = []
-            nursery.start_soon(story.subscribe, client, received)
-            await updates.some(UPDATES // 2)
+            nursery.start_soon(story.collect_subscription, client, received)
+            await updates.submit_some(UPDATES // 2)
             async with trio.open_nursery() as under_way:
-                under_way.start_soon(updates.some, UPDATES // 2)
+                under_way.start_soon(updates.submit_some, UPDATES // 2)
                 await group.kill(leader)
                 await group.leader()
             await updates.repeat(100)
             await group.start_again(leader)
             last = max(updates.committed.values())
-            await story.caught_up(group, leader, last)
+            await story.wait_until_caught_up(group, leader, last)
             info = await client.log_info(leader.url)
             assert (info.is_leader, info.first_index, info.last_index) == (False, 1, last)
             async with aclosing(client.entries(0)) as found:
                 entries = [story.index_and_frame(entry) async for entry in found]
             assert [index for index, _ in entries] == list(range(1, last + 1))
-            await story.until(lambda: len(received) == last, "all entries by subscription")
+            await story.wait_until(lambda: len(received) == last, "all entries by subscription")
             assert received == entries
             nursery.cancel_scope.cancel()
         logs = await story.same_logs(group, updates)
@@ -168,11 +168,11 @@ async def test_updates_survive_members_killed_in_turn(tmp_path: Path, makes: lis
             nursery.start_soon(alive.run)
             led = await story.kill_in_turn(group, updates, KILLS)
             for make in set(makes) - set(led):
-                await story.led_by(group, make)
-                await story.more(updates, 20)
+                await story.elect_server_of(group, make)
+                await story.wait_for_updates(updates, 20)
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
-                await story.settled(group, updates)
+                await story.wait_until_settled(group, updates)
         await story.same_logs(group, updates)
         print_figures(group, updates, f"led after a death: {led}")
         assert alive.killed_by_ours == []
@@ -192,7 +192,7 @@ async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) 
             nursery.start_soon(updates.forever, 24)
             nursery.start_soon(alive.run)
             for _ in range(FAULTS):
-                fault = chance.choice([story.kill, story.stop_for_a_while, story.cut_off])
+                fault = chance.choice([story.kill, story.stop_for_a_while, story.cut_connections])
                 await fault(group, recorder, chance.choice(list(group.members.values())), chance)
                 done[fault.__name__] += 1
                 if not await story.makes_progress(updates):
@@ -202,7 +202,7 @@ async def test_updates_survive_random_faults(tmp_path: Path, makes: list[Make]) 
                     done["leader killed to continue"] += 1
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
-                await story.settled(group, updates)
+                await story.wait_until_settled(group, updates)
         await story.same_logs(group, updates)
         print_figures(group, updates, dict(done))
         assert alive.killed_by_ours == []
@@ -230,12 +230,12 @@ async def test_membership_changes_complete_despite_kills(tmp_path: Path, makes: 
                     change.start_soon(story.change, client, peers)
                     await trio.sleep(chance.random() * 0.08)
                     await story.kill(group, recorder, victim, chance)
-                await story.configured(client, peers)
-                await story.more(updates, 3)
+                await story.wait_for_members(client, peers)
+                await story.wait_for_updates(updates, 3)
             nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
                 await group.remove(newcomer)
-                await story.settled(group, updates)
+                await story.wait_until_settled(group, updates)
         await story.same_logs(group, updates)
         print_figures(group, updates)
         assert story.deaths(group) == {}
@@ -252,15 +252,15 @@ async def test_members_without_log_receive_snapshots(tmp_path: Path, makes: list
                 member = next(each for each in group.members.values() if each.make is taker)
                 if giver is taker and makes.count(giver) == 1:
                     continue
-                await story.led_by(group, Make.PACKAGE)
-                await updates.some(1_100)
+                await story.elect_server_of(group, Make.PACKAGE)
+                await updates.submit_some(1_100)
                 index = max(updates.committed.values())
                 if giver is Make.OURS:
                     # Our server also considers the newest id, not only its clock.
-                    await replace(updates, seconds_ago=0).one()
-                await story.settled(group, updates)
+                    await replace(updates, seconds_ago=0).submit_one()
+                await story.wait_until_settled(group, updates)
                 index = await story.give_snapshot(group, giver, member, index)
-                await story.settled(group, updates)
+                await story.wait_until_settled(group, updates)
                 snapshots.append(f"{giver.value} gives {taker.value} one up to {index}")
         logs = await story.same_logs(group, updates)
         in_order = sorted((index, updates.payloads[each]) for each, index in updates.committed.items())
@@ -276,22 +276,22 @@ async def test_zr_config_adds_and_removes_members(tmp_path: Path, makes: list[Ma
         async with running_zmq_raft_group(tmp_path, makes) as group:
             client = await group.client()
             updates = package_updates(client)
-            await updates.some(50)
+            await updates.submit_some(50)
             before = group.peers
             member = group.add("4", newcomer)
             await group.start(member, before)
             await group.configure("-a", f"{member.url}/4")
-            await story.configured(client, group.peers)
-            await updates.some(50)
-            await story.caught_up(group, member, max(updates.committed.values()))
+            await story.wait_for_members(client, group.peers)
+            await updates.submit_some(50)
+            await story.wait_until_caught_up(group, member, max(updates.committed.values()))
             leader = await group.leader()
             after = [peer for peer in group.peers if peer[0] != leader.peer_id]
             await group.configure("-d", f"{leader.url}/{leader.peer_id}")
-            await story.configured(client, after)
+            await story.wait_for_members(client, after)
             await group.remove(leader)
             await group.leader()
-            await updates.some(50)
-            await story.settled(group, updates)
+            await updates.submit_some(50)
+            await story.wait_until_settled(group, updates)
         await story.same_logs(group, updates)
         print_figures(group, updates)
 
@@ -320,7 +320,9 @@ async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Pat
             )
             taken = encode_reply(AppendEntriesResponse(message_id=1, term=1, success=True))
             assert await exchange(context, follower.url, append) == taken
-            await story.log_info_shows(group, follower, lambda found: found["lastApplied"] == 1, "the update applied")
+            await story.wait_for_log_info(
+                group, follower, lambda found: found["lastApplied"] == 1, "the update applied"
+            )
             # When: the append is sent again on another connection, since the reply was lost with the first
             answer = await exchange(context, follower.url, append)
             # Then: our server sends the same reply, and the package exits
@@ -328,7 +330,7 @@ async def test_append_repeated_on_new_connection_ends_only_package(tmp_path: Pat
                 assert answer == taken
                 assert follower.lives
             else:
-                await story.until(lambda: not follower.lives, "the package has ended")
+                await story.wait_until(lambda: not follower.lives, "the package has ended")
                 assert "cowardly refusing to truncate log to 0 before commit index: 1" in follower.last_words()
                 print("\nthe package exits when it receives this twice:", " ".join(frame.hex() for frame in append))
             await group.close()
