@@ -17,7 +17,7 @@ from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, local_
 from tests.loop_watch.findings import (
     ROOT,
     allowed_operations,
-    described,
+    as_text,
     findings_in,
     not_allowed,
     watched_environment,
@@ -80,7 +80,7 @@ def test_event_loops_do_not_block_in_running_farm(tmp_path: Path) -> None:
         for node in farm.nodes:
             node.stop()
     found = not_allowed(findings_in(findings))
-    assert found == [], described(found)
+    assert found == [], as_text(found)
 
 
 def test_watch_reports_planted_operations(tmp_path: Path) -> None:
