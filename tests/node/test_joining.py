@@ -278,7 +278,7 @@ async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> Non
 
 
 async def test_document_leader_transfers_log_to_own_server(tmp_path: Path) -> None:
-    """Its packs lack terms.
+    """The leader's packs lack terms.
 
     The new server takes them from earlier messages, or replies with the place to continue from.
     """

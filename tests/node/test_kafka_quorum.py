@@ -82,7 +82,7 @@ async def test_leader_reports_progress_and_contact_times() -> None:
 
 
 def test_replica_times_do_not_go_back_within_epoch() -> None:
-    """Kafka's leader stores times, and this leader stores ages.
+    """Kafka's leader stores times, but this leader stores ages, so converted times could go back.
 
     Two clocks are never read in the same instant, and one may be set.
     """

@@ -39,7 +39,7 @@ def test_loopback_listener_needs_only_address_and_is_read_only(tmp_path: Path) -
     assert (found.topic, found.write, found.groups) == ("farm-log", False, False)
 
 
-def test_all_settings_are_read(tmp_path: Path) -> None:
+def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "node-1.example:9092"\ntopic = "log"\n'
@@ -88,5 +88,5 @@ def test_refused_setting_is_named_with_remedy(tmp_path: Path, kafka: str, messag
 @pytest.mark.parametrize(
     "kafka", [NETWORK, PUBLIC + 'certificate = "c"\nusers = "u"', PUBLIC + 'certificate = "c"\nclient_ca = "ca"']
 )
-def test_network_is_readable_and_internet_needs_tls_and_users(tmp_path: Path, kafka: str) -> None:
+def test_network_is_readable_and_internet_needs_known_clients(tmp_path: Path, kafka: str) -> None:
     assert load(tmp_path, f"[kafka]\n{kafka}") is not None

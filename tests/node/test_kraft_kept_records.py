@@ -1,4 +1,4 @@
-"""The metadata log of Kafka controllers: records kept_values in a snapshot, and records refused from clients."""
+"""The metadata log of Kafka controllers: records kept in a snapshot, and records refused from clients."""
 
 import json
 from collections.abc import AsyncIterator

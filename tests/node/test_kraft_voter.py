@@ -452,7 +452,7 @@ def test_unreadable_listeners_of_voter_are_refused(tmp_path: Path, listeners: li
 
 
 def test_added_voter_restarts_without_leader(tmp_path: Path) -> None:
-    """Its log names the voters. If it requested them first, a quorum of such voters could never restart."""
+    """The voter's log names the voters. If it requested them first, a quorum of such voters could never restart."""
 
     async def run() -> None:
         settings = formatted(tmp_path, 2, dynamic=True, initial=1)

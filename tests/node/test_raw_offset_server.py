@@ -1,4 +1,4 @@
-"""A server that stores the log like the reference implementation accepts our log without failing.
+"""A server that stores the log like the running implementation accepts our log without failing.
 
 `RawOffsetServer` stores log packs at their offsets and executes only whole packs. It does not support TLS, the
 handshake, extensions or proofs.
@@ -88,7 +88,7 @@ async def test_broken_connection_continues_at_end_of_log(tmp_path: Path) -> None
 
 
 async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
-    """Its own snapshot shrinks its data file, so that no offset known to us would be right."""
+    """The server's own snapshot shrinks its data file, so that no offset known to us would be right."""
     their = RawOffsetServer(THEIRS, compact_after=PACKED_ENTRIES_MAX)
     async with joining(tmp_path, 9000, their) as (leader, client, commands):
         await until_members(leader, 1, 2, 3, 4)
@@ -102,7 +102,7 @@ async def test_own_snapshot_switches_packs_to_appends(tmp_path: Path) -> None:
 
 
 async def test_raw_leader_transfers_log_without_handshake(tmp_path: Path) -> None:
-    """Its packs carry the offsets in its data file, and lack the term of the previous entry."""
+    """The raw leader's packs carry offsets in its data file, and lack the term of the previous entry."""
     their = RawOffsetServer(THEIRS, elects_itself=True)
     for number in range(400):
         their.submit(b"theirs %d" % number)

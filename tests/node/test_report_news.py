@@ -1,4 +1,4 @@
-"""Reports contain only changes: a change is reported within a quarter period, and large fields once."""
+"""Changes in reports: each is reported within a quarter of a period, and large fields are sent only once."""
 
 # ruff: noqa: ARG001 - the clock fixture acts by being requested
 

@@ -179,7 +179,7 @@ async def test_concurrent_rotations_end_with_one_key() -> None:
 
 
 @in_simulated_time
-async def test_each_rotation_creates_new_key() -> None:
+async def test_rotation_after_finished_one_creates_new_key() -> None:
     farm = FakeKeys()
     keys = {(await Client(farm).rotate()).key for _ in range(20)}
     assert len(keys) == 20

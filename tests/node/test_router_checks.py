@@ -1,4 +1,4 @@
-"""The checks_of_router of `doctor` for the router: over real connections, without publications or sessions."""
+"""The checks of `doctor` for the router: over real connections, without publications or sessions."""
 
 import threading
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def checks_of_router(
     software: Software = Software.JAVA,
     leaves: tuple[ServedLeaf, ...] = (),
 ) -> dict[str, Check]:
-    """Return the checks_of_router of the router by name."""
+    """Return the checks of the router by name."""
     word = tmp_path / "word"
     if not word.exists():
         write_private_file(word, "word\n")

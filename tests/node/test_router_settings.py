@@ -43,7 +43,7 @@ def test_local_java_router_needs_only_kind(tmp_path: Path) -> None:
     assert i2cp(tmp_path) == I2cpRouterSettings(software=Software.JAVA, i2cp=Link("127.0.0.1", 7654))
 
 
-def test_all_settings_are_read(tmp_path: Path) -> None:
+def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
     (tmp_path / "router.pem").write_text("a certificate")
     found = i2cp(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Damage that a crash cannot cause is refusal_of with advice for the operator; a torn tail is cut and reported."""
+"""Damage that a crash cannot cause is refused with advice for the operator; a torn tail is cut and reported."""
 
 from dataclasses import replace
 from random import Random
@@ -190,7 +190,7 @@ def test_damaged_hard_state_slot_is_repaired_from_other(slot: int) -> None:
     assert not recover(disk, OWNER, STORAGE_ID, SMALL).report.hard_state_slot_repaired
 
 
-def test_two_damaged_hard_state_slots_are_refused() -> None:
+def test_hard_state_with_both_slots_damaged_is_refused() -> None:
     disk = CrashDisk()
     started(disk)
     flip(disk, "ballot", 30)
