@@ -18,10 +18,10 @@ from tests.structure.sources import ROOT, definitions_in, line_of, modules_in, p
 DATA = Path(__file__).with_name("raft_rules.toml")
 DOCUMENT = ROOT / "docs" / "reference" / "raft-rules.md"
 STORIES = ROOT / "tests" / "scenarios" / "raft"
-HEAD = """# The rules of Raft, and where they are kept
+HEAD = """# The rules of Raft, with their code and tests
 
-This file is generated from `tests/structure/raft_rules.toml` (`python -m tests.reference`); change that,
-not this. What the rules come to is told in [consensus.md](../explanation/consensus.md).
+This page is generated from `tests/structure/raft_rules.toml` (`python -m tests.reference`).
+[consensus.md](../explanation/consensus.md) explains the design.
 """
 
 QUOTED = re.compile(r"\"([^\"]+)\"")
