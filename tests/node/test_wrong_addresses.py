@@ -99,7 +99,7 @@ async def log_names_members(cluster: Cluster, client: zmq_raft.ZmqRaftClient) ->
     await cluster.start(guest)
     for members in ((*cluster.founders, guest), cluster.founders):
         await client.change_config(members)
-        await cluster.settled(len(members))
+        await cluster.wait_settled(len(members))
     await cluster.stop(guest)
 
 
@@ -121,12 +121,12 @@ async def test_zmq_peers_that_all_moved_elect_by_settings(tmp_path: Path) -> Non
         await restarted(cluster, now, with_log=now)
         async with zmq_raft.connect([peer.url for peer in now], IDENT) as client:
             await client.update(b"after")
-            await cluster.settled(3)
+            await cluster.wait_settled(3)
             successor = Peer("4", free_peers(8)[7].url)
             await cluster.start(successor)
             members = (await client.config()).peers
             await client.change_config([*members, successor])
-            await cluster.settled(4)
+            await cluster.wait_settled(4)
             stale = next(each for each in members if each.peer_id != cluster.leader().peer_id)
             await client.change_config([each for each in (*members, successor) if each != stale])
             assert successor in (await client.config()).peers

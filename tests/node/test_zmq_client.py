@@ -1,4 +1,4 @@
-"""The client of ØMQ Raft: how it finds the leader, and how its requests end, over a network in memory."""
+"""The client of ØMQ Raft over a network in memory: its search for the leader, and the outcomes of its requests."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable
@@ -62,7 +62,7 @@ def updates(peer: ScriptedPeer) -> list[Request]:
 # -- finding the leader ------------------------------------------------------------------------------------------------
 
 
-async def test_an_update_goes_to_the_leader_that_the_first_seed_names(autojump_clock: MockClock) -> None:
+async def test_update_goes_to_leader_named_by_first_seed(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=3)
     async with client_of(network) as client:
@@ -75,7 +75,7 @@ async def test_an_update_goes_to_the_leader_that_the_first_seed_names(autojump_c
     assert autojump_clock.current_time() == 0.0
 
 
-async def test_a_dead_seed_costs_a_tenth_of_a_second(autojump_clock: MockClock) -> None:
+async def test_unresponsive_seed_delays_update_by_tenth_of_second(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     _, two, _ = network.cluster(leader=2)
     async with client_of(network, 9, 2) as client:
@@ -85,7 +85,7 @@ async def test_a_dead_seed_costs_a_tenth_of_a_second(autojump_clock: MockClock) 
     del autojump_clock
 
 
-async def test_peers_are_asked_again_after_a_while_until_one_names_a_leader(autojump_clock: MockClock) -> None:
+async def test_search_repeats_until_peer_names_leader(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     peers = network.cluster(leader=None)
     async with client_of(network) as client, trio.open_nursery() as nursery:
@@ -100,7 +100,7 @@ async def test_peers_are_asked_again_after_a_while_until_one_names_a_leader(auto
     del autojump_clock
 
 
-async def test_a_peer_that_leads_is_used_at_the_address_at_which_it_was_asked(autojump_clock: MockClock) -> None:
+async def test_leader_used_at_queried_address(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     members = (Peer("1", "tcp://10.0.0.1:8001"),)
     ScriptedPeer(network, Peer("1", url_of(1)), members, "1")
@@ -110,7 +110,7 @@ async def test_a_peer_that_leads_is_used_at_the_address_at_which_it_was_asked(au
     del autojump_clock
 
 
-async def test_a_redirect_is_followed_with_the_same_request(autojump_clock: MockClock) -> None:
+async def test_redirect_followed_with_same_request(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, _ = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -123,7 +123,7 @@ async def test_a_redirect_is_followed_with_the_same_request(autojump_clock: Mock
     del autojump_clock
 
 
-async def test_after_silence_the_others_get_time_and_the_request_is_repeated(autojump_clock: MockClock) -> None:
+async def test_unresponsive_leader_replaced_and_request_repeated(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -134,11 +134,11 @@ async def test_after_silence_the_others_get_time_and_the_request_is_repeated(aut
         assert network.connected == [three.url]
     assert updates(three) == updates(one)[1:]
     assert trio.current_time() == pytest.approx(0.5 + 0.3)
-    assert len(one.of(ConfigRequest)) == 1, "the silent peer is asked last, and so not at all"
+    assert len(one.of(ConfigRequest)) == 1, "the unresponsive peer is last in the search, which ends before it"
     del autojump_clock
 
 
-async def test_a_redirect_without_a_leader_waits_for_an_election(autojump_clock: MockClock) -> None:
+async def test_redirect_without_leader_waits_for_election(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     peers = one, two, _ = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -152,7 +152,7 @@ async def test_a_redirect_without_a_leader_waits_for_an_election(autojump_clock:
     del autojump_clock
 
 
-async def test_a_leader_that_the_client_has_not_heard_of_is_found_by_a_new_configuration(
+async def test_unknown_leader_found_by_new_configuration(
     autojump_clock: MockClock,
 ) -> None:
     network = MemoryNetwork()
@@ -171,7 +171,7 @@ async def test_a_leader_that_the_client_has_not_heard_of_is_found_by_a_new_confi
     del autojump_clock
 
 
-async def test_peers_that_name_each_other_do_not_keep_the_client_running(autojump_clock: MockClock) -> None:
+async def test_peers_naming_each_other_cause_bounded_retries(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=2)
     two.leader, three.leader = "1", None
@@ -182,7 +182,7 @@ async def test_peers_that_name_each_other_do_not_keep_the_client_running(autojum
     del autojump_clock
 
 
-async def test_one_search_serves_all_requests_that_wait(autojump_clock: MockClock) -> None:
+async def test_single_search_serves_all_waiting_requests(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -198,7 +198,7 @@ async def test_one_search_serves_all_requests_that_wait(autojump_clock: MockCloc
     del autojump_clock
 
 
-async def test_a_search_whose_task_is_cancelled_is_taken_over_by_another(autojump_clock: MockClock) -> None:
+async def test_search_of_cancelled_task_continued_by_other_task(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     peers = network.cluster(leader=None)
     async with client_of(network) as client, trio.open_nursery() as nursery:
@@ -211,7 +211,7 @@ async def test_a_search_whose_task_is_cancelled_is_taken_over_by_another(autojum
     del autojump_clock
 
 
-async def test_a_peer_that_cannot_be_connected_to_is_passed_over_and_named(autojump_clock: MockClock) -> None:
+async def test_unreachable_peer_skipped_and_named_in_error(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     network.cluster(leader=2)
     network.refused = {url_of(1)}
@@ -228,7 +228,7 @@ async def test_a_peer_that_cannot_be_connected_to_is_passed_over_and_named(autoj
 
 
 def accepting(delays_s: list[float], nursery: trio.Nursery, then: Callable[[bytes], UpdateCommitted | None]) -> Script:
-    """A script: "accepted" after each of these pauses, and then a last reply."""
+    """Return a script that replies "accepted" after each of these delays, and then sends a final reply."""
 
     def script(request: Request, respond: Respond) -> bool:
         async def answer(request_id: bytes) -> None:
@@ -248,7 +248,7 @@ def accepting(delays_s: list[float], nursery: trio.Nursery, then: Callable[[byte
     return script
 
 
-async def test_accepted_begins_the_timer_anew(autojump_clock: MockClock) -> None:
+async def test_accepted_restarts_reply_timer(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     async with client_of(network) as client, trio.open_nursery() as nursery:
@@ -259,7 +259,7 @@ async def test_accepted_begins_the_timer_anew(autojump_clock: MockClock) -> None
     del autojump_clock
 
 
-async def test_silence_after_accepted_is_answered_by_a_search(autojump_clock: MockClock) -> None:
+async def test_timeout_after_accepted_starts_search(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=1)
     async with client_of(network) as client, trio.open_nursery() as nursery:
@@ -273,7 +273,7 @@ async def test_silence_after_accepted_is_answered_by_a_search(autojump_clock: Mo
     del autojump_clock
 
 
-async def test_a_request_that_the_leader_alone_ignores_does_not_stop_the_others(autojump_clock: MockClock) -> None:
+async def test_ignored_request_does_not_block_other_requests(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, _ = network.cluster(leader=1)
     one.script = lambda request, _respond: isinstance(request, UpdateRequest) and request.data == b"ignored"
@@ -293,7 +293,7 @@ async def test_a_request_that_the_leader_alone_ignores_does_not_stop_the_others(
     del autojump_clock
 
 
-async def test_an_expired_id_is_an_error_of_its_own(autojump_clock: MockClock) -> None:
+async def test_expired_id_raises_request_expired_error(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
 
@@ -310,7 +310,7 @@ async def test_an_expired_id_is_an_error_of_its_own(autojump_clock: MockClock) -
     del autojump_clock
 
 
-async def test_request_ids_tell_the_time_and_are_all_different(autojump_clock: MockClock) -> None:
+async def test_request_ids_contain_time_and_are_unique(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -324,7 +324,7 @@ async def test_request_ids_tell_the_time_and_are_all_different(autojump_clock: M
     del autojump_clock
 
 
-async def test_an_id_has_one_call_at_a_time_and_may_be_used_again(autojump_clock: MockClock) -> None:
+async def test_request_id_rejected_while_in_use(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     one.is_unresponsive = True
@@ -340,7 +340,7 @@ async def test_an_id_has_one_call_at_a_time_and_may_be_used_again(autojump_clock
     del autojump_clock
 
 
-async def test_what_no_cluster_takes_is_not_sent(autojump_clock: MockClock) -> None:
+async def test_update_of_invalid_size_not_sent(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -351,7 +351,7 @@ async def test_what_no_cluster_takes_is_not_sent(autojump_clock: MockClock) -> N
     del autojump_clock
 
 
-async def test_an_error_names_the_peers_and_what_they_said(autojump_clock: MockClock) -> None:
+async def test_error_names_peers_and_their_replies(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=None)
     three.is_unresponsive = True
@@ -370,17 +370,17 @@ async def test_an_error_names_the_peers_and_what_they_said(autojump_clock: MockC
     del autojump_clock
 
 
-async def test_only_so_many_updates_are_under_way_at_once(autojump_clock: MockClock) -> None:
+async def test_concurrent_updates_limited(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     pending: list[Callable[[], None]] = []
 
-    def later(request: Request, respond: Respond) -> bool:
+    def delay_reply(request: Request, respond: Respond) -> bool:
         if isinstance(request, UpdateRequest):
             pending.append(lambda: respond(UpdateCommitted(request.request_id, 1)))
         return isinstance(request, UpdateRequest)
 
-    one.script = later
+    one.script = delay_reply
     async with client_of(network, options=ZmqClientOptions(max_under_way=4)) as client, trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(client.update, b"x")
@@ -395,7 +395,7 @@ async def test_only_so_many_updates_are_under_way_at_once(autojump_clock: MockCl
 # -- hostile and broken peers ------------------------------------------------------------------------------------------
 
 
-async def test_replies_that_are_none_are_dropped_and_counted(autojump_clock: MockClock) -> None:
+async def test_invalid_replies_dropped_and_counted(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     async with client_of(network) as client:
@@ -403,7 +403,7 @@ async def test_replies_that_are_none_are_dropped_and_counted(autojump_clock: Moc
         (socket,) = network.open
         own = client.make_request_id()
 
-        def lie(request: Request, _respond: Respond) -> bool:
+        def send_false_reply(request: Request, _respond: Respond) -> bool:
             if isinstance(request, UpdateRequest):
                 for frames in (
                     [own],
@@ -415,22 +415,22 @@ async def test_replies_that_are_none_are_dropped_and_counted(autojump_clock: Moc
                     socket.deliver(frames)
             return False
 
-        one.script = lie
+        one.script = send_false_reply
         assert await client.update(b"second", own) == 2
         assert client.counters == {ClientEvent.MALFORMED: 3, ClientEvent.UNMATCHED_REPLY: 2}
     del autojump_clock
 
 
-async def test_a_peer_that_was_not_asked_cannot_answer(autojump_clock: MockClock) -> None:
+async def test_reply_from_peer_without_request_ignored(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, _ = network.cluster(leader=None)
     answers: list[Respond] = []
 
-    def remember(_request: Request, respond: Respond) -> bool:
+    def keep_reply(_request: Request, respond: Respond) -> bool:
         answers.append(respond)
         return False
 
-    two.script = remember
+    two.script = keep_reply
     async with client_of(network) as client, trio.open_nursery() as nursery:
         request_id = client.make_request_id()
         one.script = lambda request, _: isinstance(request, UpdateRequest)
@@ -449,7 +449,7 @@ async def test_a_peer_that_was_not_asked_cannot_answer(autojump_clock: MockClock
     del autojump_clock
 
 
-async def test_a_full_queue_counts_as_a_message_that_is_lost(autojump_clock: MockClock) -> None:
+async def test_full_queue_counts_as_lost_message(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     network.cluster(leader=1)
     async with client_of(network) as client:
@@ -460,7 +460,7 @@ async def test_a_full_queue_counts_as_a_message_that_is_lost(autojump_clock: Moc
     del autojump_clock
 
 
-async def test_an_error_in_the_block_comes_out_as_it_is(autojump_clock: MockClock) -> None:
+async def test_error_in_block_propagates_unchanged(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     with pytest.raises(KeyError, match="mine"):
         async with client_of(network):
@@ -468,7 +468,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is(autojump_clock: MockCloc
     del autojump_clock
 
 
-async def test_only_urls_of_tcp_are_seeds() -> None:
+async def test_seed_without_tcp_url_rejected() -> None:
     for urls, text in (([], "give a URL of a peer"), (["ipc:///tmp/x"], "'ipc:///tmp/x' is not the URL of a peer")):
         with pytest.raises(ValueError, match=text):
             async with open_client(MemoryNetwork(), urls, IDENT, ZmqClientOptions()):
@@ -478,7 +478,7 @@ async def test_only_urls_of_tcp_are_seeds() -> None:
 # -- real sockets ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_thousand_updates_of_64_tasks_over_loopback_are_committed_once_each() -> None:
+async def test_concurrent_updates_over_loopback_committed_once() -> None:
     with zmq_context() as context, trio.fail_after(20):
         async with trio.open_nursery() as server:
             peer = LoopbackPeer(context)
@@ -496,7 +496,7 @@ async def test_a_thousand_updates_of_64_tasks_over_loopback_are_committed_once_e
     assert sorted(indexes) == list(range(1, 1025))
 
 
-async def test_a_peer_that_begins_to_listen_later_is_found_over_loopback() -> None:
+async def test_late_peer_found_over_loopback() -> None:
     with zmq_context() as context, trio.fail_after(20):
         async with trio.open_nursery() as server:
             peer = LoopbackPeer(context)
@@ -511,7 +511,7 @@ async def test_a_peer_that_begins_to_listen_later_is_found_over_loopback() -> No
 # -- the configuration and the state of logs ---------------------------------------------------------------------------
 
 
-async def test_the_configuration_is_what_the_leader_says(autojump_clock: MockClock) -> None:
+async def test_configuration_comes_from_leader(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_, three = network.cluster(leader=3)
     one.members = one.members[::2]
@@ -523,7 +523,7 @@ async def test_the_configuration_is_what_the_leader_says(autojump_clock: MockClo
     del autojump_clock
 
 
-async def test_without_a_leader_the_configuration_is_what_a_peer_says(autojump_clock: MockClock) -> None:
+async def test_configuration_without_leader_comes_from_peer(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=None)
     one.is_unresponsive = three.is_unresponsive = True
@@ -536,7 +536,7 @@ async def test_without_a_leader_the_configuration_is_what_a_peer_says(autojump_c
     del autojump_clock
 
 
-async def test_a_leader_that_is_gone_is_told_as_the_others_tell_it(autojump_clock: MockClock) -> None:
+async def test_configuration_names_unresponsive_leader(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     *_, three = network.cluster(leader=3)
     three.is_unresponsive = True
@@ -547,11 +547,11 @@ async def test_a_leader_that_is_gone_is_told_as_the_others_tell_it(autojump_cloc
     del autojump_clock
 
 
-async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_clock: MockClock) -> None:
+async def test_log_info_of_peer_does_not_change_leader(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=1)
 
-    def tell(peer: ScriptedPeer, term: int) -> None:
+    def serve_log_info(peer: ScriptedPeer, term: int) -> None:
         def script(request: Request, respond: Respond) -> bool:
             if isinstance(request, LogInfoRequest):
                 leads = peer.leader == peer.peer_id
@@ -574,7 +574,7 @@ async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_cloc
         peer.script = script
 
     for term, peer in enumerate((one, two, three), start=1):
-        tell(peer, term)
+        serve_log_info(peer, term)
     async with client_of(network) as client:
         assert (await client.log_info(two.url)).term == 2
         await client.update(b"x")
@@ -591,7 +591,7 @@ async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_cloc
     del autojump_clock
 
 
-async def test_a_peer_that_is_silent_is_asked_for_its_log_again(autojump_clock: MockClock) -> None:
+async def test_log_info_request_repeated_to_unresponsive_peer(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     _, two, _ = network.cluster(leader=1)
 
@@ -624,7 +624,7 @@ async def test_a_peer_that_is_silent_is_asked_for_its_log_again(autojump_clock: 
 
 
 def changing(replies: list[Callable[[bytes], list[Reply]]]) -> Script:
-    """A script that answers each ConfigUpdate with the next of these."""
+    """Return a script that answers each ConfigUpdate with the next of these replies."""
 
     def script(request: Request, respond: Respond) -> bool:
         if isinstance(request, ChangeRequest):
@@ -635,7 +635,7 @@ def changing(replies: list[Callable[[bytes], list[Reply]]]) -> Script:
     return script
 
 
-async def test_a_change_of_the_members_ends_with_its_index(autojump_clock: MockClock) -> None:
+async def test_member_change_returns_its_index(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, _ = network.cluster(leader=2)
     two.script = changing([lambda each: [ChangeRedirect(each, "1")]])
@@ -646,7 +646,7 @@ async def test_a_change_of_the_members_ends_with_its_index(autojump_clock: MockC
     del autojump_clock
 
 
-async def test_a_change_is_repeated_while_another_is_under_way(autojump_clock: MockClock) -> None:
+async def test_member_change_repeated_while_other_change_is_active(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
 
@@ -663,7 +663,7 @@ async def test_a_change_is_repeated_while_another_is_under_way(autojump_clock: M
     del autojump_clock
 
 
-async def test_a_refused_change_tells_the_words_of_the_peer(autojump_clock: MockClock) -> None:
+async def test_refused_member_change_contains_message_of_peer(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=1)
     one.script = changing(
@@ -677,17 +677,17 @@ async def test_a_refused_change_tells_the_words_of_the_peer(autojump_clock: Mock
     del autojump_clock
 
 
-async def test_a_lying_configuration_is_forgotten_with_the_next_one(autojump_clock: MockClock) -> None:
+async def test_false_configuration_dropped_after_next_reply(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, _ = network.cluster(leader=2)
-    nowhere = tuple(Peer(f"x{number}", f"tcp://127.0.0.1:{9000 + number}") for number in range(64))
+    false_members = tuple(Peer(f"x{number}", f"tcp://127.0.0.1:{9000 + number}") for number in range(64))
 
-    def lie(request: Request, respond: Respond) -> bool:
+    def send_false_reply(request: Request, respond: Respond) -> bool:
         if isinstance(request, ConfigRequest):
-            respond(ConfigReply(request_id=request.request_id, is_leader=False, leader="x63", peers=nowhere))
+            respond(ConfigReply(request_id=request.request_id, is_leader=False, leader="x63", peers=false_members))
         return isinstance(request, ConfigRequest)
 
-    one.script = lie
+    one.script = send_false_reply
     async with client_of(network, 1, 2) as client:
         assert await client.update(b"x", patience_s=60.0) == 1
         assert network.connected == [two.url]
@@ -695,13 +695,13 @@ async def test_a_lying_configuration_is_forgotten_with_the_next_one(autojump_clo
     del autojump_clock
 
 
-async def test_a_peer_that_names_ever_new_members_does_not_fill_the_client(autojump_clock: MockClock) -> None:
+async def test_connections_bounded_if_peer_names_new_members(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, *_ = network.cluster(leader=None)
     rounds = itertools.count()
     most = 0
 
-    def lie(request: Request, respond: Respond) -> bool:
+    def send_false_reply(request: Request, respond: Respond) -> bool:
         nonlocal most
         most = max(most, len(network.open))
         if isinstance(request, ConfigRequest):
@@ -710,7 +710,7 @@ async def test_a_peer_that_names_ever_new_members_does_not_fill_the_client(autoj
             respond(ConfigReply(request_id=request.request_id, is_leader=False, leader=None, peers=members))
         return isinstance(request, ConfigRequest)
 
-    one.script = lie
+    one.script = send_false_reply
     async with client_of(network, 1) as client:
         with pytest.raises(NoAnswerError, match="does not know a leader"):
             await client.update(b"x", patience_s=60.0)
@@ -721,7 +721,7 @@ async def test_a_peer_that_names_ever_new_members_does_not_fill_the_client(autoj
     del autojump_clock
 
 
-async def test_a_redirect_to_the_peer_itself_is_as_good_as_none(autojump_clock: MockClock) -> None:
+async def test_redirect_to_sender_ignored(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     one, two, three = network.cluster(leader=1)
 

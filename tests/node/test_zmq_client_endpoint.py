@@ -1,4 +1,4 @@
-"""What clients of ØMQ Raft are answered: what the package answered, and nothing to what is no request of theirs."""
+"""Replies of the endpoint to clients of ØMQ Raft: equal to the recorded replies, and none to invalid messages."""
 
 import json
 from collections.abc import Callable
@@ -55,15 +55,15 @@ CHANGE: Final = ChangeRequest(REQUEST_ID, b"", (*PEERS, Peer("4", "tcp://127.0.0
 
 
 def recorded_log(name: str) -> FakeLog:
-    """The log of the recorded run, as the peer had it that was asked."""
+    """Return the log that the requested peer of the recorded run had."""
     entries = read_entries([bytes.fromhex(frame) for frame in LOG["responses"][0][4:]])
 
     def update(request: UpdateRequest) -> UpdateReply:
         if not log.is_leader:
             return UpdateRedirect(request.request_id, log.leader)
-        known = [entry.data[:12] for entry in log.entries]
-        if request.request_id in known:
-            return UpdateCommitted(request.request_id, known.index(request.request_id) + 1)
+        request_ids = [entry.data[:12] for entry in log.entries]
+        if request.request_id in request_ids:
+            return UpdateCommitted(request.request_id, request_ids.index(request.request_id) + 1)
         return UpdateExpired(request.request_id)
 
     def change(request: ChangeRequest) -> ChangeReply:
@@ -78,7 +78,7 @@ def recorded_log(name: str) -> FakeLog:
 
 
 @pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["name"]) for vector in RECORDED])
-async def test_a_recorded_request_is_answered_as_the_package_answered_it(vector: dict[str, Any]) -> None:
+async def test_recorded_request_gets_reply_of_package(vector: dict[str, Any]) -> None:
     async with serving(recorded_log(vector["name"])) as stage:
         stage.endpoint.receive(CLIENT, [bytes.fromhex(frame) for frame in vector["request"]])
         await trio.testing.wait_all_tasks_blocked()
@@ -87,7 +87,7 @@ async def test_a_recorded_request_is_answered_as_the_package_answered_it(vector:
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-def test_configuration_and_log_are_told_by_any_peer(*, is_leader: bool) -> None:
+def test_any_peer_returns_configuration_and_log_info(*, is_leader: bool) -> None:
     stage = Stage(FakeLog([update_entry(1)], is_leader=is_leader))
     stage.ask(ConfigRequest(b"\x01", b""))
     stage.ask(LogInfoRequest(b"\x02", b""))
@@ -108,7 +108,7 @@ def test_configuration_and_log_are_told_by_any_peer(*, is_leader: bool) -> None:
     ]
 
 
-def test_the_url_of_broadcasts_is_told_if_there_is_one() -> None:
+def test_broadcast_url_returned_if_known() -> None:
     log = FakeLog()
     stage = Stage(log)
     stage.ask(UrlRequest(b"\x01", b""))
@@ -117,34 +117,34 @@ def test_the_url_of_broadcasts_is_told_if_there_is_one() -> None:
     assert stage.replies() == [UrlReply(b"\x01", "tcp://127.0.0.1:8048"), UrlReply(b"\x01", None)]
 
 
-def test_an_update_is_answered_now_and_when_it_is_committed() -> None:
+def test_update_answered_on_acceptance_and_commit() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE, user="alice")
     assert stage.replies() == [UpdateAccepted(REQUEST_ID)]
-    (taken,) = log.updates
-    assert (taken.request, taken.user) == (UpdateRequest(REQUEST_ID, IDENT, b"data"), "alice")
+    (received,) = log.updates
+    assert (received.request, received.user) == (UpdateRequest(REQUEST_ID, IDENT, b"data"), "alice")
     assert stage.endpoint.under_way == 1
-    taken.answer(UpdateCommitted(REQUEST_ID, 8))
+    received.answer(UpdateCommitted(REQUEST_ID, 8))
     assert stage.replies() == [UpdateCommitted(REQUEST_ID, 8)]
     assert stage.endpoint.under_way == 0
 
 
-async def test_an_update_that_is_committed_soon_is_answered_once(autojump_clock: trio.testing.MockClock) -> None:
-    """Others are accepted after the time of the option, and repeats at once: a client must not wait in vain."""
+async def test_update_committed_soon_answered_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Others are accepted after `accepted_after_ms`, and repeats immediately, so that the client does not time out."""
     del autojump_clock
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
-    late = UpdateRequest(b"late-request", b"", b"data")
+    slow = UpdateRequest(b"late-request", b"", b"data")
     async with serving(log, EndpointOptions(accepted_after_ms=100)) as stage:
-        for request in (UPDATE, late):
+        for request in (UPDATE, slow):
             stage.ask(request)
         log.updates[0].answer(UpdateCommitted(REQUEST_ID, 8))
         assert stage.replies() == [UpdateCommitted(REQUEST_ID, 8)]
         await trio.sleep(0.099)
         assert stage.replies() == []
         await trio.sleep(0.002)
-        assert stage.replies() == [UpdateAccepted(late.request_id)]
-        log.updates[1].answer(UpdateCommitted(late.request_id, 9))
+        assert stage.replies() == [UpdateAccepted(slow.request_id)]
+        log.updates[1].answer(UpdateCommitted(slow.request_id, 9))
         stage.replies()
         for _ in range(2):
             stage.ask(UPDATE)
@@ -154,21 +154,21 @@ async def test_an_update_that_is_committed_soon_is_answered_once(autojump_clock:
 
 
 @pytest.mark.parametrize("final", [UpdateRedirect(REQUEST_ID, None), UpdateExpired(REQUEST_ID)])
-def test_an_update_that_is_refused_at_once_leaves_nothing(final: UpdateReply) -> None:
+def test_refused_update_not_pending(final: UpdateReply) -> None:
     stage = Stage(FakeLog(first_update_answer=lambda _: final))
     stage.ask(UPDATE)
     assert stage.replies() == [final]
     assert stage.endpoint.under_way == 0
 
 
-def test_an_update_that_the_log_ignores_leaves_nothing() -> None:
+def test_update_ignored_by_log_not_pending() -> None:
     stage = Stage(FakeLog())
     stage.ask(UPDATE)
     assert stage.replies() == []
     assert stage.endpoint.under_way == 0
 
 
-def test_a_repeated_update_is_answered_once_where_it_came_from_last() -> None:
+def test_repeated_update_answered_once_at_last_connection() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE)
@@ -176,15 +176,15 @@ def test_a_repeated_update_is_answered_once_where_it_came_from_last() -> None:
     stage.ask(UPDATE, identity=b"reconnected")
     assert stage.replies() == [UpdateAccepted(REQUEST_ID)] * 2
     assert stage.endpoint.under_way == 1
-    for taken in log.updates:
-        taken.answer(UpdateCommitted(REQUEST_ID, 8))
+    for received in log.updates:
+        received.answer(UpdateCommitted(REQUEST_ID, 8))
     assert stage.replies() == []
     assert stage.replies(b"reconnected") == [UpdateAccepted(REQUEST_ID), UpdateCommitted(REQUEST_ID, 8)]
     assert stage.endpoint.under_way == 0
 
 
 @pytest.mark.parametrize("identity", [CLIENT, b"reconnected"])
-def test_a_repetition_that_the_log_ignores_does_not_take_the_answer_away(identity: bytes) -> None:
+def test_repeat_ignored_by_log_still_gets_final_reply(identity: bytes) -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log)
     stage.ask(UPDATE)
@@ -194,7 +194,7 @@ def test_a_repetition_that_the_log_ignores_does_not_take_the_answer_away(identit
     assert stage.replies(identity)[-1] == UpdateCommitted(REQUEST_ID, 8)
 
 
-def test_what_a_client_asked_again_under_another_identity_does_not_count_for_the_first() -> None:
+def test_repeat_from_new_connection_frees_quota_of_old_one() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log, EndpointOptions(unanswered_of_client=1))
     stage.ask(UPDATE)
@@ -203,7 +203,7 @@ def test_what_a_client_asked_again_under_another_identity_does_not_count_for_the
     assert (stage.endpoint.under_way, stage.endpoint.counts) == (2, {})
 
 
-def test_a_change_is_answered_now_and_when_it_is_committed_also_beside_an_update_of_the_same_id() -> None:
+def test_change_answered_next_to_update_with_same_id() -> None:
     log = FakeLog(
         first_update_answer=lambda request: UpdateAccepted(request.request_id),
         first_change_answer=lambda request: ChangeAccepted(request.request_id),
@@ -212,30 +212,30 @@ def test_a_change_is_answered_now_and_when_it_is_committed_also_beside_an_update
     stage.ask(UPDATE, identity=b"other")
     stage.ask(CHANGE)
     assert stage.endpoint.under_way == 2
-    (taken,) = log.changes
-    assert taken.request == ChangeRequest(REQUEST_ID, IDENT, CHANGE.peers)
-    taken.answer(ChangeCommitted(REQUEST_ID, 9))
+    (received,) = log.changes
+    assert received.request == ChangeRequest(REQUEST_ID, IDENT, CHANGE.peers)
+    received.answer(ChangeCommitted(REQUEST_ID, 9))
     assert stage.replies() == [ChangeAccepted(REQUEST_ID), ChangeCommitted(REQUEST_ID, 9)]
     assert stage.endpoint.under_way == 1
 
 
-def test_what_is_wrong_with_a_list_of_peers_is_for_the_log_to_say() -> None:
+def test_malformed_peer_list_passed_to_log() -> None:
     log = FakeLog(first_change_answer=lambda request: ChangeExpired(request.request_id))
     stage = Stage(log)
     stage.endpoint.receive(CLIENT, [REQUEST_ID, b"&", IDENT, b"\xa1x"])
-    (taken,) = log.changes
-    assert taken.request == ChangeRequest(REQUEST_ID, IDENT, MalformedPeers("TypeError", "peers must be an array"))
+    (received,) = log.changes
+    assert received.request == ChangeRequest(REQUEST_ID, IDENT, MalformedPeers("TypeError", "peers must be an array"))
     assert stage.sent == [(CLIENT, [REQUEST_ID, b"\x04"])]
 
 
-def test_updates_under_way_are_limited_and_those_beyond_are_ignored() -> None:
+def test_updates_beyond_limit_ignored() -> None:
     log = FakeLog(first_update_answer=lambda request: UpdateAccepted(request.request_id))
     stage = Stage(log, EndpointOptions(unanswered=3, unanswered_of_client=2))
     for number, identity in enumerate((b"1", b"1", b"1", b"2", b"2")):
         stage.ask(UpdateRequest(b"%012d" % number, b"", b"x"), identity)
-    assert [taken.request.request_id for taken in log.updates] == [b"%012d" % number for number in (0, 1, 3)]
+    assert [received.request.request_id for received in log.updates] == [b"%012d" % number for number in (0, 1, 3)]
     assert stage.endpoint.counts == {EndpointDrop.TOO_MANY_UPDATES: 2}
-    # One that is under way may be repeated; when it is answered there is room for another.
+    # A pending update may be repeated; after its final reply there is room for another.
     stage.ask(UpdateRequest(b"%012d" % 0, b"", b"x"), b"1")
     assert len(log.updates) == 4
     log.updates[0].answer(UpdateCommitted(b"%012d" % 0, 1))
@@ -243,7 +243,7 @@ def test_updates_under_way_are_limited_and_those_beyond_are_ignored() -> None:
     assert stage.endpoint.under_way == 3
 
 
-def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
+def test_custom_type_passed_to_service_if_supported() -> None:
     def echo(request: CustomRequest, answer: Callable[[CustomReply], object]) -> None:
         answer(CustomReply(request.request_id, (request.message_type, *request.frames)))
 
@@ -251,10 +251,10 @@ def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
     stage = Stage(FakeLog(), custom=echo)
     stage.ask(request)
     assert stage.replies() == [CustomReply(b"\x01", (b"get", b"key"))]
-    without = Stage(FakeLog())
-    without.ask(request)
-    assert without.sent == []
-    assert without.endpoint.counts == {EndpointDrop.UNHANDLED_TYPE: 1}
+    unsupported = Stage(FakeLog())
+    unsupported.ask(request)
+    assert unsupported.sent == []
+    assert unsupported.endpoint.counts == {EndpointDrop.UNHANDLED_TYPE: 1}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
         ),
     ],
 )
-def test_messages_between_peers_get_no_answer_here(
+def test_peer_messages_dropped_without_reply(
     message: RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc,
 ) -> None:
     stage = Stage(FakeLog())
@@ -276,7 +276,7 @@ def test_messages_between_peers_get_no_answer_here(
     assert stage.endpoint.counts == {EndpointDrop.PEER_MESSAGE: 1}
 
 
-def test_what_the_protocol_has_no_frames_for_is_not_sent() -> None:
+def test_unencodable_reply_not_sent() -> None:
     log = FakeLog(leader="x" * 1_000)
     stage = Stage(log)
     stage.ask(ConfigRequest(b"\x01", b""))
@@ -284,21 +284,21 @@ def test_what_the_protocol_has_no_frames_for_is_not_sent() -> None:
     assert stage.endpoint.counts == {EndpointDrop.REPLY_UNENCODABLE: 1}
 
 
-async def test_a_log_that_has_stopped_ends_a_stream_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stopped(*_: int) -> None:
+async def test_stopped_log_ends_stream_without_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail_read(*_: int) -> None:
         await trio.lowlevel.checkpoint()
         raise ServerStoppedError("stopped")
 
     log = FakeLog([update_entry(1)])
-    monkeypatch.setattr(log, "read", stopped)
+    monkeypatch.setattr(log, "read", fail_read)
     async with serving(log) as stage:
         stage.endpoint.receive(CLIENT, [b"\x01", b"<", IDENT, b"\x00"])
         await trio.testing.wait_all_tasks_blocked()
         assert stage.sent == []
 
 
-def rubbish(random: Random) -> list[bytes]:
-    """Frames that are nearly a request, but never one."""
+def invalid_frames(random: Random) -> list[bytes]:
+    """Return frames that resemble a request but are never valid."""
     frames = [random.randbytes(random.randrange(0, 20)) for _ in range(random.randrange(0, 8))]
     match random.randrange(4):
         case 0:
@@ -311,13 +311,13 @@ def rubbish(random: Random) -> list[bytes]:
             return [random.randbytes(13), random.choice((b"^", b"=", b"&", b"<", b"%", b"*")), IDENT, *frames]
 
 
-def test_a_flood_of_rubbish_gets_no_answer_and_leaves_nothing() -> None:
+def test_flood_of_invalid_messages_ignored() -> None:
     seed = randrange(2**32)
     random = Random(seed)
     log = FakeLog([update_entry(1)])
     stage = Stage(log)
     for _ in range(5_000):
-        stage.endpoint.receive(random.randbytes(5), rubbish(random))
+        stage.endpoint.receive(random.randbytes(5), invalid_frames(random))
     assert stage.sent == [], f"seed {seed}"
     assert (log.updates, log.changes, stage.endpoint.under_way) == ([], [], 0), f"seed {seed}"
     assert sum(stage.endpoint.counts.values()) == 5_000

@@ -1,4 +1,4 @@
-"""The endpoint over the plain replicated log: what a client has committed, it and others can read."""
+"""The endpoint over the plain replicated log: clients read the committed updates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,52 +30,52 @@ LARGE = 30_000
 
 
 class Client:
-    """A client of one peer's endpoint. Simulated time passes until the answers are there."""
+    """A client of one peer's endpoint. It lets simulated time pass until the replies arrive."""
 
     def __init__(self, node: Node) -> None:
-        self._arrived: list[list[bytes]] = []
+        self._received: list[list[bytes]] = []
         self.endpoint = ClientEndpoint(node.log, IDENT, self._receive)
 
     def _receive(self, identity: bytes, frames: Sequence[bytes]) -> bool:
         assert identity == READER
-        self._arrived.append(list(frames))
+        self._received.append(list(frames))
         return True
 
     async def ask(self, request: ClientRequest) -> list[ClientReply]:
-        """The answers to a request."""
-        self._arrived.clear()
+        """Return the replies to a request."""
+        self._received.clear()
         self.endpoint.receive(READER, encode_request(replace(request, ident=IDENT)))
         await trio.sleep(1)
-        return [decode_reply(type(request), frames) for frames in self._arrived]
+        return [decode_reply(type(request), frames) for frames in self._received]
 
     async def update(self, counter: int, data: bytes, age_s: int = 0) -> list[ClientReply]:
-        """The answers to an update."""
+        """Return the replies to an update."""
         return await self.ask(UpdateRequest(request_id(counter, age_s), b"", data))
 
     async def read(self, previous: int = 0) -> tuple[bytes, list[bytes]]:
-        """The snapshot and the updates behind it, confirmed message for message."""
+        """Return the snapshot and the updates after it; each message is confirmed."""
         state, updates, request = (
             b"",
             list[bytes](),
             EntriesRequest(request_id=b"\x01", ident=b"", previous_index=previous),
         )
-        arrived = await self.ask(request)
+        pending = await self.ask(request)
         while True:
-            reply = arrived.pop(0)
+            reply = pending.pop(0)
             if isinstance(reply, SnapshotPiece):
                 state += reply.data
-                done = reply.offset + len(reply.data) == reply.total_bytes
-                request = replace(request, previous_index=reply.last_index) if done else request
+                is_complete = reply.offset + len(reply.data) == reply.total_bytes
+                request = replace(request, previous_index=reply.last_index) if is_complete else request
             else:
                 assert isinstance(reply, EntriesBatch)
                 updates += [entry.data[12:] for entry in reply.entries]
                 if reply.is_last:
                     return state, updates
                 request = replace(request, previous_index=reply.last_index)
-            arrived += await self.ask(request)
+            pending += await self.ask(request)
 
 
-async def test_what_a_client_has_committed_it_reads_as_entries_and_later_as_a_snapshot(
+async def test_committed_updates_read_as_entries_then_as_snapshot(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
@@ -93,14 +93,14 @@ async def test_what_a_client_has_committed_it_reads_as_entries_and_later_as_a_sn
         group.clock_ahead_s = 8 * HOUR_S + 60
         assert await client.update(99, b"late") == [UpdateExpired(request_id(99))]
         assert len(await client.update(8, b"fresh", age_s=-group.clock_ahead_s)) == 2
-        made = await compaction(leader, tmp_path).compact()
+        compacted = await compaction(leader, tmp_path).compact()
         assert await client.read() == (b"".join(value + b"\n" for value in values), [b"fresh"])
-        assert await client.read(made.index) == (b"", [b"fresh"])
+        assert await client.read(compacted.index) == (b"", [b"fresh"])
         await trio.sleep(10)
         assert client.endpoint.under_way == 0
 
 
-async def test_a_leader_that_loses_its_majority_sends_its_clients_elsewhere(
+async def test_leader_without_majority_redirects_clients(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
@@ -112,5 +112,5 @@ async def test_a_leader_that_loses_its_majority_sends_its_clients_elsewhere(
         replies = await client.ask(request)
         assert replies[0] == UpdateAccepted(request.request_id)
         await trio.sleep(10)
-        assert decode_reply(UpdateRequest, client._arrived[-1]) == UpdateRedirect(request.request_id, None)
+        assert decode_reply(UpdateRequest, client._received[-1]) == UpdateRedirect(request.request_id, None)
         assert client.endpoint.under_way == 0

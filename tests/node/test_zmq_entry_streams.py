@@ -1,4 +1,4 @@
-"""RequestEntries: messages ahead of their confirmations, snapshots first, and bounds on what is unconfirmed."""
+"""RequestEntries: messages ahead of their confirmations, snapshots first, and bounds on unconfirmed messages."""
 
 from dataclasses import replace
 from random import Random, randrange
@@ -28,19 +28,19 @@ CHUNK = 64 * 1024
 
 
 def log_of(*sizes: int) -> FakeLog:
-    """A log with an update of each size."""
+    """Return a log with an update of each size."""
     return FakeLog([update_entry(number, size) for number, size in enumerate(sizes, 1)])
 
 
 def compacted_log(state_bytes: int, entries: int = 2) -> FakeLog:
-    """A log whose entries up to 10 are in a snapshot."""
+    """Return a log whose entries up to 10 are in a snapshot."""
     log = FakeLog([update_entry(number) for number in range(1, 11 + entries)])
     log.compact(10, bytes(state_bytes))
     return log
 
 
 def after(index: int, count: int | None = None, offset: int | None = None) -> EntriesRequest:
-    """A further request of the same client and request id."""
+    """Return a further request of the same client and request id."""
     return EntriesRequest(
         request_id=FROM_THE_START.request_id, ident=b"", previous_index=index, count=count, snapshot_offset=offset
     )
@@ -51,13 +51,13 @@ def options(**streams: int) -> EndpointOptions:
 
 
 def last_indexes(replies: list[ClientReply]) -> list[int]:
-    """Where each of some messages with entries ends."""
+    """Return the last index of each message with entries."""
     assert all(isinstance(reply, EntriesBatch) for reply in replies)
     return [reply.last_index for reply in replies if isinstance(reply, EntriesBatch)]
 
 
 def offsets(replies: list[ClientReply]) -> list[int]:
-    """Where each of some chunks begins."""
+    """Return the offset of each chunk."""
     assert all(isinstance(reply, SnapshotPiece) for reply in replies)
     return [reply.offset for reply in replies if isinstance(reply, SnapshotPiece)]
 
@@ -66,7 +66,7 @@ def entries(replies: list[ClientReply]) -> list[Entry]:
     return [entry for reply in replies if isinstance(reply, EntriesBatch) for entry in reply.entries]
 
 
-async def test_a_log_that_fits_into_one_message_comes_in_one_that_says_it_is_the_last() -> None:
+async def test_small_log_sent_in_one_last_message() -> None:
     log = log_of(10, 20, 30)
     async with serving(log) as stage:
         (reply,) = await stage.answer(FROM_THE_START)
@@ -74,7 +74,7 @@ async def test_a_log_that_fits_into_one_message_comes_in_one_that_says_it_is_the
         assert stage.endpoint.under_way == 0
 
 
-async def test_a_count_ends_the_answer_behind_so_many_entries() -> None:
+async def test_count_limits_entries() -> None:
     async with serving(log_of(1, 1, 1, 1)) as stage:
         assert await stage.answer(after(1, count=2)) == [
             EntriesBatch(request_id=b"\x11", is_last=True, last_index=3, entries=tuple(stage.log.entries[1:3]))
@@ -84,7 +84,7 @@ async def test_a_count_ends_the_answer_behind_so_many_entries() -> None:
         ]
 
 
-async def test_entries_that_are_applied_after_the_request_do_not_belong_to_its_answer() -> None:
+async def test_entries_applied_after_request_not_sent() -> None:
     log = log_of(*[MESSAGE] * 7)
     async with serving(log) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1, 2, 3, 4, 5]
@@ -95,7 +95,7 @@ async def test_entries_that_are_applied_after_the_request_do_not_belong_to_its_a
 
 
 @pytest.mark.parametrize("previous", [2, 12])
-async def test_a_previous_index_at_the_end_or_beyond_is_answered_by_the_index_of_the_end(previous: int) -> None:
+async def test_previous_index_at_or_beyond_end_returns_end_index(previous: int) -> None:
     async with serving(log_of(1, 1)) as stage:
         assert await stage.answer(after(previous)) == [EntriesBatch(request_id=b"\x11", is_last=True, last_index=2)]
         assert await stage.answer(after(previous, count=3)) == [
@@ -103,7 +103,7 @@ async def test_a_previous_index_at_the_end_or_beyond_is_answered_by_the_index_of
         ]
 
 
-async def test_five_messages_of_64_kib_go_ahead_and_one_more_for_each_confirmation() -> None:
+async def test_five_messages_of_64_kib_sent_ahead_of_confirmations() -> None:
     async with serving(log_of(*[HALF_MESSAGE] * 20)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [2, 4, 6, 8, 10]
         assert last_indexes(await stage.answer(after(2))) == [12]
@@ -116,12 +116,12 @@ async def test_five_messages_of_64_kib_go_ahead_and_one_more_for_each_confirmati
         assert stage.endpoint.under_way == 0
 
 
-async def test_a_message_has_no_more_entries_than_permitted() -> None:
+async def test_entries_of_message_limited() -> None:
     async with serving(log_of(*[1] * 10), options(message_entries=4)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [4, 8, 10]
 
 
-async def test_a_confirmation_of_another_message_than_the_oldest_is_a_new_request() -> None:
+async def test_confirmation_of_newer_message_restarts_stream() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1, 2, 3, 4, 5]
         assert last_indexes(await stage.answer(after(3))) == [4, 5, 6, 7, 8]
@@ -129,14 +129,14 @@ async def test_a_confirmation_of_another_message_than_the_oldest_is_a_new_reques
         assert stage.endpoint.under_way == 1
 
 
-async def test_the_same_request_again_begins_anew_when_something_was_sent() -> None:
+async def test_repeated_request_restarts_stream_after_send() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         await stage.answer(FROM_THE_START)
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1, 2, 3, 4, 5]
         assert stage.endpoint.under_way == 1
 
 
-async def test_the_same_request_again_changes_nothing_while_the_log_is_being_read() -> None:
+async def test_repeated_request_ignored_during_read() -> None:
     log = log_of(1, 1)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
@@ -146,7 +146,7 @@ async def test_the_same_request_again_changes_nothing_while_the_log_is_being_rea
         assert log.reads == [1]
 
 
-async def test_a_client_that_repeats_what_is_being_read_keeps_its_stream(
+async def test_repeated_request_keeps_stream_during_read(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -161,7 +161,7 @@ async def test_a_client_that_repeats_what_is_being_read_keeps_its_stream(
         assert last_indexes(await stage.answer()) == [2]
 
 
-async def test_streams_of_other_clients_and_other_request_ids_are_others() -> None:
+async def test_streams_separate_per_client_and_request_id() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         for identity, request_id in ((CLIENT, b"\x11"), (CLIENT, b"\x12"), (b"other", b"\x11")):
             request = replace(FROM_THE_START, request_id=request_id)
@@ -170,7 +170,7 @@ async def test_streams_of_other_clients_and_other_request_ids_are_others() -> No
         assert last_indexes(await stage.answer(after(1), identity=b"other")) == [6]
 
 
-async def test_a_count_of_zero_ends_a_stream_and_is_no_request() -> None:
+async def test_zero_count_ends_stream_without_reply() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         await stage.answer(FROM_THE_START)
         assert await stage.answer(after(1, count=0)) == []
@@ -178,7 +178,7 @@ async def test_a_count_of_zero_ends_a_stream_and_is_no_request() -> None:
         assert await stage.answer(after(1, count=0)) == []
 
 
-async def test_a_stream_ends_five_seconds_after_the_last_confirmation(
+async def test_stream_ends_five_seconds_after_last_confirmation(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -194,7 +194,7 @@ async def test_a_stream_ends_five_seconds_after_the_last_confirmation(
         assert last_indexes(await stage.answer(after(2))) == [3, 4, 5, 6, 7]
 
 
-async def test_behind_an_entry_larger_than_a_message_nothing_is_sent_until_it_is_confirmed() -> None:
+async def test_large_entry_confirmed_before_next_message() -> None:
     async with serving(log_of(MESSAGE, LARGE, LARGE, MESSAGE, MESSAGE)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1, 2]
         assert last_indexes(await stage.answer(after(1))) == []
@@ -202,14 +202,14 @@ async def test_behind_an_entry_larger_than_a_message_nothing_is_sent_until_it_is
         assert last_indexes(await stage.answer(after(3))) == [4, 5]
 
 
-async def test_a_peer_that_does_not_lead_names_the_leader() -> None:
+async def test_peer_without_leadership_names_leader() -> None:
     log = log_of(1)
     log.is_leader = False
     async with serving(log) as stage:
         assert await stage.answer(FROM_THE_START) == [EntriesRedirect(b"\x11", "2")]
 
 
-async def test_a_stream_ends_with_the_leadership() -> None:
+async def test_stream_ends_with_leadership() -> None:
     log = log_of(*[MESSAGE] * 9)
     async with serving(log) as stage:
         await stage.answer(FROM_THE_START)
@@ -218,7 +218,7 @@ async def test_a_stream_ends_with_the_leadership() -> None:
         assert stage.endpoint.under_way == 0
 
 
-async def test_a_stream_that_has_sent_everything_ends_with_the_leadership_too() -> None:
+async def test_completely_sent_stream_ends_with_leadership() -> None:
     log = log_of(*[MESSAGE] * 5)
     async with serving(log) as stage:
         assert len(await stage.answer(FROM_THE_START)) == 5
@@ -227,7 +227,7 @@ async def test_a_stream_that_has_sent_everything_ends_with_the_leadership_too() 
         assert stage.endpoint.under_way == 0
 
 
-async def test_nothing_that_was_read_is_sent_when_leadership_was_lost_meanwhile() -> None:
+async def test_entries_not_sent_if_leadership_lost_during_read() -> None:
     log = log_of(*[MESSAGE] * 3)
     log.open_for_reads = trio.Event()
     async with serving(log) as stage:
@@ -238,7 +238,7 @@ async def test_nothing_that_was_read_is_sent_when_leadership_was_lost_meanwhile(
         assert stage.endpoint.under_way == 0
 
 
-async def test_a_snapshot_goes_two_chunks_ahead_and_the_entries_follow_on_request() -> None:
+async def test_snapshot_sent_two_chunks_ahead_before_entries() -> None:
     log = compacted_log(3 * CHUNK + 1)
     async with serving(log) as stage:
         replies = await stage.answer(FROM_THE_START)
@@ -256,20 +256,18 @@ async def test_a_snapshot_goes_two_chunks_ahead_and_the_entries_follow_on_reques
 
 
 @pytest.mark.parametrize(
-    ("further", "begins"),
+    ("confirmation", "offset"),
     [(after(0, offset=2 * CHUNK), 2 * CHUNK), (after(1), 0), (after(0, offset=0), 0)],
-    ids=["the offset behind another chunk", "another previous index", "the beginning"],
+    ids=["offset after another chunk", "other previous index", "start"],
 )
-async def test_a_confirmation_that_does_not_follow_from_the_oldest_chunk_is_a_new_request(
-    further: EntriesRequest, begins: int
-) -> None:
+async def test_unexpected_confirmation_of_chunk_restarts_stream(confirmation: EntriesRequest, offset: int) -> None:
     async with serving(compacted_log(9 * CHUNK)) as stage:
         await stage.answer(FROM_THE_START)
-        assert offsets(await stage.answer(further)) == [begins, begins + CHUNK]
+        assert offsets(await stage.answer(confirmation)) == [offset, offset + CHUNK]
         assert stage.endpoint.under_way == 1
 
 
-async def test_a_snapshot_is_sent_from_the_offset_that_the_request_names() -> None:
+async def test_snapshot_sent_from_requested_offset() -> None:
     log = compacted_log(CHUNK + 100)
     async with serving(log) as stage:
         replies = await stage.answer(after(3, offset=CHUNK + 50))
@@ -287,7 +285,7 @@ async def test_a_snapshot_is_sent_from_the_offset_that_the_request_names() -> No
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 10**9])
-async def test_an_offset_at_the_end_of_the_snapshot_or_beyond_gets_an_empty_chunk(beyond: int) -> None:
+async def test_offset_at_or_beyond_snapshot_end_gets_empty_chunk(beyond: int) -> None:
     async with serving(compacted_log(100)) as stage:
         replies = await stage.answer(after(0, offset=100 + beyond))
         assert replies == [
@@ -296,19 +294,19 @@ async def test_an_offset_at_the_end_of_the_snapshot_or_beyond_gets_an_empty_chun
         assert stage.endpoint.under_way == 0
 
 
-async def test_a_snapshot_of_nothing_is_an_empty_chunk() -> None:
+async def test_empty_snapshot_sent_as_empty_chunk() -> None:
     async with serving(compacted_log(0)) as stage:
         assert await stage.answer(FROM_THE_START) == [
             SnapshotPiece(request_id=b"\x11", last_index=10, last_term=1, offset=0, total_bytes=0, data=b"")
         ]
 
 
-async def test_an_offset_means_nothing_where_the_entries_are_there() -> None:
+async def test_offset_ignored_if_entries_are_available() -> None:
     async with serving(compacted_log(100)) as stage:
         assert last_indexes(await stage.answer(after(10, offset=50))) == [12]
 
 
-async def test_a_snapshot_that_is_replaced_is_sent_anew_and_its_chunks_say_so() -> None:
+async def test_replaced_snapshot_sent_again_with_new_index() -> None:
     log = compacted_log(9 * CHUNK)
     async with serving(log) as stage:
         assert offsets(await stage.answer(FROM_THE_START)) == [0, CHUNK]
@@ -320,7 +318,7 @@ async def test_a_snapshot_that_is_replaced_is_sent_anew_and_its_chunks_say_so() 
         assert stage.endpoint.under_way == 0
 
 
-async def test_entries_that_are_compacted_before_they_are_sent_come_as_the_snapshot() -> None:
+async def test_entries_compacted_before_send_replaced_by_snapshot() -> None:
     log = log_of(*[MESSAGE] * 9)
     async with serving(log) as stage:
         await stage.answer(FROM_THE_START)
@@ -334,7 +332,7 @@ async def test_entries_that_are_compacted_before_they_are_sent_come_as_the_snaps
 
 
 @pytest.mark.parametrize("before", [None, (LogId(4, 1), b"of entries that the client has")])
-async def test_a_snapshot_that_is_not_there_yet_is_awaited(
+async def test_missing_snapshot_awaited(
     autojump_clock: trio.testing.MockClock, before: tuple[LogId, bytes] | None
 ) -> None:
     del autojump_clock
@@ -349,7 +347,7 @@ async def test_a_snapshot_that_is_not_there_yet_is_awaited(
         ]
 
 
-async def test_a_busy_log_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_read_of_busy_log_retried(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     log = log_of(1, 1)
     log.busy = 3
@@ -359,7 +357,7 @@ async def test_a_busy_log_is_asked_again(autojump_clock: trio.testing.MockClock)
         assert last_indexes(stage.replies()) == [2]
 
 
-async def test_a_stream_to_a_client_whose_queue_is_full_ends() -> None:
+async def test_full_queue_of_client_ends_stream() -> None:
     async with serving(log_of(*[MESSAGE] * 9)) as stage:
         stage.has_room = False
         assert await stage.answer(FROM_THE_START) == []
@@ -367,7 +365,7 @@ async def test_a_stream_to_a_client_whose_queue_is_full_ends() -> None:
         assert stage.endpoint.counts == {}, "the socket counts the dropped reply"
 
 
-async def test_beyond_the_high_watermark_requests_are_ignored() -> None:
+async def test_requests_beyond_high_watermark_ignored() -> None:
     async with serving(log_of(*[MESSAGE] * 9), options(high_watermark=2)) as stage:
         for identity in (b"1", b"2"):
             assert len(await stage.answer(FROM_THE_START, identity=identity)) == 5
@@ -377,7 +375,7 @@ async def test_beyond_the_high_watermark_requests_are_ignored() -> None:
         assert len(await stage.answer(FROM_THE_START, identity=b"3")) == 5
 
 
-async def test_requests_that_begin_anew_count_until_those_before_have_ended() -> None:
+async def test_restarted_requests_count_until_previous_ones_end() -> None:
     """A burst without a pause for other tasks cannot begin more streams than permitted."""
     async with serving(log_of(*[MESSAGE] * 9), options(high_watermark=3)) as stage:
         replies = await stage.answer(*(after(number % 2) for number in range(100)))
@@ -386,7 +384,7 @@ async def test_requests_that_begin_anew_count_until_those_before_have_ended() ->
         assert stage.endpoint.under_way == 0
 
 
-async def test_one_client_has_so_many_streams_at_once() -> None:
+async def test_streams_of_client_limited() -> None:
     async with serving(log_of(*[MESSAGE] * 9), options(streams_of_client=2)) as stage:
         for request_id in (b"1", b"2", b"3"):
             await stage.answer(replace(FROM_THE_START, request_id=request_id))
@@ -395,7 +393,7 @@ async def test_one_client_has_so_many_streams_at_once() -> None:
         assert len(await stage.answer(FROM_THE_START, identity=b"other")) == 5
 
 
-async def test_unconfirmed_messages_of_all_streams_keep_to_a_budget(
+async def test_unconfirmed_messages_of_all_streams_share_budget(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     del autojump_clock
@@ -404,7 +402,7 @@ async def test_unconfirmed_messages_of_all_streams_keep_to_a_budget(
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3
         assert await stage.answer(FROM_THE_START, identity=b"3") == []
         assert stage.endpoint.counts == {EndpointDrop.UNCONFIRMED_BYTES: 1}
-        # The second waits longer than the first, so what is confirmed to the first goes to the second.
+        # The second waits longer than the first, so a confirmation of the first frees room for the second.
         assert await stage.answer(after(1), identity=b"1") == []
         assert last_indexes(stage.replies(b"2")) == [4]
         await trio.sleep(6)
@@ -413,13 +411,13 @@ async def test_unconfirmed_messages_of_all_streams_keep_to_a_budget(
         assert len(await stage.answer(FROM_THE_START, identity=b"4")) == 3
 
 
-async def test_an_entry_larger_than_the_whole_budget_is_sent_when_nothing_else_is_unconfirmed() -> None:
+async def test_entry_larger_than_budget_sent_alone() -> None:
     async with serving(log_of(LARGE, LARGE), options(budget_bytes=CHUNK // 2)) as stage:
         assert last_indexes(await stage.answer(FROM_THE_START)) == [1]
         assert last_indexes(await stage.answer(after(1))) == [2]
 
 
-async def test_only_so_many_entries_can_turn_out_to_be_larger_than_was_reserved() -> None:
+async def test_concurrent_reads_beyond_reservation_limited() -> None:
     log = log_of(LARGE, LARGE)
     log.open_for_reads = trio.Event()
     clients = [b"%d" % number for number in range(9)]
@@ -431,7 +429,7 @@ async def test_only_so_many_entries_can_turn_out_to_be_larger_than_was_reserved(
         assert sum(len(stage.replies(identity)) for identity in clients) == 2
 
 
-async def test_a_request_before_the_endpoint_runs_is_ignored() -> None:
+async def test_request_before_endpoint_runs_ignored() -> None:
     stage = Stage(log_of(1))
     assert await stage.answer(FROM_THE_START) == []
     assert stage.endpoint.counts == {EndpointDrop.NOT_RUNNING: 1}
@@ -439,17 +437,17 @@ async def test_a_request_before_the_endpoint_runs_is_ignored() -> None:
 
 
 async def read_all(stage: Stage, request: EntriesRequest, random: Random) -> tuple[bytes, list[Entry]]:
-    """Read as a client of the package does, which confirms each message. Confirmations may come in a burst."""
+    """Read like a client of the package, which confirms each message. Confirmations may come in a burst."""
     state, read, count = b"", list[Entry](), request.count
-    arrived: list[ClientReply] = await stage.answer(request)
+    pending: list[ClientReply] = await stage.answer(request)
     while True:
-        reply = arrived.pop(0)
+        reply = pending.pop(0)
         if isinstance(reply, SnapshotPiece):
             assert reply.offset == len(state)
             state += reply.data
-            done = len(state) == reply.total_bytes
-            request = replace(request, previous_index=reply.last_index) if done else request
-            stage.ask(replace(request, snapshot_offset=None if done else random.choice((None, len(state)))))
+            is_complete = len(state) == reply.total_bytes
+            request = replace(request, previous_index=reply.last_index) if is_complete else request
+            stage.ask(replace(request, snapshot_offset=None if is_complete else random.choice((None, len(state)))))
         else:
             assert isinstance(reply, EntriesBatch)
             assert reply.last_index - len(reply.entries) == request.previous_index
@@ -458,26 +456,26 @@ async def read_all(stage: Stage, request: EntriesRequest, random: Random) -> tup
             if reply.is_last:
                 return state, read
             stage.ask(replace(request, count=count and count - len(read)))
-        if not arrived or random.random() < 0.5:
-            arrived += await stage.answer()
+        if not pending or random.random() < 0.5:
+            pending += await stage.answer()
 
 
-async def test_a_client_that_confirms_each_message_gets_each_byte_once_and_in_order() -> None:
+async def test_confirming_client_reads_bytes_in_order() -> None:
     seed = randrange(2**32)
     random = Random(seed)
     for _ in range(12):
         log = log_of(*(random.choice((1, 500, HALF_MESSAGE, LARGE)) for _ in range(random.randrange(2, 40))))
         whole, state = list(log.entries), random.randbytes(random.choice((10, CHUNK, 5 * CHUNK + 3)))
-        compacted = random.randrange(0, len(whole)) if random.random() < 0.5 else 0
-        if compacted:
-            log.compact(compacted, state)
+        compacted_entries = random.randrange(0, len(whole)) if random.random() < 0.5 else 0
+        if compacted_entries:
+            log.compact(compacted_entries, state)
         previous = random.randrange(0, len(whole))
-        count = random.choice((None, 1, 7, 1_000)) if previous >= compacted else None
+        count = random.choice((None, 1, 7, 1_000)) if previous >= compacted_entries else None
         async with serving(log) as stage:
             received = await read_all(stage, after(previous, count), random)
-            begin = max(previous, compacted)
-            wanted = state if previous < compacted else b""
-            assert received == (wanted, whole[begin : None if count is None else begin + count]), f"seed {seed}"
+            first = max(previous, compacted_entries)
+            expected_state = state if previous < compacted_entries else b""
+            assert received == (expected_state, whole[first : None if count is None else first + count]), f"seed {seed}"
             assert await stage.answer() == []
             assert stage.endpoint.under_way == 0
             assert stage.endpoint.counts == {}

@@ -1,4 +1,4 @@
-"""The list of keys that the ØMQ endpoint answers: names and scopes, changes while it runs, and what is refused."""
+"""The list of keys accepted by the ØMQ endpoint: names and scopes, changes at runtime, and refused lists."""
 
 from pathlib import Path
 
@@ -22,19 +22,19 @@ LINES = f"# the keys\n\nreader {to_z85(READER.public)}\nwriter\t{to_z85(WRITER.p
 
 
 def user_of(key: CurveKey) -> str:
-    """How the endpoint knows a connection."""
+    """Return the user of a connection with this key."""
     return key.public.hex()
 
 
-def listed(path: Path, text: str = LINES) -> Path:
+def write_list(path: Path, text: str = LINES) -> Path:
     file = path / "keys"
     file.write_text(text)
     file.chmod(0o600)
     return file
 
 
-def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
-    file = listed(tmp_path)
+def test_line_contains_name_key_and_scopes(tmp_path: Path) -> None:
+    file = write_list(tmp_path)
     keys = ListedKeys(file, read_listed_keys(file))
     assert keys.is_listed(READER.public)
     assert not keys.is_listed(bytes(32))
@@ -45,7 +45,7 @@ def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("reader", "line 1: expected NAME KEY"),
         ("reader abc", "line 1: expected NAME KEY"),
@@ -56,20 +56,20 @@ def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
     ],
     ids=["no key", "key too short", "name with a slash", "unknown scope", "name twice", "key twice"],
 )
-def test_a_list_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(KeyFileError, match=told):
-        read_listed_keys(listed(tmp_path, text))
+def test_invalid_list_refused_with_line_number(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(KeyFileError, match=message):
+        read_listed_keys(write_list(tmp_path, text))
 
 
-def test_a_list_that_others_could_read_or_change_is_refused(tmp_path: Path) -> None:
-    file = listed(tmp_path)
+def test_list_accessible_to_others_refused(tmp_path: Path) -> None:
+    file = write_list(tmp_path)
     file.chmod(0o622)
     with pytest.raises(KeyFileError, match="chmod 600"):
         read_listed_keys(file)
 
 
-async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in_force(tmp_path: Path) -> None:
-    file, alarms = listed(tmp_path), Alarms(EventLog("node", lambda: 0))
+async def test_changed_list_in_force_unless_invalid(tmp_path: Path) -> None:
+    file, alarms = write_list(tmp_path), Alarms(EventLog("node", lambda: 0))
     keys = ListedKeys(file, read_listed_keys(file))
     file.write_text("reader")
     await keys.look(alarms)
@@ -83,9 +83,9 @@ async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in
     assert not keys.is_listed(WRITER.public)
 
 
-async def test_a_key_that_is_replaced_under_its_name_may_not_write_by_a_connection_that_it_has(tmp_path: Path) -> None:
-    # Given: a connection that was made with a listed key
-    file = listed(tmp_path)
+async def test_replaced_key_may_not_write_over_open_connection(tmp_path: Path) -> None:
+    # Given: a connection with a listed key
+    file = write_list(tmp_path)
     keys = ListedKeys(file, read_listed_keys(file))
     connection = user_of(WRITER)
     assert keys.may(connection, CommitScope.SUBMIT)
@@ -97,7 +97,7 @@ async def test_a_key_that_is_replaced_under_its_name_may_not_write_by_a_connecti
     assert keys.may(user_of(RENEWED), CommitScope.SUBMIT)
 
 
-def test_an_entry_needs_the_scope_of_what_it_does() -> None:
+def test_entry_needs_scope_of_its_kind() -> None:
     exclusion = encode(Exclusion("a" * 52, excluded=True))
     assert needed_scope(b'{"note":1}') is CommitScope.SUBMIT
     assert needed_scope(encode(Factors(1, "x", {}))) is CommitScope.WEIGHTS
@@ -105,19 +105,19 @@ def test_an_entry_needs_the_scope_of_what_it_does() -> None:
     assert needed_scope(signed(exclusion)) is CommitScope.SUBMIT, "the farm judges it by its author"
 
 
-def test_the_endpoints_own_key_is_made_once(tmp_path: Path) -> None:
-    made = own_key(tmp_path)
-    assert own_key(tmp_path) == made
+def test_own_key_of_endpoint_created_once(tmp_path: Path) -> None:
+    created = own_key(tmp_path)
+    assert own_key(tmp_path) == created
     assert (tmp_path / "zmq.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_commands_make_a_key_and_show_its_public_half_alone(tmp_path: Path) -> None:
+def test_commands_create_key_and_show_only_public_half(tmp_path: Path) -> None:
     file = tmp_path / "reader.key"
-    made = CliRunner().invoke(cli, ["keys", "new-curve", str(file), "--name", "reader"])
+    created = CliRunner().invoke(cli, ["keys", "new-curve", str(file), "--name", "reader"])
     key = load_curve_key(file)
-    assert made.output == f"reader {to_z85(key.public)}\n"
+    assert created.output == f"reader {to_z85(key.public)}\n"
     shown = CliRunner().invoke(cli, ["keys", "show-curve", str(file), "--json"])
     assert to_z85(key.public) in shown.output
-    assert to_z85(key.secret) not in made.output + shown.output
+    assert to_z85(key.secret) not in created.output + shown.output
     again = CliRunner().invoke(cli, ["keys", "new-curve", str(file), "--name", "reader"])
     assert again.exit_code == 1

@@ -1,4 +1,4 @@
-"""Reading the log by RequestEntries: what the consumer gets, and what the server is asked and told meanwhile."""
+"""Reading the log by RequestEntries: the items for the consumer, and the requests and confirmations to the server."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -39,7 +39,7 @@ async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = N
 
 
 def cluster(network: MemoryNetwork, server: EntryServer) -> list[ScriptedPeer]:
-    """Three peers with the same log, of which the first leads."""
+    """Return three peers with the same log; the first leads."""
     peers = network.cluster(leader=1)
     for peer in peers:
         peer.script = serving(peer, server)
@@ -60,7 +60,7 @@ def indexes(items: list[LogItem]) -> list[int]:
     return [item.index for item in items if isinstance(item, CommittedEntry)]
 
 
-async def test_entries_are_read_to_the_end_of_the_log(autojump_clock: MockClock) -> None:
+async def test_entries_read_to_end_of_log(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(25)
     cluster(network, server)
     async with client_of(network) as client:
@@ -75,22 +75,22 @@ async def test_entries_are_read_to_the_end_of_the_log(autojump_clock: MockClock)
     del autojump_clock
 
 
-async def test_a_message_is_confirmed_when_the_consumer_has_taken_it(autojump_clock: MockClock) -> None:
+async def test_message_confirmed_after_consumption(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(100)
     cluster(network, server)
     async with client_of(network) as client, aclosing(client.entries()) as entries:
-        for taken in range(1, 31):
+        for count in range(1, 31):
             await anext(entries)
             await wait_all_tasks_blocked()
-            confirmed = (taken - 1) // 2
+            confirmed = (count - 1) // 2
             assert [request.previous_index for request in server.confirmed] == [2 * n for n in range(1, confirmed + 1)]
             (sending,) = server.sending.values()
-            assert sending.previous == 2 * (confirmed + 5), "five messages ahead of what is confirmed"
+            assert sending.previous == 2 * (confirmed + 5), "five messages ahead of the confirmed one"
     assert len({request.request_id for request in server.requests + server.confirmed}) == 1
     del autojump_clock
 
 
-async def test_a_consumer_that_leaves_stops_the_server(autojump_clock: MockClock) -> None:
+async def test_leaving_consumer_stops_server(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(100)
     cluster(network, server)
     async with client_of(network) as client:
@@ -104,25 +104,25 @@ async def test_a_consumer_that_leaves_stops_the_server(autojump_clock: MockClock
     del autojump_clock
 
 
-async def test_a_server_that_sends_more_than_was_asked_for_is_stopped(autojump_clock: MockClock) -> None:
+async def test_server_stopped_if_it_exceeds_count(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(100, per_message=7)
     peers = cluster(network, server)
 
-    def ignores_count(request: Request, respond: Respond) -> bool:
+    def ignore_count(request: Request, respond: Respond) -> bool:
         if isinstance(request, EntriesRequest) and request.count:
             request = EntriesRequest(
                 request_id=request.request_id, ident=request.ident, previous_index=request.previous_index
             )
         return server(request, respond)
 
-    peers[0].script = ignores_count
+    peers[0].script = ignore_count
     async with client_of(network) as client:
         assert indexes([item async for item in client.entries(0, 10)]) == list(range(1, 11))
     assert len(server.stopped) == 1
     del autojump_clock
 
 
-async def test_configurations_and_checkpoints_are_told_as_they_are_on_the_wire(autojump_clock: MockClock) -> None:
+async def test_configuration_and_checkpoint_returned_as_sent(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(1)
     servers = (Server("a", "tcp://10.0.0.1:1"),)
     server.entries.append(configuration_entry(3, Configuration(servers), b"r" * 12))
@@ -135,7 +135,7 @@ async def test_configurations_and_checkpoints_are_told_as_they_are_on_the_wire(a
     del autojump_clock
 
 
-async def test_the_snapshot_comes_first_where_the_log_is_compacted(autojump_clock: MockClock) -> None:
+async def test_snapshot_of_compacted_log_read_first(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(12, first=9, snapshot=b"0123456789")
     cluster(network, server)
     async with client_of(network) as client:
@@ -148,12 +148,12 @@ async def test_the_snapshot_comes_first_where_the_log_is_compacted(autojump_cloc
     ]
     assert {(part.last_index, part.last_term, part.total_bytes) for part in parts} == {(8, 1, 10)}
     assert indexes(items) == [9, 10, 11]
-    told = [(request.previous_index, request.snapshot_offset) for request in server.confirmed]
-    assert told[:3] == [(2, 4), (2, 8), (8, None)]
+    confirmations = [(request.previous_index, request.snapshot_offset) for request in server.confirmed]
+    assert confirmations[:3] == [(2, 4), (2, 8), (8, None)]
     del autojump_clock
 
 
-async def test_a_snapshot_that_stops_half_way_begins_anew(autojump_clock: MockClock) -> None:
+async def test_interrupted_snapshot_restarts(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(12, first=9, snapshot=b"0123456789")
     one, two, three = cluster(network, server)
     server.ahead = 2
@@ -168,68 +168,68 @@ async def test_a_snapshot_that_stops_half_way_begins_anew(autojump_clock: MockCl
     del autojump_clock
 
 
-async def test_a_new_leader_goes_on_where_the_last_one_stopped(autojump_clock: MockClock) -> None:
+async def test_new_leader_continues_after_last_entry(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(40)
     one, two, three = peers = cluster(network, server)
     async with client_of(network) as client, aclosing(client.entries()) as entries:
-        got = [await anext(entries) for _ in range(5)]
+        received = [await anext(entries) for _ in range(5)]
         for peer in peers:
             peer.leader = "3"
         one.is_unresponsive = True
-        got += [entry async for entry in entries]
-    assert indexes(got) == list(range(1, 41))
+        received += [entry async for entry in entries]
+    assert indexes(received) == list(range(1, 41))
     (first, *_) = [request for request in three.of(EntriesRequest) if isinstance(request, EntriesRequest)]
     assert first.previous_index == 14
     assert two.of(EntriesRequest) == []
     del autojump_clock
 
 
-async def test_a_redirect_is_followed_from_the_last_index(autojump_clock: MockClock) -> None:
+async def test_redirect_followed_from_last_index(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(40)
     one, _, three = peers = cluster(network, server)
     async with client_of(network) as client, aclosing(client.entries()) as entries:
-        got = [await anext(entries) for _ in range(5)]
+        received = [await anext(entries) for _ in range(5)]
         for peer in peers:
             peer.leader = "3"
-        got += [entry async for entry in entries]
-    assert indexes(got) == list(range(1, 41))
+        received += [entry async for entry in entries]
+    assert indexes(received) == list(range(1, 41))
     assert trio.current_time() == 0.0
     assert len(three.of(EntriesRequest)) > 1
     assert len(one.of(ConfigRequest)) == 1
     del autojump_clock
 
 
-async def test_a_slow_consumer_confirms_nothing_that_the_server_has_forgotten(autojump_clock: MockClock) -> None:
+async def test_slow_consumer_requests_again_after_expired_stream(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(40)
     cluster(network, server)
     async with client_of(network) as client, aclosing(client.entries()) as entries:
-        got = [await anext(entries) for _ in range(3)]
+        received = [await anext(entries) for _ in range(3)]
         await trio.sleep(6.0)
         server.sending.clear()
-        got += [entry async for entry in entries]
-    assert indexes(got) == list(range(1, 41))
+        received += [entry async for entry in entries]
+    assert indexes(received) == list(range(1, 41))
     assert [request.previous_index for request in server.requests] == [0, 12]
     del autojump_clock
 
 
-async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clock: MockClock) -> None:
+async def test_entries_out_of_order_dropped_and_requested_again(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(10)
     one, *_ = cluster(network, server)
-    lies: list[Callable[[bytes], Reply]] = [
+    false_replies: list[Callable[[bytes], Reply]] = [
         lambda each: EntriesBatch(request_id=each, is_last=False, last_index=5, entries=(state(5),)),
         lambda each: EntriesBatch(request_id=each, is_last=False, last_index=0),
         lambda each: SnapshotPiece(request_id=each, last_index=9, last_term=1, offset=4, total_bytes=8, data=b"late"),
         lambda each: SnapshotPiece(request_id=each, last_index=0, last_term=1, offset=0, total_bytes=4, data=b"none"),
     ]
 
-    def lie(request: Request, respond: Respond) -> bool:
-        if not isinstance(request, EntriesRequest) or not lies:
+    def send_false_reply(request: Request, respond: Respond) -> bool:
+        if not isinstance(request, EntriesRequest) or not false_replies:
             return server(request, respond)
         if request.count != 0:
-            respond(lies.pop(0)(request.request_id))
+            respond(false_replies.pop(0)(request.request_id))
         return True
 
-    one.script = lie
+    one.script = send_false_reply
     async with client_of(network) as client:
         assert indexes([entry async for entry in client.entries()]) == list(range(1, 11))
         assert client.counters[ClientEvent.ENTRIES_OUT_OF_ORDER] == 4
@@ -238,20 +238,20 @@ async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clo
 
 
 @pytest.mark.parametrize("options", [ZmqClientOptions(max_ahead=4), ZmqClientOptions(max_ahead_bytes=150)])
-async def test_a_server_that_floods_the_client_is_cut_off(autojump_clock: MockClock, options: ZmqClientOptions) -> None:
+async def test_flooding_server_disconnected(autojump_clock: MockClock, options: ZmqClientOptions) -> None:
     network, server = MemoryNetwork(), EntryServer(100)
     cluster(network, server)
     server.ahead = 1_000
     async with client_of(network, options) as client, aclosing(client.entries()) as entries:
-        got = [await anext(entries)]
+        received = [await anext(entries)]
         await wait_all_tasks_blocked()
-        got += [entry async for entry in entries]
-    assert indexes(got) == list(range(1, 101))
+        received += [entry async for entry in entries]
+    assert indexes(received) == list(range(1, 101))
     assert len(server.requests) > 1
     del autojump_clock
 
 
-async def test_without_progress_the_reader_ends_with_what_the_peers_said(autojump_clock: MockClock) -> None:
+async def test_reader_without_progress_ends_with_peer_replies(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(10)
     for peer in cluster(network, server):
         peer.script = lambda request, _respond: isinstance(request, EntriesRequest)
@@ -262,7 +262,7 @@ async def test_without_progress_the_reader_ends_with_what_the_peers_said(autojum
     del autojump_clock
 
 
-async def test_updates_go_on_while_entries_are_read(autojump_clock: MockClock) -> None:
+async def test_updates_continue_during_read(autojump_clock: MockClock) -> None:
     network, server = MemoryNetwork(), EntryServer(30)
     cluster(network, server)
     async with client_of(network) as client, aclosing(client.entries()) as entries:
@@ -271,7 +271,7 @@ async def test_updates_go_on_while_entries_are_read(autojump_clock: MockClock) -
     del autojump_clock
 
 
-def test_only_indexes_and_counts_that_can_be_are_asked_for() -> None:
+def test_invalid_index_or_count_rejected() -> None:
     async def main() -> None:
         async with client_of(MemoryNetwork()) as client:
             for previous, count in ((-1, None), (0, 0)):

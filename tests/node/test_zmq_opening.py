@@ -1,6 +1,6 @@
-"""A node without `[zmq]` imports no pyzmq, and one with it does not start without pyzmq; a service's own endpoint."""
+"""The optional dependency pyzmq with and without `[zmq]`, broadcasts of a log, and a service's own endpoint."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - tests request the clock only for its effect
 
 import subprocess
 import sys
@@ -33,13 +33,13 @@ from gossip import Address
 LOOPBACK = "127.0.0.1"
 
 
-def test_a_node_without_the_endpoint_imports_no_pyzmq() -> None:
+def test_node_without_endpoint_does_not_import_pyzmq() -> None:
     program = "import sys, bridge.node.app; sys.exit('zmq' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", program], cwd=root, timeout=60, check=False).returncode == 0
 
 
-async def test_without_the_extra_a_node_with_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endpoint_without_pyzmq_names_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
     settings = SimpleNamespace(zmq=ZmqSettings(listen=Address(LOOPBACK, 0)), kafka=None)
     local = cast("LocalNode", SimpleNamespace(configuration=settings))
@@ -49,7 +49,7 @@ async def test_without_the_extra_a_node_with_the_endpoint_says_what_to_install(m
 
 
 class GrowingLog:
-    """A log of another protocol, which grows as a story has it."""
+    """A log of another protocol, which grows under the control of a test."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -59,19 +59,19 @@ class GrowingLog:
         self._news = trio.Event()
 
     def grow(self, *contents: bytes) -> None:
-        """Apply entries, at once."""
+        """Append and apply entries."""
         self.entries += [Entry.command(3, bytes(12) + each) for each in contents]
         self._news.set()
         self._news = trio.Event()
 
     def describe(self) -> LogDescription:
-        """All of it is applied."""
+        """Describe the log, with all entries applied."""
         last = len(self.entries)
         leader = "here" if self.leads else None
         return LogDescription(self.leads, leader, (), 3, self.compacted + 1, last, last, last, 0, 0)
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Two at a time, or none."""
+        """Return at most two entries; none if they are compacted."""
         del limit_bytes
         await trio.lowlevel.checkpoint()
         if self.busy:
@@ -80,69 +80,67 @@ class GrowingLog:
         return () if first <= self.compacted else tuple(self.entries[first - 1 : first - 1 + min(2, limit_entries)])
 
     async def news(self) -> None:
-        """It has grown."""
+        """Wait until the log grows."""
         await self._news.wait()
 
 
-async def told_while(
-    story: Callable[[GrowingLog], None], log: GrowingLog, wait_s: float
+async def broadcasts_during(
+    scenario: Callable[[GrowingLog], None], log: GrowingLog, wait_s: float
 ) -> list[tuple[int, list[bytes]]]:
-    """What subscribers were told of the log: the last index and the entries of each message."""
-    told: list[tuple[int, list[bytes]]] = []
+    """Run a scenario, and return the last index and the entries of each broadcast."""
+    broadcasts: list[tuple[int, list[bytes]]] = []
 
     def send(frames: object) -> bool:
-        found = decode_broadcast(cast("list[bytes]", frames), DEFAULT_LIMITS)
-        assert (found.ident, found.term) == (b"x", 3)
-        told.append((found.last_applied, [each.data[12:] for each in found.entries]))
+        broadcast = decode_broadcast(cast("list[bytes]", frames), DEFAULT_LIMITS)
+        assert (broadcast.ident, broadcast.term) == (b"x", 3)
+        broadcasts.append((broadcast.last_applied, [each.data[12:] for each in broadcast.entries]))
         return True
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broadcast_log, cast("FollowedLog", log), b"x", send)
         await wait_all_tasks_blocked()
-        story(log)
+        scenario(log)
         await trio.sleep(wait_s)
         nursery.cancel_scope.cancel()
-    return told
+    return broadcasts
 
 
-async def test_entries_are_told_in_order_from_the_start_of_the_broadcast_on(autojump_clock: MockClock) -> None:
+async def test_entries_broadcast_in_order_from_start(autojump_clock: MockClock) -> None:
     log = GrowingLog()
     log.grow(b"before")
     log.busy = True
-    told = await told_while(lambda log: log.grow(b"1", b"2", b"3"), log, 0.1)
-    assert told == [(3, [b"1", b"2"]), (4, [b"3"])]
+    broadcasts = await broadcasts_during(lambda log: log.grow(b"1", b"2", b"3"), log, 0.1)
+    assert broadcasts == [(3, [b"1", b"2"]), (4, [b"3"])]
 
 
-async def test_a_silent_log_is_told_twice_a_second_and_one_without_a_leader_never(autojump_clock: MockClock) -> None:
+async def test_heartbeats_sent_every_half_second_by_leader_only(autojump_clock: MockClock) -> None:
     log = GrowingLog()
-    assert await told_while(lambda _: None, log, 2.1 * HEARTBEAT_S) == [(0, [])] * 2
+    assert await broadcasts_during(lambda _: None, log, 2.1 * HEARTBEAT_S) == [(0, [])] * 2
     log.leads = False
-    assert await told_while(lambda _: None, log, 2.1 * HEARTBEAT_S) == []
+    assert await broadcasts_during(lambda _: None, log, 2.1 * HEARTBEAT_S) == []
 
 
-async def test_what_a_starting_server_replays_is_not_told(autojump_clock: MockClock) -> None:
+async def test_replayed_entries_not_broadcast(autojump_clock: MockClock) -> None:
     def start(log: GrowingLog) -> None:
         log.grow(b"1", b"2")
         log.leads = True
 
     log = GrowingLog()
     log.leads = False
-    assert await told_while(start, log, 1.1 * HEARTBEAT_S) == [(2, [])]
+    assert await broadcasts_during(start, log, 1.1 * HEARTBEAT_S) == [(2, [])]
 
 
-async def test_what_was_compacted_before_it_was_told_is_a_gap(autojump_clock: MockClock) -> None:
+async def test_entries_compacted_before_broadcast_leave_gap(autojump_clock: MockClock) -> None:
     def install(log: GrowingLog) -> None:
         log.compacted = 2
         log.grow(b"1", b"2")
 
-    assert await told_while(install, GrowingLog(), 0.1) == [(2, [])]
+    assert await broadcasts_during(install, GrowingLog(), 0.1) == [(2, [])]
 
 
 @pytest.mark.parametrize(("write", "limit_bytes"), [(False, READ_BYTES), (True, WRITE_BYTES)])
-async def test_a_farms_endpoint_closes_the_connection_of_a_frame_that_no_request_of_it_needs(
-    *, write: bool, limit_bytes: int
-) -> None:
-    # Given: the endpoint of a farm, and a client that is told of the end of its connection
+async def test_oversized_frame_closes_connection_to_farm(*, write: bool, limit_bytes: int) -> None:
+    # Given: the endpoint of a farm, and a client that monitors its connection
     settings = ZmqSettings(listen=Address(LOOPBACK, 0), write=write)
     local = cast("LocalNode", SimpleNamespace(farm_key=SimpleNamespace(cluster="x"), alarms=None))
     with trio.fail_after(10), zmq_context() as context:
@@ -151,20 +149,20 @@ async def test_a_farms_endpoint_closes_the_connection_of_a_frame_that_no_request
             dealer = ZmqSocket(context, SocketKind.DEALER)
             dealer.connect(endpoint.url)
             with dealer._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
-                # When: it sends a frame of nearly the limit
+                # When: the client sends a frame of nearly the limit
                 dealer.send([bytes(limit_bytes - 255)])
                 # Then: the endpoint reads it
                 while not endpoint.counters.get(EndpointEvent.MESSAGES_RECEIVED):
                     await trio.lowlevel.checkpoint()
                 assert not monitor.poll(0)
-                # When: it sends one of a byte more than the limit; then: the connection is closed
+                # When: the client sends a frame of a byte more than the limit; then: the connection is closed
                 dealer.send([bytes(limit_bytes + 1)])
                 assert monitor.poll(5_000)
             assert endpoint.counters[EndpointEvent.MESSAGES_RECEIVED] == 1
             nursery.cancel_scope.cancel()
 
 
-async def test_clients_connect_to_a_bound_endpoint_once_it_serves() -> None:
+async def test_client_connects_to_serving_endpoint() -> None:
     log = GrowingLog()
     with trio.fail_after(10), bound_endpoint(EndpointAddress(f"tcp://{LOOPBACK}:0", b"x")) as endpoint:
         async with trio.open_nursery() as nursery:

@@ -20,7 +20,7 @@ from consensus.storage.snapshot_form import PLAIN
 from tests.node.kept_entries import KeptEntries
 
 IDENT = b"cluster"
-PATIENCE_S = 30
+TIMEOUT_S = 30
 OPTIONS = Options(
     election_timeout_min_ms=200,
     election_timeout_max_ms=300,
@@ -33,7 +33,7 @@ HEAD = b"request-id-0"
 
 
 @dataclass
-class Life:
+class Run:
     """One server from its start to its end."""
 
     transport: PeerTransport
@@ -44,10 +44,10 @@ class Life:
 
 
 class Group:
-    """Servers in directories of their own; each keeps its address when it is started again."""
+    """Servers in separate directories; each keeps its address over restarts."""
 
     def __init__(self, path: Path, context: ZmqContext, nursery: trio.Nursery) -> None:
-        self.lives: dict[str, Life] = {}
+        self.runs: dict[str, Run] = {}
         self._path = path
         self._context = context
         self._nursery = nursery
@@ -55,51 +55,51 @@ class Group:
         self._urls: dict[str, str] = {}
 
     async def start(self, *names: str) -> None:
-        """Open servers on what their directories hold."""
+        """Open servers on their directories."""
         transports = {name: self._transport(name) for name in names}
         for name in names:
-            self.lives[name] = await self._nursery.start(self._live, name, transports[name])
+            self.runs[name] = await self._nursery.start(self._run, name, transports[name])
 
     async def stop(self, name: str) -> None:
         """End a server, and wait until its directory is closed."""
-        life = self.lives.pop(name)
-        life.scope.cancel()
-        await life.ended.wait()
+        run = self.runs.pop(name)
+        run.scope.cancel()
+        await run.ended.wait()
 
     async def leader(self) -> str:
-        """The server that leads all that run, as they know."""
+        """Wait for a server that all running servers follow, and return its name."""
         while True:
-            for name, life in self.lives.items():
-                followers = [each for each in self.lives.values() if each.server.role.leader == name]
-                if life.server.role.role is consensus.Role.LEADER and len(followers) == len(self.lives):
+            for name, run in self.runs.items():
+                followers = [each for each in self.runs.values() if each.server.role.leader == name]
+                if run.server.role.role is consensus.Role.LEADER and len(followers) == len(self.runs):
                     return name
             await self._changed.wait()
 
     async def commit(self, *payloads: bytes) -> None:
-        """Have updates committed, twice if the leader is lost meanwhile, and applied by all that run."""
+        """Commit updates, again if the leader is lost, and wait until all running servers have applied them."""
         while True:
-            server = self.lives[await self.leader()].server
+            server = self.runs[await self.leader()].server
             answer = await server.propose(tuple(HEAD + payload for payload in payloads))
             if answer.outcome is consensus.Outcome.COMMITTED:
                 break
         assert answer.position is not None
-        for life in self.lives.values():
-            await life.server.wait_applied(answer.position.index)
+        for run in self.runs.values():
+            await run.server.wait_applied(answer.position.index)
 
     def payloads(self) -> set[tuple[bytes, ...]]:
-        """What the state machines hold, without what was proposed twice: one element if all agree."""
+        """Return the distinct contents of the state machines, without repeated updates: one element if all agree."""
         return {
-            tuple(dict.fromkeys(e.data[len(HEAD) :] for e in life.machine.entries if e.kind == consensus.COMMAND))
-            for life in self.lives.values()
+            tuple(dict.fromkeys(e.data[len(HEAD) :] for e in run.machine.entries if e.kind == consensus.COMMAND))
+            for run in self.runs.values()
         }
 
     def _configuration(self) -> consensus.Configuration:
         return consensus.Configuration(tuple(consensus.Server(name, url) for name, url in self._urls.items()))
 
-    def _tell_members(self, name: str, identity: bytes, frames: list[bytes]) -> None:
-        """Answer RequestConfig, which the receiver of a snapshot asks."""
+    def _return_members(self, name: str, identity: bytes, frames: list[bytes]) -> None:
+        """Answer the RequestConfig of a snapshot's receiver."""
         members = tuple(Peer(peer_id, url) for peer_id, url in self._urls.items())
-        self.lives[name].transport.reply(
+        self.runs[name].transport.reply(
             identity, encode_reply(ConfigReply(request_id=frames[0], is_leader=False, leader=None, peers=members))
         )
 
@@ -109,14 +109,14 @@ class Group:
             name,
             IDENT,
             self._urls.get(name, "tcp://127.0.0.1:*"),
-            partial(self._tell_members, name),
-            snapshot=lambda: self.lives[name].server.describe().raft.snapshot,
+            partial(self._return_members, name),
+            snapshot=lambda: self.runs[name].server.describe().raft.snapshot,
         )
         self._urls[name] = transport.bound_url
         return transport
 
-    async def _live(
-        self, name: str, transport: PeerTransport, task_status: trio.TaskStatus[Life] = trio.TASK_STATUS_IGNORED
+    async def _run(
+        self, name: str, transport: PeerTransport, task_status: trio.TaskStatus[Run] = trio.TASK_STATUS_IGNORED
     ) -> None:
         machine, configuration = KeptEntries(), self._configuration()
         transport.members(configuration.servers)
@@ -139,10 +139,10 @@ class Group:
                     disk_thread=False,
                 )
             ) as server:
-                life = Life(transport, machine, server, scope)
-                task_status.started(life)
+                run = Run(transport, machine, server, scope)
+                task_status.started(run)
                 await trio.sleep_forever()
-        life.ended.set()
+        run.ended.set()
 
     def _observe(self, notice: consensus.Notice) -> None:
         if isinstance(notice, consensus.RoleChanged):
@@ -151,25 +151,25 @@ class Group:
 
 
 @asynccontextmanager
-async def grouped(path: Path) -> AsyncIterator[Group]:
+async def running_group(path: Path) -> AsyncIterator[Group]:
     with zmq_context() as context:
         async with trio.open_nursery() as nursery:
             group = Group(path, context, nursery)
-            with trio.fail_after(PATIENCE_S):
+            with trio.fail_after(TIMEOUT_S):
                 await group.start("a", "b", "c")
                 yield group
             nursery.cancel_scope.cancel()
 
 
-async def test_three_servers_elect_a_leader_and_commit(tmp_path: Path) -> None:
-    async with grouped(tmp_path) as group:
+async def test_group_elects_leader_and_commits(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as group:
         await group.commit(b"first", b"second")
         await group.commit(b"third")
         assert group.payloads() == {(b"first", b"second", b"third")}
 
 
-async def test_when_the_leader_stops_another_takes_over_and_the_old_one_follows_it(tmp_path: Path) -> None:
-    async with grouped(tmp_path) as group:
+async def test_restarted_leader_follows_its_successor(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as group:
         await group.commit(b"acknowledged")
         old = await group.leader()
         await group.stop(old)
@@ -179,21 +179,21 @@ async def test_when_the_leader_stops_another_takes_over_and_the_old_one_follows_
         assert group.payloads() == {(b"acknowledged", b"by the next leader", b"by all three")}
 
 
-async def test_a_follower_that_lacks_what_is_compacted_gets_the_snapshot_in_chunks(tmp_path: Path) -> None:
-    async with grouped(tmp_path) as group:
-        # Given: a follower that stopped before a hundred updates, which the others have put into a snapshot
+async def test_follower_without_compacted_entries_gets_snapshot(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as group:
+        # Given: a follower that stopped before a hundred updates, which the others have in a snapshot
         await group.commit(b"before")
         leader = await group.leader()
-        stopped = next(name for name in group.lives if name != leader)
-        await group.stop(stopped)
+        follower = next(name for name in group.runs if name != leader)
+        await group.stop(follower)
         for number in range(10):
             await group.commit(*(b"%04d" % (10 * number + each) * 250 for each in range(10)))
-        for life in group.lives.values():
-            assert await life.server.take_snapshot() is not None
-        # When: it comes back
-        await group.start(stopped)
+        for run in group.runs.values():
+            assert await run.server.take_snapshot() is not None
+        # When: it restarts
+        await group.start(follower)
         await group.commit(b"after")
-        # Then: it has the leader's snapshot, of ten chunks, and what follows
-        assert group.lives[stopped].machine.restored
+        # Then: it has the leader's snapshot, of ten chunks, and the following entries
+        assert group.runs[follower].machine.restored
         (payloads,) = group.payloads()
         assert (payloads[0], len(payloads), payloads[-1]) == (b"before", 102, b"after")

@@ -1,4 +1,4 @@
-"""What subscribers of a plain replicated log are told: every applied entry, by the leader, and that it still leads."""
+"""Broadcasts of a plain replicated log: the leader sends every applied entry, and heartbeats."""
 
 from pathlib import Path
 
@@ -7,12 +7,12 @@ import trio.testing
 
 from consensus.core.model import Entry
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
-from tests.node.test_zmq_raft_replicated_log import done, group_of
+from tests.node.test_zmq_raft_replicated_log import commit, group_of
 from tests.node.zmq_raft_group import IDENT, Node, until
 
 
-def told(node: Node) -> dict[int, Entry]:
-    """The entries that a subscriber heard, by index, after a check that no message contradicts itself."""
+def broadcast_entries(node: Node) -> dict[int, Entry]:
+    """Return the broadcast entries by index, and check that messages agree."""
     entries: dict[int, Entry] = {}
     for message in node.broadcasts:
         assert message.ident == IDENT
@@ -21,30 +21,28 @@ def told(node: Node) -> dict[int, Entry]:
     return entries
 
 
-async def test_a_subscriber_hears_each_entry_without_a_gap(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """The message after each application ends at the entry that was applied last."""
+async def test_every_entry_broadcast_without_gap(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Each message ends at the last applied entry."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         for counter in range(20):
-            await done(leader, counter)
+            await commit(leader, counter)
         entries = await leader.entries()
-        assert told(leader) == dict(enumerate(entries, 1))
+        assert broadcast_entries(leader) == dict(enumerate(entries, 1))
         last = [message.last_applied for message in leader.broadcasts]
         assert last == sorted(last)
         assert leader.broadcasts[-1].term == leader.server.role.term
 
 
-async def test_only_the_leader_sends_and_every_half_second_it_says_that_it_does(
+async def test_only_leader_sends_heartbeats_every_half_second(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The message without entries tells the term and the entry that was applied last."""
+    """A heartbeat has the term and the last applied index."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        index = await done(leader, 1)
+        index = await commit(leader, 1)
         before = len(leader.broadcasts)
         await trio.sleep(5.2)
         assert (
@@ -54,35 +52,35 @@ async def test_only_the_leader_sends_and_every_half_second_it_says_that_it_does(
         assert [node.broadcasts for node in group.nodes.values() if node is not leader] == [[], []]
 
 
-async def test_the_next_leader_says_at_once_how_far_it_is_and_the_entries_go_on_there(
+async def test_broadcasts_of_next_leader_continue_without_gap(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A subscriber that knows the entries of the first leader lacks none behind the first message of the second."""
+    """A subscriber with the entries of the first leader has every entry up to the first message of the second."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
         for counter in range(3):
-            await done(old, counter)
-        heard = told(old)
+            await commit(old, counter)
+        received = broadcast_entries(old)
         await group.stop(old)
         successor = await group.leader()
         await until(lambda: bool(successor.broadcasts))
         first = successor.broadcasts[0]
-        await done(successor, 9)
-        heard |= told(successor)
-        known = {index for index in heard if index <= first.last_applied}
-        assert known == set(range(1, first.last_applied + 1))
-        assert list(heard.values()) == await successor.entries()
+        await commit(successor, 9)
+        received |= broadcast_entries(successor)
+        indexes = {index for index in received if index <= first.last_applied}
+        assert indexes == set(range(1, first.last_applied + 1))
+        assert list(received.values()) == await successor.entries()
 
 
-async def test_a_large_application_is_told_in_messages_of_a_bounded_size(
+async def test_large_batch_broadcast_in_bounded_messages(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """In order, and without a gap between them."""
+    """The messages are in order and without a gap."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         answers = [leader.update(counter, b"z" * 10_000) for counter in range(30)]
         await until(lambda: len(answers[-1]) > 1)
         assert max(sum(len(entry.data) for entry in message.entries) for message in leader.broadcasts) <= 64 * 1024
-        assert told(leader) == dict(enumerate(await leader.entries(), 1))
+        assert broadcast_entries(leader) == dict(enumerate(await leader.entries(), 1))

@@ -1,4 +1,4 @@
-"""Compaction: never past a fresh id, nothing lost, and nothing changed when the operator's program fails."""
+"""Compaction: it keeps entries with fresh ids, loses no data, and leaves the log unchanged if the program fails."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from consensus.protocols.zmq_raft.peer.compaction import (
 )
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
 from consensus.protocols.zmq_raft.wire.messages import UpdateCommitted, UpdateExpired
-from tests.node.test_zmq_raft_replicated_log import committed, done, group_of
+from tests.node.test_zmq_raft_replicated_log import commit, final_index, group_of
 from tests.node.zmq_raft_group import Node, request_id, until
 
 HOUR_S = 3600
@@ -36,7 +36,7 @@ class Concatenation:
     """A `Compactor` whose snapshot is all updates, one on each line."""
 
     async def compact(self, source: CompactionSource, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """The previous snapshot, and a line for each entry."""
+        """Write the previous snapshot, and a line for each entry."""
         async for data in source.snapshot:
             await write(data)
         async for _, entry in source.entries:
@@ -60,46 +60,46 @@ async def snapshot_of(node: Node) -> bytes:
     return b"" if chunk is None else chunk.data
 
 
-async def test_a_snapshot_stands_for_the_entries_whose_ids_have_expired(
+async def test_snapshot_replaces_entries_with_expired_ids(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Given five old updates and five fresh ones, when the log is compacted twice, then the fresh ones stay in it."""
+    """Given five old and five fresh updates, when the log is compacted twice, then the fresh ones stay in it."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
-        indexes = [await done(leader, counter, b"old %d" % counter) for counter in range(5)]
+        indexes = [await commit(leader, counter, b"old %d" % counter) for counter in range(5)]
         group.clock_ahead_s = 8 * HOUR_S + 60
         for counter in range(5, 10):
             answers = leader.update(counter, b"new %d" % counter, age_s=-group.clock_ahead_s)
-            await committed(answers)
-        made = await compaction(leader, tmp_path).compact()
-        assert made.index == leader.log.describe().prune_index == indexes[-1]
+            await final_index(answers)
+        compacted = await compaction(leader, tmp_path).compact()
+        assert compacted.index == leader.log.describe().prune_index == indexes[-1]
         assert await snapshot_of(leader) == b"".join(b"old %d\n" % counter for counter in range(5))
-        assert leader.log.describe().first_index == made.index + 1
+        assert leader.log.describe().first_index == compacted.index + 1
         with pytest.raises(CompactionError, match="fresh id"):
             await compaction(leader, tmp_path).compact()
         group.clock_ahead_s *= 2
-        await committed(leader.update(10, b"newest", age_s=-group.clock_ahead_s))
+        await final_index(leader.update(10, b"newest", age_s=-group.clock_ahead_s))
         await compaction(leader, tmp_path).compact()
         assert (await snapshot_of(leader)).count(b"\n") == 10
-        # The thread that removes the file is no part of the simulated time.
+        # The thread that removes the file runs outside of the simulated time.
         ends_s = monotonic() + 10
         while (tmp_path / "making").exists() and monotonic() < ends_s:
             await trio.lowlevel.checkpoint()
         assert not (tmp_path / "making").exists()
 
 
-async def test_after_a_restart_on_a_snapshot_fresh_ids_are_known_and_old_ones_expired(
+async def test_fresh_ids_known_after_restart_on_snapshot(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Exactly-once needs nothing of the snapshot."""
+    """Exactly-once does not depend on the snapshot."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
-        await done(leader, 1)
+        await commit(leader, 1)
         group.clock_ahead_s = 8 * HOUR_S + 60
         fresh = -group.clock_ahead_s
-        index = await committed(leader.update(2, age_s=fresh))
+        index = await final_index(leader.update(2, age_s=fresh))
         await compaction(leader, tmp_path).compact()
         await group.stop(leader)
         await group.start(1, founders=1)
@@ -109,17 +109,15 @@ async def test_after_a_restart_on_a_snapshot_fresh_ids_are_known_and_old_ones_ex
         assert leader.update(1) == [UpdateExpired(request_id(1))]
 
 
-async def test_a_clock_that_jumps_ahead_has_no_fresh_id_compacted_away(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Else a request that is repeated after a restart, with the right clock, would be executed twice."""
+async def test_fresh_id_kept_after_clock_jumps_ahead(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Otherwise a repeated request after a restart with the correct clock would be executed twice."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
-        index = await done(leader, 1)
-        # Given: a clock that jumps ahead, and clients whose clocks are right
+        index = await commit(leader, 1)
+        # Given: a clock that jumps ahead, and clients with correct clocks
         group.clock_ahead_s = 9 * HOUR_S
-        # When: the log is to be compacted, and the peer is started again with the right clock
+        # When: a compaction is attempted, and the peer restarts with the correct clock
         with pytest.raises(CompactionError, match="fresh id"):
             await compaction(leader, tmp_path).compact()
         await group.stop(leader)
@@ -128,55 +126,55 @@ async def test_a_clock_that_jumps_ahead_has_no_fresh_id_compacted_away(
         leader = await group.leader()
         # Then: the request is known
         await until(lambda: leader.log.describe().last_applied >= index)
-        assert await done(leader, 1) == index
+        assert await commit(leader, 1) == index
 
 
-async def test_a_peer_that_was_away_gets_the_snapshot_and_the_entries_behind_it(
+async def test_returning_peer_gets_snapshot_and_following_entries(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """And answers repeats like the others when it leads."""
+    """The peer also has the index of the fresh request, to answer repeats when it leads."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        away = next(node for node in group.nodes.values() if not node.leads)
-        name = next(name for name, node in group.nodes.items() if node is away)
-        await group.stop(away)
+        absent = next(node for node in group.nodes.values() if not node.leads)
+        name = next(name for name, node in group.nodes.items() if node is absent)
+        await group.stop(absent)
         for counter in range(5):
-            await done(leader, counter)
+            await commit(leader, counter)
         group.clock_ahead_s = 8 * HOUR_S + 60
         fresh = -group.clock_ahead_s
-        index = await committed(leader.update(9, age_s=fresh))
-        made = await compaction(leader, tmp_path).compact()
+        index = await final_index(leader.update(9, age_s=fresh))
+        compacted = await compaction(leader, tmp_path).compact()
         await group.start(int(name))
-        back = group.nodes[name]
-        await until(lambda: back.log.describe().last_applied >= index)
-        assert back.log.describe().first_index == made.index + 1
-        assert await snapshot_of(back) == await snapshot_of(leader)
-        assert back.machine.table.index_of(request_id(9, fresh)) == index
+        returned = group.nodes[name]
+        await until(lambda: returned.log.describe().last_applied >= index)
+        assert returned.log.describe().first_index == compacted.index + 1
+        assert await snapshot_of(returned) == await snapshot_of(leader)
+        assert returned.machine.table.index_of(request_id(9, fresh)) == index
 
 
-async def test_the_log_is_compacted_when_it_is_large_and_enough_of_it_is_old(
+async def test_large_log_compacted_when_enough_ids_expired(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Not while ids are fresh; and once it is done, not again before as much is old once more."""
+    """The log is not compacted while ids are fresh, nor again before enough further ids have expired."""
     del autojump_clock
     reports: list[Compacted | CompactionFailed] = []
     async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
         leader = await group.leader()
         nursery.start_soon(compaction(leader, tmp_path, reports).run)
         for counter in range(10):
-            await done(leader, counter, b"x" * 200)
+            await commit(leader, counter, b"x" * 200)
         await trio.sleep(30)
         assert reports == []
         group.clock_ahead_s = 9 * HOUR_S
-        await committed(leader.update(10, age_s=-9 * HOUR_S))
+        await final_index(leader.update(10, age_s=-9 * HOUR_S))
         await until(lambda: bool(reports))
         await trio.sleep(30)
         assert reports == [Compacted(10, 2010)]
         nursery.cancel_scope.cancel()
 
 
-async def entries(*pairs: tuple[Index, Entry]) -> AsyncGenerator[tuple[Index, Entry], None]:
+async def entry_stream(*pairs: tuple[Index, Entry]) -> AsyncGenerator[tuple[Index, Entry], None]:
     for pair in pairs:
         yield pair
 
@@ -187,32 +185,32 @@ async def chunks(*data: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def run_command(command: list[str], count: int, snapshot: bytes = b"", timeout_s: float = 20.0) -> bytes:
-    """What a program makes of a snapshot and so many entries from index 7 on."""
-    made = bytearray()
+    """Return the output of a program for a snapshot and `count` entries from index 7 on."""
+    compacted = bytearray()
 
     async def write(data: bytes) -> None:
-        made.extend(data)
+        compacted.extend(data)
 
     pairs = [(index, Entry.command(3, request_id(index) + b"data %d" % index)) for index in range(7, 7 + count)]
-    async with aclosing(chunks(snapshot)) as before, aclosing(entries(*pairs)) as behind:
-        source = CompactionSource(len(snapshot), before, behind)
+    async with aclosing(chunks(snapshot)) as before, aclosing(entry_stream(*pairs)) as following:
+        source = CompactionSource(len(snapshot), before, following)
         await CommandCompactor(command, timeout_s).compact(source, write)
-    return bytes(made)
+    return bytes(compacted)
 
 
-async def test_a_program_reads_the_previous_snapshot_and_each_entry_as_it_is_on_the_wire() -> None:
-    """`cat` shows the framing."""
-    made = await run_command(["cat"], 2, b"before")
-    assert LENGTH.unpack_from(made) == (6,)
+async def test_program_reads_previous_snapshot_and_entries() -> None:
+    """`cat` returns the framing unchanged."""
+    compacted = await run_command(["cat"], 2, b"before")
+    assert LENGTH.unpack_from(compacted) == (6,)
     at = LENGTH.size + 6
-    assert made[LENGTH.size : at] == b"before"
+    assert compacted[LENGTH.size : at] == b"before"
     for index in (7, 8):
-        told, length = ENTRY.unpack_from(made, at)
-        frame = made[at + ENTRY.size : at + ENTRY.size + length]
-        assert (told, read_entry(frame)) == (index, Entry.command(3, request_id(index) + b"data %d" % index))
+        number, length = ENTRY.unpack_from(compacted, at)
+        frame = compacted[at + ENTRY.size : at + ENTRY.size + length]
+        assert (number, read_entry(frame)) == (index, Entry.command(3, request_id(index) + b"data %d" % index))
         assert frame == entry_frame(read_entry(frame))
         at += ENTRY.size + length
-    assert at == len(made)
+    assert at == len(compacted)
 
 
 @pytest.mark.parametrize(
@@ -223,35 +221,34 @@ async def test_a_program_reads_the_previous_snapshot_and_each_entry_as_it_is_on_
         ("exit 0", "before it had read everything"),
     ],
 )
-async def test_a_program_that_fails_makes_no_snapshot_and_the_reason_is_told(script: str, reason: str) -> None:
-    """A status, no end, or less than everything read: the operator learns which."""
+async def test_failing_program_raises_error_with_reason(script: str, reason: str) -> None:
+    """The error distinguishes a status, a timeout, and unread input."""
     with trio.fail_after(20), pytest.raises(CompactionError, match=reason):
         await run_command(["sh", "-c", script], 20_000, timeout_s=0.2 if "sleep" in script else 20)
 
 
-async def test_a_program_that_is_not_there_is_named() -> None:
-    """The error says what cannot be started."""
+async def test_missing_program_named_in_error() -> None:
     with pytest.raises(CompactionError, match="no-such-program cannot be started: No such file"):
         await run_command(["no-such-program"], 1)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
 async def test_program_whose_output_cannot_be_written_raises_os_error(code: int) -> None:
-    """The peer catches OSError and retries later; a group of errors would end it."""
+    """The peer catches OSError and retries later; an exception group would end it."""
 
     async def write(_data: bytes) -> None:
         await trio.lowlevel.checkpoint()
         raise OSError(code, os.strerror(code))
 
-    async with aclosing(chunks(b"before")) as before, aclosing(entries()) as behind:
+    async with aclosing(chunks(b"before")) as before, aclosing(entry_stream()) as following:
         with trio.fail_after(20), pytest.raises(OSError, match=os.strerror(code)):
-            await CommandCompactor(["cat"]).compact(CompactionSource(6, before, behind), write)
+            await CommandCompactor(["cat"]).compact(CompactionSource(6, before, following), write)
 
 
-async def test_a_failed_compaction_leaves_the_log_as_it_was_and_is_reported(
+async def test_failed_compaction_reported_without_changing_log(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The next attempt comes later, not at once."""
+    """The next attempt follows after a delay."""
     del autojump_clock
     reports: list[Compacted | CompactionFailed] = []
 
@@ -263,13 +260,13 @@ async def test_a_failed_compaction_leaves_the_log_as_it_was_and_is_reported(
 
     async with group_of(tmp_path, 1) as group, trio.open_nursery() as nursery:
         leader = await group.leader()
-        await done(leader, 1)
+        await commit(leader, 1)
         group.clock_ahead_s = 9 * HOUR_S
-        await committed(leader.update(2, age_s=-9 * HOUR_S))
+        await final_index(leader.update(2, age_s=-9 * HOUR_S))
         options = CompactionOptions(log_bytes=1, min_entries=1)
-        failing = Compaction(leader.server, leader.machine, Failing(), tmp_path / "making", reports.append, options)
-        nursery.start_soon(failing.run)
-        # The file is written by a thread, which the simulated clock does not wait for.
+        compacting = Compaction(leader.server, leader.machine, Failing(), tmp_path / "making", reports.append, options)
+        nursery.start_soon(compacting.run)
+        # A thread writes the file, and the simulated clock does not wait for it.
         await until(lambda: bool(reports))
         await trio.sleep(60)
         assert reports == [CompactionFailed("no")]

@@ -1,4 +1,4 @@
-"""Whole peers on real sockets: founded, joined, replaced one by one, stopped and started, read by our own client."""
+"""Whole peers on real sockets, with our own client: creation, joins, replacement one by one, stops and restarts."""
 
 import socket
 import time
@@ -28,7 +28,7 @@ WAIT_S = 20
 
 
 def free_peers(count: int) -> tuple[Peer, ...]:
-    """Peers "1", "2", … at ports that nothing listens at."""
+    """Return peers "1", "2", … at free ports."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ class Cluster:
     compactor: Compactor | None = None
 
     def options(self, peer: Peer) -> PeerOptions:
-        """Those of a peer that knows the founders."""
+        """Return the options of a peer with the founders as its peers."""
         return PeerOptions(
             peer.peer_id,
             self.founders,
@@ -69,26 +69,26 @@ class Cluster:
             self.running[peer.peer_id] = await self.nursery.start(self._serve, peer)
 
     async def stop(self, peer: Peer) -> None:
-        """Close one."""
+        """Close a peer."""
         del self.running[peer.peer_id]
         scope, ended = self.ends.pop(peer.peer_id)
         scope.cancel()
         await ended.wait()
 
     def leader(self) -> Peer:
-        """The leader; there is one, since a client was answered."""
+        """Return the leader, which exists after a reply to a client."""
         leaders = [(peer_id, peer) for peer_id, peer in self.running.items() if peer.server.role.role is Role.LEADER]
         peer_id, peer = max(leaders, key=lambda each: each[1].server.role.term)
         return Peer(peer_id, peer.url)
 
-    async def settled(self, count: int) -> None:
-        """Wait until a change to so many members is finished: the next one would be refused as busy."""
+    async def wait_settled(self, count: int) -> None:
+        """Wait until a change to `count` members is finished; before that, the next change is refused as busy."""
         with trio.fail_after(WAIT_S):
             while not any(self._has_settled(peer, count) for peer in self.running.values()):  # noqa: ASYNC110 - any peer
                 await trio.sleep(0.01)
 
     def _has_settled(self, peer: ZmqRaftPeer, count: int) -> bool:
-        """Whether it leads, with so many members, and all of its log is committed."""
+        """Return True if the peer leads `count` members and its whole log is committed."""
         raft = peer.server.describe().raft
         members = () if raft.configuration.is_joint else raft.configuration.voters
         return raft.role is Role.LEADER and len(members) == count and raft.commit_index == raft.last.index
@@ -118,8 +118,8 @@ async def read_all(client: zmq_raft.ZmqRaftClient) -> list[object]:
         return [item async for item in items]
 
 
-async def test_a_cluster_is_replaced_peer_by_peer_while_it_is_updated(tmp_path: Path) -> None:
-    """Given three peers, when three others join and the first leave one by one, then no update is lost or doubled."""
+async def test_cluster_replaced_peer_by_peer_during_updates(tmp_path: Path) -> None:
+    """Given three peers, when three others replace them one by one, then updates are neither lost nor repeated."""
     async with cluster_of(tmp_path, 3) as cluster:
         members, others = list(cluster.founders), free_peers(6)[3:]
         async with zmq_raft.connect([peer.url for peer in members], IDENT) as client:
@@ -129,12 +129,12 @@ async def test_a_cluster_is_replaced_peer_by_peer_while_it_is_updated(tmp_path: 
                 await cluster.start(new)
                 members = [*members, new]
                 await client.change_config(members)
-                await cluster.settled(len(members))
+                await cluster.wait_settled(len(members))
                 members.remove(old)
                 await client.change_config(members)
                 await client.update(b"after " + new.peer_id.encode())
                 await cluster.stop(old)
-            await cluster.settled(len(others))
+            await cluster.wait_settled(len(others))
             assert await client.update(b"first", ids[0]) == indexes[0]
             assert set((await client.config()).peers) == set(others)
             items = await read_all(client)
@@ -143,10 +143,10 @@ async def test_a_cluster_is_replaced_peer_by_peer_while_it_is_updated(tmp_path: 
         assert sum(b"first" in entry.data for log in logs for entry in log) == len(logs)
 
 
-async def test_a_subscriber_goes_on_when_the_leader_is_stopped(tmp_path: Path) -> None:
-    """Each update once and in order, from the PUB socket of one leader and then of another."""
+async def test_subscriber_continues_after_leader_stops(tmp_path: Path) -> None:
+    """The consumer gets each update once, in order, from the PUB socket of one leader and then of the next."""
     async with cluster_of(tmp_path, 3) as cluster:
-        heard: list[bytes] = []
+        received: list[bytes] = []
         urls = [peer.url for peer in cluster.founders]
         async with zmq_raft.connect(urls, IDENT) as client, trio.open_nursery() as nursery:
 
@@ -154,8 +154,8 @@ async def test_a_subscriber_goes_on_when_the_leader_is_stopped(tmp_path: Path) -
                 async with aclosing(client.subscribe(0)) as items:
                     async for item in items:
                         if isinstance(item, zmq_raft.CommittedEntry) and item.kind is zmq_raft.LogEntryKind.STATE:
-                            heard.append(item.data)
-                        if len(heard) == 10:
+                            received.append(item.data)
+                        if len(received) == 10:
                             nursery.cancel_scope.cancel()
 
             nursery.start_soon(follow)
@@ -163,11 +163,10 @@ async def test_a_subscriber_goes_on_when_the_leader_is_stopped(tmp_path: Path) -
                 await client.update(b"%d" % number)
                 if number == 4:
                     await cluster.stop(cluster.leader())
-        assert heard == [b"%d" % number for number in range(10)]
+        assert received == [b"%d" % number for number in range(10)]
 
 
-async def test_a_peer_alone_leads_and_remembers_after_a_restart(tmp_path: Path) -> None:
-    """Its log, and what was executed."""
+async def test_single_peer_keeps_executed_requests_over_restart(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, 1) as cluster:
         (peer,) = cluster.founders
         async with zmq_raft.connect([peer.url], IDENT) as client:
@@ -180,10 +179,8 @@ async def test_a_peer_alone_leads_and_remembers_after_a_restart(tmp_path: Path) 
             assert (await client.log_info()).prune_index == index - 1
 
 
-async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given a log that was compacted by `cat`, when a peer joins, then its snapshot and its entries are the same."""
+async def test_joining_peer_gets_snapshot_of_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a log compacted by `cat`, when a peer joins, then it has the same snapshot and entries."""
     ahead_ms = [-9 * 3600 * 1000]
     monkeypatch.setattr(open_peer_module, "unix_ms", lambda: int(time.time() * 1000) + ahead_ms[0])
     async with cluster_of(tmp_path, 1) as cluster:
@@ -192,9 +189,9 @@ async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
         cluster.compactor = CommandCompactor(["cat"])
         await cluster.start(first)
         async with zmq_raft.connect([first.url], IDENT) as client:
-            made_s = int(time.time()) - 9 * 3600
+            created_s = int(time.time()) - 9 * 3600
             for number in range(50):
-                await client.update(b"%d" % number * 1000, make_request_id(made_s, b"mac", 1, number))
+                await client.update(b"%d" % number * 1000, make_request_id(created_s, b"mac", 1, number))
             ahead_ms[0] = 0
             await client.update(b"behind")
             await until(lambda: any(isinstance(notice, Compacted) for notice in cluster.notices))
@@ -211,19 +208,17 @@ async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
             assert next(item.data for item in items if isinstance(item, zmq_raft.CommittedEntry)) == b"behind"
 
 
-async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The port is open before the log is read, and a client need not ask twice."""
+async def test_request_during_start_answered_after_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port opens before the peer reads the log, so a client does not have to repeat its request."""
     opening = prepare_server
 
     @asynccontextmanager
-    async def slowly(*arguments: Any, **options: Any) -> AsyncIterator[ConsensusServer]:
+    async def prepare_slowly(*arguments: Any, **options: Any) -> AsyncIterator[ConsensusServer]:
         async with opening(*arguments, **options) as server:
             await trio.sleep(0.3)
             yield server
 
-    monkeypatch.setattr(open_peer_module, "prepare_server", slowly)
+    monkeypatch.setattr(open_peer_module, "prepare_server", prepare_slowly)
     with trio.fail_after(WAIT_S):
         async with trio.open_nursery() as nursery:
             cluster = Cluster(tmp_path, nursery, free_peers(1))
@@ -234,24 +229,24 @@ async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
             nursery.cancel_scope.cancel()
 
 
-async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
-    """A taken port, a directory of another peer, cluster or process, and options that cannot be."""
+async def test_peer_with_invalid_options_raises_error_with_cause(tmp_path: Path) -> None:
+    """The cases: a used port, a directory of another peer, cluster or process, and contradictory options."""
     async with cluster_of(tmp_path, 1) as cluster:
         (peer,) = cluster.founders
         (free,) = free_peers(1)
-        good = replace(cluster.options(peer), peers=(free,), bind_url=None)
+        valid = replace(cluster.options(peer), peers=(free,), bind_url=None)
         refusals = {
-            f"cannot listen at {peer.url}": replace(good, directory=tmp_path / "new", bind_url=peer.url),
-            "contains the log of peer 1, and this is peer 2": replace(good, peer_id="2", bind_url=free.url),
-            "another ident": replace(good, ident=b"other"),
-            "2 is not among the peers": replace(good, peer_id="2"),
-            "an election timeout of 20 to 300 ms": replace(good, election_timeout_ms=(20, 300)),
-            "peer url protocol must be tcp:": replace(good, peers=(Peer("1", "udp://127.0.0.1:1"),)),
+            f"cannot listen at {peer.url}": replace(valid, directory=tmp_path / "new", bind_url=peer.url),
+            "contains the log of peer 1, and this is peer 2": replace(valid, peer_id="2", bind_url=free.url),
+            "another ident": replace(valid, ident=b"other"),
+            "2 is not among the peers": replace(valid, peer_id="2"),
+            "an election timeout of 20 to 300 ms": replace(valid, election_timeout_ms=(20, 300)),
+            "peer url protocol must be tcp:": replace(valid, peers=(Peer("1", "udp://127.0.0.1:1"),)),
         }
         for reason, options in refusals.items():
             with pytest.raises(PeerError, match=reason):
                 async with open_peer(options):
                     pass
         with pytest.raises(StorageError, match="another process has the directory"):
-            async with open_peer(good):
+            async with open_peer(valid):
                 pass

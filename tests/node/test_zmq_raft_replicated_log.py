@@ -1,4 +1,4 @@
-"""Updates of a plain replicated log: each once, whatever becomes of servers, leaders and answers."""
+"""Updates of a plain replicated log: each is executed once, after failures of servers and leaders and lost replies."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,54 +38,50 @@ async def group_of(
         nursery.cancel_scope.cancel()
 
 
-async def committed(answers: list[UpdateReply]) -> Index:
-    """The index in the final answer."""
+async def final_index(answers: list[UpdateReply]) -> Index:
+    """Return the index in the final reply."""
     await until(lambda: type(answers[-1]) is not UpdateAccepted)
     final = answers[-1]
     assert isinstance(final, UpdateCommitted), final
     return final.index
 
 
-async def done(node: Node, counter: int, data: bytes = b"x") -> Index:
-    return await committed(node.update(counter, data))
+async def commit(node: Node, counter: int, data: bytes = b"x") -> Index:
+    return await final_index(node.update(counter, data))
 
 
-async def test_an_update_is_accepted_at_once_and_committed_when_it_can_be_read(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Given a leader, when it answers with the index, then the entry is applied there."""
+async def test_update_readable_when_reported_committed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Given an accepted update, when the leader replies with its index, then the entry is applied there."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         answers = leader.update(1, b"data")
         assert answers == [UpdateAccepted(request_id(1))]
-        index = await committed(answers)
+        index = await final_index(answers)
         assert (await leader.entries(index))[0].data == request_id(1) + b"data"
         assert leader.log.describe().last_applied >= index
 
 
-async def test_a_repeat_gets_the_index_of_the_first_time(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """While it is under way it is accepted, and the final answer goes to the last repeat only."""
+async def test_repeat_gets_index_of_first_update(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """A repeat of a pending update is accepted, and only the last repeat gets the final reply."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
         first, second = leader.update(1), leader.update(1)
-        index = await committed(second)
+        index = await final_index(second)
         assert (first, second[0]) == ([UpdateAccepted(request_id(1))], UpdateAccepted(request_id(1)))
         assert leader.update(1) == [UpdateCommitted(request_id(1), index)]
         assert len(await leader.updates()) == 1
 
 
-async def test_a_follower_names_the_leader_even_for_what_has_expired(
+async def test_follower_names_leader_also_for_expired_id(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """As the package does: only a leader judges a request id."""
+    """Only a leader checks a request id, as in the package."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        await done(leader, 1)
+        await commit(leader, 1)
         follower = next(node for node in group.nodes.values() if not node.leads)
         await until(lambda: follower.server.role.leader is not None)
         name = next(name for name, node in group.nodes.items() if node is leader)
@@ -93,23 +89,21 @@ async def test_a_follower_names_the_leader_even_for_what_has_expired(
             assert follower.update(2, age_s=age_s) == [UpdateRedirect(request_id(2, age_s), name)]
 
 
-async def test_what_is_too_old_or_too_new_is_expired_unless_it_is_in_the_log(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """7 h 45 min back and 15 min ahead are accepted, a minute more is not."""
+async def test_id_outside_window_expired_unless_in_log(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """The window is 7 h 45 min back and 15 min ahead. The test uses a minute inside and outside of it."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         for age_s in (8 * HOUR_S - 14 * 60, -16 * 60):
             assert leader.update(1, age_s=age_s) == [UpdateExpired(request_id(1, age_s))]
-        edges = {age_s: await committed(leader.update(1, age_s=age_s)) for age_s in (8 * HOUR_S - 16 * 60, -14 * 60)}
+        edges = {age_s: await final_index(leader.update(1, age_s=age_s)) for age_s in (8 * HOUR_S - 16 * 60, -14 * 60)}
         group.clock_ahead_s = 5 * 60
         for age_s, index in edges.items():
             assert leader.update(1, age_s=age_s) == [UpdateCommitted(request_id(1, age_s), index)]
 
 
-async def test_an_update_without_data_is_ignored(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """The package dies of an entry without data, so none may get into a log."""
+async def test_update_without_data_ignored(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """An entry without data in the log would end a server of the package."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
@@ -117,84 +111,80 @@ async def test_an_update_without_data_is_ignored(tmp_path: Path, autojump_clock:
         assert await leader.entries() == []
 
 
-async def test_beyond_the_bound_updates_are_ignored_until_others_are_answered(
+async def test_updates_beyond_limit_ignored_until_others_end(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A client that hears nothing repeats its request, which is then taken."""
+    """A client without a reply repeats its request, and the leader then accepts it."""
     del autojump_clock
     async with group_of(tmp_path, options=LogOptions(max_updates=2)) as group:
         leader = await group.leader()
         answers = [leader.update(counter) for counter in (1, 2, 3)]
         assert answers[2] == []
         for each in answers[:2]:
-            await committed(each)
-        await done(leader, 3)
+            await final_index(each)
+        await commit(leader, 3)
 
 
-async def test_updates_are_committed_over_a_way_as_long_as_the_election_timeout_permits(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Given an election timeout from 2 s on and a round trip of 800 ms, then an append is not taken for lost."""
+async def test_updates_committed_over_slow_link(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """With an election timeout from 2 s on and a round trip of 800 ms, an append does not count as lost."""
     del autojump_clock
     async with trio.open_nursery() as nursery:
         group = Group(tmp_path, nursery, MemoryNetwork(delay_s=0.4), times=core_options((2000, 3000)))
         await group.start(1, 2, 3)
         leader = await group.leader()
         for counter in range(3):
-            await done(leader, counter)
+            await commit(leader, counter)
         assert leader.leads
         nursery.cancel_scope.cancel()
 
 
-def test_a_longer_election_timeout_gives_answers_more_time_and_the_default_keeps_the_packages_times() -> None:
-    """Of appends, heartbeats, chunks, and of the question who the members are."""
+def test_reply_times_grow_with_election_timeout() -> None:
+    """The default keeps the times of the package."""
     assert (core_options((200, 300)).retry_ms, PeerTimes.for_retry(140)) == (140, PeerTimes())
     slow = PeerTimes.for_retry(core_options((2000, 3000)).retry_ms)
     assert (slow.heartbeat_ms, slow.chunk_ms, slow.configuration_ms) == (500, 1000, 1000)
 
 
-async def test_a_restart_remembers_what_was_executed(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """The table is made of the log again."""
+async def test_executed_requests_known_after_restart(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """The table is rebuilt from the log."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        indexes = [await done(leader, counter) for counter in range(5)]
+        indexes = [await commit(leader, counter) for counter in range(5)]
         await group.stop(*group.nodes.values())
         await group.start(1, 2, 3)
         leader = await group.leader()
-        assert [await committed(leader.update(counter)) for counter in range(5)] == indexes
+        assert [await final_index(leader.update(counter)) for counter in range(5)] == indexes
         assert len(await leader.updates()) == 5
 
 
-async def test_a_new_leader_waits_for_the_entries_that_it_inherited(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """No update is executed twice over a change of leaders.
+async def test_new_leader_waits_for_inherited_entries(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Updates are executed once across a change of leaders.
 
-    Given an update that both followers stored and neither knows to be committed, when the leader stops and the
-    client repeats the update at its successor at once, then it gets the index of the inherited entry.
+    Given an update that both followers stored without its commitment, when the leader stops and the client immediately
+    repeats the update at its successor, then the client gets the index of the inherited entry.
     """
     del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
-        await done(old, 1)
-        lost = old.update(2, b"inherited")
+        await commit(old, 1)
+        unanswered = old.update(2, b"inherited")
         await until(lambda: all(node.log.describe().last_index == 2 for node in group.nodes.values()))
         await group.stop(old)
-        assert UpdateCommitted not in map(type, lost)
+        assert UpdateCommitted not in map(type, unanswered)
         successor = await group.leader()
         raft = successor.server.describe().raft
         assert raft.last.index > raft.commit_index
         answers, new = successor.update(2, b"inherited"), successor.update(3, b"new")
         assert answers == [UpdateAccepted(request_id(2))]
-        assert await committed(answers) < await committed(new)
+        assert await final_index(answers) < await final_index(new)
         assert [data for _, data in await successor.updates()] == [b"x", b"inherited", b"new"]
 
 
-async def test_an_accepted_update_that_the_new_leader_cannot_take_gets_a_final_answer(
+async def test_accepted_update_redirected_by_overloaded_leader(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a leader whose disk is full when it has applied what it inherited, then what waited is sent elsewhere."""
+    """Given a leader with overload after it applied its inherited entries, then waiting updates are redirected."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         old = await group.leader()
@@ -208,86 +198,84 @@ async def test_an_accepted_update_that_the_new_leader_cannot_take_gets_a_final_a
         await until(lambda: len(answers) > 1)
         assert answers[1:] == [UpdateRedirect(request_id(2), None)]
         monkeypatch.undo()
-        assert await done(successor, 2) == successor.log.describe().last_applied
+        assert await commit(successor, 2) == successor.log.describe().last_applied
 
 
-async def test_a_leader_without_a_majority_hands_its_clients_on(
+async def test_leader_without_majority_redirects_updates(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Given a leader whose followers are gone, when it steps down, then each update is redirected and done once."""
+    """Given a leader without followers, when it steps down, then each update is redirected and executed once."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        await done(leader, 1)
-        held = [leader.update(counter) for counter in range(2, 6)]
+        await commit(leader, 1)
+        pending = [leader.update(counter) for counter in range(2, 6)]
         await group.stop(*(node for node in group.nodes.values() if node is not leader))
-        held += [leader.update(counter) for counter in range(6, 9)]
+        pending += [leader.update(counter) for counter in range(6, 9)]
         await until(lambda: not leader.leads)
-        assert all(type(answers[-1]) is UpdateRedirect for answers in held)
+        assert all(type(answers[-1]) is UpdateRedirect for answers in pending)
         await group.start(*({1, 2, 3} - {int(name) for name in group.nodes}))
         successor = await group.leader()
         for counter in range(2, 9):
-            await done(successor, counter)
-        ids = [known for known, _ in await successor.updates()]
+            await commit(successor, counter)
+        ids = [known_id for known_id, _ in await successor.updates()]
         assert sorted(ids) == sorted(request_id(counter) for counter in range(1, 9))
 
 
-async def test_an_update_that_waits_for_its_batch_when_the_role_changes_is_never_appended(
+async def test_queued_update_not_appended_after_role_change(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """If the server led again when the batch is due, another leader could have executed the repeat meanwhile."""
+    """If the server led again when the batch is due, another leader could already have executed the repeat."""
     del autojump_clock
     async with group_of(tmp_path) as group:
         leader = await group.leader()
-        await done(leader, 1)
+        await commit(leader, 1)
         in_flight = leader.update(2)
         await trio.sleep(0.002)
-        waiting = [leader.update(counter) for counter in (3, 4)]
+        queued = [leader.update(counter) for counter in (3, 4)]
         leader.log.role_changed(RoleChanged(Role.FOLLOWER, leader.server.role.term + 1, None))
-        for answers in (in_flight, *waiting):
+        for answers in (in_flight, *queued):
             assert type(answers[-1]) is UpdateRedirect
         await trio.sleep(1)
-        assert [known for known, _ in await leader.updates()] == [request_id(1), request_id(2)]
+        assert [known_id for known_id, _ in await leader.updates()] == [request_id(1), request_id(2)]
 
 
-async def test_a_bounded_table_forgets_the_oldest_and_refuses_them(
+async def test_full_table_drops_oldest_ids_and_refuses_them(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Given a table of 32 ids, then an update that fell out of it is expired, and not executed a second time."""
+    """With a table of 32 ids, a repeat of a dropped update is expired, and not executed again."""
     del autojump_clock
     async with group_of(tmp_path, 1, table_limit=32) as group:
         leader = await group.leader()
         for counter in range(80):
-            await committed(leader.update(counter, age_s=1000 - counter))
+            await final_index(leader.update(counter, age_s=1000 - counter))
         assert leader.update(0, age_s=1000) == [UpdateExpired(request_id(0, 1000))]
         assert type(leader.update(79, age_s=921)[0]) is UpdateCommitted
         assert leader.log.describe().prune_index == 0
 
 
-async def test_what_has_expired_may_be_pruned(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """By the clock and by the newest id in the log: the prune index stays below the first that is fresh by either."""
+async def test_prune_index_follows_expired_ids(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """The prune index stays below the first id that is fresh by the clock or by the newest id in the log."""
     del autojump_clock
     async with group_of(tmp_path, 1) as group:
         leader = await group.leader()
         for counter in range(3):
-            await done(leader, counter)
+            await commit(leader, counter)
         assert leader.log.describe().prune_index == 0
         group.clock_ahead_s = 8 * HOUR_S + 1
         assert leader.log.describe().prune_index == 0
-        index = await committed(leader.update(9, age_s=-8 * HOUR_S - 1))
+        index = await final_index(leader.update(9, age_s=-8 * HOUR_S - 1))
         assert leader.log.describe().prune_index == index - 1
 
 
-async def test_a_cluster_may_remember_ids_for_another_time(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Given a day, then an id of ten hours ago is taken, found again, and keeps its entry out of a snapshot."""
+async def test_window_of_ids_configurable(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """With a window of a day, an id of ten hours ago is accepted, found again, and excluded from a snapshot."""
     del autojump_clock
     async with group_of(tmp_path, 1, options=LogOptions(window=Window.of_ttl(24 * HOUR_S * 1000))) as group:
         leader = await group.leader()
-        index = await committed(leader.update(1, age_s=10 * HOUR_S))
+        index = await final_index(leader.update(1, age_s=10 * HOUR_S))
         assert leader.update(1, age_s=10 * HOUR_S) == [UpdateCommitted(request_id(1, 10 * HOUR_S), index)]
         assert leader.log.describe().prune_index == index - 1
         group.clock_ahead_s = 14 * HOUR_S + 1
-        await committed(leader.update(2, age_s=-14 * HOUR_S - 1))
+        await final_index(leader.update(2, age_s=-14 * HOUR_S - 1))
         assert leader.log.describe().prune_index == index

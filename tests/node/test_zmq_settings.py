@@ -1,4 +1,4 @@
-"""The settings of `[zmq]`: what opens the endpoint, how far, and what is refused with what to do."""
+"""The settings of `[zmq]`: the endpoint, its reach, and refused settings with the remedy."""
 
 from pathlib import Path
 
@@ -27,24 +27,24 @@ def problems(tmp_path: Path, zmq: str) -> str:
     return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
 
 
-def test_without_the_table_there_is_no_endpoint(tmp_path: Path) -> None:
+def test_settings_missing_without_table(tmp_path: Path) -> None:
     assert load(tmp_path, "") is None
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7670", "tcp://127.0.0.1:7670"])
-def test_on_loopback_the_address_is_enough_and_no_client_writes(tmp_path: Path, listen: str) -> None:
-    found = load(tmp_path, f'[zmq]\nlisten = "{listen}"\n')
-    assert found == ZmqSettings(listen=Address("127.0.0.1", 7670))
-    assert found.url == "tcp://127.0.0.1:7670"
+def test_loopback_address_gives_read_only_endpoint(tmp_path: Path, listen: str) -> None:
+    settings = load(tmp_path, f'[zmq]\nlisten = "{listen}"\n')
+    assert settings == ZmqSettings(listen=Address("127.0.0.1", 7670))
+    assert settings.url == "tcp://127.0.0.1:7670"
 
 
-def test_all_of_it(tmp_path: Path) -> None:
-    found = load(
+def test_all_settings_loaded(tmp_path: Path) -> None:
+    settings = load(
         tmp_path,
         '[zmq]\nlisten = "tcp://192.168.7.5:7670"\nallow_network = true\nwrite = true\nident = "farm"\n'
         'broadcast = "192.168.7.5:7671"\npeers = ["tcp://192.168.7.6:7670", "[fd00::1]:7670"]\n' + KEYS,
     )
-    assert found == ZmqSettings(
+    assert settings == ZmqSettings(
         listen=Address("192.168.7.5", 7670),
         allow_network=True,
         write=True,
@@ -56,7 +56,7 @@ def test_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("zmq", "told"),
+    ("zmq", "message"),
     [
         ("write = false", "zmq.listen: missing"),
         ('listen = "node-1:7670"', "zmq.listen: 'node-1:7670' is not tcp://IP:port"),
@@ -71,10 +71,10 @@ def test_all_of_it(tmp_path: Path) -> None:
         (f'listen = "127.0.0.1:7670"\nident = "{"x" * 256}"', "zmq.ident: 256 bytes"),
     ],
 )
-def test_what_is_refused_is_named_with_what_to_do(tmp_path: Path, zmq: str, told: str) -> None:
-    assert problems(tmp_path, zmq).startswith(told)
+def test_invalid_setting_named_in_error(tmp_path: Path, zmq: str, message: str) -> None:
+    assert problems(tmp_path, zmq).startswith(message)
 
 
-def test_listed_keys_open_a_public_address(tmp_path: Path) -> None:
-    found = load(tmp_path, '[zmq]\nlisten = "203.0.114.5:7670"\nallow_network = true\n' + KEYS)
-    assert found is not None
+def test_public_address_allowed_with_listed_keys(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[zmq]\nlisten = "203.0.114.5:7670"\nallow_network = true\n' + KEYS)
+    assert settings is not None

@@ -1,4 +1,4 @@
-"""ØMQ sockets in a trio run: no message is lost or late, however sending and receiving mix; bad ones are dropped."""
+"""ØMQ sockets in trio: messages are neither lost nor late under mixed sends and receives; bad messages are dropped."""
 
 import select
 from collections.abc import AsyncIterator, Iterator
@@ -29,10 +29,12 @@ from consensus.protocols.zmq_raft.sockets import (
 
 ANY_PORT = "tcp://127.0.0.1:*"
 REQUESTS = 16_000
-AT_ONCE = 32
-PATIENCE_S = 20
+CONCURRENT = 32
+TIMEOUT_S = 20
 STALL_S = 0.9
-"""A lost wake-up shows as a stall of a second or more; otherwise a reply takes well below a millisecond."""
+"""Limit of the time between two replies. A lost wake-up causes a stall of a second or more; otherwise a reply takes
+well below a millisecond.
+"""
 
 
 @pytest.fixture
@@ -42,21 +44,21 @@ def context() -> Iterator[ZmqContext]:
 
 
 class Inbox:
-    """Keeps what a socket receives."""
+    """Stores the messages that a socket receives."""
 
     def __init__(self) -> None:
         self.messages: list[list[bytes]] = []
         self.users: list[str | None] = []
         self._arrived = trio.Event()
 
-    def take(self, frames: list[bytes], user: str | None) -> None:
-        """What a socket calls."""
+    def receive(self, frames: list[bytes], user: str | None) -> None:
+        """Store a message; the callback of a socket."""
         self.messages.append(frames)
         self.users.append(user)
         self._arrived.set()
 
     async def wait(self, count: int) -> None:
-        """Wait until this many messages have come."""
+        """Wait for `count` messages."""
         while len(self.messages) < count:
             self._arrived = trio.Event()
             await self._arrived.wait()
@@ -67,7 +69,7 @@ async def running(*sockets: ZmqSocket | ZapAuthenticator) -> AsyncIterator[None]
     async with trio.open_nursery() as nursery:
         for socket in sockets:
             await nursery.start(socket.run)
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             yield
         nursery.cancel_scope.cancel()
 
@@ -83,20 +85,20 @@ class Echo:
         assert self.socket.send(frames)
 
 
-async def test_all_of_16_000_requests_are_answered_without_a_stall(context: ZmqContext) -> None:
-    # Given: a task that sends requests, a few at a time, while the replies to earlier ones come in
+async def test_16_000_requests_answered_without_stall(context: ZmqContext) -> None:
+    # Given: a task that sends requests, a few at a time, while the replies to earlier requests arrive
     echo, replies = Echo(context), Inbox()
-    turns = trio.CapacityLimiter(AT_ONCE)
+    turns = trio.CapacityLimiter(CONCURRENT)
     longest_s, last_s = 0.0, trio.current_time()
 
-    def take(frames: list[bytes], user: str | None) -> None:
+    def receive(frames: list[bytes], user: str | None) -> None:
         nonlocal longest_s, last_s
         now_s = trio.current_time()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
-        replies.take(frames, user)
+        replies.receive(frames, user)
         turns.release_on_behalf_of(frames[0])
 
-    dealer = ZmqSocket(context, SocketKind.DEALER, take)
+    dealer = ZmqSocket(context, SocketKind.DEALER, receive)
     dealer.connect(echo.url)
     async with running(echo.socket, dealer):
         # When: it sends 16,000
@@ -104,60 +106,58 @@ async def test_all_of_16_000_requests_are_answered_without_a_stall(context: ZmqC
             name = number.to_bytes(3)
             await turns.acquire_on_behalf_of(name)
             assert dealer.send([name, b"request"])
-        # Then: each is answered, in order, and none came late
+        # Then: each is answered, in order and in time
         await replies.wait(REQUESTS)
     assert [int.from_bytes(frames[0]) for frames in replies.messages] == list(range(REQUESTS))
     assert longest_s < STALL_S
 
 
-async def test_a_send_that_takes_the_wake_up_of_a_message_wakes_the_reader(context: ZmqContext) -> None:
-    # Given: a reader that waits, and a peer that is called by this thread, without a turn for the reader
+async def test_send_that_consumes_wake_up_still_wakes_reader(context: ZmqContext) -> None:
+    # Given: a waiting reader, and a peer that this thread calls without a turn for the reader
     replies = Inbox()
     peer = context.socket(zmq.ROUTER)
     peer.bind("tcp://127.0.0.1:*")
-    dealer = ZmqSocket(context, SocketKind.DEALER, replies.take)
+    dealer = ZmqSocket(context, SocketKind.DEALER, replies.receive)
     dealer.connect(peer.get_string(zmq.LAST_ENDPOINT))
     with peer:
         async with running(dealer):
-            for answered in range(1, 11):
+            for count in range(1, 11):
                 dealer.send([b"request"])
                 await trio.testing.wait_all_tasks_blocked()
-                # When: a reply has arrived, which the descriptor tells, and a send takes the wake-up
+                # When: the descriptor signals a reply, and a send consumes the wake-up
                 peer.send_multipart(peer.recv_multipart())
-                select.select([dealer._descriptor], [], [], PATIENCE_S)
+                select.select([dealer._descriptor], [], [], TIMEOUT_S)
                 dealer._socket.get(zmq.EVENTS)
                 dealer._wake()
                 # Then: the reply is read nevertheless
-                await replies.wait(answered)
+                await replies.wait(count)
 
 
-async def test_a_flood_leaves_other_tasks_their_turns(context: ZmqContext) -> None:
-    # Given: many messages that wait to be read
+async def test_flood_does_not_block_other_tasks(context: ZmqContext) -> None:
+    # Given: many unread messages
     sink = Inbox()
-    router = ZmqSocket(context, SocketKind.ROUTER, sink.take, SocketOptions(receive_queue=20_000))
+    router = ZmqSocket(context, SocketKind.ROUTER, sink.receive, SocketOptions(receive_queue=20_000))
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(send_queue=20_000))
     dealer.connect(router.bind(ANY_PORT))
     for _ in range(10_000):
         assert dealer.send([b"flood"])
     received: list[int] = []
-    # When: they are read, and another task runs beside
+    # When: the router reads them while another task runs
     async with running(router, dealer):
         while len(sink.messages) < 10_000:
             received.append(len(sink.messages))
             await trio.lowlevel.checkpoint()
-    # Then: it had its turn after every slice, of two frames a message
-    assert max(after - before for before, after in pairwise(received)) <= SLICE_FRAMES
+    # Then: the task had its turn after every slice, of two frames a message
+    assert max(later - earlier for earlier, later in pairwise(received)) <= SLICE_FRAMES
 
 
 @pytest.mark.parametrize(
     "frames",
     [pytest.param([b""] * 2_000, id="too many frames"), pytest.param([b"x" * 600] * 4, id="too many bytes")],
 )
-async def test_a_message_beyond_the_limits_is_dropped_and_the_next_is_read(
-    context: ZmqContext, frames: list[bytes]
-) -> None:
+async def test_message_beyond_limits_dropped_before_next(context: ZmqContext, frames: list[bytes]) -> None:
     sink = Inbox()
-    router = ZmqSocket(context, SocketKind.ROUTER, sink.take, SocketOptions(max_frames=8, max_message_bytes=2_000))
+    router = ZmqSocket(context, SocketKind.ROUTER, sink.receive, SocketOptions(max_frames=8, max_message_bytes=2_000))
     dealer = ZmqSocket(context, SocketKind.DEALER)
     dealer.connect(router.bind(ANY_PORT))
     async with running(router, dealer):
@@ -168,36 +168,36 @@ async def test_a_message_beyond_the_limits_is_dropped_and_the_next_is_read(
     assert router.counters == {SocketDrop.TOO_LARGE: 1}
 
 
-async def test_a_frame_beyond_the_limit_ends_its_connection_and_no_other(context: ZmqContext) -> None:
-    # Given: a server that takes frames of 100 bytes, and two clients
+async def test_oversized_frame_closes_only_its_connection(context: ZmqContext) -> None:
+    # Given: a server with a limit of 100 bytes, and two clients
     sink = Inbox()
-    router = ZmqSocket(context, SocketKind.ROUTER, sink.take, SocketOptions(max_message_bytes=100))
+    router = ZmqSocket(context, SocketKind.ROUTER, sink.receive, SocketOptions(max_message_bytes=100))
     url = router.bind(ANY_PORT)
-    honest, attacker = ZmqSocket(context, SocketKind.DEALER), ZmqSocket(context, SocketKind.DEALER)
-    honest.connect(url)
+    other, attacker = ZmqSocket(context, SocketKind.DEALER), ZmqSocket(context, SocketKind.DEALER)
+    other.connect(url)
     attacker.connect(url)
-    async with running(router, honest, attacker):
-        honest.send([b"before"])
+    async with running(router, other, attacker):
+        other.send([b"before"])
         await sink.wait(1)
-        # When: one of them sends more than that, and both go on
+        # When: one client exceeds the limit, and the other sends again
         attacker.send([b"x" * 101])
-        honest.send([b"after"])
+        other.send([b"after"])
         await sink.wait(2)
-    # Then: the other's connection is the same as before
+    # Then: the other client still has the same connection
     assert [message[1] for message in sink.messages] == [b"before", b"after"]
     assert sink.messages[0][0] == sink.messages[1][0]
 
 
-async def test_what_has_no_room_in_the_queue_is_not_sent(context: ZmqContext) -> None:
+async def test_message_without_room_in_queue_not_sent(context: ZmqContext) -> None:
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(send_queue=1))
-    dealer.connect("tcp://127.0.0.1:1")  # nothing listens there
+    dealer.connect("tcp://127.0.0.1:1")  # a port without a listener
     assert dealer.send([b"kept for the connection"])
     assert not dealer.send([b"one too many"])
     assert dealer.counters == {SocketDrop.QUEUE_FULL: 1}
     dealer.close()
 
 
-async def test_a_dealer_for_connected_addresses_queues_nothing_for_an_address_that_is_not_there(
+async def test_dealer_for_connected_addresses_does_not_queue(
     context: ZmqContext,
 ) -> None:
     dealer = ZmqSocket(context, SocketKind.DEALER, None, SocketOptions(only_connected=True))
@@ -206,44 +206,44 @@ async def test_a_dealer_for_connected_addresses_queues_nothing_for_an_address_th
     dealer.close()
 
 
-async def test_a_router_says_that_a_connection_is_gone(context: ZmqContext) -> None:
-    router = ZmqSocket(context, SocketKind.ROUTER, Inbox().take)
+async def test_router_rejects_send_to_closed_connection(context: ZmqContext) -> None:
+    router = ZmqSocket(context, SocketKind.ROUTER, Inbox().receive)
     router.bind(ANY_PORT)
     assert not router.send([b"identity", b"reply"])
     assert router.counters == {SocketDrop.CONNECTION_GONE: 1}
     router.close()
 
 
-async def test_a_subscriber_hears_what_begins_with_its_prefix(context: ZmqContext) -> None:
-    # Given: a publisher that tells two clusters' news
-    news = Inbox()
+async def test_subscriber_receives_messages_with_its_prefix(context: ZmqContext) -> None:
+    # Given: a publisher for two clusters
+    inbox = Inbox()
     publisher = ZmqSocket(context, SocketKind.PUB)
-    subscriber = ZmqSocket(context, SocketKind.SUB, news.take)
+    subscriber = ZmqSocket(context, SocketKind.SUB, inbox.receive)
     subscriber.subscribe(b"ours")
     subscriber.connect(publisher.bind(ANY_PORT))
     async with running(publisher, subscriber):
-        # When: it goes on until the subscription has arrived
-        while not news.messages:
+        # When: it publishes until the subscription has arrived
+        while not inbox.messages:
             publisher.send([b"theirs", b"1"])
             publisher.send([b"ours", b"2"])
             await trio.lowlevel.checkpoint()
-    # Then: only one cluster's are heard
-    assert {frames[0] for frames in news.messages} == {b"ours"}
+    # Then: the subscriber gets only its cluster's messages
+    assert {frames[0] for frames in inbox.messages} == {b"ours"}
 
 
-async def test_an_address_of_ipv6_is_reached_like_one_of_ipv4(context: ZmqContext) -> None:
+async def test_ipv6_address_reachable(context: ZmqContext) -> None:
     try:
         echo, replies = Echo(context, "tcp://[::1]:*"), Inbox()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    dealer = ZmqSocket(context, SocketKind.DEALER, replies.take)
+    dealer = ZmqSocket(context, SocketKind.DEALER, replies.receive)
     dealer.connect(echo.url)
     async with running(echo.socket, dealer):
         dealer.send([b"request"])
         await replies.wait(1)
 
 
-def test_a_url_that_cannot_be_used_is_named_in_the_error(context: ZmqContext) -> None:
+def test_unusable_url_named_in_error(context: ZmqContext) -> None:
     first, second = ZmqSocket(context, SocketKind.ROUTER), ZmqSocket(context, SocketKind.ROUTER)
     url = first.bind(ANY_PORT)
     with pytest.raises(OSError, match=rf"cannot listen at {url}: Address already in use"):
@@ -254,22 +254,22 @@ def test_a_url_that_cannot_be_used_is_named_in_the_error(context: ZmqContext) ->
     second.close()
 
 
-def test_nothing_stays_open_after_the_end() -> None:
-    async def talk() -> None:
+def test_descriptors_closed_at_end() -> None:
+    async def exchange() -> None:
         with zmq_context() as context:
             echo, replies = Echo(context), Inbox()
-            dealer = ZmqSocket(context, SocketKind.DEALER, replies.take)
+            dealer = ZmqSocket(context, SocketKind.DEALER, replies.receive)
             dealer.connect(echo.url)
             async with running(echo.socket, dealer):
                 dealer.send([b"request"])
                 await replies.wait(1)
 
-    trio.run(talk)
+    trio.run(exchange)
     process = psutil.Process()
-    before = process.num_fds()
+    earlier = process.num_fds()
     for _ in range(3):
-        trio.run(talk)
-    assert process.num_fds() == before
+        trio.run(exchange)
+    assert process.num_fds() == earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,48 +285,48 @@ def make_key() -> Key:
     return Key(z85.decode(secret), z85.decode(public))
 
 
-def caller(context: ZmqContext, url: str, key: Key, server: Key, inbox: Inbox) -> ZmqSocket:
+def client_socket(context: ZmqContext, url: str, key: Key, server: Key, inbox: Inbox) -> ZmqSocket:
     curve = CurveClient(server.public, key.public, key.secret)
-    socket = ZmqSocket(context, SocketKind.DEALER, inbox.take, SocketOptions(reconnect_ms=10, curve=curve))
+    socket = ZmqSocket(context, SocketKind.DEALER, inbox.receive, SocketOptions(reconnect_ms=10, curve=curve))
     socket.connect(url)
     return socket
 
 
-async def test_a_curve_server_hears_the_listed_key_of_each_message_and_refuses_other_keys(context: ZmqContext) -> None:
+async def test_curve_server_refuses_unlisted_key(context: ZmqContext) -> None:
     # Given: a server with one listed key
-    server, alice, stranger = make_key(), make_key(), make_key()
+    server, alice, unknown = make_key(), make_key(), make_key()
     authenticator = ZapAuthenticator(context, {alice.public}.__contains__)
-    heard = Inbox()
-    router = ZmqSocket(context, SocketKind.ROUTER, heard.take, SocketOptions(curve=CurveServer(server.secret)))
+    received = Inbox()
+    router = ZmqSocket(context, SocketKind.ROUTER, received.receive, SocketOptions(curve=CurveServer(server.secret)))
     url = router.bind(ANY_PORT)
-    # When: the owner of that key and a stranger send a message each
-    unlisted, listed = (caller(context, url, key, server, Inbox()) for key in (stranger, alice))
-    unlisted.send([b"from a stranger"])
+    # When: the owner of that key and an unknown client send a message each
+    unlisted, listed = (client_socket(context, url, key, server, Inbox()) for key in (unknown, alice))
+    unlisted.send([b"from an unknown client"])
     listed.send([b"from alice", b"and more"])
     async with running(authenticator, router, unlisted, listed):
-        await heard.wait(1)
+        await received.wait(1)
         while not authenticator.counters[EndpointEvent.KEYS_REFUSED]:
             await trio.lowlevel.checkpoint()
-    # Then: one of them arrives, with its key
-    assert [(frames[1:], user) for frames, user in zip(heard.messages, heard.users, strict=True)] == [
+    # Then: only the first message arrives, with its key
+    assert [(frames[1:], user) for frames, user in zip(received.messages, received.users, strict=True)] == [
         ([b"from alice", b"and more"], alice.public.hex())
     ]
     assert authenticator.counters[EndpointEvent.KEYS_ACCEPTED] == 1
 
 
-async def test_a_curve_server_without_a_judge_of_keys_lets_no_client_in(context: ZmqContext) -> None:
-    # Given: a server without an authenticator, and a client that is told of its handshakes
-    server, client, heard = make_key(), make_key(), Inbox()
-    router = ZmqSocket(context, SocketKind.ROUTER, heard.take, SocketOptions(curve=CurveServer(server.secret)))
-    dealer = caller(context, router.bind(ANY_PORT), client, server, Inbox())
-    failed = (
+async def test_curve_server_without_authenticator_refuses_clients(context: ZmqContext) -> None:
+    # Given: a server without an authenticator, and a client that monitors its handshakes
+    server, client, received = make_key(), make_key(), Inbox()
+    router = ZmqSocket(context, SocketKind.ROUTER, received.receive, SocketOptions(curve=CurveServer(server.secret)))
+    dealer = client_socket(context, router.bind(ANY_PORT), client, server, Inbox())
+    failures = (
         zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     )
-    with dealer._socket.get_monitor_socket(failed | zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+    with dealer._socket.get_monitor_socket(failures | zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
         # When: it sends a message
         dealer.send([b"request"])
         async with running(router, dealer):
             event = recv_monitor_message(monitor)
     # Then: the handshake fails and nothing arrives
-    assert event["event"] & failed
-    assert heard.messages == []
+    assert event["event"] & failures
+    assert received.messages == []

@@ -1,4 +1,4 @@
-"""A subscription: each committed entry once, in order, whatever the broadcast loses."""
+"""A subscription delivers each committed entry once, in order, also after lost broadcasts."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -18,7 +18,7 @@ PUB = "tcp://127.0.0.1:{}"
 
 
 class Broadcasting:
-    """Three peers with one log. The leader has a PUB socket at its port plus 100, and broadcasts when told."""
+    """Three peers with one log. The leader has a PUB socket at its port plus 100, and broadcasts on request."""
 
     def __init__(self, server: EntryServer) -> None:
         self.network = MemoryNetwork()
@@ -38,13 +38,13 @@ class Broadcasting:
 
         peer.script = script
 
-    def commit(self, count: int, *, told: int | None = None) -> None:
-        """Append entries, of which the broadcast has the last `told`, or all."""
+    def commit(self, count: int, *, included: int | None = None) -> None:
+        """Append entries; the broadcast contains the last `included`, or all."""
         self.server.append(count)
-        self.tell(count if told is None else told)
+        self.broadcast(count if included is None else included)
 
-    def tell(self, count: int, ident: bytes = IDENT) -> None:
-        """A broadcast with the last `count` entries."""
+    def broadcast(self, count: int, ident: bytes = IDENT) -> None:
+        """Send a broadcast with the last `count` entries."""
         leader = self.peers[0].leader
         url = self.urls[leader or "1"]
         entries = tuple(self.server.entries[len(self.server.entries) - count :])
@@ -55,18 +55,18 @@ class Broadcasting:
 
 
 class Consumer:
-    """Takes what a subscription gives."""
+    """Stores the items of a subscription."""
 
     def __init__(self) -> None:
         self.items: list[LogItem] = []
 
     @property
     def indexes(self) -> list[int]:
-        """Of the entries."""
+        """Return the indexes of the entries."""
         return [item.index for item in self.items if isinstance(item, CommittedEntry)]
 
     async def run(self, client: ZmqRaftClient, previous: int = 0) -> None:
-        """Take everything."""
+        """Store all items."""
         async with aclosing(client.subscribe(previous)) as items:
             async for item in items:
                 self.items.append(item)
@@ -83,7 +83,7 @@ async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = N
 async def subscribed(
     stage: Broadcasting, previous: int = 0, options: ZmqClientOptions | None = None
 ) -> AsyncIterator[Consumer]:
-    """A consumer that has read what there was."""
+    """Yield a consumer that has read the existing entries."""
     consumer = Consumer()
     async with client_of(stage.network, options) as client, trio.open_nursery() as nursery:
         nursery.start_soon(consumer.run, client, previous)
@@ -96,7 +96,7 @@ def requests(stage: Broadcasting) -> list[int]:
     return [request.previous_index for request in stage.server.requests]
 
 
-async def test_what_is_committed_already_is_fetched_and_the_rest_is_broadcast(autojump_clock: MockClock) -> None:
+async def test_earlier_entries_fetched_and_later_ones_broadcast(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage, 2) as consumer:
         assert consumer.indexes == [3, 4, 5]
@@ -110,7 +110,7 @@ async def test_what_is_committed_already_is_fetched_and_the_rest_is_broadcast(au
     del autojump_clock
 
 
-async def test_a_gap_is_closed_by_entries_that_are_fetched(autojump_clock: MockClock) -> None:
+async def test_gap_closed_by_fetched_entries(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
         stage.server.append(4)
@@ -121,31 +121,31 @@ async def test_a_gap_is_closed_by_entries_that_are_fetched(autojump_clock: MockC
     del autojump_clock
 
 
-async def test_a_broadcast_without_entries_tells_of_a_gap(autojump_clock: MockClock) -> None:
+async def test_heartbeat_reveals_gap(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
-        stage.commit(3, told=0)
+        stage.commit(3, included=0)
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 9))
     del autojump_clock
 
 
-async def test_entries_that_are_known_do_not_come_twice(autojump_clock: MockClock) -> None:
+async def test_known_entries_not_delivered_twice(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
-        for told in (5, 1, 0):
-            stage.tell(told)
-        stage.commit(1, told=4)
-        stage.tell(6)
+        for included in (5, 1, 0):
+            stage.broadcast(included)
+        stage.commit(1, included=4)
+        stage.broadcast(6)
         await wait_all_tasks_blocked()
         assert consumer.indexes == [1, 2, 3, 4, 5, 6]
     assert requests(stage) == [0]
     del autojump_clock
 
 
-async def test_broadcasts_that_come_while_a_gap_is_closed_are_kept(autojump_clock: MockClock) -> None:
+async def test_broadcasts_kept_while_gap_is_closed(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
-    stage.server.ahead = 0  # it answers nothing for now
+    stage.server.ahead = 0  # no replies for now
     async with subscribed(stage) as consumer:
         for _ in range(4):
             stage.commit(1)
@@ -159,7 +159,7 @@ async def test_broadcasts_that_come_while_a_gap_is_closed_are_kept(autojump_cloc
     del autojump_clock
 
 
-async def test_broadcasts_without_room_are_fetched_later(autojump_clock: MockClock) -> None:
+async def test_broadcasts_without_room_fetched_later(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     stage.server.ahead = 0
     async with subscribed(stage, options=ZmqClientOptions(max_ahead=3)) as consumer:
@@ -169,20 +169,20 @@ async def test_broadcasts_without_room_are_fetched_later(autojump_clock: MockClo
         stage.server.ahead = 5
         for _ in range(4):
             await trio.sleep(0.4)
-            stage.tell(0)
+            stage.broadcast(0)
         await wait_all_tasks_blocked()
         assert consumer.indexes == list(range(1, 36))
     del autojump_clock
 
 
-async def test_heartbeats_take_one_place_while_the_consumer_is_slow(autojump_clock: MockClock) -> None:
+async def test_heartbeats_of_slow_consumer_use_single_place(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
     async with client_of(stage.network, ZmqClientOptions(max_ahead=2)) as client:
         async with aclosing(client.subscribe(0)) as items:
             first = await anext(items)
             for _ in range(20):
                 await trio.sleep(0.5)
-                stage.tell(0)
+                stage.broadcast(0)
             stage.commit(1)
             await wait_all_tasks_blocked()
             second = await anext(items)
@@ -191,12 +191,12 @@ async def test_heartbeats_take_one_place_while_the_consumer_is_slow(autojump_clo
     del autojump_clock
 
 
-async def test_a_broadcast_that_falls_silent_is_sought_anew(autojump_clock: MockClock) -> None:
+async def test_missing_broadcasts_start_new_search(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
-        stage.tell(0)
+        stage.broadcast(0)
         await trio.sleep(0.6)
-        stage.tell(0)
+        stage.broadcast(0)
         await trio.sleep(0.6)
         assert len(stage.network.subscribed) == 1
         for peer in stage.peers:
@@ -212,7 +212,7 @@ async def test_a_broadcast_that_falls_silent_is_sought_anew(autojump_clock: Mock
     del autojump_clock
 
 
-async def test_a_leader_that_dies_costs_no_entry_and_gives_none_twice(autojump_clock: MockClock) -> None:
+async def test_entries_delivered_once_after_leader_fails(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     async with subscribed(stage) as consumer:
         stage.commit(1)
@@ -227,8 +227,8 @@ async def test_a_leader_that_dies_costs_no_entry_and_gives_none_twice(autojump_c
     del autojump_clock
 
 
-async def test_a_leader_that_updates_were_sent_to_is_listened_to(autojump_clock: MockClock) -> None:
-    """A leader that was deposed and does not know it broadcasts on."""
+async def test_subscription_follows_leader_of_updates(autojump_clock: MockClock) -> None:
+    """A deposed leader that is not aware of its successor continues to broadcast."""
     stage = Broadcasting(EntryServer(5))
     consumer = Consumer()
     async with client_of(stage.network) as client, trio.open_nursery() as nursery:
@@ -245,7 +245,7 @@ async def test_a_leader_that_updates_were_sent_to_is_listened_to(autojump_clock:
     del autojump_clock
 
 
-async def test_without_any_broadcast_entries_are_fetched_once_a_second(autojump_clock: MockClock) -> None:
+async def test_entries_fetched_every_second_without_broadcast(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
     stage.network.refused = {"tcp://127.0.0.1:8101"}
     async with subscribed(stage) as consumer:
@@ -258,14 +258,14 @@ async def test_without_any_broadcast_entries_are_fetched_once_a_second(autojump_
     del autojump_clock
 
 
-async def test_a_snapshot_in_between_is_given_in_its_place(autojump_clock: MockClock) -> None:
+async def test_snapshot_delivered_in_order(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(3))
     async with subscribed(stage) as consumer:
         server = stage.server
         server.append(7)
         del server.entries[:7]
         server.first, server.snapshot = 8, b"up to seven"
-        stage.tell(1)
+        stage.broadcast(1)
         await wait_all_tasks_blocked()
         parts = [item for item in consumer.items if isinstance(item, SnapshotPart)]
         assert b"".join(part.data for part in parts) == b"up to seven"
@@ -274,13 +274,13 @@ async def test_a_snapshot_in_between_is_given_in_its_place(autojump_clock: MockC
     del autojump_clock
 
 
-async def test_broadcasts_that_are_none_are_dropped_and_counted(autojump_clock: MockClock) -> None:
+async def test_invalid_broadcasts_dropped_and_counted(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(2))
     async with client_of(stage.network) as client, trio.open_nursery() as nursery:
         consumer = Consumer()
         nursery.start_soon(consumer.run, client)
         await wait_all_tasks_blocked()
-        stage.tell(0, IDENT + b" of another")
+        stage.broadcast(0, IDENT + b" of another")
         for frames in ([IDENT], [IDENT, b"\x01", b""], [IDENT, b"\x01", b"\x03", b"no entry"]):
             stage.network.broadcast_frames("tcp://127.0.0.1:8101", frames)
         stage.commit(1)
@@ -291,7 +291,7 @@ async def test_broadcasts_that_are_none_are_dropped_and_counted(autojump_clock: 
     del autojump_clock
 
 
-async def test_a_leader_that_lies_about_its_log_costs_no_more_than_the_asking(autojump_clock: MockClock) -> None:
+async def test_false_index_of_leader_causes_only_requests(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(2))
     async with subscribed(stage) as consumer:
         for _ in range(5):
@@ -303,9 +303,7 @@ async def test_a_leader_that_lies_about_its_log_costs_no_more_than_the_asking(au
 
 
 @pytest.mark.parametrize("url", [None, "ipc:///tmp/x", "tcp://127.0.0.1:8101/x y"])
-async def test_a_leader_without_a_broadcast_is_named_when_patience_ends(
-    autojump_clock: MockClock, url: str | None
-) -> None:
+async def test_leader_without_broadcast_named_after_timeout(autojump_clock: MockClock, url: str | None) -> None:
     stage = Broadcasting(EntryServer(2))
     stage.urls["1"] = url
     async with client_of(stage.network) as client:
@@ -316,7 +314,7 @@ async def test_a_leader_without_a_broadcast_is_named_when_patience_ends(
     del autojump_clock
 
 
-async def test_a_subscription_that_is_left_ends_its_connection(autojump_clock: MockClock) -> None:
+async def test_closed_subscription_ends_its_connection(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(50))
     async with client_of(stage.network) as client:
         async with aclosing(client.subscribe(0)) as items:

@@ -1,6 +1,6 @@
-"""Updates by ØMQ Raft clients: who may, once for each reqid, and an answer that ends the request or has it repeated."""
+"""Updates by ØMQ Raft clients: permissions, one entry for each reqid, and final replies or requests for a repeat."""
 
-# ruff: noqa: ARG001 - the clock works by being asked for
+# ruff: noqa: ARG001 - tests request the clock only for its effect
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -40,8 +40,8 @@ from tests.authored import signed
 from tests.node.farm_stage import LEAF, NOW_MS, NOW_S, OWN, Stage, clock_now_ms, machine_clock, rival_report
 from tests.node.partial_farm import partial_farm
 
-READER, WRITER, OPERATOR, STRANGER = ((each * 32).hex() for each in (b"r", b"w", b"o", b"s"))
-"""Public keys, as a connection is known by them."""
+READER, WRITER, OPERATOR, UNKNOWN = ((each * 32).hex() for each in (b"r", b"w", b"o", b"s"))
+"""Public keys in the form that identifies a connection."""
 KEYS = ListedKeys(
     Path("keys"),
     (
@@ -65,21 +65,21 @@ def reqid(counter: int = 1, second: int = NOW_S) -> bytes:
 
 @dataclass
 class Endpoint:
-    """A node's updates over a farm of its own, and what clients were told."""
+    """A node's updates over its own farm, and the replies to clients."""
 
     stage: Stage
     updates: FarmUpdates
-    told: list[UpdateReply] = field(default_factory=list)
+    replies: list[UpdateReply] = field(default_factory=list)
 
     def send(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> None:
-        """One request."""
-        self.updates.update(UpdateRequest(request_id or reqid(), b"farm", data), user, self.told.append)
+        """Send a request."""
+        self.updates.update(UpdateRequest(request_id or reqid(), b"farm", data), user, self.replies.append)
 
-    async def ends(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> UpdateReply:
-        """The final answer."""
+    async def final_reply(self, data: bytes, request_id: bytes | None = None, user: str | None = WRITER) -> UpdateReply:
+        """Send a request, and return the final reply."""
         self.send(data, request_id, user)
         await wait_all_tasks_blocked()
-        return self.told[-1]
+        return self.replies[-1]
 
 
 def stage_at(level: int = REQIDS_LEVEL) -> Stage:
@@ -102,32 +102,35 @@ async def endpoint(stage: Stage | None = None, keys: ListedKeys | None = KEYS) -
         nursery.cancel_scope.cancel()
 
 
-async def test_an_update_is_accepted_and_then_committed_with_its_reqid_in_front() -> None:
+async def test_update_committed_with_reqid_in_front() -> None:
     async with endpoint() as node:
-        await node.ends(b'{"note": 1}')
-        assert node.told == [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)]
+        await node.final_reply(b'{"note": 1}')
+        assert node.replies == [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)]
         assert node.stage.log == [sealed(b'{"note": 1}', request_text(reqid()))]
 
 
-async def test_a_repetition_is_told_the_place_of_the_first_without_a_second_entry() -> None:
+async def test_repeat_gets_index_without_second_entry() -> None:
     async with endpoint() as node:
-        await node.ends(b'{"note": 1}')
+        await node.final_reply(b'{"note": 1}')
         await node.stage.append(b"{}")
-        assert await node.ends(b'{"note": 1}') == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(b'{"note": 1}') == UpdateCommitted(reqid(), 1)
         assert len(node.stage.log) == 2
 
 
-async def test_a_repetition_meanwhile_is_accepted_and_gets_the_final_answer_once() -> None:
+async def test_repeat_of_pending_update_gets_final_reply() -> None:
     async with endpoint() as node:
-        again: list[UpdateReply] = []
+        repeat_replies: list[UpdateReply] = []
         node.send(b"{}")
-        node.updates.update(UpdateRequest(reqid(), b"farm", b"{}"), WRITER, again.append)
+        node.updates.update(UpdateRequest(reqid(), b"farm", b"{}"), WRITER, repeat_replies.append)
         await wait_all_tasks_blocked()
-        assert (node.told, again) == ([UpdateAccepted(reqid())], [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)])
+        assert (node.replies, repeat_replies) == (
+            [UpdateAccepted(reqid())],
+            [UpdateAccepted(reqid()), UpdateCommitted(reqid(), 1)],
+        )
         assert len(node.stage.log) == 1
 
 
-async def test_a_copy_that_another_node_submitted_meanwhile_is_told_by_its_first_place() -> None:
+async def test_copy_from_other_node_gets_index_of_first() -> None:
     async with endpoint() as node:
         entry = sealed(b"{}", request_text(reqid()))
 
@@ -139,10 +142,10 @@ async def test_a_copy_that_another_node_submitted_meanwhile_is_told_by_its_first
         node.send(b"{}")
         await node.stage.append(entry)
         await wait_all_tasks_blocked()
-        assert node.told[-1] == UpdateCommitted(reqid(), 1)
+        assert node.replies[-1] == UpdateCommitted(reqid(), 1)
 
 
-async def test_what_a_full_table_forgets_before_the_answer_is_committed_at_its_own_index() -> None:
+async def test_update_dropped_from_table_gets_own_index() -> None:
     async with endpoint() as node:
         node.stage.applied_state.farm.reqids = Reqids(limit=1)
 
@@ -150,76 +153,76 @@ async def test_what_a_full_table_forgets_before_the_answer_is_committed_at_its_o
             await node.stage.append(sealed(b"{}", request_text(reqid(2))))
 
         cast("Any", node.stage.replica.server).wait_applied = wait_while_more_is_applied
-        assert await node.ends(b'{"note": 1}', reqid(1)) == UpdateCommitted(reqid(1), 1)
+        assert await node.final_reply(b'{"note": 1}', reqid(1)) == UpdateCommitted(reqid(1), 1)
 
 
-async def test_what_a_full_table_would_forget_at_once_is_expired_and_not_in_the_log() -> None:
+async def test_update_too_old_for_full_table_expired() -> None:
     async with endpoint() as node:
         node.stage.applied_state.farm.reqids = Reqids(limit=2)
         for counter in (2, 3):
-            await node.ends(b"{}", reqid(counter))
-        assert await node.ends(b"{}", reqid(1)) == UpdateExpired(reqid(1))
+            await node.final_reply(b"{}", reqid(counter))
+        assert await node.final_reply(b"{}", reqid(1)) == UpdateExpired(reqid(1))
         assert len(node.stage.log) == 2
 
 
-async def test_a_thousand_updates_and_their_repetitions_stand_in_the_log_once_each() -> None:
+async def test_repeated_updates_stored_once_each() -> None:
     async with endpoint() as node:
         for counter in range(1, 301):
             node.send(b"{}", reqid(counter))
             node.send(b"{}", reqid(counter))
         await wait_all_tasks_blocked()
         assert len(node.stage.log) == 300
-        assert sum(isinstance(each, UpdateCommitted) for each in node.told) == 300
+        assert sum(isinstance(each, UpdateCommitted) for each in node.replies) == 300
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "disturb",
     [
         lambda stage: stage.lose_quorum(),
         lambda stage: setattr(stage.replica, "taken", lambda _: SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)),
         lambda stage: setattr(stage.replica, "taken", lambda _: SubmitAnswer(outcome=SubmitOutcome.BUSY)),
     ],
 )
-async def test_what_may_yet_be_committed_is_to_be_repeated(spoil: Callable[[Stage], None]) -> None:
+async def test_update_of_unknown_outcome_redirected(disturb: Callable[[Stage], None]) -> None:
     async with endpoint() as node:
-        spoil(node.stage)
-        assert await node.ends(b"{}") == UpdateRedirect(reqid(), None)
+        disturb(node.stage)
+        assert await node.final_reply(b"{}") == UpdateRedirect(reqid(), None)
         node.stage.regain_quorum(OWN)
-        assert await node.ends(b"{}") == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(b"{}") == UpdateCommitted(reqid(), 1)
 
 
 @pytest.mark.parametrize("second", [NOW_S - OLDEST_S - 1, NOW_S + AHEAD_S + 3_600])
-async def test_an_update_out_of_its_time_has_expired(second: int, autojump_clock: MockClock) -> None:
+async def test_update_outside_window_expired(second: int, autojump_clock: MockClock) -> None:
     async with endpoint() as node:
-        assert await node.ends(b"{}", reqid(1, second)) == UpdateExpired(reqid(1, second))
+        assert await node.final_reply(b"{}", reqid(1, second)) == UpdateExpired(reqid(1, second))
         assert node.stage.log == []
         assert node.updates.counters[UpdateResult.EXPIRED] == 1
 
 
-async def test_while_log_time_stands_still_an_update_of_now_waits(autojump_clock: MockClock) -> None:
+async def test_current_update_waits_while_log_time_is_late(autojump_clock: MockClock) -> None:
     async with endpoint() as node:
         await trio.sleep(AHEAD_S + 10)
         now = reqid(1, NOW_S + AHEAD_S + 10)
-        assert await node.ends(b"{}", now) == UpdateRedirect(now, None)
+        assert await node.final_reply(b"{}", now) == UpdateRedirect(now, None)
         later_ms = NOW_MS + (AHEAD_S + 10) * 1000
         await node.stage.append_record(replace(rival_report(), server_id=OWN, date_ms=later_ms, request=None))
         await node.stage.append_record(Clock(later_ms, OWN))
-        assert await node.ends(b"{}", now) == UpdateCommitted(now, 3)
+        assert await node.final_reply(b"{}", now) == UpdateCommitted(now, 3)
 
 
-async def test_below_the_level_of_reqids_updates_wait_with_an_alarm() -> None:
+async def test_updates_below_reqid_level_wait_with_alarm() -> None:
     async with endpoint(stage_at(REQIDS_LEVEL - 1)) as node:
-        assert await node.ends(b"{}") == UpdateRedirect(reqid(), None)
+        assert await node.final_reply(b"{}") == UpdateRedirect(reqid(), None)
         assert "updates need level 3" in (node.stage.alarm(ZMQ_UPDATES.kind) or "")
         node.stage.applied_state.farm.state = replace(node.stage.applied_state.state, level=REQIDS_LEVEL)
-        assert await node.ends(b"{}") == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(b"{}") == UpdateCommitted(reqid(), 1)
         assert node.stage.alarm(ZMQ_UPDATES.kind) is None
 
 
-async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
+async def test_update_at_read_only_endpoint_expired() -> None:
     async with endpoint(keys=None) as node:
         node.send(b"{}", user=None)
-        assert node.told == [UpdateExpired(reqid())]
+        assert node.replies == [UpdateExpired(reqid())]
         assert node.updates.counters[UpdateResult.READ_ONLY] == 1
 
 
@@ -227,7 +230,7 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
     ("user", "entry", "reason"),
     [
         (READER, b"{}", UpdateResult.OUT_OF_SCOPE),
-        (STRANGER, b"{}", UpdateResult.OUT_OF_SCOPE),
+        (UNKNOWN, b"{}", UpdateResult.OUT_OF_SCOPE),
         (None, b"{}", UpdateResult.OUT_OF_SCOPE),
         (WRITER, EXCLUSION, UpdateResult.OUT_OF_SCOPE),
         (OPERATOR, b"[]", UpdateResult.INVALID),
@@ -236,38 +239,36 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
         (OPERATOR, b'{"request":"client-0-1"}', UpdateResult.INVALID),
         (WRITER, signed(EXCLUSION), UpdateResult.INVALID),
     ],
-    # The leaf is made at random in each process, and a test is known by its name.
+    # Each process creates a random leaf, and the name of a test must not depend on it.
     ids=[
         "reader",
-        "stranger",
+        "unknown key",
         "without a key",
         "writer, an exclusion",
-        "no object",
-        "no text",
+        "array",
+        "not UTF-8",
         "clock entry",
-        "request of another form",
-        "exclusion signed before",
+        "request in other form",
+        "already signed exclusion",
     ],
 )
-async def test_what_a_key_may_never_have_committed_ends_at_once(
-    user: str | None, entry: bytes, reason: UpdateResult
-) -> None:
+async def test_update_out_of_scope_or_invalid_expired(user: str | None, entry: bytes, reason: UpdateResult) -> None:
     async with endpoint() as node:
-        assert await node.ends(entry, user=user) == UpdateExpired(reqid())
+        assert await node.final_reply(entry, user=user) == UpdateExpired(reqid())
         assert node.stage.log == []
         assert node.updates.counters[reason] == 1
 
 
-async def test_what_acts_on_the_farm_is_signed_by_the_node_for_a_key_with_that_scope() -> None:
+async def test_update_within_scope_signed_by_node() -> None:
     async with endpoint() as node:
-        assert await node.ends(EXCLUSION, user=OPERATOR) == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(EXCLUSION, user=OPERATOR) == UpdateCommitted(reqid(), 1)
         assert node.stage.applied_state.state.weights.excluded == (hash_of(LEAF.base64),)
         assert json.loads(node.stage.log[0])["request"] == request_text(reqid())
 
 
-async def test_an_entry_with_a_proof_of_its_own_names_its_reqid_before_it_is_signed() -> None:
+async def test_entry_with_own_proof_contains_its_reqid() -> None:
     async with endpoint() as node:
         entry = signed(sealed(EXCLUSION, request_text(reqid())), 2)
-        assert await node.ends(entry) == UpdateCommitted(reqid(), 1)
+        assert await node.final_reply(entry) == UpdateCommitted(reqid(), 1)
         assert node.stage.log == [entry]
         assert node.stage.applied_state.state.weights.excluded == (hash_of(LEAF.base64),)
