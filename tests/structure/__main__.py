@@ -1,7 +1,7 @@
 """The structure of the code base: `python -m tests.structure` prints each problem as `path:line: text`.
 
 `make check` runs it; the status is 1 if there is a problem. tests/structure/test_checks.py plants violations.
-`lint-imports` judges the import contracts. Tests compare the pages of docs/reference with the code.
+`lint-imports` checks the import contracts. Tests compare the pages of docs/reference with the code.
 """
 
 import gc
@@ -43,6 +43,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # The syntax trees of all files live until the end; searching them for garbage would take a third of the time.
+    # The syntax trees of all files are needed until the end; garbage collection would take a third of the time.
     gc.disable()
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""Each field that brings an address into the log, gossip, a file or settings has a row in docs/reference/addresses.md.
+"""Fields that bring an address into the log, gossip, a file or settings have a row in docs/reference/addresses.md.
 
-A wrong address that others accept, and that can be corrected only by those whom it cuts off, stops a group for ever.
-So a new field needs an answer: what accepts it, is it tried, what corrects it; and a test of the answer.
+A wrong address stops a group permanently if the other members accept it and only disconnected members can correct it.
+So a row states what accepts the address, whether it is tried, and what corrects it; and it names a test.
 """
 
 import ast
@@ -36,7 +36,7 @@ ROOMS = (
     "gossip/node/state_files.py",
     "pipeline/source",
 )
-"""Where the values live that are replicated, stored, or read from settings."""
+"""The modules of replicated values, stored values and settings."""
 CLASSES = re.compile(r"\b(Address|PeerAddress|Endpoint|Peer|KafkaPeer|InitialVoter|StaticVoter|ClusterServer|Server)\b")
 NAMES = re.compile(
     r"(^|_)(endpoints?|address(es)?|urls?|hosts?|listeners?|listen|seeds?|peers|advertise|bind|place|servers?|voters"
@@ -46,7 +46,7 @@ NO_ADDRESS = {
     "Address.host": "the type itself",
     "Network.route_host": "a function that asks the operating system",
     "VoterSettings.listener_names": "names of listeners",
-    "_BroadcastSocket.url": "of a socket that is bound",
+    "_BroadcastSocket.url": "the address of a bound socket",
 }
 PAGE = ROOT / "docs" / "reference" / "addresses.md"
 
@@ -80,16 +80,16 @@ def check() -> Iterator[str]:
     for room in ROOMS:
         paths = [ROOT / room] if room.endswith(".py") else modules_in(room)
         if not paths:
-            yield problem(PAGE, 1, f"no module is in {room}")
+            yield problem(PAGE, 1, f"{room} does not contain modules")
         for path in paths:
             for line, field in fields_of(tree_of(path)):
                 found.add(field)
                 if field not in named and field not in NO_ADDRESS:
-                    yield problem(path, line, f"{field} has no row in {PAGE.relative_to(ROOT)}")
+                    yield problem(path, line, f"{field} is missing from {PAGE.relative_to(ROOT)}: add a row")
     for field in sorted((named | NO_ADDRESS.keys()) - found):
-        yield problem(PAGE, line_of(PAGE, field), f"no field {field} with an address exists")
+        yield problem(PAGE, line_of(PAGE, field), f"the field {field} does not exist, or is not an address")
     for field in sorted(named & NO_ADDRESS.keys()):
-        yield problem(PAGE, line_of(PAGE, field), f"{field} has a row and is listed as no address")
+        yield problem(PAGE, line_of(PAGE, field), f"{field} has a row, and is in NO_ADDRESS: remove one")
     yield from _unanswered()
 
 
@@ -98,6 +98,6 @@ def _unanswered() -> Iterator[str]:
         *answers, test = row
         file, _, name = test.strip("`").partition("::")
         if len(answers) != 4 or not all(answers):
-            yield problem(PAGE, line_of(PAGE, row[0]), "a row has four cells with answers, and a test")
+            yield problem(PAGE, line_of(PAGE, row[0]), "a row needs four filled cells and a test")
         elif not _is_test(file, name):
             yield problem(PAGE, line_of(PAGE, row[0]), f"no such test: {test}")

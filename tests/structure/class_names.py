@@ -1,7 +1,7 @@
-"""A class name is defined once in `consensus` and `gossip`, once in `bridge` and once in `pipeline`.
+"""Class names are unique within `consensus` and `gossip`, within `bridge`, and within `pipeline`.
 
-Two classes of one name are two concepts under one term: a search finds both, and an import from the wrong module may
-pass the type check. A package of another layer may use the name again, since it qualifies the name.
+Two classes with one name are two concepts under one term: a search finds both, and an import from the wrong module may
+pass the type check. A package of another layer may reuse the name, since its package qualifies it.
 """
 
 import ast
@@ -26,7 +26,7 @@ SHARED: Mapping[str, str] = {
 
 
 def repeated(modules: Mapping[Path, Iterable[ast.AST]]) -> Iterator[tuple[Path, ast.ClassDef, Path]]:
-    """Yield the file and the definition of each class whose name an earlier file has, and that file."""
+    """Yield the file and the definition of each class with a name from an earlier file, and that file."""
     homes: dict[str, Path] = {}
     for path, nodes in modules.items():
         for node in nodes:
@@ -35,7 +35,7 @@ def repeated(modules: Mapping[Path, Iterable[ast.AST]]) -> Iterator[tuple[Path, 
 
 
 def check() -> Iterator[str]:
-    """Yield the second definition of each name, and exceptions that nothing needs."""
+    """Yield the second definition of each name, and unused exceptions."""
     shared = set()
     for packages in SCOPES:
         for path, node, first in repeated({path: nodes_of(path) for path in modules_in(*packages)}):

@@ -1,8 +1,8 @@
-"""Documents, code and tests name only documents, sections, files and functions that exist.
+"""References in documents, code and tests point to existing documents, sections, files and functions.
 
-A link `file.py#name` names a function, a class or a method, not a line, so that it survives an edit above it. Code and
-tests name a document by its path from the root, and a section of it in quotation marks behind the path. Documents name
-a section by a link with the anchor that GitHub and mkdocs make of its heading.
+A link `file.py#name` names a function, a class or a method instead of a line, so it stays valid when lines move. Code
+and tests name a document by its path from the root, and a section in quotation marks after the path. Documents link a
+section by the anchor that GitHub and mkdocs derive from its heading.
 """
 
 import ast
@@ -39,7 +39,7 @@ def documents() -> list[Path]:
 
 @cache
 def definitions(path: Path) -> frozenset[str]:
-    """Return the dotted names that a module defines."""
+    """Return the dotted names defined in a module."""
     return frozenset(name for name, _ in definitions_in(path))
 
 
@@ -55,7 +55,7 @@ def anchor(heading: str) -> str:
 
 
 def exists(path: Path, part: str) -> bool:
-    """Return True if there is such a file and, in a document or a module, such a part."""
+    """Return True if the file exists and, in a document or a module, the part."""
     if not path.exists():
         return False
     match path.suffix:
@@ -84,7 +84,7 @@ def resolves(name: str) -> bool:
 
 
 def check() -> Iterator[str]:
-    """Yield names of things that do not exist, and pages that are missing from an index."""
+    """Yield missing targets of references, and pages that are missing from an index."""
     for document in documents():
         yield from wrong_names(document, text_of(document))
     for path in tracked():
@@ -96,7 +96,7 @@ def check() -> Iterator[str]:
 
 
 def wrong_names(document: Path, content: str) -> Iterator[str]:
-    """Yield links, documents, tests and modules in a document that do not exist."""
+    """Yield missing links, documents, tests and modules of a document."""
 
     def missing(what: str, name: str) -> str:
         return problem(document, line_of(document, name), f"no such {what}: {name}")
@@ -120,7 +120,7 @@ def wrong_names(document: Path, content: str) -> Iterator[str]:
 
 
 def _strings(path: Path) -> list[str]:
-    """Return the texts of a file: of a module each whole string, since long ones are written in parts."""
+    """Return the texts of a file. For a module, parts of a long string are joined."""
     if path.suffix != ".py":
         return [text_of(path)]
     joined = [
@@ -133,14 +133,14 @@ def _strings(path: Path) -> list[str]:
 
 
 def wrong_sections(path: Path, strings: list[str]) -> Iterator[str]:
-    """Yield documents and sections that a file names and that do not exist."""
+    """Yield missing documents and sections to which a file refers."""
     for name in sorted(set(NAMED.findall(text_of(path)))):
         if not (ROOT / name).exists():
             yield problem(path, line_of(path, name), f"no such document: {name}")
     for text in strings:
         for name, section in SECTION.findall(text):
             if (ROOT / name).exists() and " ".join(section.split()) not in headings(ROOT / name):
-                yield problem(path, line_of(path, name), f"{name} has no section '{section}'")
+                yield problem(path, line_of(path, name), f"{name} does not have a section '{section}'")
 
 
 def _index() -> Iterator[str]:
@@ -148,20 +148,20 @@ def _index() -> Iterator[str]:
     linked = Counter((DOCS / target).resolve() for _, target, _ in LINK.findall(text_of(index)))
     for path in DOCS.rglob("*.md"):
         if path != index and linked[path] != 1:
-            yield problem(index, 1, f"it links {path.relative_to(DOCS)} {linked[path]} times, not once")
+            yield problem(index, 1, f"it has {linked[path]} links to {path.relative_to(DOCS)}, not one")
 
 
 def _site() -> Iterator[str]:
-    """A page of the site links pages of the site alone, and the site shows every page once."""
+    """Yield links of the site to missing pages, and pages that the site does not list exactly once."""
     pages = {site.place_of(path): path for path in DOCS.rglob("*.md")}
     for place, path in pages.items():
         for _, target, _ in LINK.findall(FENCED.sub("", site.page_of(path))):
             if target and "://" not in target and Path(os.path.normpath(place.parent / target)) not in pages:
-                yield problem(path, line_of(path, target), f"the site has no page {target}")
+                yield problem(path, line_of(path, target), f"the page {target} is missing from the site")
     shown = Counter(map(Path, re.findall(r"'([\w/-]+\.md)'", repr(site.navigation()))))
     for place in sorted(pages.keys() | shown.keys()):
         if place not in pages or shown[place] != 1:
-            yield problem(DOCS / "README.md", 1, f"the site shows {place} {shown[place]} times, not once")
+            yield problem(DOCS / "README.md", 1, f"the site lists {place} {shown[place]} times, not once")
 
 
 def _glossary() -> Iterator[str]:
@@ -174,11 +174,11 @@ def _glossary() -> Iterator[str]:
         if name.strip("*").lower() > next_.strip("*").lower()
     ]
     for name in [*wrong, *(name for name, number in Counter(names).items() if number > 1)]:
-        yield problem(GLOSSARY, line_of(GLOSSARY, f"| {name} |"), f"{name} is not in order, or is there twice")
+        yield problem(GLOSSARY, line_of(GLOSSARY, f"| {name} |"), f"{name} is out of order or a duplicate")
     classes = [name.strip("`") for name in names if name.startswith("`")]
     words = [name for name in names if name.startswith("*")]
     if len(words) <= GLOSSARY_WORDS_MIN:
-        yield problem(GLOSSARY, 1, f"{len(words)} words are found")
+        yield problem(GLOSSARY, 1, f"only {len(words)} words were found")
     defined = Counter(name for path in modules_in("gossip", "consensus", "bridge") for name in definitions(path))
     for name in classes:
         if defined[name] != 1:

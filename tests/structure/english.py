@@ -1,13 +1,13 @@
-"""A ratchet for plain English: no change adds a sentence of a kind that readers must read twice.
+"""A ratchet for plain English: changes cannot add sentences of hard-to-read kinds.
 
     prose of the tracked files ─▶ lines of each pattern, by area and kind ─▶ not above english_baseline.toml
 
-`english.toml` has the patterns, each with its plain form. A count may fall and never rises: the check fails, and prints
-the offending lines of the change, which are those that differ from the last commit of the baseline. `python -m
-tests.structure.english` records lower counts in the baseline. It never records a higher count.
+`english.toml` has the patterns, each with its plain form. A count may fall, but not rise: then the check fails, and
+prints the offending lines that differ from the last commit of the baseline. `python -m tests.structure.english` records
+lower counts in the baseline. It never records a higher count.
 
 Quotations are exempt: code in backticks or fences, text in double quotes inside prose, and lines of a document that
-begin with `>`. So are the vectors and the rules quoted from the Raft paper.
+begin with `>`. The vectors and the rules quoted from the Raft paper are exempt, too.
 """
 
 import ast
@@ -64,7 +64,7 @@ def patterns() -> tuple[Pattern, ...]:
 
 
 def prose_of(path: Path) -> Iterator[Line]:
-    """Yield the lines of a tracked file that people read."""
+    """Yield the lines of prose of a tracked file."""
     name = str(path.relative_to(ROOT))
     if name.startswith(EXEMPT):
         return
@@ -114,7 +114,7 @@ def source_lines(text: str, nodes: Iterable[ast.AST], *, tests: bool) -> Iterato
 
 
 def offending(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
-    """Yield each line with the name of a pattern in it."""
+    """Yield each line with the name of its pattern."""
     opening = [pattern for pattern in patterns() if pattern.name == OPENING]
     others = [pattern for pattern in patterns() if pattern.name != OPENING]
     for line in lines:
@@ -129,7 +129,7 @@ def counted(found: Iterable[tuple[str, Line]]) -> Counter[tuple[str, str, str]]:
 
 
 def baseline() -> Counter[tuple[str, str, str]]:
-    """Return the recorded counts; a count that is not recorded is 0."""
+    """Return the recorded counts; a missing count is 0."""
     recorded: Counter[tuple[str, str, str]] = Counter()
     for area, kinds in tomllib.loads(BASELINE.read_text(encoding="utf-8")).items():
         for kind, counts in kinds.items():
@@ -139,7 +139,7 @@ def baseline() -> Counter[tuple[str, str, str]]:
 
 @cache
 def _changed() -> frozenset[tuple[str, str]]:
-    """Return path and text of each line that differs from the commit that recorded the baseline."""
+    """Return path and text of each line that differs from the commit of the baseline."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]

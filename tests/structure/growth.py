@@ -1,8 +1,8 @@
-"""Powers, shifts by a variable and numbers that grow by themselves: each has a bound that is named here.
+"""Bounds of powers, shifts by a variable, and numbers that grow by multiplication: each is listed here.
 
 A delay of `first * 2**failures` overflows after 1,024 failures, `1 << n` with a number from the network allocates n
-bits, and a delay that doubles without a bound ends as a delay of years. `consensus.net.Backoff` doubles, clamps and
-spreads. `gossip` imports nothing of `consensus` (import contract), so its few delays are written out.
+bits, and a delay that doubles without a bound becomes years. `consensus.net.Backoff` doubles, clamps and spreads.
+`gossip` may not import `consensus` (import contract), so it computes its few delays itself.
 """
 
 import ast
@@ -12,7 +12,7 @@ from tests.structure.sources import ROOT, modules_in, problem, tree_of
 
 PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "pyspark_garlicfarm", "pyspark_garlicfarm_events")
 BOUNDED: dict[tuple[str, ...], str] = {
-    ("bridge/core/membership/authors.py", "after"): "the window: a rise or fall beyond it is set apart before",
+    ("bridge/core/membership/authors.py", "after"): "the window: larger changes are handled separately",
     ("bridge/wire/keys/curve_key.py", "to_z85"): "four: the digits of a group",
     ("consensus/core/replication/fetch_receiver.py", "succession_backoff_ms"): "clamped in the expression",
     ("consensus/protocols/garlic_farm/wire/proof.py", ""): "a constant",
@@ -25,13 +25,13 @@ BOUNDED: dict[tuple[str, ...], str] = {
     ("gossip/core/join.py", "_backoff_ms"): "clamped in the expression",
     ("gossip/simulation/charts.py", "round_end"): "a chart's scale",
     ("gossip/wire/box.py", "x25519_public"): "modular: the inverse of a number below the prime",
-    ("gossip/wire/seal.py", "take"): "the window: what is further ahead is set apart before",
+    ("gossip/wire/seal.py", "take"): "the window: larger distances are handled separately",
     ("gossip/wire/seal.py", ""): "a constant",
     ("pipeline/alerts/delivery.py", "_tried"): "fewer than ATTEMPTS",
     ("pipeline/floodfills.py", "_shared_prefix"): "the bits of a word",
     ("pipeline/load_model.py", "__post_init__"): "a Gaussian of a simulated load",
     ("pipeline/planned_failures.py", "__init__"): "a Gaussian of a simulated load",
-    ("pipeline/planned_failures.py", "effect"): "the part of a failure that is over, at most one",
+    ("pipeline/planned_failures.py", "effect"): "the elapsed share of a failure, at most one",
     ("pipeline/planned_failures.py", "factor"): "a Gaussian of a simulated load",
 }
 """The bound of each power by a variable, by file and function."""
@@ -44,19 +44,19 @@ GROWING: dict[tuple[str, ...], str] = {
         "consensus/protocols/zmq_raft/client/log_reader.py",
         "_next",
         "self._slowness",
-    ): "256; lengthens a wait, no retry",
-    ("consensus/protocols/kraft/replica/quorum_service.py", "answer", "max_bytes"): "one request's; no delay",
-    ("gossip/node/discovery.py", "follow_name", "pause_s"): "60 s; no consensus.net in gossip",
-    ("gossip/node/state_files.py", "_follow", "pause_s"): "60 s; no consensus.net in gossip",
-    ("gossip/node/state_files.py", "adopt", "pause_s"): "60 s; no consensus.net in gossip",
+    ): "256; lengthens a wait, not a retry",
+    ("consensus/protocols/kraft/replica/quorum_service.py", "answer", "max_bytes"): "the size of one request; no delay",
+    ("gossip/node/discovery.py", "follow_name", "pause_s"): "60 s; gossip does not import consensus.net",
+    ("gossip/node/state_files.py", "_follow", "pause_s"): "60 s; gossip does not import consensus.net",
+    ("gossip/node/state_files.py", "adopt", "pause_s"): "60 s; gossip does not import consensus.net",
     ("pipeline/feedback/replay.py", "observe", "index"): "a place in the log; no delay",
     ("pipeline/load_model.py", "_report", "lag_ms"): "once for each report; no delay",
 }
-"""The bound of each number that grows by itself, by file, function and name."""
+"""The bound of each growing number, by file, function and name."""
 
 
 def powers(tree: ast.AST, function: str = "") -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line and the function of each power or shift by something that is no constant."""
+    """Yield the line and the function of each power or shift by a variable."""
     for node in ast.iter_child_nodes(tree):
         inner = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
@@ -68,7 +68,7 @@ def powers(tree: ast.AST, function: str = "") -> Iterator[tuple[int, tuple[str, 
 
 
 def growing(tree: ast.AST, function: str = "") -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the line, the function and the name of each number that is assigned a multiple of itself."""
+    """Yield the line, the function and the name of each variable that is assigned its own multiple."""
     for node in ast.iter_child_nodes(tree):
         inner = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
         match node:
@@ -112,9 +112,9 @@ def _grows(name: str, value: ast.expr) -> bool:
 
 
 def check() -> Iterator[str]:
-    """Yield places without a named bound, and bounds of places that do not exist."""
+    """Yield places without a bound, and bounds without a place."""
     yield from _unbounded(powers, BOUNDED, "a power or shift by a variable")
-    yield from _unbounded(growing, GROWING, "a number that grows by itself")
+    yield from _unbounded(growing, GROWING, "a number that grows by multiplication")
 
 
 def _unbounded(
@@ -128,4 +128,4 @@ def _unbounded(
             if key not in bounds:
                 yield problem(path, line, f"{what} needs a bound in tests/structure/growth.py: {key}")
     for key in sorted(bounds.keys() - found):
-        yield f"tests/structure/growth.py:1: no such place: {key}"
+        yield f"tests/structure/growth.py:1: this place does not exist: {key}"

@@ -1,7 +1,8 @@
-"""Messages of more than three fields are constructed by keyword.
+"""Messages with more than three fields are constructed by keyword.
 
-Seven numbers in a row are easily exchanged: a term for an index passes every type check. So each dataclass in a module
-of messages with more than `POSITIONAL_MAX` fields is `kw_only`; mypy then rejects positional construction.
+Numbers in positional arguments are easily exchanged: a term instead of an index passes every type check. So each
+dataclass in a module of messages with more than `POSITIONAL_MAX` fields is `kw_only`; mypy then rejects positional
+construction.
 """
 
 import ast
@@ -17,7 +18,7 @@ MODULES = (
     "consensus/protocols/*/wire/messages*.py",
 )
 TABLE_ROWS = ("MessageKind",)
-"""Rows of a table of messages; they are no messages."""
+"""Rows of a table of messages, which are not messages."""
 
 
 def positional_fields(tree: ast.Module) -> Iterator[tuple[int, str, int]]:
@@ -40,7 +41,7 @@ def _is_record(node: ast.expr) -> bool:
 
 
 def check() -> Iterator[str]:
-    """Yield a problem for each message that can be constructed by position."""
+    """Yield a problem for each message with positional construction."""
     for pattern in MODULES:
         for path in sorted(ROOT.glob(pattern)):
             for line, name, count in positional_fields(tree_of(path)):

@@ -1,11 +1,11 @@
-"""The modules of the four packages: no cycle of imports, no import of a higher layer, pure cores, no sliver.
+"""The modules of the four packages: acyclic imports, only of lower layers; pure cores; a minimum size.
 
-import-linter leaves out what stands under `if TYPE_CHECKING` if it is told to, and judges folders. These checks read
-every import statement of every module, also those in functions and those for annotations alone: two modules that need
-each other's types are one idea cut in two.
+import-linter checks folders, and may ignore imports under `if TYPE_CHECKING`. These checks read every import statement
+of every module, including those in functions and for annotations: two modules that need each other's types are one idea
+in two files.
 
-A module that has one importer and fewer than 40 lines of code is a sliver: its reader changes files for nothing. One
-that stands alone on purpose says why, in a sentence of its docstring that begins with "A module of its own".
+A module with one importer and fewer than 40 lines of code is a sliver: it costs its reader a change of files. If a
+module is small on purpose, a sentence of its docstring that begins with "A module of its own" gives the reason.
 """
 
 import ast
@@ -45,9 +45,9 @@ FLOORS = {
         "app",
     ),
 }
-"""Of each package, from the lowest to the highest; two rooms of one floor do not know each other."""
+"""The layers of each package, from the lowest to the highest; folders of one layer do not import each other."""
 COMMANDS = "bridge.cli."
-"""The command line imports these modules by name, when one is called."""
+"""The prefix of modules that the command line imports by name, when a command is called."""
 ROOM_MODULES_MAX = {"consensus.protocols": 20, "gossip": 15, "bridge": 20, "pipeline": 15}
 FUNCTION_LINES = 70
 IMPORTS_OF_APP_MAX = 15
@@ -59,18 +59,18 @@ PURE = frozenset(
         "itertools", "math", "operator", "random", "statistics", "string", "struct", "types", "typing",
     }
 )  # fmt: skip
-"""What of the standard library a core may use: nothing that reads a clock, a file, a socket or the environment."""
+"""The modules of the standard library allowed in a core: they do not read a clock, a file, a socket or variables."""
 PURE_BY_FACE = {
     "consensus": ("consensus.core.",),
     "consensus.sessions": ("consensus.sessions.table",),
     "gossip": ("gossip.core.",),
     "consensus.protocols.garlic_farm": ("consensus.protocols.garlic_farm.wire.",),
 }
-"""Which homes of a face's names a core or a wire may use; the wire alone uses the last."""
+"""The modules whose names a core or a wire may import through a public module; only the wire uses the last."""
 OF_OTHER_PROTOCOLS = re.compile(r"(?i)garlic|zmq|kraft|kafka|\btls\b|\bssl\b|\bwires?\b")
 
 Graph = Mapping[str, Mapping[str, int]]
-"""Module → each module that it imports → the line. A package counts if a name of its own is imported."""
+"""Module → each imported module → the line. A package counts if a name of the package itself is imported."""
 
 
 @cache
@@ -81,12 +81,12 @@ def modules() -> dict[str, Path]:
 
 @cache
 def graph() -> Graph:
-    """Return what each module imports."""
+    """Return the imports of each module."""
     return {name: dict(_imported(name, path)) for name, path in modules().items()}
 
 
 def _imported(importer: str, path: Path) -> Iterator[tuple[str, int]]:
-    """A stub declares the imports of its package."""
+    """Return the file with the imports of a module: for a package, its stub."""
     stub = path.with_suffix(".pyi")
     for line, module, names in imports_of(stub if stub.exists() else path):
         for name in [f"{module}.{name}" for name in names] or [module]:
@@ -109,7 +109,7 @@ def imports_of(path: Path) -> list[tuple[int, str, tuple[str, ...]]]:
 
 
 def room_of(module: str, package: str) -> str | None:
-    """Return the room of `package` that holds a module: empty for its face, None for a module of another package."""
+    """Return the folder of a module in `package`: empty for its `__init__`, None for a module of another package."""
     if module == package:
         return ""
     rest = module.removeprefix(f"{package}.")
@@ -117,13 +117,13 @@ def room_of(module: str, package: str) -> str | None:
 
 
 def floor_of(room: str, package: str) -> int:
-    """Return the number of a floor; the face of the package, which may import anything, is above all."""
+    """Return the number of a layer; the `__init__` of the package, which may import anything, is above all."""
     floors = FLOORS[package]
     return next((number for number, floor in enumerate(floors) if room in floor.split()), len(floors))
 
 
 def code_lines(path: Path) -> int:
-    """Return the number of lines that hold code: neither blank nor comment nor docstring."""
+    """Return the number of lines of code, without blank lines, comments and docstrings."""
     strings = {
         line
         for node in nodes_of(path)
@@ -138,7 +138,7 @@ def code_lines(path: Path) -> int:
 
 
 def check() -> Iterator[str]:
-    """Yield what breaks the order of the modules."""
+    """Yield violations of the order of the modules."""
     yield from cycles(graph())
     yield from higher_floors(graph())
     yield from missing_floors(graph())
@@ -164,22 +164,22 @@ def cycles(imports: Graph) -> Iterator[str]:
 
 
 def higher_floors(imports: Graph) -> Iterator[str]:
-    """Yield imports of the same floor's other rooms and of higher floors."""
+    """Yield imports of higher layers, and of other folders in the same layer."""
     for package in FLOORS:
         for module, others in imports.items():
             own = room_of(module, package)
             for other, line in others.items():
                 room = room_of(other, package)
-                # A root that imports nothing tells the version.
+                # A root without imports defines the version.
                 is_version = other == package and not imports[package]
                 if own is None or room is None or room == own or is_version:
                     continue
                 if floor_of(room, package) >= floor_of(own, package):
-                    yield _problem_in(module, line, f"{module} imports {other}, which is not on a lower floor")
+                    yield _problem_in(module, line, f"{module} imports {other}, which is not in a lower layer")
 
 
 def missing_floors(imports: Graph) -> Iterator[str]:
-    """Yield rooms without a floor, and rooms of `FLOORS` that do not exist."""
+    """Yield folders without a layer, and missing folders of `FLOORS`."""
     for package, floors in FLOORS.items():
         rooms = {room for module in imports if (room := room_of(module, package))}
         for room in sorted(rooms ^ set(" ".join(floors).split())):
@@ -199,7 +199,9 @@ def slivers(imports: Graph) -> Iterator[str]:
             continue
         if code_lines(path) < SLIVER_LINES and REASON not in (ast.get_docstring(tree_of(path)) or ""):
             yield problem(
-                path, 1, f"{code_lines(path)} lines of code, imported by {by}: fold it in, or say why it stands alone"
+                path,
+                1,
+                f"{code_lines(path)} lines of code, imported by {by}: merge it, or give the reason for a module",
             )
 
 
@@ -208,7 +210,7 @@ def _large_rooms() -> Iterator[str]:
         paths = [path for name, path in modules().items() if name.startswith(package) and path.name != "__init__.py"]
         for room, count in Counter(path.parent for path in paths).items():
             if count > most:
-                yield problem(room / "__init__.py", 1, f"{count} modules, more than a reader keeps apart ({most})")
+                yield problem(room / "__init__.py", 1, f"{count} modules, more than the limit of {most}: add a folder")
 
 
 def _long_functions() -> Iterator[str]:
@@ -217,14 +219,18 @@ def _long_functions() -> Iterator[str]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines >= FUNCTION_LINES:
-                    yield problem(path, node.lineno, f"{node.name} has {lines} lines and does not fit on a screen")
+                    yield problem(
+                        path, node.lineno, f"{node.name} has {lines} lines, more than a screen shows: split it"
+                    )
 
 
 def _composition_root() -> Iterator[str]:
     path = modules()["bridge.node.app"]
     of_the_project = {module for _, module, names in imports_of(path) if names and module.startswith(PACKAGES)}
     if len(of_the_project) > IMPORTS_OF_APP_MAX:
-        yield problem(path, 1, f"it imports of {len(of_the_project)} modules, and is to read as a table of contents")
+        yield problem(
+            path, 1, f"it imports from {len(of_the_project)} modules: it should read like a table of contents"
+        )
     for node in nodes_of(path):
         match node:
             case ast.Assign(value=ast.Constant(None)) | ast.AnnAssign(value=ast.Constant(None)):
@@ -239,12 +245,14 @@ def _impure_modules() -> Iterator[str]:
         for line, module, names in imports_of(path):
             top = module.partition(".")[0]
             if "core" in parts:
-                # A face loads its modules lazily; msgspec does no I/O and reads no clock.
+                # An `__init__` loads its modules lazily; msgspec does not do I/O or read a clock.
                 is_face = (path.name, top) == ("__init__.py", "lazy_loader")
                 if not (top in PURE or top in PACKAGES or is_face or (parts[0], top) == ("bridge", "msgspec")):
-                    yield problem(path, line, f"{module} is not known to be pure")
+                    yield problem(path, line, f"{module} is not in the list of pure modules")
                 if top == "random" and names != ("Random",):
-                    yield problem(path, line, "a core is given its Random; the module's functions are global state")
+                    yield problem(
+                        path, line, "a core gets its Random as a parameter; the module's functions use global state"
+                    )
             if parts[:2] in {("bridge", "core"), ("bridge", "wire")} and module in PURE_BY_FACE:
                 homes = {name: home for _, home, exported in imports_of(_stub(module)) for name in exported}
                 for name in names:
@@ -260,7 +268,7 @@ def _foreign_words_of_the_server() -> Iterator[str]:
     for path in modules_in("consensus/server"):
         for number, line in enumerate(text_of(path).splitlines(), start=1):
             for word in OF_OTHER_PROTOCOLS.findall(line):
-                yield problem(path, number, f"the server names no protocol, no TLS and no wire: {word}")
+                yield problem(path, number, f"the server must not refer to a protocol, TLS or a wire: {word}")
 
 
 def _problem_in(module: str, line: int, text: str) -> str:

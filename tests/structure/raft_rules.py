@@ -1,9 +1,9 @@
-"""The rules of Raft, with the code that obeys each and the tests that quote it: makes `docs/reference/raft-rules.md`.
+"""The rules of Raft, with the code that implements each and the tests that quote it (`docs/reference/raft-rules.md`).
 
-`raft_rules.toml` holds tables of rules. A cell is a text, or a list of names: of code in `consensus` (`Log.append`;
-with its module before it where two have the name: `quorum.tally`), of tests, or of stories (`figure_7.txt`). The names
-are looked up in the tree, so the document follows when a function moves, and making it fails when a name is gone or
-has become ambiguous. `python -m tests.reference` writes the document; a test compares it.
+`raft_rules.toml` contains tables of rules. A cell is a text, or a list of names: of code in `consensus` (`Log.append`;
+after its module if two have the name: `quorum.tally`), of tests, or of stories (`figure_7.txt`). The names are looked
+up in the tree. So the document follows when a function moves, and its generation fails if a name is missing or
+ambiguous. `python -m tests.reference` writes the document; a test compares it.
 """
 
 import re
@@ -27,7 +27,7 @@ This page is generated from `tests/structure/raft_rules.toml` (`python -m tests.
 QUOTED = re.compile(r"\"([^\"]+)\"")
 QUOTED_RULES_MIN = 90
 SAME_WORDS = 4
-"""So many words in a row make a quotation; a rule that has fewer must be quoted whole."""
+"""The number of consecutive words of a quotation; a shorter rule must be quoted completely."""
 SCENARIOS = [*(str(number) for number in range(1, 31)), "26a"]
 DEFINED = re.compile(r"(?:def|class) (\w+)")
 SCENARIO_TABLE = "The scenarios that any careful implementation passes"
@@ -37,12 +37,12 @@ Cell = str | list[str]
 
 
 class UnknownNameError(Exception):
-    """A name of the data is defined nowhere, or more than once."""
+    """A name in the data is undefined, or defined more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Where something is defined, what it is called there, and its docstring."""
+    """The place of a definition, its name there, and its docstring."""
 
     path: Path
     name: str
@@ -51,7 +51,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the document: `text` stands between heading and table."""
+    """One table of the document, with `text` between heading and table."""
 
     heading: str
     text: str
@@ -61,7 +61,7 @@ class Table:
 
 @cache
 def _defined() -> dict[str, list[Definition]]:
-    """By name, and by name with the module before it."""
+    """Return the definitions by name, and by name after the module."""
     found: dict[str, list[Definition]] = {}
     cells = [cell for table in tables() for row in table.rows for cell in row if isinstance(cell, list)]
     wanted = {name.rpartition(".")[2] for cell in cells for name in cell}
@@ -77,7 +77,7 @@ def _defined() -> dict[str, list[Definition]]:
 
 
 def lookup(name: str) -> Definition:
-    """The one place where a name of the data is defined; raises `UnknownNameError`."""
+    """Return the only definition of a name in the data. Raise `UnknownNameError`."""
     if name.endswith(".txt"):
         if not (STORIES / name).exists():
             raise UnknownNameError(f"no story {name} in {STORIES.relative_to(ROOT)}")
@@ -90,13 +90,13 @@ def lookup(name: str) -> Definition:
 
 
 def tables() -> list[Table]:
-    """The data as it stands in the file."""
+    """Return the tables of the file."""
     with DATA.open("rb") as file:
         return [Table(**table) for table in tomllib.load(file)["tables"]]
 
 
 def render() -> str:
-    """The document."""
+    """Return the document."""
     return HEAD + "".join(_rendered(table) for table in tables())
 
 
@@ -143,7 +143,7 @@ def quotes(text: str, rule: str) -> bool:
 
 
 def named_tests(cell: Cell) -> list[str]:
-    """Return the tests and stories that a cell names."""
+    """Return the tests and stories in a cell."""
     return (
         [name for name in cell if name.startswith("test_") or name.endswith(".txt")] if isinstance(cell, list) else []
     )
@@ -159,9 +159,9 @@ def check() -> Iterator[str]:
     for rule, code, tests in quoted:
         quotation = " … ".join(QUOTED.findall(str(rule)))
         if not code or isinstance(code, str):
-            yield _problem(rule, "names no code")
+            yield _problem(rule, "the rule does not name code")
         if not any(quotes(f"{each.name} {each.docstring}", quotation) for each in map(lookup, named_tests(tests))):
-            yield _problem(rule, "no test quotes it")
+            yield _problem(rule, "the rule is not quoted by a test")
     yield from _untested(found)
 
 
@@ -170,12 +170,12 @@ def _untested(found: dict[str, Table]) -> Iterator[str]:
     for number in SCENARIOS:
         _, appended, fetched = scenarios.get(number, ["", [], []])
         if not named_tests(appended):
-            yield problem(DATA, 1, f"scenario {number} has no test where the leader appends")
+            yield problem(DATA, 1, f"scenario {number} lacks a test for a leader that appends")
         if not fetched:
-            yield problem(DATA, 1, f"scenario {number} does not say how it is where followers fetch")
+            yield problem(DATA, 1, f"scenario {number} lacks an entry for followers that fetch")
     for row in found[DECISION_TABLE].rows:
         if not named_tests(row[1]):
-            yield _problem(row[0], "the decision has no test")
+            yield _problem(row[0], "the decision lacks a test")
     named = {name for table in found.values() for row in table.rows for cell in row for name in named_tests(cell)}
     for path in STORIES.glob("*.txt"):
         if path.name not in named:

@@ -1,6 +1,6 @@
-"""The texts that the checks read: each file is read once and parsed once.
+"""The texts for the checks: each file is read once and parsed once.
 
-A check yields problems as `path:line: text`, so that an editor opens the place. `python -m tests.structure` runs all.
+A check yields problems as `path:line: text`, so an editor can open the place. `python -m tests.structure` runs all.
 """
 
 import ast
@@ -38,13 +38,13 @@ def modules_in(*folders: str) -> list[Path]:
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Return the files of the repository that exist."""
+    """Return the existing files of the repository."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout  # noqa: S607
     return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
 
 
 def dotted(path: Path) -> str:
-    """Return the name by which a module is imported."""
+    """Return the dotted name of a module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -67,6 +67,6 @@ def problem(path: Path, line: int, text: str) -> str:
 
 
 def line_of(path: Path, part: str) -> int:
-    """Return the first line that holds a text; 1 if none does."""
+    """Return the number of the first line that contains a text, or 1."""
     before, found, _ = text_of(path).partition(part)
     return before.count("\n") + 1 if found else 1

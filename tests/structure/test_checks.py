@@ -1,4 +1,4 @@
-"""Each check of the structure finds a planted violation, and leaves alone what is right."""
+"""Each check of the structure finds a planted violation, and accepts correct code."""
 
 import ast
 from collections import Counter
@@ -30,12 +30,12 @@ def test_command_prints_problems_and_returns_one(
     assert capsys.readouterr().out == "a.py:3: wrong\nb.py:1: wrong\n"
 
 
-def test_address_field_is_found_by_type_and_by_name() -> None:
+def test_address_field_found_by_type_and_name() -> None:
     planted = "class Planted:\n    contact: Address | None\n    last_endpoint: str\n    term: int\n    name: str\n"
     assert list(fields_of(ast.parse(planted))) == [(2, "Planted.contact"), (3, "Planted.last_endpoint")]
 
 
-def test_class_name_of_two_modules_is_found() -> None:
+def test_duplicate_class_name_is_found() -> None:
     modules = {Path("a.py"): "class Planted: ...\nclass Other: ...", Path("b.py"): "\nclass Planted: ..."}
     classes = {path: ast.walk(ast.parse(text)) for path, text in modules.items()}
     found = [(str(path), node.lineno, node.name, str(first)) for path, node, first in repeated(classes)]
@@ -49,7 +49,7 @@ def test_message_with_four_positional_fields_is_found() -> None:
 
 
 @pytest.mark.parametrize("source", ["delay = first * 2**failures", "mask = 1 << number", "delay = math.pow(2, n)"])
-def test_power_by_a_variable_is_found(source: str) -> None:
+def test_power_by_variable_is_found(source: str) -> None:
     assert [line for line, _ in powers(ast.parse(source))] == [1]
 
 
@@ -66,12 +66,12 @@ def test_power_by_a_variable_is_found(source: str) -> None:
         "state = replace(state, pause_s=2 * state.pause_s)",
     ],
 )
-def test_delay_that_doubles_itself_is_found(source: str) -> None:
+def test_doubling_delay_is_found(source: str) -> None:
     assert [line for line, _ in growing(ast.parse(f"async def wait():\n    {source}"))] == [2]
 
 
 @pytest.mark.parametrize("source", ["pause_s = 2 * first_s", "total = total + 2 * step", "pause_s = backoff.next_s()"])
-def test_delay_of_another_number_is_not_found(source: str) -> None:
+def test_bounded_delay_is_accepted(source: str) -> None:
     assert not list(growing(ast.parse(source)))
 
 
@@ -86,7 +86,7 @@ def test_delay_of_another_number_is_not_found(source: str) -> None:
         "thread.join()",
     ],
 )
-def test_wait_without_a_limit_is_found(source: str) -> None:
+def test_wait_without_limit_is_found(source: str) -> None:
     assert [line for line, _ in unbounded(ast.walk(ast.parse(f"\n{source}")))] == [2]
 
 
@@ -100,12 +100,12 @@ def test_wait_without_a_limit_is_found(source: str) -> None:
         "async def test(): await event.wait()",
     ],
 )
-def test_wait_with_a_limit_is_left_alone(source: str) -> None:
+def test_wait_with_limit_is_accepted(source: str) -> None:
     assert not list(unbounded(ast.walk(ast.parse(source))))
 
 
 LISTED_MIN = 120
-"""A shorter list of words was not read whole."""
+"""The minimum length of the list of words, to detect an incomplete read."""
 CORE, NODE, API = "bridge.core.farm.role", "bridge.node.app", "bridge.api.words"
 
 
@@ -123,7 +123,7 @@ def test_wrong_import_is_found(
     assert any(text in line for line in check(imports))
 
 
-def test_import_of_a_lower_floor_is_left_alone() -> None:
+def test_import_of_lower_layer_is_accepted() -> None:
     assert not list(modules.higher_floors({"bridge": {}, NODE: {CORE: 1, API: 2}, CORE: {}, API: {}}))
 
 
@@ -149,12 +149,12 @@ def test_short_module_with_one_importer_is_found(monkeypatch: pytest.MonkeyPatch
         ("in `bridge/no_such.py`", "bridge/no_such.py"),
     ],
 )
-def test_name_of_nothing_in_a_document_is_found(text: str, name: str) -> None:
+def test_missing_target_in_document_is_found(text: str, name: str) -> None:
     document = ROOT / "docs" / "explanation" / "architecture.md"
     assert any(name in line for line in wrong_names(document, text))
 
 
-def test_section_that_does_not_exist_is_found() -> None:
+def test_missing_section_is_found() -> None:
     document = "docs/glossary.md"
     named = f"{document}, 'No such section'"
     path = ROOT / "README.md"
@@ -162,7 +162,7 @@ def test_section_that_does_not_exist_is_found() -> None:
     assert not list(wrong_sections(path, [named.replace("No such section", "Glossary")]))
 
 
-def test_rule_is_quoted_by_a_run_of_its_words() -> None:
+def test_rule_quoted_by_run_of_its_words() -> None:
     rule = "Reply false if term < currentTerm"
     assert quotes("test_reply_false_if_term_is_old", rule)
     assert not quotes("test_reply_if_the_term_is_old", rule)
@@ -187,22 +187,22 @@ def test_word_is_found_in_prose_and_in_identifiers(word: str, text: str) -> None
 @pytest.mark.parametrize(
     ("word", "text"), [("room", "roomy"), ("paint*", "repaints"), ("Chair", "a chair"), ("blue door", "a bluedoor")]
 )
-def test_other_word_is_left_alone(word: str, text: str) -> None:
+def test_unlisted_word_is_accepted(word: str, text: str) -> None:
     assert find("a.py", text, [Word(word, "plain", ())]) == []
 
 
-def test_word_is_found_in_the_name_of_a_file() -> None:
+def test_word_is_found_in_file_name() -> None:
     word = Word("blue door", "plain", ())
     assert find("farm/blue_door.py", "", [word]) == ["farm/blue_door.py:0: 'blue door' -> plain"]
 
 
-def test_word_is_kept_below_its_paths_alone() -> None:
+def test_word_is_accepted_only_below_its_paths() -> None:
     word = Word("chair", "plain", ("farm/",))
     assert find("farm/core/house.py", "a chair", [word]) == []
     assert find("town/core/house.py", "a chair", [word]) != []
 
 
-def test_each_word_of_the_list_is_found_where_it_is_planted() -> None:
+def test_planted_words_of_the_list_are_found() -> None:
     words = listed()
     assert len(words) > LISTED_MIN
     for word in words:
@@ -220,7 +220,7 @@ def test_each_word_of_the_list_is_found_where_it_is_planted() -> None:
         "colors, neighbors, canceled or cancelled",
     ],
 )
-def test_right_use_of_a_glossary_word_is_left_alone(text: str) -> None:
+def test_correct_use_of_glossary_word_is_accepted(text: str) -> None:
     assert find("a.md", text, listed()) == []
 
 
@@ -230,7 +230,7 @@ def test_exempt_path_without_the_word_is_found() -> None:
     assert list(unused([Word("router", "plain", ("docs/",))])) == []
 
 
-def test_site_has_a_gallery_if_pictures_were_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_with_pictures_has_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, place in (("BUILD", ""), ("PAGES", "docs"), ("GALLERY", "gallery")):
         monkeypatch.setattr(site, name, tmp_path / place)
     site.lay_out()
@@ -262,7 +262,7 @@ SPOKEN = {
 
 
 @pytest.mark.parametrize("pattern", [each.name for each in patterns()])
-def test_sentence_of_each_pattern_is_counted(pattern: str) -> None:
+def test_sentence_with_pattern_is_counted(pattern: str) -> None:
     kind = "openings" if pattern == "opening" else "docstrings"
     found = list(offending([Line("a.py", 3, "gossip", kind, SPOKEN[pattern])]))
     assert pattern in [name for name, _ in found]
@@ -270,7 +270,7 @@ def test_sentence_of_each_pattern_is_counted(pattern: str) -> None:
     assert not list(above(found, counted(found)))
 
 
-def test_prose_of_a_source_has_docstrings_comments_texts_and_test_names() -> None:
+def test_source_prose_has_docstrings_comments_texts_names() -> None:
     source = 'def test_a_b():\n    """Opening.\n\n    Second."""\n    x = "a text"  # A comment.\n    # Another.\n'
     nodes = list(ast.walk(ast.parse(source)))
     assert {(number, kind, text.strip()) for number, kind, text in source_lines(source, nodes, tests=True) if text} == {

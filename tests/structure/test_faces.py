@@ -1,4 +1,4 @@
-"""The faces of consensus and gossip: what they name is there, and types alone load no event loop."""
+"""The public modules of consensus and gossip: their names exist, and types alone do not load an event loop."""
 
 import subprocess
 import sys
@@ -24,18 +24,18 @@ FACES = (
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_each_name_of_a_stub_resolves_at_run_time(face: str) -> None:
+def test_stub_names_resolve_at_run_time(face: str) -> None:
     module = import_module(face)
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
     assert dir(module) == module.__all__
 
 
-def test_an_undeclared_name_raises_an_attribute_error() -> None:
+def test_undeclared_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Paxos"):
         _ = import_module("consensus").Paxos
 
 
-def test_the_pure_core_comes_without_trio_and_cryptography() -> None:
+def test_pure_core_loads_without_trio_and_cryptography() -> None:
     program = (
         "import sys; from consensus import Configuration, Options, Raft, Server; "
         "print(sorted({'trio', 'cryptography', 'msgspec'} & sys.modules.keys()))"
@@ -44,8 +44,8 @@ def test_the_pure_core_comes_without_trio_and_cryptography() -> None:
     assert result.stdout == "[]\n"
 
 
-def test_a_node_loads_nothing_that_only_others_or_later_moments_need() -> None:
-    """Each of these is a megabyte or more, and a node is to fit beside a router on a small machine."""
+def test_node_start_loads_only_needed_modules() -> None:
+    """Each of these uses a megabyte or more, and a node must fit on a small machine together with a router."""
     unused = (
         "argparse",
         "bridge.node.router.i2cp_router",

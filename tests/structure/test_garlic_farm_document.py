@@ -1,4 +1,4 @@
-"""docs/reference/garlic-farm.md is true: servers say what its capture shows, and its tables are complete."""
+"""docs/reference/garlic-farm.md: two servers send the bytes of its capture, and its tables are complete."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ LONG_S = 60
 
 
 def without_what_varies(text: str) -> list[str]:
-    """A line with a mark keeps only what stands before it."""
+    """The marks after which the rest of a line is ignored."""
     return [line.partition("~")[0].rstrip() for line in text.strip().splitlines()]
 
 
-async def test_the_capture_in_the_document_is_what_two_servers_say(tmp_path: Path) -> None:
+async def test_capture_of_two_servers_matches_document(tmp_path: Path) -> None:
     with trio.fail_after(LONG_S):
         talk = await capture(tmp_path)
     shown = DOCUMENT.partition("```\n")[2].partition("```")[0]
     assert without_what_varies(shown) == without_what_varies(talk.text())
 
 
-def test_every_message_is_in_the_table() -> None:
+def test_table_has_every_message() -> None:
     rows = {line.split(" | ")[0].strip("| "): line for line in DOCUMENT.splitlines() if line.startswith("| ")}
     replies = {number: reply for reply, number in REPLY_TYPES.items()}
     for number in MessageType:
@@ -33,7 +33,7 @@ def test_every_message_is_in_the_table() -> None:
             assert f"| {kind.__name__} |" in rows[str(number.value)]
 
 
-def test_every_extension_and_every_name_of_a_set_is_explained() -> None:
+def test_extensions_and_names_of_sets_are_explained() -> None:
     for extension in Extension:
         assert f"| {extension.value} |" in DOCUMENT
     for name in EXTENSION_SETS:

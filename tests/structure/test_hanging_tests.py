@@ -1,6 +1,6 @@
-"""A run of tests ends whatever a test does: one that hangs, that ends its worker, or a run with ignored signals.
+"""A run of tests always ends: with a hanging test, with a test that ends its worker, and with ignored signals.
 
-One small run has all of these; each test here reads one result of it. The run starts as `nohup` and `make test &` do it
+One small run has all of these; each test here reads one of its results. The run starts as by `nohup` and `make test &`
 in a shell without job control: SIGINT and SIGHUP are ignored.
 """
 

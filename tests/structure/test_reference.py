@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference are what the code says now."""
+"""The generated pages of docs/reference match the code."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,5 +9,5 @@ from tests.reference.pages import PAGES
 
 
 @pytest.mark.parametrize(("path", "page"), PAGES.items(), ids=[path.name for path in PAGES])
-def test_a_generated_page_is_not_stale(path: Path, page: Callable[[], str]) -> None:
-    assert path.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.reference"
+def test_generated_page_matches_code(path: Path, page: Callable[[], str]) -> None:
+    assert path.read_text(encoding="utf-8") == page(), "write it again: python -m tests.reference"

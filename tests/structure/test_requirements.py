@@ -1,4 +1,4 @@
-"""Versions are declared in constraints.txt; what runs in production is installed by hash."""
+"""Versions are declared in constraints.txt; production packages are installed by hash."""
 
 import re
 import tomllib
@@ -37,16 +37,16 @@ def hashed(file: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_hashed_packages_have_the_versions_of_the_constraints(file: str) -> None:
+def test_hashed_packages_have_versions_of_constraints(file: str) -> None:
     known = constraints()
     assert hashed(file) == {name: known.get(name) for name in hashed(file)}, "run `make requirements`"
 
 
-def test_hashed_base_is_exactly_what_the_base_needs() -> None:
+def test_hashed_base_equals_needs_of_base() -> None:
     assert set(hashed("base.txt")) == closure(project()["project"]["dependencies"], hashed("base.txt"))
 
 
-def test_hashed_extras_are_exactly_what_extras_add_to_the_base() -> None:
+def test_hashed_extras_equal_additions_of_extras() -> None:
     base, added = hashed("base.txt"), hashed("extras.txt")
     optional = project()["project"]["optional-dependencies"]
     needed = closure([each for extra in ("pipeline", "zmq", "kafka") for each in optional[extra]], base | added)
@@ -54,12 +54,12 @@ def test_hashed_extras_are_exactly_what_extras_add_to_the_base() -> None:
 
 
 def closure(requirements: Iterable[str], listed: Iterable[str]) -> set[str]:
-    """Return the packages of `listed` that these requirements need, with all that each of them needs."""
+    """Return the packages of `listed` that these requirements need, directly or indirectly."""
     needed = names(requirements)
     assert needed <= set(listed), "run `make requirements`"
     waiting = list(needed)
     while waiting:
-        # A requirement whose condition does not hold here, such as another system, is not listed.
+        # Requirements with a false condition, such as another system, are not listed.
         further = (names(distribution(waiting.pop()).requires or []) & set(listed)) - needed
         needed |= further
         waiting += further
@@ -74,11 +74,11 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {canonical(re.split(r"[<>=!~\[ ;(]", each)[0]) for each in requirements}
 
 
-def test_the_build_backend_is_hashed() -> None:
+def test_build_backend_is_hashed() -> None:
     assert names(project()["build-system"]["requires"]) == set(hashed("build.txt"))
 
 
-def test_no_file_names_a_registry_by_its_host() -> None:
+def test_files_do_not_name_registry_hosts() -> None:
     for file in (
         *(f"requirements/{each}" for each in FILES),
         "requirements/pin.py",

@@ -1,7 +1,7 @@
-"""No test waits without a limit for a process, a thread or an event.
+"""Waits of tests for a process, a thread or an event have a limit.
 
-The limit of a test interrupts it once. What its fixtures then wait for needs a limit of its own, or the worker stands
-still: `with Popen(…)` and `process.wait()` wait for a child that may ignore its signal (tests/processes.py).
+The limit of a test interrupts it once. Waits of its fixtures after that need separate limits, or the worker hangs:
+`with Popen(…)` and `process.wait()` wait for a child that may ignore its signal (tests/processes.py).
 """
 
 import ast
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tests.structure.sources import modules_in, nodes_of, problem, text_of
 
 WAITS = re.compile(r"Popen\(|\.(wait|join|communicate)\(")
-"""A module without these is not parsed."""
+"""Only modules with one of these names are parsed."""
 
 
 def unbounded(nodes: Iterator[ast.AST] | tuple[ast.AST, ...]) -> Iterator[tuple[int, str]]:
@@ -38,7 +38,7 @@ def unbounded(nodes: Iterator[ast.AST] | tuple[ast.AST, ...]) -> Iterator[tuple[
         method = call.func.attr
         keywords = [each.arg for each in call.keywords if method != "communicate" or each.arg == "timeout"]
         has_limit = len(call.args) > (method == "communicate") or bool(keywords)
-        # `sender.join()` with a result is a message of gossip; a thread's has none.
+        # `sender.join()` with a result is a message of gossip; the join of a thread does not return a value.
         if not has_limit and id(call) not in awaited and (method != "join" or id(call) in statements):
             yield call.lineno, ast.unparse(call)
 
@@ -48,7 +48,7 @@ def _is_popen(function: ast.expr) -> bool:
 
 
 def check() -> Iterator[str]:
-    """Yield the waits of tests that have no limit."""
+    """Yield the waits of tests without a limit."""
     for path in modules_in("tests"):
         if not WAITS.search(text_of(path)):
             continue

@@ -1,12 +1,12 @@
-"""Words that do not come back: names and phrases for which the project has a plain word (`words.toml`).
+"""Rejected words: names and phrases for which the project has a plain word (`words.toml`).
 
-The table `plain` names each word and what stands in its place. A word is found in prose and in identifiers, because an
-underscore counts as a space: "old name" finds `old_name` as well. `*` stands for the rest of a word: "name*" finds
-"names". A word with a capital is found only as it is spelled, any other one in any case. All tracked texts are
-searched, and the names of the files. `kept` names the paths below which a word stays; a path without the word is a
-problem, so this list only shrinks.
+The table `plain` lists each word with its replacement. The check finds words in prose and in identifiers, because an
+underscore counts as a space: "old name" also finds `old_name`. `*` matches the rest of a word: "name*" finds "names". A
+word with a capital is case-sensitive, all others are not. The check searches all tracked texts and the names of the
+files. `kept` lists paths whose files may contain the word; a path without the word is a problem, so this list only
+shrinks.
 
-`python -m tests.structure` prints what it finds. `make check` runs it.
+`python -m tests.structure` prints the places. `make check` runs it.
 """
 
 import re
@@ -24,16 +24,16 @@ TEXTS = {"", ".go", ".html", ".java", ".json", ".md", ".mod", ".py", ".pyi", ".s
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, what stands in its place, and the paths below which it stays."""
+    """A word, its replacement, and the paths of permitted uses."""
 
     word: str
     plain: str
     kept: tuple[str, ...]
 
     def lines_in(self, text: str, lowered: str) -> Iterator[int]:
-        """The lines on which it stands in a text, and in the same text in small letters."""
+        """Yield the numbers of its lines in a text; `lowered` is the same text in small letters."""
         searched = lowered if self.word.islower() else text
-        # Most words stand in no file: a search for plain letters is much faster than one for a pattern.
+        # Most words do not occur: a search for plain letters is much faster than a search for a pattern.
         if self.word.strip("*") in searched:
             pattern = rf"\b{re.escape(self.word)}\b".replace(r"\*", r"\w*")
             for found in re.finditer(pattern, searched):
@@ -41,13 +41,13 @@ class Word:
 
 
 def listed() -> list[Word]:
-    """What the list says."""
+    """Return the words of the list."""
     data = tomllib.loads(LIST.read_text(encoding="utf-8"))
     return [Word(word, plain, tuple(data["kept"].get(word, ()))) for word, plain in data["plain"].items()]
 
 
 def find(path: str, content: str, words: list[Word]) -> list[str]:
-    """A line for each place in a file where one of the words stands; line 0 is the name of the file."""
+    """Return a line for each occurrence of a word in a file; line 0 is the name of the file."""
     text = f"{path}\n{content}".replace("_", " ")
     lowered = text.lower()
     return [
@@ -59,7 +59,7 @@ def find(path: str, content: str, words: list[Word]) -> list[str]:
 
 
 def unused(words: list[Word]) -> Iterator[str]:
-    """Yield the paths that need no exemption any more."""
+    """Yield the unused exemptions."""
     texts = {str(path.relative_to(ROOT)): text_of(path) for path in tracked() if path.suffix in TEXTS}
     for word in words:
         everywhere = Word(word.word, word.plain, ())
@@ -69,7 +69,7 @@ def unused(words: list[Word]) -> Iterator[str]:
 
 
 def check() -> Iterator[str]:
-    """Yield the places where a word of the list stands."""
+    """Yield the occurrences of words of the list."""
     words = listed()
     yield from unused(words)
     for path in tracked():
