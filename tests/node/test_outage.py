@@ -32,7 +32,7 @@ from tests.node.farm_stage import (
 )
 
 pytestmark = pytest.mark.usefixtures("_clock")
-TIMEOUT_S = 5
+QUORUM_TIMEOUT_S = 5
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ async def test_publisher_without_quorum_refreshes_with_alarm(autojump_clock: Moc
     async with on_duty(stage):
         await trio.sleep(20)
         stage.lose_quorum()
-        await trio.sleep(TIMEOUT_S - PERIOD_MS / 1000 - 0.5)
+        await trio.sleep(QUORUM_TIMEOUT_S - PERIOD_MS / 1000 - 0.5)
         assert not stage.background_tasks.stands_still
-        await trio.sleep(TIMEOUT_S)
+        await trio.sleep(QUORUM_TIMEOUT_S)
         assert stage.background_tasks.stands_still
         # Its structure from before the outage is fresh; it has not published alone yet.
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
@@ -98,7 +98,7 @@ async def test_successor_publishes_within_three_periods(
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
 
 
-async def test_reachable_last_publisher_keeps_publishing(autojump_clock: MockClock) -> None:
+async def test_node_leaves_publishing_to_reachable_last_publisher(autojump_clock: MockClock) -> None:
     stage = await stage_of_other()
     stage.reachable = {NODE_IDS[1]}
     async with on_duty(stage):

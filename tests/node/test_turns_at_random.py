@@ -25,7 +25,7 @@ from tests.node.test_server_turns import OUT_OF_DATE, TWO, make_server
 
 DISK_S = 0.016
 """The time of eight disk jobs: the previous batch, a piece of a snapshot, the own batch and another piece, doubled."""
-AGAIN_MAX = 3
+REPEATS_MAX = 3
 """Maximum number of immediate repetitions by one reply callback."""
 
 
@@ -51,12 +51,12 @@ class Crowd:
             assert number in self.open_calls, "two replies, or a reply after the cancellation"
             self.latest_s = max(self.latest_s, trio.current_time() - self.open_calls.pop(number))
             self.outcomes[type(answer).__name__] += 1
-            if depth < AGAIN_MAX and self.random.random() < 0.4:
+            if depth < REPEATS_MAX and self.random.random() < 0.4:
                 self.act(depth + 1)
 
-        give_up = self._begin(on_reply)
+        cancel = self._begin(on_reply)
         if number in self.open_calls and self.random.random() < 0.1:
-            give_up()
+            cancel()
             del self.open_calls[number]
 
     def _begin(self, on_reply: Callable[[object], None]) -> Callable[[], None]:
@@ -108,7 +108,7 @@ async def test_random_calls_get_one_timely_reply(seed: int, autojump_clock: trio
                 crowd.act()
             await trio.sleep(random.choice((0, 0, 0.0005, 0.003, 0.02, 0.2)))
         # The last reply may come at the end of its time, and its caller may repeat the call several times.
-        await trio.sleep(soon_s * (1 + AGAIN_MAX))
+        await trio.sleep(soon_s * (1 + REPEATS_MAX))
         # lost and late wake-ups
         assert not crowd.open_calls
         assert crowd.latest_s <= soon_s
