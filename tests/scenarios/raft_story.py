@@ -27,8 +27,7 @@ messages wait for delivery, and clocks stop until a command advances them.
     lose [1->2 …]                         the waiting messages are lost
     slow 1 / sync 1                       server 1's disk delays its writes / completes them, from now on immediately
     crash 1 / start 1                     volatile state is lost / the server starts with its durable state
-    compact 1 4                           server 1 takes a snapshot of its state at index 4 and drops the log up to
-    there
+    compact 1 4                           server 1 takes a snapshot at index 4 and drops the log up to there
     logs / roles                          show each server's terms in the log, commit index / role, term, leader
 
     1: persist term 2 vote 1; from 3 cut; 3..4 of terms 2 2        effects: server 1's actions

@@ -377,7 +377,7 @@ def test_replicas_receive_partial_batch_only_if_first() -> None:
 
 
 def test_fetched_entries_are_limited() -> None:
-    """Complete batches only; the replica fetches the rest again. Small compressed batches can inflate to gigabytes."""
+    """Complete batches only; the rest is fetched again. A thousand compressed batches can inflate to gigabytes."""
     bomb = entry_of(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
     data = b"".join(
         encode_batch(replace(batch, compression=Compression.GZIP)) for batch in read_batches(batches_of(1, bomb * 50))

@@ -95,7 +95,7 @@ def test_append_success_for_fewer_entries_is_not_sent(request_: core.Request, ne
 
 
 @pytest.mark.parametrize(("hint", "frame"), [(1, 1), (6, 6), (7, None), (9, None), (0, None)])
-def test_refusal_names_hint_before_requested_position(hint: int, frame: int | None) -> None:
+def test_refusal_names_hint_up_to_previous_index(hint: int, frame: int | None) -> None:
     assert wire_reply_of(append_reply(hint, success=False), APPEND) == wire.AppendEntriesResponse(
         message_id=21, term=3, success=False, conflict_index=frame
     )

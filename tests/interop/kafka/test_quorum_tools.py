@@ -210,7 +210,7 @@ async def upgrade_to_dynamic(quorum: MixedQuorum, leader: int) -> tuple[bool, st
 
 
 async def test_static_voters_with_ours_are_not_upgraded(tmp_path: Path) -> None:
-    """Kafka's leader needs a registration of each voter, which ours does not send; ours refuses the request."""
+    """Kafka's leader requires a registration from each voter, which ours lacks. Our leader refuses the request."""
     with trio.fail_after(STORY_S):
         async with (
             running_jvm_servers(tmp_path) as jvm,

@@ -51,7 +51,7 @@ def varint(number: int) -> bytes:
 def batch(
     offset: int, epoch: int, key: bytes | None, value: bytes, *, attributes: int = 0, later_ms: Iterable[int] = (0,)
 ) -> bytes:
-    """Return a handwritten batch, because the product's writer is under test. One record per time."""
+    """Return a handwritten batch, independent of the product's writer, which a leader uses. One record per time."""
     now_ms, records = int(time.time() * 1000), b""
     spelled_key = varint(-1) if key is None else varint(len(key)) + key
     times = list(later_ms)
