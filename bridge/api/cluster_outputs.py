@@ -71,7 +71,7 @@ class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
     text: str
     """The event as text."""
     url: str | None = None
-    """The address at which the peer listens (`serving`)."""
+    """The peer's listening address (`serving`)."""
     broadcast_url: str | None = None
     """The address of its PUB socket that clients receive (`serving`)."""
     log_entries: int | None = None
@@ -202,7 +202,7 @@ class KraftDescribeOutput(Document, frozen=True):
     max_follower_lag: int
     """The lag in records of the slowest voter."""
     max_follower_lag_ms: int | None
-    """Milliseconds for which that voter has lagged; null: not known."""
+    """Duration of that voter's lag, in milliseconds; null if unknown."""
     replicas: tuple[KraftReplicaView, ...]
     """The leader, the followers, the observers."""
 
@@ -213,7 +213,7 @@ class KraftVoterView(Record, frozen=True):
     id: int
     """Its node.id."""
     address: str
-    """The address at which the other servers reach it."""
+    """The server's address for the other servers."""
 
 
 class KraftServeOutput(Document, frozen=True, omit_defaults=True):
@@ -231,7 +231,7 @@ class KraftServeOutput(Document, frozen=True, omit_defaults=True):
     text: str
     """The event as text."""
     address: str | None = None
-    """The address at which the server listens (`serving`), or the unrecorded advertised address (`address-refused`)."""
+    """The server's listening address (`serving`), or the unrecorded advertised address (`address-refused`)."""
     cluster: str | None = None
     """The quorum's id (`serving`)."""
     directory_id: str | None = None

@@ -52,7 +52,7 @@ class ServerClock(Record, frozen=True):
     voter: bool
     """Its clock counts for the majority time."""
     offset_ms: int | None
-    """Milliseconds by which its clock is ahead; null if its last report is too old, or the offset is unknown."""
+    """Lead of its clock in milliseconds; null if its last report is too old, or the offset is unknown."""
 
 
 class LogTimeAnswer(Document, frozen=True):
@@ -277,7 +277,7 @@ class NodeEvicted(Document, frozen=True):
     left_out: tuple[str, ...]
     """Nodes that need the new key file."""
     votes_still: bool
-    """Its server still votes, until the rest of the group allows its removal."""
+    """Its server still votes, until the other voters allow its removal."""
     keys_not_replaced: str | UnsetType = UNSET
     """Reason why gossip does not distribute the new key although it could, and the action."""
     client_keys: tuple[str, ...] | UnsetType = UNSET
@@ -340,7 +340,7 @@ class SubmitAnswer(Document, frozen=True, kw_only=True):
     leader_endpoint: str | None = None
     """Address of the leader's Raft server; null if unknown."""
     request: str | None = None
-    """Request id for a repetition that is applied only once; null without one."""
+    """Request id, so that a repetition is applied only once; null without one."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "accepted", self.outcome is SubmitOutcome.COMMITTED)

@@ -219,7 +219,7 @@ class RotationOutput(Document, frozen=True):
     removed: tuple[str, ...]
     """The ids of the removed keys."""
     left_out: tuple[str, ...] = ()
-    """With `--force`: members that were down, or did not confirm."""
+    """With `--force`: members in the state down, or without a confirmation."""
     unstored: tuple[str, ...] | UnsetType = UNSET
     """With `--force`: members that could not store the keys, if any: they would restart with older keys."""
 
@@ -363,7 +363,7 @@ class RecoveryOutput(Document, frozen=True):
     log_time_ms: int
     """The first log time of the new cluster, milliseconds since the epoch."""
     routers_refuse_until: int | None
-    """Time until which routers may refuse new structures, seconds since the epoch; null if they do not."""
+    """End of the time in which routers may refuse new structures, seconds since the epoch; null if they do not."""
     left_behind: tuple[str, ...]
     """Names of the servers that must join again."""
     old_storage: str | None
