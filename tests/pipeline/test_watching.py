@@ -70,7 +70,7 @@ def transitions(output: Path) -> list[tuple[Any, ...]]:
     return [(row["server_id"], row["at"], row["previous"], row["state"], row["reason"]) for row in in_order]
 
 
-def test_report_timeout_dates_silent_transition(tmp_path: Path) -> None:
+def test_report_timeout_dates_transition(tmp_path: Path) -> None:
     watch_batch(tmp_path, 0, rows_of_stopping_server(24))
     assert [(server, before, state) for server, _, before, state, _ in transitions(tmp_path)] == [
         (1, "", "healthy"),

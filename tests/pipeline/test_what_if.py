@@ -235,7 +235,7 @@ def test_command_reports_both_settings_and_each_server(output: Path) -> None:
     assert f"{document['asked']['entries']}" in shown
 
 
-def test_what_if_reports_more_servers_than_farm_limit(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_warns_of_more_servers_than_farm_limit(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_what_if(output, "--gain", "6").stderr == ""
     monkeypatch.setattr("pipeline.cli.what_if.SERVERS_MAX", len(SERVERS) - 1)
     assert f"has {len(SERVERS)} servers in these days" in run_what_if(output, "--gain", "6").stderr
