@@ -79,13 +79,13 @@ def check_refused(connection: Connection, why: str) -> None:
         assert body == b"Forbidden\n", "the server did not reply to a message"
 
 
-@pytest.mark.parametrize("shown", ["no proof", "a proof by its own key", "a proof for another server"])
-def test_unknown_node_with_copied_key_file_is_refused(farm: Farm, shown: str) -> None:
+@pytest.mark.parametrize("proof", ["no-proof", "own-key", "other-server"])
+def test_unknown_node_with_copied_key_file_is_refused(farm: Farm, proof: str) -> None:
     leader = farm.wait_settled()
     before = leader.view()
-    own = None if shown == "no proof" else Ed25519PrivateKey.generate()
-    channel = "tls " + "00" * 32 if shown == "a proof for another server" else None
-    why = "unknown-identity" if shown == "a proof by its own key" else "unproven"
+    own = None if proof == "no-proof" else Ed25519PrivateKey.generate()
+    channel = "tls " + "00" * 32 if proof == "other-server" else None
+    why = "unknown-identity" if proof == "own-key" else "unproven"
     for node, claimed_id in itertools.product(farm.nodes, (77, 2)):
         for peer_id in (None, node.view().node.raft_id):
             claim = ClientClaim(claimed_id, "server", own, peer_id, before.farm.cluster_id)

@@ -109,15 +109,15 @@ def test_factors_of_each_farm_depend_only_on_its_log(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("fault", ["gone", "refuses", "another cluster"])
+@pytest.mark.parametrize("fault", ["unreachable", "refusing", "other-cluster"])
 def test_failed_farm_does_not_block_other_farm(tmp_path: Path, fault: str) -> None:
     log_lines: list[str] = []
     with two_farms(tmp_path) as (one, two, file):
         batch = one_batch(one=one, two=two)
         match fault:
-            case "gone":
+            case "unreachable":
                 write_farms(file, one={"nodes": ["absent.sock"]}, two={"nodes": ["two.sock"]})
-            case "refuses":
+            case "refusing":
                 one.submit_answer = (HTTPStatus.SERVICE_UNAVAILABLE, {"outcome": "busy", "reason": "too much"})
             case _:
                 one.cluster_id = "f" * 32
@@ -125,11 +125,13 @@ def test_failed_farm_does_not_block_other_farm(tmp_path: Path, fault: str) -> No
         feedback.after_batch(batch)
         feedback.finish()
     assert len(two.submitted) == 1
-    words = {"gone": "absent.sock", "refuses": "busy too much", "another cluster": "belongs to the cluster"}[fault]
+    words = {"unreachable": "absent.sock", "refusing": "busy too much", "other-cluster": "belongs to the cluster"}[
+        fault
+    ]
     (line,) = [text for text in log_lines if text.startswith("one: ")]
     assert line.startswith("one: factors not submitted: ")
     assert words in line
-    assert len(one.submitted) == (fault == "refuses")
+    assert len(one.submitted) == (fault == "refusing")
 
 
 def test_hanging_farm_does_not_delay_batches_or_other_farms(tmp_path: Path) -> None:

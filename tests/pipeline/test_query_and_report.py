@@ -188,7 +188,7 @@ def damage(file: Path, kind: str) -> None:
     match kind:
         case "empty":
             file.write_bytes(b"")
-        case "no Parquet":
+        case "not-parquet":
             file.write_bytes(b"no Parquet, and long enough to be one")
         case "missing":
             file.unlink()
@@ -197,7 +197,7 @@ def damage(file: Path, kind: str) -> None:
             file.write_bytes(whole[:4] + b"\xff" * (len(whole) // 4) + whole[4 + len(whole) // 4 :])
 
 
-@pytest.mark.parametrize("kind", ["empty", "no Parquet", "missing", "pages"])
+@pytest.mark.parametrize("kind", ["empty", "not-parquet", "missing", "pages"])
 def test_query_of_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) -> None:
     rows = [{"window_start": NOON + timedelta(minutes=minute), "server_id": minute} for minute in range(2_000)]
     write_derived(tmp_path, "router_health", rows)
@@ -207,7 +207,7 @@ def test_query_of_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) 
         documents(tmp_path, "SELECT * FROM router_health")
 
 
-@pytest.mark.parametrize("kind", ["empty", "no Parquet", "missing", "pages"])
+@pytest.mark.parametrize("kind", ["empty", "not-parquet", "missing", "pages"])
 def test_derivation_from_damaged_file_names_file_and_remedy(kind: str, tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [{"index": each, "log_time": NOON} for each in range(2_000)])
     stored = stored_files(tmp_path / "clocks")[0]

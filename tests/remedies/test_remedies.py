@@ -259,7 +259,7 @@ def run_all(action: str, garlicfarm: Callable[..., Result]) -> None:
                 Path(words[1]).chmod(int(words[0], 8))
 
 
-@pytest.mark.parametrize("damage", ["missing", "foreign", "readable", "rubbish", "older"])
+@pytest.mark.parametrize("damage", ["missing", "foreign", "readable", "damaged", "older"])
 def test_advice_about_key_file_ends_alarm(tmp_path: Path, garlicfarm: Callable[..., Result], damage: str) -> None:
     """The farm key file is missing, foreign, readable by others, damaged or outdated."""
     path, fake = tmp_path / "farm.key", garlicfarm.node.keys  # type: ignore[attr-defined]
@@ -274,8 +274,8 @@ def test_advice_about_key_file_ends_alarm(tmp_path: Path, garlicfarm: Callable[.
             save_farm_key(path, new_farm_key(3))
         case "readable":
             path.chmod(0o644)
-        case "rubbish":
-            path.write_text("rubbish")
+        case "damaged":
+            path.write_text("damaged")
         case _:
             fake.chains["node-1"] = filed.key_ring.install(NEW_KEY).use(NEW_KEY)
             fake.farm_key = filed.following(fake.chain)
