@@ -81,8 +81,8 @@ def _timeout_option(command: F) -> F:
         metavar="SECONDS",
         expose_value=False,
         callback=_keep_timeout,
-        help=f"Seconds to wait for an answer of the node  [default: {ANSWER_TIMEOUT_S:g}; for an order to the whole"
-        f" farm {ORDER_TIMEOUT_S:g}, once the node has answered at all].",
+        help=f"Seconds to wait for a reply of the node  [default: {ANSWER_TIMEOUT_S:g}; {ORDER_TIMEOUT_S:g} for"
+        " commands to the whole farm, after the first reply of the node].",
     )
     return timeout(command)
 
@@ -108,7 +108,7 @@ def _credentials(command: F, *, several: bool) -> F:
         multiple=several,
         expose_value=False,
         callback=_keep,
-        help="With https: a file of that node, control.read.token to look, control.admin.token to change something"
+        help="With https: a file of that node, control.read.token to read, control.admin.token for changes"
         f"{each} (default: ${TOKEN_VARIABLE}).",
     )
     certificate = click.option(

@@ -53,7 +53,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 @yes_option
 @json_option
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Take back a node's promise to create a farm, when an alarm advises it."""
+    """Withdraw a node's promise to create a farm, when an alarm advises it."""
     name = ask_node(node, _name)
     confirm(f"{name} withdraws its promise to the other founders. Does an alarm advise it?", yes=yes)
     call_node(node, WITHDRAW)

@@ -63,7 +63,9 @@ class _Wanted:
 @click.option(
     "--from", "first", type=click.IntRange(min=1), help="Index of the first entry.  [default: 1, or from --tail]"
 )
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Maximum number of entries."
+)
 @click.option(
     "--tail",
     type=click.IntRange(0, TAIL_MOST),

@@ -36,7 +36,7 @@ COMMANDS = {
     "submit": LazyCommand("bridge.cli.log:submit", "Commit one entry (a JSON object) to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),
     "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
-    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to create a farm."),
+    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Withdraw a node's promise to create a farm."),
     "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
     "recover": LazyCommand("bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List the identities of the farm; approve or evict one."),

@@ -19,7 +19,7 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(("table", "json")),
         default="table",
         show_default=True,
-        help="How to print; json is what --json prints.",
+        help="Output format; json is the same as --json.",
     )
     @json_option
     @wraps(command)
@@ -30,7 +30,7 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 wide_option = click.option(
-    "--wide", is_flag=True, help="Print the table as it is, also on a terminal that is narrower than its rows."
+    "--wide", is_flag=True, help="Print the full table, even on a terminal that is narrower than its rows."
 )
 file_path = click.Path(path_type=Path, dir_okay=False)
 directory_path = click.Path(path_type=Path, file_okay=False)

@@ -32,7 +32,7 @@ def simulate() -> None:
 
 @simulate.command()
 @click.option("--members", type=click.IntRange(2), default=100, show_default=True, help="Number of members.")
-@click.option("--capacity", type=click.IntRange(1), help="Peers of one member at most.  [default: all others]")
+@click.option("--capacity", type=click.IntRange(1), help="Maximum number of peers of a member.  [default: all others]")
 @click.option("--periods", type=click.IntRange(20), default=100, show_default=True, help="Length, in probe periods.")
 @click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash; the same number joins.")
 @click.option("--loss", type=_SHARE, default=0.0, help="Share of lost datagrams.")

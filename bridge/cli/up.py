@@ -54,7 +54,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
 
 
 @click.command()
-@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="How many nodes.")
+@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="Number of nodes.")
 @click.option(
     "--state-dir",
     "directory",
@@ -64,7 +64,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     help="Directory of keys, logs and published structures; an existing farm there continues.",
 )
 @click.option(
-    "--for", "for_seconds", default=math.inf, type=click.FloatRange(min=0), help="Stop after so many seconds."
+    "--for", "for_seconds", default=math.inf, type=click.FloatRange(min=0), help="Stop after this number of seconds."
 )
 @click.option(
     "--exit-when-published",
@@ -77,7 +77,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="With --exit-when-published: end with 1 and the reason after so many seconds.",
+    help="With --exit-when-published: end with 1 and the reason after this number of seconds.",
 )
 def up(
     *,

@@ -106,7 +106,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--server", "servers", multiple=True, metavar="NAME", help="Its Raft id or name; may be given several times."
 )
-@click.option("--for", "seconds", type=Lasting(), help="How long: 90m, 2h, 1d12h.")
+@click.option("--for", "seconds", type=Lasting(), help="Duration, such as 90m, 2h or 1d12h.")
 @click.option("--reason", default="", help="The reason, shown in the list.")
 @click.option(
     "--farm", default="", metavar="FARM", help="Only in the farm with this name or cluster id. Default: in all."

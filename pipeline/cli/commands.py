@@ -134,7 +134,12 @@ pipeline.add_command(what_if)
 )
 @spark_options
 @click.option(
-    "--trigger", "trigger_seconds", default=5, show_default=True, type=click.IntRange(1, 3600), help="Seconds."
+    "--trigger",
+    "trigger_seconds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 3600),
+    help="Seconds between batches.",
 )
 @click.option(
     "--entries-per-batch",

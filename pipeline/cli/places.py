@@ -288,8 +288,8 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--farms",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="A TOML or JSON file that names several farms, to be read into the same tables. It is read again when it"
-        " changes, so that farms join and leave.",
+        help="A TOML or JSON file of several farms for the same tables. The run reads it again when it changes, so you"
+        " can add and remove farms.",
     )
     @click.option(
         "--kafka",

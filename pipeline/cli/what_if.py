@@ -29,7 +29,7 @@ SHARES_OFF = 1e-6
 
 
 @click.command("what-if")
-@click.option("--gain", type=Finite(0.0, 1000.0), help=f"Instead of {PRESENT.gain:g}.")
+@click.option("--gain", type=Finite(0.0, 1000.0), help=f"The gain, instead of {PRESENT.gain:g}.")
 @click.option(
     "--shares",
     nargs=3,

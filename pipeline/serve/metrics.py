@@ -65,7 +65,7 @@ class RunMetrics:
         farms.set_function(lambda: len(self._newest))
         since_batch = self._gauge(
             "seconds_since_batch",
-            "Seconds since a batch was committed, or since this run began if none was. Unlike lag_seconds it is a"
+            "Seconds since the last commit of a batch, or since this run began. Unlike lag_seconds it is a"
             " number while nothing has been read yet.",
         )
         self._batch_at_s = clock()
@@ -87,7 +87,7 @@ class RunMetrics:
         )
         self._batches = Histogram(
             f"{PREFIX}_batch_seconds",
-            "How long it took to read, decode and commit a batch.",
+            "Seconds to read, decode and commit a batch.",
             buckets=BATCH_SECONDS,
             registry=self._registry,
         )

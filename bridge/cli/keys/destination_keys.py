@@ -91,7 +91,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--master", required=True, type=file_path, help="The master key file, as `new-destination` made it.")
+@click.option("--master", required=True, type=file_path, help="The master key file from `new-destination`.")
 @click.option(
     "--out",
     "--output",
@@ -106,7 +106,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
     default=TRANSIENT_LIFE_S // DAY_S,
     show_default=True,
     type=click.IntRange(1, DAYS_LIMIT),
-    help="How long the keys last.",
+    help="Validity of the keys, in days.",
 )
 @json_option
 def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) -> None:

@@ -86,7 +86,7 @@ def keys() -> None:
     default="farm.key",
     show_default=True,
     type=file_path,
-    help="The new file; it is never written over another.",
+    help="The new file; it must not exist.",
 )
 @json_option
 def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
@@ -318,7 +318,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="How long each step may take to reach every member.",
+    help="Seconds for each step to reach every member.",
 )
 @force_option
 @json_option
@@ -388,7 +388,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 
 @keys.command()
 @click.argument("file", type=file_path)
-@click.option("--replace", is_flag=True, help="Write over FILE, if it is an older key file of the same farm.")
+@click.option("--replace", is_flag=True, help="Replace FILE, if it is an older key file of the same farm.")
 @node_option
 @json_option
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:

@@ -36,7 +36,7 @@ _NAME_WIDTH = 24
 @click.command()
 @click.option("--status", "view", flag_value="status", default="status", help="The summary. This is the default.")
 @click.option("--replication", "view", flag_value="replication", help="A row for each replica.")
-@click.option("--human-readable", is_flag=True, help="With --replication: times as so long ago.")
+@click.option("--human-readable", is_flag=True, help="With --replication: times relative to now.")
 @wide_option
 @quorum_options
 @json_option

@@ -34,7 +34,7 @@ _ONE_OF_THREE = (
     "--initial-controllers",
     "-I",
     metavar="ID@HOST:PORT:DIRECTORY-ID,…",
-    help="These servers create a quorum, this one among them; directory ids are made by `kraft random-uuid`.",
+    help="These servers, including this one, create a quorum; `kraft random-uuid` makes directory ids.",
 )
 @click.option("--no-initial-controllers", "-N", is_flag=True, help="This server joins an existing quorum.")
 @click.option(

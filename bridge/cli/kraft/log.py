@@ -45,8 +45,8 @@ _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: 
 
 
 @click.command()
-@click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="Offset to begin at.")
-@click.option("--limit", type=click.IntRange(1), help="Records at most (default: all present records).")
+@click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="The first offset.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of records (default: all present records).")
 @click.option("--follow", is_flag=True, help="Print records as they are committed, until Ctrl-C.")
 @click.option(
     "--directory",

@@ -81,9 +81,11 @@ def _reason(error: Exception) -> str:
 
 _OPTIONS = (
     click.option(
-        "--server-key", metavar="Z85", help="The public key of the peers, if they want one (`keys show-curve` there)."
+        "--server-key", metavar="Z85", help="The public key of the peers, if they require it (`keys show-curve` there)."
     ),
-    click.option("--key", type=file_path, help="Our own key for peers that list it, made by `keys new-curve`."),
+    click.option(
+        "--key", type=file_path, help="The key of this client, for peers that list it, from `keys new-curve`."
+    ),
     ident_option,
     click.option(
         "--seed",
@@ -320,8 +322,8 @@ def _request_id(text: str) -> bytes:
 
 
 @zmq_raft.command()
-@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="Index to begin at.")
-@click.option("--count", default=100, show_default=True, type=click.IntRange(min=1), help="Entries at most.")
+@click.option("--from", "first", default=1, show_default=True, type=click.IntRange(min=1), help="The first index.")
+@click.option("--count", default=100, show_default=True, type=click.IntRange(min=1), help="Maximum number of entries.")
 @cluster_options
 @json_option
 def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
@@ -347,7 +349,7 @@ def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
 
 
 @zmq_raft.command()
-@click.option("--from", "first", type=click.IntRange(min=1), help="Index to begin at (default: the next entry).")
+@click.option("--from", "first", type=click.IntRange(min=1), help="The first index (default: the next entry).")
 @cluster_options
 @json_option
 def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:

@@ -175,7 +175,12 @@ class PeerReporter(Lines):
     " (default: the log is never compacted).",
 )
 @click.option(
-    "--compact-at", metavar="MIB", type=click.IntRange(1), default=64, show_default=True, help="… of so large a log."
+    "--compact-at",
+    metavar="MIB",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Log size that starts a snapshot.",
 )
 @click.option(
     "--election-timeout",

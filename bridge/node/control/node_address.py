@@ -22,7 +22,7 @@ from consensus.storage import access_advice
 SCHEME: Final = "https://"
 DEFAULT_PORT: Final = 7650
 _FILE_LIMIT_BYTES: Final = 1024 * 1024
-READ_TOKEN: Final = "control.read.token to look, control.admin.token to change something"  # noqa: S105 - names of files
+READ_TOKEN: Final = "control.read.token to read, control.admin.token for changes"  # noqa: S105 - names of files
 
 
 class NodeAddressError(ValueError):
