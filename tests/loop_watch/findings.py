@@ -1,4 +1,4 @@
-"""Findings of watched processes, without the exceptions in `exceptions.toml`, each of which has a reason.
+"""Findings of watched processes. Findings listed with a reason in `exceptions.toml` are excluded.
 
 An exception is a set of patterns for the kind of operation, the innermost function of the program and the object. It is
 the only way to allow an operation in the event loop, so the file lists all deliberate ones.

@@ -131,7 +131,7 @@ def test_oversized_admission_does_not_fill_state(kind: str) -> None:
 
 
 def test_chain_from_log_is_valid_for_other_servers() -> None:
-    # Given a log in which founder 1 admits server 3, then server 3 leads and admits server 4
+    # Given a log: founder 1 admits server 3, then server 3 leads and admits server 4
     table = of_founders(FOUNDERS)
     for number, by in ((3, 1), (4, 3)):
         record = Admission(node_id(number), f"node-{number}", key_of(number).public_key().public_bytes_raw(), number)

@@ -1,4 +1,4 @@
-"""The proof of a handshake: its signed bytes, and that it is invalid for any other handshake."""
+"""The proof of a handshake: its signed bytes, and its rejection in any other handshake."""
 
 import hashlib
 from dataclasses import fields, replace

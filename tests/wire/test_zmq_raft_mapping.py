@@ -1,4 +1,4 @@
-"""The mapping of core messages to ØMQ Raft's messages, and the replies that are not wire_request_of.
+"""The mapping of core messages to ØMQ Raft's messages, and the cases without a reply.
 
 The protocol has fewer kinds of replies than the core. A reply that a peer of the package would misread is not sent.
 """

@@ -1,7 +1,6 @@
 """Lists of peers that a client may send, and the errors for lists that are not a valid cluster.
 
-The error texts equal those that `parsePeers` of the package 0.5.0 raises under node v20, unless a test names the
-difference.
+The error texts equal the texts of `parsePeers` in the package 0.5.0 under node v20, unless a test names the difference.
 """
 
 import pytest

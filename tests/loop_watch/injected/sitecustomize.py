@@ -1,4 +1,4 @@
-"""Starts the watch in a process that was started by a command line; this folder is then on PYTHONPATH."""
+"""Starts the watch in processes of command lines, with this folder on PYTHONPATH."""
 
 from tests.loop_watch.watch import install_if_wanted
 
