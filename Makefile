@@ -17,13 +17,13 @@ $(BIN)/python:
 # here; otherwise each of the first processes of `make run` would compile all of them.
 HASHED := requirements/build.txt requirements/base.txt
 $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
-	@echo "installing what a node needs into $(VENV): half a minute"
+	@echo "installing the packages of a node into $(VENV): half a minute"
 	@$(PIP) install --require-hashes $(HASHED:%=-r %)
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@
 
-# Packages for tests, benchmarks and documents only have versions without hashes, because no node runs them.
+# Packages used only by tests, benchmarks and documents have versions without hashes, because nodes do not run them.
 $(VENV)/all.stamp: constraints.txt $(VENV)/pipeline.stamp
 	$(PIP) install -e '.[pipeline,zmq,kafka,test]' -c constraints.txt
 	@touch $@
@@ -32,7 +32,7 @@ $(VENV)/pipeline.stamp: requirements/extras.txt $(VENV)/base.stamp
 	$(PIP) install --require-hashes $(HASHED:%=-r %) -r $<
 	@touch $@
 
-# Run it after a change of the dependencies or of constraints.txt: it queries the index for the hashes of all files.
+# Run this after a change of the dependencies or of constraints.txt: it queries the index for the hashes of all files.
 requirements: $(BIN)/python
 	$(BIN)/python requirements/pin.py
 	$(BIN)/python -m deploy.platforms
@@ -53,7 +53,7 @@ ifdef TESTS
 else
 	$(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
 	@if $(CAN_COMPILE); then $(MAKE) -j 2 test-waiting compiled && $(MAKE) test-compiled; \
-	else $(MAKE) test-waiting && echo "no C compiler: the compiled modules are not tested"; fi
+	else $(MAKE) test-waiting && echo "a C compiler is missing: the compiled modules are not tested"; fi
 endif
 
 # `make test` compiles while these tests wait.
@@ -93,7 +93,7 @@ dist: $(VENV)/all.stamp
 	@if $(CAN_COMPILE); then rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
 	@if command -v dpkg-deb >/dev/null; then $(BIN)/python -m deploy.deb $(DEB_OPTIONS) \
 	$(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(BIN)/python -m deploy.oci $(if $(DEB_ARCH),--arch $(DEB_ARCH))); else \
-	echo "no dpkg-deb: no Debian package and no container image are built (Debian: apt-get install dpkg)"; fi
+	echo "dpkg-deb is missing: skipping the Debian package and the container image (Debian: apt-get install dpkg)"; fi
 	@ls -l dist
 
 # Installs the Debian package in scratch copies of this machine, one alone and three on a LAN, and runs the image's steps.
@@ -196,7 +196,7 @@ $(KAFKA_BUILD)/python.stamp: tests/interop/kafka/python/requirements.txt
 
 interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp \
 		$(KAFKA_BUILD)/go/stories $(KAFKA_BUILD)/js.stamp $(KAFKA_BUILD)/python.stamp
-	@command -v kcat >/dev/null || echo "no kcat on this machine: its tests are skipped (Debian: apt-get install kcat)"
+	@command -v kcat >/dev/null || echo "kcat is missing: its tests are skipped (Debian: apt-get install kcat)"
 	$(BIN)/python -m pytest -s $(HOURS) -m interop tests/interop/kafka
 
 # Builds the documents as a site with search, in build/site; fails for a broken link.

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.interop
 READERS = BUILD / "readers"
 NOTES = 50
 BOUND_S = 120.0
-needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on this machine")
+needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is missing")
 needs_readers = pytest.mark.skipif(
     missing() is not None or not READERS.is_dir(), reason="the jars are missing; `make interop-kafka` downloads them"
 )
