@@ -3,10 +3,10 @@
 //	etcd-client SPECIFICATION    (JSON: endpoints, leader first; certificate; load)
 //	warm up ──"ready"──▶ parent ──"go"──▶ load ──result (JSON)──▶ parent
 //
-// It does what benchmarks/etcd_client.py does with a load. gRPC in Python spends so much processor time on a call that
-// on a machine of two processors it takes half of etcd's throughput; etcd's own users speak Go. Requests are encoded by
-// hand and sent as bytes (PutRequest { bytes key = 1; bytes value = 2; }), so no generated code is needed. Each
-// connection is a client of its own with one HTTP/2 connection; each closed loop overwrites a key of its own.
+// It does the same as benchmarks/etcd_client.py with a load. gRPC in Python spends so much processor time on a call that
+// etcd loses half of its throughput on a machine with two processors; etcd's users mostly use Go. Requests are encoded
+// by hand and sent as bytes (PutRequest { bytes key = 1; bytes value = 2; }), without generated code. Each connection is
+// a separate client with one HTTP/2 connection; each closed loop overwrites its own key.
 package main
 
 import (
@@ -55,7 +55,7 @@ type result struct {
 	Failures    map[string]int `json:"failures"`
 }
 
-// bytesCodec sends requests that are bytes already and drops what the answers carry.
+// bytesCodec sends encoded requests and drops the content of replies.
 type bytesCodec struct{}
 
 func (bytesCodec) Name() string { return "proto" }
@@ -118,7 +118,7 @@ func connect(told specification) ([]*grpc.ClientConn, error) {
 	return connections, nil
 }
 
-// drive runs one closed loop for each request and reports what all found together.
+// drive runs one closed loop for each request and reports their combined result.
 func drive(connections []*grpc.ClientConn, requests [][]byte, length time.Duration) result {
 	latencies := make([][]int64, len(requests))
 	failures := make([]map[string]int, len(requests))
@@ -147,7 +147,7 @@ func drive(connections []*grpc.ClientConn, requests [][]byte, length time.Durati
 	return found
 }
 
-// one submits a request again and again until the deadline, each after the acknowledgement of the one before.
+// one submits a request repeatedly until the deadline, each time after the previous acknowledgement.
 func one(connection *grpc.ClientConn, request []byte, deadline time.Time) ([]int64, map[string]int) {
 	latencies, failures := []int64{}, map[string]int{}
 	for {
@@ -164,7 +164,7 @@ func one(connection *grpc.ClientConn, request []byte, deadline time.Time) ([]int
 	}
 }
 
-// putRequest is a PutRequest of just that size, its value being padding (as in benchmarks/etcd_messages.py).
+// putRequest returns a PutRequest of exactly this size, padded in its value (as in benchmarks/etcd_messages.py).
 func putRequest(key string, sizeBytes int) ([]byte, error) {
 	head := append(binary.AppendUvarint([]byte{keyField}, uint64(len(key))), key...)
 	for valueBytes := max(0, sizeBytes-len(head)-4); valueBytes < sizeBytes; valueBytes++ {

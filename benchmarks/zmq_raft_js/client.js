@@ -1,21 +1,21 @@
 /*
- * A client of the npm package zmq-raft that is told by lines of JSON what to do, until its standard input closes.
+ * A client of the npm package zmq-raft, controlled by lines of JSON, until its standard input closes.
  *
  *   NODE_PATH=build/interop-zmq/node_modules node client.js '{"urls": ["tcp://127.0.0.1:4001"], "ident": "word"}'
  *
- * A command is {"n": 7, "do": "update", ...}; its answer is {"n": 7, "ok": ...} or {"n": 7, "error": "..."}. Commands
- * run at the same time. Requests ids, entries and payloads are hexadecimal.
+ * A command is {"n": 7, "do": "update", ...}; its reply is {"n": 7, "ok": ...} or {"n": 7, "error": "..."}. Commands
+ * run concurrently. Request ids, entries and payloads are hexadecimal.
  *
  *   update         id, data                     → index of the committed entry
- *   config                                      → {leader, peers: [[id, url], ...]}, as the leader tells it
- *   info           url                          → what one server tells about its log
+ *   config                                      → {leader, peers: [[id, url], ...]}, from the leader
+ *   info           url                          → one server's facts about its log
  *   entries        after                        → {entries: [[index, entry], ...], snapshot: {index, bytes} or null}
  *   change         id, peers                    → index of the entry that begins the change
- *   subscribe      after                        → null, and then {"entry": [index, entry]} for each that is applied
+ *   subscribe      after                        → null, and then {"entry": [index, entry]} for each applied entry
  *   load           clients, seconds, bytes      → {elapsed_s, latencies_us, failures}: closed loops
  *   failover       seconds                      → {longest_ms, acknowledged, before_ms, after_ms}: one closed loop
  *
- * Every command may have `timeout`, in milliseconds, after which the package gives up.
+ * Every command may have `timeout`, the milliseconds before the package cancels it.
  */
 "use strict";
 

@@ -4,10 +4,10 @@
  *   NODE_PATH=build/interop-zmq/node_modules node peer.js '{"id": "1", "peers": [["1", "tcp://127.0.0.1:4001"]],
  *       "ident": "word", "directory": "/path", "broadcast": "tcp://127.0.0.1:5001"}'
  *
- * Further keys: `bind`, if the server listens elsewhere than at its URL in the configuration; `watch`, if it installs
- * the snapshots that are put at `compact/snap.new` in its directory; `options`, the package's own
- * (electionTimeoutMin, requestIdTtl, ...). It prints one line when it listens, and tells each change of its state on the
- * standard error. An error of the server ends it with status 70, and is on the standard error.
+ * Further keys: `bind`, if the server does not listen at its URL in the configuration; `watch`, if it installs snapshots
+ * from `compact/snap.new` in its directory; `options` of the package (electionTimeoutMin, requestIdTtl, ...). It prints
+ * one line when it listens, and each change of its state on the standard error. An error of the server ends it with
+ * status 70, with a message on the standard error.
  */
 "use strict";
 

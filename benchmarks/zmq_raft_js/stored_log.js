@@ -1,5 +1,5 @@
 /*
- * Prints the log that a stopped server of the npm package zmq-raft has in its directory, by the package's own reader.
+ * Print the stored log of a stopped server of the npm package zmq-raft, with the package's reader.
  *
  *   NODE_PATH=build/interop-zmq/node_modules node stored_log.js DIRECTORY
  *
