@@ -1,12 +1,12 @@
--- What is wrong with the entries themselves: repeated, late, dated by a clock that is off, or refused.
+-- Faults of entries: repeated, late, dated by a wrong clock, or refused.
 --
---     offset     = written_at - log_time          of each report; 0 to one period by a right clock
+--     offset     = written_at - log_time          of each report; 0 to one period for a correct clock
 --     clock off  : offset < -30 s, or offset > one period + 30 s       the farm's own rule
 --     late       : offset < typical offset - 1.5 periods               typical: the server's median of that hour
 --
--- A clock that is behind shifts all of a server's reports alike; a report that was long on its way lags behind its own
--- server's others. The period is that of the last clock entry before the report within the hour, or of the hour's first
--- one; a period that the farm would not accept is ignored.
+-- A slow clock shifts all reports of a server equally; a delayed report is later than the other reports of its server. The
+-- period is from the last clock entry before the report within the hour, or from the hour's first one; a period that the
+-- farm would not accept is ignored.
 WITH once AS (
   SELECT farm, index, server_id, window_start,
     unix_millis(log_time) - unix_millis(log_time) % 3600000 AS hour_ms,

@@ -1,6 +1,6 @@
--- How each destination fared on each server that serves it: a row a destination, server and window.
+-- The health of each destination on each of its servers: a row per destination, server and window.
 --
--- It breaks where a report calls it unhealthy and the one before, within an hour, called it healthy.
+-- A break is an unhealthy report whose previous report, within an hour, was healthy.
 WITH once AS (
   SELECT r.*,
     row_number() OVER (

@@ -1,7 +1,7 @@
--- Who the nodes' traces tell of: a row a member, by name, with its Raft id if any event told it, and from when to when
--- the table `events` has a trace of its own.
+-- The members in the nodes' traces: a row per member, by name, with its Raft id if any event contains it, and the time
+-- range of its own trace in the table `events`.
 --
--- `known` is what the table has, and newer events are put to it.
+-- `known` is the present content of the table, extended with newer events.
 WITH told AS (
   SELECT farm, member, CAST(server_id AS STRING) AS server_id, first_event_at, last_event_at FROM known
   UNION ALL

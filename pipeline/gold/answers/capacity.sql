@@ -1,15 +1,15 @@
 -- time until load reaches its limit; headroom without one router
 -- empty: no report has processor, memory, job lag or traffic with a limit
 --
---     load        mean of four hours / limit as last told; the busiest four hours of the target's last day
---     trend       a day, of loads at the same time of day: median of (later - earlier) / days between, of all pairs in the
---                 last 28 days (Theil-Sen by season, after Hirsch); NULL with less than three days
+--     load        mean of four hours / last reported limit; the busiest four hours of the target's last day
+--     trend       per day, for loads at the same time of day: median of (later - earlier) / days between, over all pairs
+--                 in the last 28 days (Theil-Sen by season, after Hirsch); NULL for less than three days
 --     low, high   the 90 % interval of that median by Kendall's variance (Gilbert, Statistical Methods, 16.4, 17.4)
---     left        (1 - load) / trend, 0 if there already; NULL: that trend does not rise, or takes more than a year
---     n1          1 - load on what is left when the largest router is gone; NULL: there is no other
+--     left        (1 - load) / trend, 0 if reached; NULL: the trend does not rise, or the time is above a year
+--     n1          1 - load after the loss of the largest router; NULL: there is no other router
 --
--- Comparing one time of day with itself keeps the day's own swing out of the trend, and the median keeps outages out.
--- A mean of four hours is summed as it is read: medians would hold 40 million rows of a thousand routers.
+-- The comparison of equal times of day keeps the daily variation out of the trend, and the median keeps outages out. A mean
+-- of four hours is summed during the read: medians would keep 40 million rows of a thousand routers in memory.
 WITH ends AS (
   SELECT farm, max(unix_millis(window_end)) AS until_ms FROM router_health GROUP BY farm
 ),

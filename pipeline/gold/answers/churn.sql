@@ -1,11 +1,11 @@
 -- servers that joined, left, became silent and returned, per day
 -- empty: no server joined or was removed, and no watched server became silent or restarted
 --
---     joined, removed                members of a Raft configuration that the one before had not, and the other way round
---     silent, returned, restarted    a server that was watched falls silent, reports again, has a router that restarted
+--     joined, removed                members that a Raft configuration added to the previous one, and removed from it
+--     silent, returned, restarted    a watched server becomes silent, reports again, has a restarted router
 --
--- NULL is not known: nothing of the farm was watched. The first configuration in the tables counts no server as joined. A day on
--- which nothing changed has no row.
+-- NULL: no server of the farm was watched. In the first configuration of the tables, servers do not count as joined. A day
+-- without changes does not have a row.
 WITH configured AS (
   SELECT farm, index, log_time, array_union(voters, learners) AS members,
     lag(array_union(voters, learners)) OVER (PARTITION BY farm ORDER BY index) AS earlier

@@ -1,32 +1,32 @@
 -- times to detect dead members, compared with SWIM's expectation
 -- empty: the traces contain no suspected or dead member
 --
---     kind         farm      losses of its members, by whichever observer noticed them first
---                  member    the same of one member           observer    what one node noticed itself
---     loss         notices of a member that are no minute apart, or that no sign of life of it lies between
---     false        the member was back without a restart of its node: it was alive. Its own trace tells
---     unjudged     its trace does not tell, or it is suspect so far
---     detection    a loss that is not false, of which a restart or a verdict `dead` is known
+--     kind         farm      losses of its members, by the first observer of each
+--                  member    the same for one member          observer    losses detected by one node
+--     loss         suspicions of a member that are less than a minute apart, or without a sign of life between them
+--     false        the member returned without a restart of its node: by its own trace it was alive
+--     unjudged     its trace does not decide, or it is suspect so far
+--     detection    a loss that is not false, with a known restart or a verdict `dead`
 --
--- What is expected, for members whose gossip has the timing `lan` (`gossip.Options`):
+-- Expectations, for members with the gossip timing `lan` (`gossip.SwimOptions`):
 --
 --     suspect      period * e / (e - 1)      until the first member suspects it (Das, Gupta and Motivala 2002)
 --     suspicion    from multiplier * max(1, log10(members)) * period, if enough members confirm it, to a multiple of
---                  that, if none does (Lifeguard). Fewer than four members: the former
---     dead         the sum of both, if it is confirmed
+--                  that without confirmation (Lifeguard). Fewer than four members: the former
+--     dead         the sum of both, if confirmed
 --
--- `suspect_…` and `dead_…` count from the last report of the member, so they are too long by up to a reporting period
--- (`uncertain_ms`); `suspicion_…` is of the observer that suspected the longest, by its own clock. NULL is not known.
+-- `suspect_…` and `dead_…` count from the last report of the member, so they are up to a reporting period too long
+-- (`uncertain_ms`); `suspicion_…` is by the clock of the observer with the longest suspicion. NULL: not known.
 WITH alone AS (
   SELECT CASE WHEN count(*) = 1 THEN max(farm) END AS farm FROM current_farm
 ),
 trace AS (
-  -- An event that was read from a node and from a file counts once.
+  -- An event read from a node and from a file counts once.
   SELECT coalesce(e.farm, a.farm) AS farm, node, kind, coalesce(unix_millis(min(log_time)), time_ms) AS at_ms
   FROM events e CROSS JOIN alone a
   GROUP BY coalesce(e.farm, a.farm), node, cursor, time_ms, kind
 ),
--- When nodes began anew, and the time in which that cannot be known because events were lost.
+-- The restarts of nodes, and the time ranges of lost events, in which restarts are unknown.
 gaps AS (
   SELECT farm, node, TRUE AS restarts, at_ms AS from_ms, at_ms AS until_ms FROM trace WHERE kind = 'node-started'
   UNION ALL
@@ -44,7 +44,7 @@ noticed AS (
   FROM detections
   WHERE outcome <> 'left' AND least(suspect_at, dead_at) IS NOT NULL
 ),
--- A minute around allows for clocks that were measured badly, as that of a node that has just started.
+-- A margin of a minute allows for inaccurate clock offsets, as of a node that has just started.
 returns AS (
   SELECT n.farm, n.member, n.notice_ms, n.back_ms,
     max(CASE WHEN g.restarts THEN 1 ELSE 0 END) AS restarted, max(CASE WHEN g.restarts THEN 0 ELSE 1 END) AS lost,
@@ -54,7 +54,7 @@ returns AS (
     AND g.from_ms <= n.back_ms + 60000 AND g.until_ms >= n.notice_ms - 60000
   GROUP BY n.farm, n.member, n.notice_ms, n.back_ms
 ),
--- Of several observers of a loss the one with the highest number knows the most.
+-- Of several observers of a loss, the observer with the highest number has the most information.
 judged AS (
   SELECT n.*,
     CASE
@@ -81,7 +81,7 @@ numbered AS (
     END) OVER (PARTITION BY farm, member ORDER BY notice_ms, observer, back_ms ROWS UNBOUNDED PRECEDING) AS loss
   FROM judged j
 ),
--- An observer that hears of a loss long after, such as one that has just started, did not detect it.
+-- An observer with a much later event, for example after its start, did not detect the loss.
 timed AS (
   SELECT n.*, notice_ms - min(notice_ms) OVER (PARTITION BY farm, member, loss) <= 60000 AS in_time FROM numbered n
 ),

@@ -1,10 +1,10 @@
 -- leader changes per day, and the lengths of terms
 --
---     terms        terms that began that day                changes    those of another leader than the one before
---     lasted       from a term's first to its last clock entry: too short by up to a reporting period
---     leaderless   from the last clock entry of the term before: too long by up to a reporting period
+--     terms        terms that began that day                changes    terms with another leader than the previous term
+--     lasted       from a term's first to its last clock entry: up to a reporting period too short
+--     leaderless   from the last clock entry of the previous term: up to a reporting period too long
 --
--- A day on which no term began has no row. The newest term of a farm is not over, so it has no length yet.
+-- A day without a new term does not have a row. The newest term of a farm has not ended, so its length is unknown.
 WITH followed AS (
   SELECT farm, CAST(first_at AS DATE) AS day, gap_ms, leader_changed,
     CASE WHEN lead(first_index) OVER (PARTITION BY farm ORDER BY first_index) IS NOT NULL

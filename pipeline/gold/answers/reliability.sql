@@ -1,9 +1,9 @@
 -- failures, MTBF and MTTR of each server, the longest down first
 --
 --     failure    healthy ──▶ unhealthy or silent          repair    ──▶ healthy
---     mtbf_ms    time healthy / failures                  mttr_ms   time not healthy / repairs, of those that are over
+--     mtbf_ms    time healthy / failures                  mttr_ms   time not healthy / repairs, for ended outages
 --
--- Silence is noticed when it is complete (three reporting periods), so an outage is longer by that than it is told.
+-- A server becomes silent after three reporting periods, so an outage lasted that much longer than these figures.
 WITH followed AS (
   SELECT farm, server_id, previous, state, unix_millis(t.at) AS at_ms,
     lead(unix_millis(t.at)) OVER (PARTITION BY farm, server_id ORDER BY t.at, t.index) AS until_ms

@@ -1,15 +1,15 @@
 -- service levels and burned error budget of farms and routers
 --
 --     good     router       its availability in the window
---              destination  availability * healthy share, of the server that serves it best
---              farm         the same of its best destination
---     level    sum of good / windows of the farm since the first one that names it; a window without a row is bad
---     burn     (1 - level) / (1 - objective): 1 uses the budget up just at the end of 30 days
+--              destination  availability * healthy share, on its best server
+--              farm         the same for its best destination
+--     level    sum of good / windows of the farm since the first one with this name; a window without a row is bad
+--     burn     (1 - level) / (1 - objective): 1 uses up the budget exactly in 30 days
 --
--- Time is the farm's log time, back from its newest window: a farm whose log stands still has no windows meanwhile.
+-- Time is the farm's log time, back from its newest window: if the log of a farm stops, no windows arise.
 --
--- A thousand routers have 43 million rows in 30 days of minutes. They are summed as they are read; by window only the
--- rows of destinations that several servers serve are held, and a row a window of the farm.
+-- A thousand routers have 43 million rows in 30 days of minutes. They are summed during the read; only the rows of
+-- destinations on several servers, and a row per window of the farm, stay in memory.
 WITH ends AS (
   SELECT farm, max(unix_millis(window_end)) AS until_ms FROM router_health GROUP BY farm
 ),

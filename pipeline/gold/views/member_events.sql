@@ -1,4 +1,4 @@
--- What new events say of members, and where a node began anew.
+-- New events about members, and restarts of nodes.
 SELECT farm, node, cursor, time_ms, log_time, kind, substr(kind, 8) AS status,
   CASE WHEN kind <> 'node-started' THEN get_json_object(data, '$.member') END AS member,
   get_json_object(data, '$.id') AS member_id
