@@ -33,18 +33,18 @@ _LINE = re.compile(r"(\d\d):(\d\d):(\d\d\.\d{3}) (?:\S+ )?([a-z]+(?:-[a-z]+)*)(?
 
 def measure(directory: Path, repetitions: int) -> list[Figure]:
     """Run the command as a user does; the time includes the start of the interpreter and the creation of all keys."""
-    taken: dict[str, list[float]] = {step: [] for step in (*STEPS, PUBLISHED)}
+    times: dict[str, list[float]] = {step: [] for step in (*STEPS, PUBLISHED)}
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory(dir=directory) as state:
             began_s = time.time()
             *lines, path = _output(Path(state))
-            taken[PUBLISHED].append(Path(path).stat().st_mtime - began_s)
+            times[PUBLISHED].append(Path(path).stat().st_mtime - began_s)
             for step, reached_s in steps(lines, began_s).items():
-                taken[step].append(reached_s)
+                times[step].append(reached_s)
     group = f"garlicfarm up --servers {SERVERS}, empty directory"
     return [
         Figure(group, f"until {step}", "s", tuple(values), GOAL if step == PUBLISHED else "")
-        for step, values in taken.items()
+        for step, values in times.items()
     ]
 
 

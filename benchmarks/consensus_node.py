@@ -224,8 +224,8 @@ async def _run(specification: Specification) -> None:
         announcement = Announcement(server_id, port, fingerprint, opened_s, opened_processor_s, found)
         print(json.dumps(asdict(announcement)), flush=True)
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
-            told = Announcement(**line)
-            peers[told.server_id] = PeerAddress(LISTENS, told.port, bytes.fromhex(told.fingerprint))
+            announced = Announcement(**line)
+            peers[announced.server_id] = PeerAddress(LISTENS, announced.port, bytes.fromhex(announced.fingerprint))
         await nursery.start(server.run)
         gateway.server = server
         print(READY, flush=True)

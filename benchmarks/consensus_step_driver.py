@@ -99,10 +99,10 @@ class Group:
             )
             for server in servers
         }
-        told = names.Extensions(pre_vote=True, transfer=True, configurations=True)
+        extensions = names.Extensions(pre_vote=True, transfer=True, configurations=True)
         for replica in self.replicas.values():
             for peer in self.replicas:
-                replica.step(names.PeerExtensions(peer, told), 0)
+                replica.step(names.PeerExtensions(peer, extensions), 0)
         self.leader = self.replicas[1]
         self.now = self.leader.deadline
         self.settle(1, self.leader.step(names.DeadlineReached(), self.now))
@@ -163,12 +163,12 @@ class Rounds:
         run(f"leader: persisted, {of}", _work(leaders, written), now)
         for follower in SERVERS[1:]:
             followers = [group.replicas[follower] for group in groups]
-            taken = run(f"follower: AppendEntries of {of}", _work(followers, [each[follower] for each in sent]), now)
-            written = [group.written(effects) for group, effects in zip(groups, taken, strict=True)]
+            appended = run(f"follower: AppendEntries of {of}", _work(followers, [each[follower] for each in sent]), now)
+            written = [group.written(effects) for group, effects in zip(groups, appended, strict=True)]
             finished = run(f"follower: persisted, {of}", _work(followers, written), now)
             replies = [
                 group.sent(follower, early + late)[1]
-                for group, early, late in zip(groups, taken, finished, strict=True)
+                for group, early, late in zip(groups, appended, finished, strict=True)
             ]
             run(f"leader: AppendReply, {of}", _work(leaders, replies), now)
 

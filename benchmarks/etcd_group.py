@@ -94,15 +94,15 @@ async def build_client() -> tuple[Path | None, str]:
         )
         if built.returncode == 0:
             return GO_PROGRAM, ""
-        said = " ".join(bytes(built.stderr).decode(errors="replace").split())
-        return None, f"`go build` failed: {said[-REASON_CHARACTERS:]}"
+        printed = " ".join(bytes(built.stderr).decode(errors="replace").split())
+        return None, f"`go build` failed: {printed[-REASON_CHARACTERS:]}"
     return None, f"`go build` took longer than {BUILD_TIMEOUT_S:g} s"
 
 
 async def version(program: str) -> str:
     """Return the first line of its version."""
-    said = await trio.run_process([program, "--version"], capture_stdout=True)
-    return bytes(said.stdout).decode().splitlines()[0]
+    printed = await trio.run_process([program, "--version"], capture_stdout=True)
+    return bytes(printed.stdout).decode().splitlines()[0]
 
 
 class EtcdGroup:

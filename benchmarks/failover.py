@@ -93,20 +93,20 @@ async def _elections(servers: list[Server]) -> list[int]:
 
 async def publisher(farm: Farm, repetitions: int) -> list[Figure]:
     """Measure SIGKILL of the publisher."""
-    taken = []
+    times_s = []
     led = 0
     for _ in range(repetitions):
         await farm.settle()
         victim = await farm.publisher()
         led += victim is await farm.leader()
-        taken.append(await _kill_publisher(farm, victim))
+        times_s.append(await _kill_publisher(farm, victim))
     await farm.settle()
     period_s = REPORTING_PERIOD_MS / 1000
     goal_s = PUBLISHER_GOAL_PERIODS * period_s
-    within = sum(each <= goal_s for each in taken)
+    within = sum(each <= goal_s for each in times_s)
     note = f"goal {goal_s:g} s ({PUBLISHER_GOAL_PERIODS} periods of {period_s:g} s): {within} of {repetitions} within"
     group = f'SIGKILL of the publisher, timing "{farm.timing.value}" ({led} of {repetitions} times it led as well)'
-    return [Figure(group, "until another server's structure is on disk", "s", tuple(taken), note)]
+    return [Figure(group, "until another server's structure is on disk", "s", tuple(times_s), note)]
 
 
 async def _kill_publisher(farm: Farm, victim: Server) -> float:

@@ -204,13 +204,13 @@ async def processes() -> AsyncIterator[Group]:
 
 
 def _hear_ours(member: Member, line: str) -> None:
-    said = json.loads(line)
-    if "address" in said:
-        member.address, member.name = said["address"], said["node"]
-    elif "status" in said:
-        member.saw(Change(said["at"], said["node"], said["status"]))
+    report = json.loads(line)
+    if "address" in report:
+        member.address, member.name = report["address"], report["node"]
+    elif "status" in report:
+        member.saw(Change(report["at"], report["node"], report["status"]))
     else:
-        member.summary = said
+        member.summary = report
 
 
 def hear_serf(observer: Observer, line: str) -> None:

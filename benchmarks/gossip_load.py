@@ -184,11 +184,11 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flig
         started = last = time.perf_counter()
         while time.perf_counter() - last < patience_s:
             for key, _ in selector.select(patience_s):
-                came = _drain(key.data)
-                if came:
-                    answers += came
+                replies = _drain(key.data)
+                if replies:
+                    answers += replies
                     last = time.perf_counter()
-                    if not _ask_next(key.data, came):
+                    if not _ask_next(key.data, replies):
                         for asker in islice(waiting, 1):
                             _ask_next(asker, 1)
     return answers, last - started

@@ -51,8 +51,8 @@ async def _run(opened: AbstractAsyncContextManager[Group], quiet: bool) -> None:
     async with opened as group, trio.open_nursery() as nursery:
         _say({"address": endpoint(group.info.address), "node": group.node_id.hex()})
         nursery.start_soon(_report_changes, group, quiet)
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
-            async for _ in asked:
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as requests:
+            async for _ in requests:
                 _say(_summary(group))
         nursery.cancel_scope.cancel()
 

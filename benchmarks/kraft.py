@@ -37,8 +37,8 @@ GOAL_FAILOVER_S: Final = 3.2
 
 async def measure(names: Collection[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
     """Run the named parts."""
-    asked = [name for name in PARTS if name in names]
-    if not asked:
+    parts = [name for name in PARTS if name in names]
+    if not parts:
         return
     # The base install does not include kio and librdkafka, and the other parts do not need them.
     try:
@@ -46,20 +46,20 @@ async def measure(names: Collection[str], directory: Path, runs: int, report: Ca
         from tests.interop.kafka.tool_jvm import missing  # noqa: PLC0415
     except ImportError as error:
         print(
-            f"{', '.join(asked)}     left out: {error.name} is not installed; `make interop-kafka` installs it",
+            f"{', '.join(parts)}     left out: {error.name} is not installed; `make interop-kafka` installs it",
             flush=True,
         )
         return
-    if (why := missing()) is not None and {LATENCY, FAILOVER} & set(asked):
+    if (why := missing()) is not None and {LATENCY, FAILOVER} & set(parts):
         print(f"kraft-latency, kraft-failover     left out: {why}", flush=True)
-        asked = [name for name in asked if name not in (LATENCY, FAILOVER)]
-    if LATENCY in asked:
+        parts = [name for name in parts if name not in (LATENCY, FAILOVER)]
+    if LATENCY in parts:
         report(await _latency(directory / LATENCY, runs))
-    if FAILOVER in asked:
+    if FAILOVER in parts:
         report(await _failover(directory / FAILOVER))
-    if CONSUMERS in asked:
+    if CONSUMERS in parts:
         report(await kraft_consumers.rates(directory / CONSUMERS, runs, why))
-    if MEMORY in asked:
+    if MEMORY in parts:
         report(await kraft_consumers.memory(directory / MEMORY))
 
 
@@ -74,8 +74,8 @@ async def _latency(directory: Path, runs: int) -> list[Figure]:
                 await quorum.write(count=WARM_UP if linger_ms == 0 else WRITES[linger_ms])
             for _ in range(runs):
                 for quorum in quorums:
-                    told = await quorum.write(count=WRITES[linger_ms])
-                    found[quorum.name].append(sorted(told["microseconds"]))
+                    written = await quorum.write(count=WRITES[linger_ms])
+                    found[quorum.name].append(sorted(written["microseconds"]))
         figures += _latencies(f"KRaft, consecutive writes, three voters, linger {linger_ms} ms", found)
     return figures
 

@@ -224,16 +224,16 @@ async def _applied(server: Server) -> int:
 
 async def _read(address: str, end: int, count: int, passes: int, directory: Path) -> list[float]:
     """Return records per second of each pass. A single pass is timed from its first records, so without connecting."""
-    asked = Reading(address, TOPIC, end, count, passes)
-    child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(asked), directory / "reader.log")
+    reading = Reading(address, TOPIC, end, count, passes)
+    child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(reading), directory / "reader.log")
     try:
-        told = await child.hear_document(_READ_TIMEOUT_S)
+        result = await child.hear_document(_READ_TIMEOUT_S)
     finally:
         await child.end()
     if passes == 1:
-        [found] = told["passes"]
+        [found] = result["passes"]
         return [(found["records"] - found["first_records"]) / (found["seconds"] - found["first_s"])]
-    return [found["records"] / found["seconds"] for found in told["passes"]]
+    return [found["records"] / found["seconds"] for found in result["passes"]]
 
 
 def _table(port: int) -> str:

@@ -37,11 +37,11 @@ class Reading:
     passes: int
 
 
-def read(asked: Reading) -> list[dict[str, float]]:
+def read(reading: Reading) -> list[dict[str, float]]:
     """Return the seconds, the records, the bytes of values, and the time of the first records, of each pass."""
     consumer = Consumer(
         {
-            "bootstrap.servers": asked.address,
+            "bootstrap.servers": reading.address,
             "group.id": "benchmark",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 10,
@@ -49,12 +49,12 @@ def read(asked: Reading) -> list[dict[str, float]]:
     )
     found: list[dict[str, float]] = []
     try:
-        for _ in range(asked.passes):
+        for _ in range(reading.passes):
             began_s = time.perf_counter()
-            consumer.assign([TopicPartition(asked.topic, 0, asked.end - asked.count)])
+            consumer.assign([TopicPartition(reading.topic, 0, reading.end - reading.count)])
             records, size_bytes, offset = 0, 0, -1
             first_s, first_records = 0.0, 0
-            while offset < asked.end - 1:
+            while offset < reading.end - 1:
                 messages = consumer.consume(_BATCH, POLL_S)
                 for message in messages:
                     if (error := message.error()) is not None:
@@ -66,7 +66,7 @@ def read(asked: Reading) -> list[dict[str, float]]:
                 if messages:
                     offset = messages[-1].offset() or 0
                 if time.perf_counter() - began_s > PASS_TIMEOUT_S:
-                    raise TimeoutError(f"at offset {offset} of {asked.end} after {PASS_TIMEOUT_S:g} s")
+                    raise TimeoutError(f"at offset {offset} of {reading.end} after {PASS_TIMEOUT_S:g} s")
             found.append(
                 {
                     "seconds": time.perf_counter() - began_s,

@@ -190,17 +190,17 @@ class _Command:
     peak: "Resident"
 
 
-async def _watched(command: list[str], said: Path) -> _Command:
+async def _watched(command: list[str], output_file: Path) -> _Command:
     """Run a command to its end. Raises ChildError if it fails."""
     began = time.perf_counter()
-    with said.open("wb") as output:
+    with output_file.open("wb") as output:
         process = await trio.lowlevel.open_process(command, stdout=output, stderr=output)
         peak = Resident(0, 0, 0)
         while process.poll() is None:
             peak = max(peak, _resident(process.pid), key=lambda each: each.total_bytes)
             await trio.sleep(SAMPLE_S)
     if process.returncode != 0:
-        text = await trio.Path(said).read_text()
+        text = await trio.Path(output_file).read_text()
         raise ChildError(f"the backfill ended with {process.returncode}: {text[-2000:]}")
     return _Command(time.perf_counter() - began, peak)
 

@@ -34,14 +34,14 @@ async def measure(
     names: Collection[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
 ) -> None:
     """Run the named parts; raise `ChildError` if the package is missing."""
-    asked = [name for name in PARTS if name in names]
-    if not asked:
+    parts = [name for name in PARTS if name in names]
+    if not parts:
         return
     if (why := missing()) is not None:
-        raise ChildError(f"{', '.join(asked)}: {why}")
-    if "zmq-raft-throughput" in asked:
+        raise ChildError(f"{', '.join(parts)}: {why}")
+    if "zmq-raft-throughput" in parts:
         report(await _throughput(directory / "zmq-raft-throughput", runs, seconds))
-    if "zmq-raft-failover" in asked:
+    if "zmq-raft-failover" in parts:
         report(await _failover(directory / "zmq-raft-failover"))
 
 

@@ -31,7 +31,7 @@ from bridge import VERSION
 from bridge.cli.help.completion import SHELLS, completion_script
 from bridge.cli.main import cli
 from deploy import example_configuration, man_pages
-from deploy.environment import PREFIX, ROOT, PackagingError, Target, glibc_needed, install, own_wheel, target
+from deploy.environment import PREFIX, ROOT, PackagingError, Target, glibc_needed, install, own_wheel, supported_target
 
 FILES = ROOT / "deploy" / "debian"
 REVISION = 1
@@ -54,24 +54,24 @@ high-availability groups of I2P routers
  service's address. If a router fails, the other nodes publish again in seconds."""
 
 
-def version(wanted: Target) -> str:
+def version(target: Target) -> str:
     """Return the version of the package: the program's version, and the release."""
-    return f"{VERSION}-{REVISION}+{wanted.release.suffix}"
+    return f"{VERSION}-{REVISION}+{target.release.suffix}"
 
 
-def package_name(wanted: Target) -> str:
+def package_name(target: Target) -> str:
     """Return the name of the file."""
-    return f"garlicfarm_{version(wanted)}_{wanted.architecture}.deb"
+    return f"garlicfarm_{version(target)}_{target.architecture}.deb"
 
 
-def build(wanted: Target, dist: Path) -> Path:
+def build(target: Target, dist: Path) -> Path:
     """Build the package into `dist`, from the wheel there. Raise PackagingError."""
     if shutil.which("dpkg-deb") is None:
         raise PackagingError("dpkg-deb is missing, which builds the Debian package (Debian: apt-get install dpkg)")
     with tempfile.TemporaryDirectory(prefix="garlicfarm-deb-") as scratch:
         root = Path(scratch) / "root"
-        stage(wanted, own_wheel(wanted, dist), root)
-        package = dist / package_name(wanted)
+        stage(target, own_wheel(target, dist), root)
+        package = dist / package_name(target)
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(package)]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time_s())}
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
@@ -80,10 +80,10 @@ def build(wanted: Target, dist: Path) -> Path:
     return package
 
 
-def stage(wanted: Target, wheel: Path, root: Path) -> None:
+def stage(target: Target, wheel: Path, root: Path) -> None:
     """Lay out below `root` all files of the package, its control files too."""
     root.mkdir(mode=0o755)
-    site = install(wanted, wheel, root)
+    site = install(target, wheel, root)
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/garlicfarm").symlink_to(Path("../lib") / PREFIX.name / "bin" / "garlicfarm")
     (root / "usr/share").mkdir()
@@ -98,26 +98,26 @@ def stage(wanted: Target, wheel: Path, root: Path) -> None:
     documents = root / "usr/share/doc/garlicfarm"
     _write(documents / "copyright", (FILES / "copyright").read_text(encoding="utf-8"))
     _write_compressed(documents / "changelog.gz", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    _write_compressed(documents / "changelog.Debian.gz", _changelog(wanted))
+    _write_compressed(documents / "changelog.Debian.gz", _changelog(target))
     _write(root / "usr/share/lintian/overrides/garlicfarm", (FILES / "lintian-overrides").read_text(encoding="utf-8"))
     _normalize(root)
-    _control(wanted, root, site)
+    _control(target, root, site)
 
 
-def _control(wanted: Target, root: Path, site: Path) -> None:
+def _control(target: Target, root: Path, site: Path) -> None:
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     sums = "".join(
         f"{_md5(path)}  {path.relative_to(root)}\n" for path in files if not path.is_relative_to(root / "etc")
     )
     installed_kib = sum((path.stat().st_size + 1023) // 1024 for path in files)
-    own_glibc = int(platform.libc_ver()[1].rpartition(".")[2] or wanted.release.glibc)
+    own_glibc = int(platform.libc_ver()[1].rpartition(".")[2] or target.release.glibc)
     fields = {
         "Package": "garlicfarm",
-        "Version": version(wanted),
-        "Architecture": wanted.architecture,
+        "Version": version(target),
+        "Architecture": target.architecture,
         "Maintainer": MAINTAINER,
         "Installed-Size": str(installed_kib),
-        "Depends": f"python{wanted.release.python}, libc6 (>= 2.{glibc_needed(site, own_glibc)}), adduser",
+        "Depends": f"python{target.release.python}, libc6 (>= 2.{glibc_needed(site, own_glibc)}), adduser",
         "Suggests": "i2pd, bash-completion",
         "Section": "net",
         "Priority": "optional",
@@ -133,9 +133,9 @@ def _control(wanted: Target, root: Path, site: Path) -> None:
     control.chmod(0o755)
 
 
-def _changelog(wanted: Target) -> str:
+def _changelog(target: Target) -> str:
     return (
-        f"garlicfarm ({version(wanted)}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n"
+        f"garlicfarm ({version(target)}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n"
         f" -- {MAINTAINER}  {formatdate(commit_time_s())}\n"
     )
 
@@ -185,7 +185,7 @@ def main() -> int:
     parser.add_argument("--arch", default=own_architecture(), help="amd64, arm64 or armhf (default: this machine's)")
     options = parser.parse_args()
     try:
-        package = build(target(options.python, options.arch), options.dist)
+        package = build(supported_target(options.python, options.arch), options.dist)
     except PackagingError as error:
         sys.stderr.write(f"no Debian package: {error}\n")
         return 1

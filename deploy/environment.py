@@ -89,7 +89,7 @@ class Target:
         return [*tags, *abis, f"--python-version={self.release.python}", "--implementation=cp", "--only-binary=:all:"]
 
 
-def target(python: str, architecture: str) -> Target:
+def supported_target(python: str, architecture: str) -> Target:
     """Return the target; raise PackagingError if it is not supported."""
     if python not in RELEASES or architecture not in MACHINES:
         pythons = ", ".join(f"{each.python} ({each.name})" for each in RELEASES.values())
@@ -100,35 +100,35 @@ def target(python: str, architecture: str) -> Target:
     return Target(RELEASES[python], architecture)
 
 
-def own_wheel(wanted: Target, dist: Path) -> Path:
+def own_wheel(target: Target, dist: Path) -> Path:
     """Return the project's best matching wheel; raise PackagingError without one."""
-    compiled = sorted(dist.glob(f"garlicfarm-*-{wanted.interpreter}-{wanted.interpreter}-*linux*_{wanted.machine}.whl"))
+    compiled = sorted(dist.glob(f"garlicfarm-*-{target.interpreter}-{target.interpreter}-*linux*_{target.machine}.whl"))
     pure = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
     if not pure and not compiled:
         raise PackagingError(f"{dist} does not contain a wheel of garlicfarm: run `make dist`, which makes it first")
     return (compiled or pure)[-1]
 
 
-def install(wanted: Target, wheel: Path, root: Path) -> Path:
+def install(target: Target, wheel: Path, root: Path) -> Path:
     """Lay the environment out below `root`, which becomes `/`; return its site-packages. Raise PackagingError."""
     prefix = root / PREFIX.relative_to("/")
-    site = prefix / "lib" / f"python{wanted.release.python}" / "site-packages"
+    site = prefix / "lib" / f"python{target.release.python}" / "site-packages"
     site.mkdir(parents=True)
     into = ["--target", str(site), "--no-compile", "--no-deps"]
-    _pip("install", *into, *wanted.pip_options(), "--require-hashes", "-r", str(REQUIREMENTS))
+    _pip("install", *into, *target.pip_options(), "--require-hashes", "-r", str(REQUIREMENTS))
     # The own wheel has the platform's plain tag, `linux_x86_64`, which indexes do not accept.
-    own = [f"--platform=linux_{wanted.machine}", *wanted.pip_options(), "--no-index"]
+    own = [f"--platform=linux_{target.machine}", *target.pip_options(), "--no-index"]
     _pip("install", *into, *own, str(wheel))
     for each in (site / "bin").glob("*"):
         each.unlink()  # Commands of libraries, with the building machine's Python in their first line.
     (site / "bin").rmdir()
     binaries = prefix / "bin"
     binaries.mkdir()
-    (binaries / "python").symlink_to(f"../../../bin/python{wanted.release.python}")
+    (binaries / "python").symlink_to(f"../../../bin/python{target.release.python}")
     (binaries / "garlicfarm").write_text(LAUNCHER.format(prefix=PREFIX), encoding="utf-8")
     (binaries / "garlicfarm").chmod(0o755)
     (prefix / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {wanted.release.python}\n", encoding="utf-8"
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {target.release.python}\n", encoding="utf-8"
     )
     return site
 

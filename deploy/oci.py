@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bridge import VERSION
 from deploy.deb import own_architecture, package_name
-from deploy.environment import ROOT, PackagingError, target
+from deploy.environment import ROOT, PackagingError, supported_target
 
 RELEASE_PYTHON = "3.11"
 """The Python of the release in the Containerfile."""
@@ -38,7 +38,7 @@ BUILDERS = {
 
 def lay_out(dist: Path, architecture: str) -> Path:
     """Write the context from the files in `dist`; raise PackagingError if the package is missing."""
-    package = dist / package_name(target(RELEASE_PYTHON, architecture))
+    package = dist / package_name(supported_target(RELEASE_PYTHON, architecture))
     if not package.exists():
         raise PackagingError(f"{package} is not there: `make dist` builds it first")
     context = dist / "oci"

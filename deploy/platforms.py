@@ -72,10 +72,10 @@ def _pythons(name: str, version: str, machine: str) -> str:
     return ", ".join(found) or "—"
 
 
-def _wheel(name: str, version: str, wanted: Target) -> str:
+def _wheel(name: str, version: str, target: Target) -> str:
     """Return the file that pip would choose, or an empty text."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--dry-run", "--no-deps"]
-    command += ["--target", "unused", *wanted.pip_options(), "--report", "-", f"{name}=={version}"]
+    command += ["--target", "unused", *target.pip_options(), "--report", "-", f"{name}=={version}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         if "No matching distribution found" not in done.stderr:

@@ -75,17 +75,17 @@ func run() error {
 	if len(os.Args) != 2 {
 		return fmt.Errorf("one argument is needed: the specification")
 	}
-	var told specification
-	if err := json.Unmarshal([]byte(os.Args[1]), &told); err != nil {
+	var given specification
+	if err := json.Unmarshal([]byte(os.Args[1]), &given); err != nil {
 		return fmt.Errorf("the specification: %w", err)
 	}
-	connections, err := connect(told)
+	connections, err := connect(given)
 	if err != nil {
 		return err
 	}
-	requests := make([][]byte, told.Load.Clients)
+	requests := make([][]byte, given.Load.Clients)
 	for client := range requests {
-		if requests[client], err = putRequest(fmt.Sprintf("benchmark/%06d", client), told.Load.EntryBytes); err != nil {
+		if requests[client], err = putRequest(fmt.Sprintf("benchmark/%06d", client), given.Load.EntryBytes); err != nil {
 			return err
 		}
 	}
@@ -95,19 +95,19 @@ func run() error {
 	if err != nil || strings.TrimSpace(word) != goWord {
 		return fmt.Errorf("the benchmark was given up")
 	}
-	found := drive(connections, requests, time.Duration(told.Load.Seconds*float64(time.Second)))
+	found := drive(connections, requests, time.Duration(given.Load.Seconds*float64(time.Second)))
 	return json.NewEncoder(os.Stdout).Encode(found)
 }
 
-func connect(told specification) ([]*grpc.ClientConn, error) {
-	trusted, err := credentials.NewClientTLSFromFile(told.Certificate, "")
+func connect(given specification) ([]*grpc.ClientConn, error) {
+	trusted, err := credentials.NewClientTLSFromFile(given.Certificate, "")
 	if err != nil {
 		return nil, err
 	}
-	connections := make([]*grpc.ClientConn, told.Load.Connections)
+	connections := make([]*grpc.ClientConn, given.Load.Connections)
 	for number := range connections {
 		connections[number], err = grpc.NewClient(
-			"passthrough:///"+told.Endpoints[0],
+			"passthrough:///"+given.Endpoints[0],
 			grpc.WithTransportCredentials(trusted),
 			grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{})),
 		)

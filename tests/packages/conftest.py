@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deb import package_name
-from deploy.environment import ROOT, target
+from deploy.environment import ROOT, supported_target
 from tests.packages.machine import Machine, reason_to_skip
 
 DIST = ROOT / "dist"
@@ -30,7 +30,7 @@ def package() -> Path:
         architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)  # noqa: S607
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"needs a Debian system with its own Python: {error}")
-    found = DIST / package_name(target(python_version.stdout.strip(), architecture.stdout.strip()))
+    found = DIST / package_name(supported_target(python_version.stdout.strip(), architecture.stdout.strip()))
     assert found.exists(), f"{found.name} does not exist: `make dist` builds it (on {platform.platform()})"
     return found
 

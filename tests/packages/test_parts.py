@@ -13,7 +13,7 @@ from bridge.cli.main import cli
 from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.machine import Machine, Network
 from deploy import deb, example_configuration, man_pages, platforms
-from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, target
+from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, supported_target
 from deploy.oci import lay_out
 from gossip.node import LanInterface
 from tests.structure.sources import ROOT
@@ -158,19 +158,19 @@ def test_maintainer_scripts_do_not_remove_keys_or_state() -> None:
 def test_unsupported_target_is_refused_with_supported_ones() -> None:
     for python, architecture in (("3.9", "amd64"), ("3.11", "s390x")):
         with pytest.raises(PackagingError, match=r"3\.11 \(Debian 12\).*amd64, arm64"):
-            target(python, architecture)
+            supported_target(python, architecture)
 
 
 def test_compiled_wheel_is_used_only_on_its_target(tmp_path: Path) -> None:
     pure = tmp_path / "garlicfarm-0.1.0-py3-none-any.whl"
     compiled = tmp_path / "garlicfarm-0.1.0-cp311-cp311-linux_x86_64.whl"
     with pytest.raises(PackagingError, match="make dist"):
-        own_wheel(target("3.11", "amd64"), tmp_path)
+        own_wheel(supported_target("3.11", "amd64"), tmp_path)
     pure.touch()
     compiled.touch()
-    assert own_wheel(target("3.11", "amd64"), tmp_path) == compiled
-    assert own_wheel(target("3.11", "arm64"), tmp_path) == pure
-    assert own_wheel(target("3.13", "amd64"), tmp_path) == pure
+    assert own_wheel(supported_target("3.11", "amd64"), tmp_path) == compiled
+    assert own_wheel(supported_target("3.11", "arm64"), tmp_path) == pure
+    assert own_wheel(supported_target("3.13", "amd64"), tmp_path) == pure
 
 
 def test_platforms_page_lists_pinned_packages_and_machines() -> None:
@@ -196,6 +196,6 @@ def test_containerfile_has_user_volume_and_health_check() -> None:
 def test_image_context_contains_package(tmp_path: Path) -> None:
     with pytest.raises(PackagingError, match="make dist"):
         lay_out(tmp_path, "amd64")
-    (tmp_path / deb.package_name(target("3.11", "amd64"))).write_bytes(b"package")
+    (tmp_path / deb.package_name(supported_target("3.11", "amd64"))).write_bytes(b"package")
     context = lay_out(tmp_path, "amd64")
     assert sorted(path.name for path in context.iterdir()) == ["Containerfile", "garlicfarm.deb"]

@@ -64,10 +64,10 @@ def _defined() -> dict[str, list[Definition]]:
     """Return the definitions by name, and by name after the module."""
     found: dict[str, list[Definition]] = {}
     cells = [cell for table in tables() for row in table.rows for cell in row if isinstance(cell, list)]
-    wanted = {name.rpartition(".")[2] for cell in cells for name in cell}
+    names = {name.rpartition(".")[2] for cell in cells for name in cell}
     for folder in ("consensus", "tests"):
         for path in modules_in(folder):
-            if folder == "tests" and wanted.isdisjoint(DEFINED.findall(text_of(path))):
+            if folder == "tests" and names.isdisjoint(DEFINED.findall(text_of(path))):
                 continue
             for definition in (Definition(path, *each) for each in definitions_in(path)):
                 if folder == "consensus" or definition.name.startswith("test_") or "simulation" in path.parts:
@@ -133,11 +133,11 @@ def words(text: str) -> list[str]:
 
 def quotes(text: str, rule: str) -> bool:
     """Return True if the text shares a run of words with one of the rule's parts (an ellipsis divides them)."""
-    said = " ".join(["", *words(text), ""])
+    text_words = " ".join(["", *words(text), ""])
     for part in map(words, rule.split("…")):
         length = min(SAME_WORDS, len(part))
         runs = [" ".join(part[start : start + length]) for start in range(len(part) - length + 1)]
-        if length and any(f" {run} " in said for run in runs):
+        if length and any(f" {run} " in text_words for run in runs):
             return True
     return False
 
