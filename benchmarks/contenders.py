@@ -1,4 +1,4 @@
-"""The programs measured next to each other: our group, etcd, PySyncObj. All run together and take turns under load.
+"""The programs measured together: the bare group, etcd, PySyncObj. All run concurrently and take turns under load.
 
     each contender: server processes, and a load against them ─▶ Rate, processor time of its servers
 

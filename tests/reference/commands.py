@@ -18,7 +18,7 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 |---|---|
 | `--node ADDRESS` | the node to query: its control socket, its state directory or its name, or a URL (below) |
 | `--json` | print [JSON](json.md) with stable keys, for scripts |
-| `--yes` | skip the confirmation of changes that cannot be undone |
+| `--yes` | skip confirmation prompts |
 
 Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that
 replies; the node in the default state directory; the node of a package's service in `/var/lib/garlicfarm`, which only

@@ -12,8 +12,8 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "garlic-farm.md")
 LONG_S = 60
 
 
-def without_what_varies(text: str) -> list[str]:
-    """The marks after which the rest of a line is ignored."""
+def constant_parts(text: str) -> list[str]:
+    """Return the lines without the varying part after `~`."""
     return [line.partition("~")[0].rstrip() for line in text.strip().splitlines()]
 
 
@@ -21,7 +21,7 @@ async def test_capture_of_two_servers_matches_document(tmp_path: Path) -> None:
     with trio.fail_after(LONG_S):
         talk = await capture(tmp_path)
     shown = DOCUMENT.partition("```\n")[2].partition("```")[0]
-    assert without_what_varies(shown) == without_what_varies(talk.text())
+    assert constant_parts(shown) == constant_parts(talk.text())
 
 
 def test_table_has_every_message() -> None:
