@@ -1,46 +1,18 @@
 """Joining, on both sides: obtaining peers, and granting links to other nodes.
 
-*The joiner* sends JoinReqs to addresses:
+docs/reference/gossip-protocol.md ("Joining") has the messages, the receiver's decisions in their order, and the
+rewiring of a full overlay after a partition.
 
-    JoinReq ──▶ JoinNak(TOKEN_EXPECTED, token) ──▶ JoinReq with it ──▶ JoinAck         a new peer
-                                                                  └──▶ JoinRedirect    try those, up to a limit
-                                                                  └──▶ JoinNak, no reply    the next seed, later
+*The joiner* has three sources of addresses. Seeds from an operator are kept and retried without end, since a whole site
+may return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's
+name. The third source is its own directory: a node with fewer peers than its capacity looks for more, which makes a
+small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
+the same seed must not return to it in step. When a search finds only members at capacity (one vacancy is left over),
+its pace drops the same way.
 
-It has three sources of addresses. Seeds from an operator are kept and retried without end, since a whole site may
-return after hours. Hints from broadcasts are dropped after a few failures, as are former addresses of a seed's name.
-The third source is its own directory. A node with fewer peers than its capacity looks for more, which makes a small
-group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same
-seed must not return to it in step. When a search finds only members at capacity (one vacancy is left over), its pace
-drops the same way.
-
-*The receiver* answers a JoinReq:
-
-    leaving, in maintenance     no reply
-    no valid token              a JoinNak with a token (minted by the wire layer)
-    the policy refuses          a JoinNak with the policy's domain, code and etag
-    room                        JoinAck; the link is symmetrical from now on
-    no room, others have        JoinRedirect to them
-    no known member has room    the link A-B becomes A-new-B: JoinAck to new, JoinRedirect(EDGE_SPLIT) to B
-    new could not use two ends  JoinNak(AT_CAPACITY)
-
-Splitting lets a full overlay take a joiner: the number of peers of each member stays the same, and the new one gets
-two. It happens only for a source with two vacancies, so each split uses up two and the number of splits is finite.
-Capacities of 2 can only form rings, perhaps several; from 3 on the overlay is connected.
-
-The receiver does not accept a source yet that it has recorded as dead, with a later generation, or at another address
-with the same incarnation. Acceptance would break the precedence rule. The receiver sends its record to the source,
-which refutes it and joins again.
-
-*Rewiring* repairs an overlay after a partition. While a group is split, each half fills the links that it lost among
-its own members. When the halves discover each other again, every node may be at capacity. Updates then cross only by
-occasional probes of the directory, not by links, and the next failure could separate the halves permanently. So a node
-at capacity may drop two links when a dead member revives. The probability makes about two nodes of the group do so per
-revived member:
-
-    Y1 - X - Y2   and   Z - W      become      Y1 - Y2   and   Z - X - W
-
-Y1 and Y2 are redirected to each other. X joins Z, which splits one of its links for it. The number of peers of each
-stays the same.
+*The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, it splits a link:
+a joiner with two vacancies always finds a place. It does not accept a source yet that it has recorded as dead, with a
+later generation, or at another address with the same incarnation: that would break the precedence rule.
 """
 
 from collections import deque

@@ -4,37 +4,15 @@
     use       the key seals (the primary)                 the register (used_at, key): the highest wins
     remove    the key opens only JoinReqs                 dated again: the later date of a key wins, then retired
 
-Broadcast commands for rotation, as in serf, leave a member that misses one with a different keyring permanently. Here
-members compare digests on every ping and send the whole keyring if they differ, so that one message of many is enough.
-These rules also settle concurrent changes by two operators. A key that one of them uses while the other removes it
-stays primary until the next use.
+docs/explanation/gossip.md ("Keys") explains why keyrings merge, and why eras do not. docs/reference/gossip-protocol.md
+("A full keyring") has the rules for the entries that a merge drops: they must not depend on the order of merges.
 
-*Limit.* A keyring is bounded, and the entries that a merge drops must not depend on the order of merges. Otherwise two
-halves of a group drop different keys and can no longer read each other's datagrams. So a merge keeps the latest entry
-of each key and, of all entries, the `DATED_LIMIT` latest. Any order, grouping and repetition of merges gives the same.
-Entries below the oldest entry of a full keyring are not accepted. A member that missed a removal therefore cannot
-revive a key, even after the removal was dropped. The primary has its own place, regardless of its age (`since` 0 if it
-is not among the latest).
+`rekeyed` begins an era. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application decides about
+its source. The author of an era chooses its time of use alone. So `rekeyed` replaces a time out of range: the era, not
+its time, excludes members, and members with different times merge.
 
-That rule alone would drop an open key because of its age. So a change of a full keyring drops the oldest retired key
-instead, and dates the older open keys again, one above it. Their new date is not later than necessary, since a
-concurrent removal of such a key elsewhere must win. It does, unless that member missed as many changes as a keyring
-records.
-
-*Eras.* A merge trusts every holder of a key, and an evicted member holds one: it could choose a later key than the
-replacement that excludes it. So there are changes that do not merge. `rekeyed` begins an era: one new key, all others
-retired. A keyring of a later era replaces one of an earlier era as a whole, and concurrent changes of the earlier era
-are void. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application decides about its source.
-
-*Clocks.* Lamport clocks order keyrings and user messages. A correct member raises its clock by one at a time, but any
-key holder can claim any time. A claimed time is accepted up to 1,024 per millisecond since 1970
-(docs/explanation/gossip.md has the reason). `HEAD_START` serves machines whose time of day is still 1970: they accept
-the clocks of every group without false claims.
-
-*Soundness.* Every member and the file of the state directory refuse an unsound keyring. So each change here returns a
-sound one or raises `KeyringError`. The author of an era chooses its time of use alone. `rekeyed` therefore replaces a
-time out of range: the era, not its time, excludes members, and members with different times merge. A keyring at the end
-of the scale has no next time; only an era, which begins a new scale, changes it.
+Every member and the file of the state directory refuse an unsound keyring. So each change here returns a sound one or
+raises `KeyringError`. Only an era, which begins a new scale, changes a keyring at the end of the scale.
 """
 
 from dataclasses import dataclass, field, replace
@@ -57,6 +35,7 @@ CLOCK_LIMIT: Final = 1 << 53
 ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
 """The latest beginning of an era if the time of day is not known: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
+"""Part of the bound: machines whose time of day is still 1970 accept the clocks of each group without false claims."""
 TICKS_PER_MS: Final = 1 << 10
 
 

@@ -3,21 +3,17 @@
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
     every ping and ack carries the keyring's digest; if they differ, both send their keyring, at a bounded rate
 
-The flood is quick and may miss a member; the digests find it within a few periods. A member that missed a new key
-cannot read this node's datagrams after this node has begun to seal with it. The agent detects such a member, because
-its datagrams are sealed with an open key that is no longer the primary. The reply is the keyring, sealed with that key.
+The flood is quick and may miss a member; the digests find it within a few periods. Such a member cannot read this
+node's datagrams after this node has begun to seal with the new key. The agent detects it, because its datagrams are
+sealed with an open key that is no longer the primary. The reply is the keyring, sealed with that key.
 
 *Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
 So a keyring is merged only if some open key stays open. Several such steps in a row may still leave no common key. Then
-each of the two receives datagrams from the other's address that it cannot open. It replies with its keyring in a box
-for the other's identity (`gossip.wire.box`), which needs no common key. Merging is the same in any order, so both end
-with the same keyring. Keyring updates are signed by their sender, and the application decides which senders are
-trusted.
+each of the two replies to an unreadable datagram from the other's address with its keyring in a box for the other's
+identity (`gossip.wire.box`). Merging is the same in any order, so both end with the same keyring.
 
 A keyring that begins an era is used first and sent afterwards, under its own key: a member without that key must not
-read it. A keyring of another era is never taken from a KeyringUpdate: the node that began the era has other ways.
-
-Any holder of a current key may change the keyring: rotation is hygiene. A clock beyond the clock bound is refused until
+read it. A keyring of another era is never taken from a KeyringUpdate. A clock beyond the clock bound is refused until
 the time of day has reached it. Without a keyring (datagrams in clear) nothing here acts.
 """
 

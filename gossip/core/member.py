@@ -3,17 +3,15 @@
 A node is named by its `NodeId`. Each start of it has a `generation` (a persisted counter), and within a generation it
 raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
 
-*Precedence.* An update claims an incarnation and a status. Rows are the claimed status, columns the recorded one. The
-three places of a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
+*Precedence* (`ABOUT_OTHERS`, `ABOUT_SELF`). Rows are the claimed status, columns the recorded one. The three places of
+a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
 
     .  no effect           +  the update replaces the record        c  it confirms the active suspicion
+    !  this node refutes it with a higher incarnation
 
 It is one total order, (incarnation, status) with left > dead > suspect > alive. So all nodes with the same updates end
 with the same record, in any order of arrival. SWIM's own rule (a death is final) needs no such table, but a healed
 partition could never reunite: each half has permanently declared the other dead.
-
-Only a node itself has the truth about itself. It answers (`!`) an update that would win elsewhere with a higher
-incarnation.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
 starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because

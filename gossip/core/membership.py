@@ -13,11 +13,8 @@ In a full directory a newcomer replaces a member of the first group below that h
     live, never met by this node                  the newest
     met by this node                              the member without messages for the longest time
 
-A holder of the farm's key can name new identities without end. If the member without messages for the longest time were
-always replaced, such a flood would evict every idle member within a second. With this order the new names replace one
-another.
-
-Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
+docs/reference/gossip-protocol.md ("Decisions") has the reason for this order: floods of names. Iteration is in
+insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
 
 from collections.abc import Mapping

@@ -1,34 +1,12 @@
 """Every option of the gossip core, with three presets, and the token bucket that enforces the rates among them.
 
-`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, where detection within
-seconds would only be waiting. An option is here if an operator may have a reason to change it; bounds on tables are
-options too, because an edge box and a rack differ in memory.
+`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, where detection within seconds would
+only be waiting. `for_overlay()` is for groups far larger than a directory: `overlay` replaces updates by each member's
+own observations (docs/reference/simulation.md, "Groups larger than a directory").
 
-`for_overlay()` is for groups far larger than a directory. There, members list only some of the others. Two members that
-list a third need not list each other, so an update about the third reaches few of the nodes that list it. A node that
-relied on such updates would list dead members permanently. `overlay` therefore replaces updates by each member's own
-observations. A member then costs the same in a group of one thousand and of a hundred thousand:
-
-    probing              the next peer has sent and received nothing for the longest time; so each link is probed
-                         within about capacity / 2 periods, and each peer detects a crash on its own
-    suspicion            has its shortest length from the start: no node in reach could confirm it; the suspect itself
-                         is pinged each period, and so refutes without the help of gossip
-    directory            samples name only peers with a message within `directory_age_ms`. An unlinked member that
-                         was not named for as long is removed; updates add no member. Twice that age and the
-                         length of a suspicion are less than 30 periods: no directory lists a dead member for longer
-    updates              ride on probes only
-    local health         falls when all helpers fail to respond: single helpers are as likely to die as targets
-
-Lifeguard's parts are options as well. Each is measured alone (docs/reference/gossip-experiments.md), and an operator
-can switch one off, for the whole group:
-
-    local health         awareness_max             1 is off: period and timeout are never stretched
-                         nacks                     helpers report a missing ack, so that a failed round shows whose
-                                                   fault it is; a requester with nacks blames itself for helpers without
-    shrinking suspicion  suspicion_max_multiplier  1 is off: every suspicion has its shortest length from the beginning
-    buddy notice         buddy_notice              a ping to a suspect begins with the suspicion
-    standstill grace     standstill_grace          beyond the paper: this node got no processor for some time; all
-                                                   members that it was about to accuse get that time back
+An option is here if an operator may have a reason to change it. Bounds on tables are options too, because an edge box
+and a rack differ in memory. Lifeguard's parts are options, so that each is measured alone and can be switched off for
+the whole group (docs/reference/gossip-experiments.md has the option and the effect of each).
 
 `first_hand_verdicts` is for groups with partly untrusted key holders. Verdicts from others only cause a probe of the
 member, and do not change this node's view (`gossip.core.updates`).

@@ -4,40 +4,16 @@
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
     of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
-Period and timeout are stretched by the local health multiplier. Most rounds probe peers. Every few rounds one probes a
-member of the directory: otherwise a member whose peers all died with it would stay alive in the directory permanently.
+docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md has the path of a relayed
+ping ("Relay"), and the probes of members outside the peers: scrub, dead and departed members ("Decisions").
 
-A ping addressed to another id is never acked for it: an address may have passed to another node. An ack counts only for
-a ping that this node sent, to that id, under that number. Gossip pings, and pings of members that are dead or have
-left, use the same messages outside of rounds: a missing ack does not accuse a member.
+Period and timeout are stretched by the local health multiplier. Peers are probed in SWIM's round robin with random
+insertion (SWIM paper, section 4.3). A random choice in each round would leave the time until a given peer is probed
+unbounded. The rotation probes each peer once per pass, so a failed peer is found within two passes. Newcomers enter at
+a random place and the order is shuffled after each pass, so that the group does not fall into step.
 
-*Order.* Peers are probed in SWIM's round robin with random insertion (SWIM paper, section 4.3). A random choice in
-each round would leave the time until a given peer is probed unbounded. The rotation probes each peer once per pass, so
-a failed peer is found within two passes; newcomers enter at a random place and the order is shuffled after each pass,
-so that the group does not fall into step.
-
-*Relay.*
-
-    requester ──ttl 2──▶ helper ──ttl 1──▶ [second helper] ──ttl 0──▶ target
-        ▲◀────────────── ack, back along the same hops ──────────────────┘│
-        └◀────────────────────── and directly ──────────────────────────┘
-
-A helper passes a ping on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give it to
-one other peer instead. It relays with a ttl one lower, as the RFC requires; a ttl above `RELAY_TTL_MAX` counts as that.
-It records (source, target, seq) -> previous hop for one period; a matching ack goes back there, with any ttl. A helper
-that pinged the target itself without receiving an ack reports that with a nack. This shows the requester that its own
-link works, and it does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send the
-same nack after relaying the ping without success. A repeated key is dropped, which also ends loops; the table is
-bounded.
-
-*Reconnect.* Members that are dead or have left are pinged occasionally:
-
-    most known members live              one of the lost every `reconnect_period_ms`, at random times about that
-    at least as many lost as live        one of the lost every probe period: probably this node itself is cut off
-
-So the halves of a partition find each other without an operator. A false verdict that never reached its subject ends:
-the ping brings the verdict to its subject, which refutes it. Members that left are pinged as well: departures also
-arrive from others, and two halves that each record the other as departed would never reunite.
+Gossip pings, and pings of members that are dead or have left, use the same messages outside of rounds: a missing ack
+does not accuse a member.
 """
 
 from collections.abc import Collection

@@ -5,35 +5,18 @@
     dead     the link ends, a tombstone stays                            unknown: dropped
     left     the same, and only with the member's own signature          unknown: dropped
 
-An update that changes this node's view is gossiped further; others are dropped. That is why gossip ends. A verdict
-about an unknown member must not create it, or expired members would circulate between directories. For the same reason
-a newcomer is gossiped further only while the directory has room.
+docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains the rules, and the option
+`first_hand_verdicts`: a verdict of another node only makes this node probe the member. A newcomer is gossiped further
+only while the directory has room, or expired members would circulate. This node refutes updates about itself by raising
+its own incarnation, at a bounded rate. An ack contradicts another node's verdict, and in a correct group that happens
+when datagrams are lost. More than `CONTRADICTED_PER_SECOND` contradictions, and refutations beyond their rate, are an
+alarm. It ends `QUIET_MS` after the last.
 
-Updates about this node itself are refuted by raising its own incarnation, at a bounded rate.
-
-*First-hand verdicts.* With this option a suspect or dead update of another node only creates a doubt:
-
-    verdict of another node ──▶ doubt ──▶ probe of this node ──▶ no ack: this node's own suspicion
-                                                              └──▶ an ack: contradicted, counted
-
-A verdict is not signed by its subject, and any holder of the group's key can send one in any node's name. In SWIM it
-counts like an observation. An attacker with a few datagrams a second then keeps a living member dead in all views,
-since each false verdict costs the member a refutation. Signed verdicts would still allow that to each admitted member,
-and cost 96 bytes each. So in a group with untrusted members a node accepts its own verdicts only. Another node's
-verdict makes it probe the member immediately, with helpers. A dead member is found as fast as by a verdict, plus one
-period. Once this node suspects a member itself, others' verdicts shorten the suspicion as in SWIM.
-
-Acks also contradict verdicts in a correct group, when datagrams are lost. More than
-`CONTRADICTED_PER_SECOND` of them, and refutations beyond their rate, are an alarm. It ends `QUIET_MS` after the last.
-
-*Suspicion.* A suspect has this long to refute: Lifeguard's timeout, which shrinks with independent confirmations
-(section IV.B).
+*Suspicion.* A suspect has Lifeguard's timeout to refute (section IV.B). Each independent accuser makes it less likely
+that the first accusation was the accuser's own fault. With fewer than k possible accusers the timeout is min, which
+grows with the logarithm of the group: a refutation needs that long to travel.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
-
-The first accusation may be the accuser's own fault, so its timeout is long; each further accuser makes that less
-likely. With fewer than k others that could confirm, the timeout is min from the start. min grows with the logarithm of
-the group, because a refutation needs that long to travel.
 """
 
 from dataclasses import dataclass, field, replace

@@ -3,18 +3,11 @@
     send ──▶ [user message] ──in pings, lambda * log n times──▶ received once by each member, and gossiped further
 
 A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
-other, and it bounds memory. The last received names are recorded. When the oldest of them is dropped its time becomes
-the floor; messages at or below the floor are not accepted any more. A list of names alone would, once full, accept old
-messages as new.
-
-A node that has just started has no floor yet, and an attacker that recorded the group's datagrams could replay old
-messages to it. So it accepts none until a join has delivered the group's clock. That is either the JoinAck to its own
-JoinReq since its start (a recorded one names an earlier generation), or a JoinReq with a fresh token. The node ignores
-earlier messages.
-
-A false message may raise the floor of some members far above the others' (a time beyond the clock bound is refused, see
-`keyring.ClockBound`, but the bound is far). A member that receives a message well below its floor sends the event
-`gossip:clock`, which carries its clock to all members: later messages are accepted again.
+other, and it bounds memory: when the oldest recorded name is dropped, its time becomes the floor. A list of names alone
+would, once full, accept old messages as new. docs/reference/gossip-protocol.md ("Decisions") has the rules for the
+floor. A node that has just started lacks one, so it ignores messages until a join has delivered the group's clock: the
+JoinAck to its own JoinReq since its start (a recorded one names an earlier generation), or a JoinReq with a fresh
+token. A member that receives a message well below its floor sends the event `gossip:clock`.
 
 Samples repair membership, but nothing repairs a user message that misses a member; it is sent twice as often instead.
 In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every member.

@@ -1,21 +1,17 @@
 """`async with gossip.open_group(...) as group`: one node's part in a group, and the task that owns the core.
 
     socket -----+                            +--> socket           Send, Announce, OfferToken
-                |                            |
     broadcast --+--> transport --> owner ----+--> state directory  AdoptGeneration, UseKeyring
-                |                  core      |
-    requests ---+                            +--> event ring       MembershipChanged, UserEventReceived, Alarm, ...
+    requests ---+                  core      +--> event ring       MembershipChanged, UserEventReceived, Alarm, ...
 
 One task owns the core. It passes waiting input through the codec and the core, and executes the effects in order. Sends
 are synchronous, so the effects of one step are not interrupted, except by the fsync that AdoptGeneration requires
-before any further send. A separate task stores keys: a disk that hangs during their replacement would otherwise stop
-the node's messages.
+before any further send. A separate task stores keys (docs/explanation/gossip.md, "Reasons").
 
 Waiting datagrams pass each stage together: all are opened and decoded, then the core steps through them, then all
-replies are sealed, then sent. One datagram executes more code than fits a processor's innermost cache. If each datagram
-were handled alone, each would load all of that code again, which costs a quarter of the total (Blackwell, "Speeding up
-Protocols for Small Messages", SIGCOMM 1996). The core cannot detect the difference, and for the network the batch
-arrived a moment later.
+replies are sealed, then sent. One datagram executes more code than fits a processor's innermost cache. Handled alone,
+each would load all of that code again, which costs a quarter of the total (Blackwell, "Speeding up Protocols for Small
+Messages", SIGCOMM 1996). The core cannot detect the difference, and for the network the batch arrived a moment later.
 
 The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
 are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always

@@ -4,25 +4,18 @@
     AdmissionCheck   the call of the application's `admit`, which isolates its mistakes
     ForeignVersions  the alarm about senders of another version of the protocol
     OtherFarms       the last senders under another farm's key
-    Counters         datagrams in and out, and each drop by its reason
+    Counters         datagrams in and out, and each drop by its reason: a drop without a count looks like a datagram
+                     that was never sent
 
-*Sources.* The table of hosts is bounded. When it is full, a new host replaces the host without datagrams for the
-longest time, and starts with a full bucket. A flood from ever new (forged) hosts therefore passes the buckets of the
-hosts; the common bucket stops it.
+*Sources.* A new host replaces the host without datagrams for the longest time in a full table, and starts with a full
+bucket. A flood from ever new (forged) hosts therefore passes the buckets of the hosts; the common bucket stops it.
 
-*Admission.* `admit(joiner)` returns None (admitted) or a JoinNak (refused). If it raises or returns anything else, the
-joiner is refused (POLICY_FAILED), the refusal is counted, and an alarm is active until `admit` decides again. The
-function runs inside a step of the core: an exception would end the member, and a joiner can often cause one by its
-metadata. If everything were admitted instead, a mistake in the check would disable the check.
-
-*Versions.* A datagram of another version is not opened, so its sender is not proved. The alarm names the latest
-senders, at most `FOREIGN_SENDERS_LIMIT` hosts. It ends when none of them has sent for `FOREIGN_VERSION_ALARM_MS`.
+*Admission.* `admit` runs inside a step of the core: its exception would end the member, and a joiner can often cause
+one by its metadata. If everything were admitted instead, a mistake in the check would disable the check. So the joiner
+is refused (docs/reference/gossip-library.md).
 
 *Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
-description lists the last senders, at most `OTHER_FARMS_LIMIT` hosts for `OTHER_FARM_LISTED_MS`. The application
-decides whether its own members may be among them.
-
-*Counters.* A drop without a count looks like a datagram that was never sent, so each way to drop one has a name.
+application decides whether its own members may be among the listed senders.
 """
 
 from collections import Counter, OrderedDict

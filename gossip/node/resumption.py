@@ -3,21 +3,18 @@
     before each datagram   wall clock - monotonic clock, boot clock - monotonic clock     a step of one of them
     once a second          /proc/sys/kernel/random/boot_id                                another boot
 
-A datagram is sealed under a key that follows from a random salt, with a counter as its nonce. A machine that returns to
-a snapshot returns to an old counter under the old salt, and would seal other datagrams under used nonces. So the node
-calls `resumed` before each datagram, and after a yes it draws a new salt first (`fresh_secrets`).
+Such a machine returns to an old counter under the old salt, and would seal other datagrams under used nonces
+(docs/reference/gossip-protocol.md, "Sealing"). So the node calls `resumed` before each datagram, and after a yes it
+draws a new salt first (`fresh_secrets`).
 
-A resumed guest's monotonic clock continues from the snapshot, while its wall clock is set to the present, by the
-hypervisor or by a time service. So the difference between the two clocks steps. Time services correct clocks as well;
-such a step only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes the time in which a machine
-was suspended. Another boot id shows a process that was restored after a restart of its machine.
+A resumed guest's monotonic clock continues from the snapshot, while the hypervisor or a time service sets its wall
+clock to the present. So the difference between the two clocks steps. Time services correct clocks as well; such a step
+only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes the time in which a machine was suspended.
+Another boot id shows a process that was restored after a restart of its machine.
 
-A new salt does not depend on the random source alone, because a restored machine has the restored random source until
-its kernel mixes in new entropy: the clocks and the boot id are hashed into the salt.
-
-A program cannot detect a guest whose clocks all continue from the snapshot, until they are set. The Linux kernel reads
-the generation id that hypervisors give to a resumed guest (vmgenid) for its random source, and does not show it to
-programs.
+A restored machine has the restored random source until its kernel mixes in new entropy. So the clocks and the boot id
+are hashed into the new salt. The kernel does not show the generation id of a resumed guest (vmgenid) to programs, so a
+guest whose clocks all continue from the snapshot is not detected until they are set.
 """
 
 import os

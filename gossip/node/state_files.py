@@ -6,22 +6,15 @@
     keys             magic, checksum, farm label, the keyring as a KeyringUpdate carries it; mode 0600
     peers            one endpoint per line; written rarely. A lost or old list only makes a rejoin slower
 
-*Generation.* It must never repeat: peers accept the higher (generation, number) as the newer claim, and a node that
+docs/reference/gossip-library.md ("The state directory") has the rules for damaged, old and foreign files.
+
+The generation must never repeat: peers accept the higher (generation, number) as the newer claim, and a node that
 returns under an old generation loses against claims of its previous run. So the file is written under another name,
-fsynced and renamed over the old one, and the directory is fsynced: a crash leaves the old number or the new one. An
-unreadable file stops the node with a remedy; a restart from 1 would be the same mistake.
+fsynced and renamed over the old one, and the directory is fsynced: a crash leaves the old number or the new one. Peers
+may also report a higher generation of the running node. It adopts the next one and sends no datagram before that is on
+the disk: otherwise a restart could use the same generation again, and peers could not distinguish the two.
 
-While the node runs, peers may report a higher generation of it. It adopts the next one and sends no datagram before
-that is on the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two.
-If the write fails, the node stays mute, raises an alarm and retries with growing pauses. If it stopped instead, a disk
-that is full for a minute would cause an outage that needs an operator.
-
-*Keys.* The stored keyring is merged with the configured one at the start. Without it, a node that restarts after a
-rotation would have only its configured key, which the group refuses by then. The checksum distinguishes damage from the
-keys of another farm. Keys of another farm are ignored, since a node may move; a damaged file stops the node, since the
-configured key would be old. A keyring with a time out of range, as earlier versions stored it, is repaired and stored
-again, and a log line reports it: the keys are intact, and no command could replace the file. New keys are used before
-they are stored: a node with a full disk must not lose its group as well, so it raises an alarm instead.
+New keys are used before they are stored: a node with a full disk must not lose its group as well.
 """
 
 import fcntl

@@ -1,35 +1,17 @@
 """Messages to bytes and back: one code byte and one CBOR array in the order of the message's fields.
 
-The RFC names codes and fields and leaves the bodies open. They are:
-
-    node info         a byte string that holds [node id, packed address, port, generation, number, capacity, metadata,
-                      credential]
-    address           [packed IPv4 or IPv6, port]
-    incarnation       generation, number (two fields in place)
-    update            [0, node info]  |  [1 or 2, node id, generation, number, accuser]
-                      |  [3, node id, generation, number, proof of its departure]
-    payload           a byte string that holds [[update ...], capacity, peer count, [node info ...],
-                      [user message ...], digest of the keyring]
-    user message      [0, user message id, name, body]  |  [1, user message id, name, body, address, timeout in ms]
-    user message id   [Lamport time, origin's node id, origin's generation]
-    keyring           [used at, index of the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
-    keyring update    [keyring, sender's node id, public key and signature]
-
-Infos and payloads are wrapped in byte strings because the same few are sent repeatedly: their bytes are looked up
-instead of decoded each time (COSE wraps signed data for the same reason).
+The RFC names codes and fields and leaves the bodies open. docs/reference/gossip-protocol.md ("Bodies") lists them.
 
 *Decoding.* cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against
 the structs below, which hold the type and the limit of each field, and the structs make the core's messages. Any host
-can send a datagram, so `decode` either returns a message or raises `DatagramError`.
+can send a datagram, so `decode` either returns a message or raises `DatagramError`. A hand-written reader was less than
+a fifth faster, so it does not exist.
 
 *Encoding.* Piggybacked gossip (samples, updates, redirect addresses) is dropped if a datagram would grow too large; the
 message itself never is. The core budgets its gossip too, but only the wire has the true size of credentials and
-addresses. A datagram above the limit would be fragmented, and lost as a whole.
-
-*Hand-written code.* A hand-written reader was less than a fifth faster, so it does not exist: a ping without gossip
-took 4.5 us against 4.6, a ping with three infos 14.6 against 11.5. Pings are written piece by piece, since that saves
-more: 1.4 us instead of 5.0 with `cbor2.dumps`, and 6.8 instead of 13.3 with three infos. All other messages are rare
-and use `cbor2.dumps`. (Medians of one run in turn, Xeon, Python 3.11, cbor2 6.2.1.)
+addresses. A datagram above the limit would be fragmented, and lost as a whole. Pings are written piece by piece, which
+takes half the time or less; all other messages are rare and use `cbor2.dumps` (docs/reference/benchmarks.md has the
+times of both).
 
 `identity.py` decides whether a node really signed its info, `seal.py` whether the sender has the farm's key.
 """

@@ -3,21 +3,12 @@
 A node's identity is an Ed25519 key; its `NodeId` is the first 8 bytes of the key's SHA-256. The credential of a
 `NodeInfo` is the public key and a signature over all other fields. So every receiver can verify the info after any
 number of hops. The farm's key alone does not suffice: a stolen key file would otherwise allow anyone to impersonate
-every node.
+every node. docs/explanation/gossip.md ("Protection and its limits") lists the remaining abilities of a key holder.
 
-The abilities of a holder of the farm's key against another node:
-
-- It cannot announce the node, change its address, metadata or incarnation, or revive it. An `AliveUpdate`, `JoinReq`,
-  `JoinAck`, `Broadcast` or sample needs the node's own signature.
-- It cannot send the node's `Leave`, nor report to others that the node left. A departure has its own signature over the
-  incarnation that leaves. The signature travels with the update, so every receiver can verify it.
-- It cannot send keys in the node's name. The sender signs a keyring update, and the application selects the senders.
-- It cannot stop the node by posing as a second process of the same identity: such a process must prove that it holds
-  the identity's key (`conflict_proof`).
-- It can *accuse* the node. A verdict (suspect, dead) is another member's opinion without a signature of its subject.
-  The subject refutes it with a higher signed incarnation, as it does every false suspicion. A group that sets
-  `first_hand_verdicts` does not accept verdicts of other nodes. In other groups a member that accuses without end has
-  to be evicted.
+A departure has its own signature over the incarnation that leaves. It travels with the update, so every receiver can
+verify it. The sender signs a keyring update, and the application selects the senders. A second process of an identity
+must prove that it holds the identity's key (`conflict_proof`). A verdict (suspect, dead) is another member's opinion
+without a signature of its subject, which refutes it with a higher signed incarnation.
 
 A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` caches verified infos, within a
 bound. It does not cache failures: forgeries have endless forms.

@@ -1,45 +1,15 @@
 """Sealed datagrams: only holders of the farm's key can read or write them, and each is accepted once.
 
-    code 1 | version 1 | label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(receiver 8, body) | tag 16
-    `----------- clear, and authenticated as associated data ---------'
+docs/reference/gossip-protocol.md has the bytes ("Messages") and the rules for salts, replays and retired keys
+("Sealing").
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
 start, so a counter that restarts at 1 never meets the same key. A stored counter would have to be fsynced, and a copied
-disk image would repeat it. A process that is reset to an earlier moment (a virtual machine resumed from a snapshot)
-draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
+disk image would repeat it. `begin` draws a new salt after a resumption (`gossip.node.resumption`).
 
-*Other farms.* The label is a hash of the farm's first key. Two farms on one LAN receive each other's datagrams, and
-only count datagrams with another label.
-
-*Other versions.* Code, version and label keep their places in every version. So a node recognizes a datagram of another
-version before it opens it, presence on the LAN included. If the datagram has this farm's label, an alarm shows the
-version and the sender's address. The version is not proved then: any node can send one. In clear a datagram is code,
-version and body, without a label.
-
-*Receiver.* The sealed part begins with the node id of the receiver. Every other node drops the datagram before it
-records anything. The address cannot replace this: the sender of a replay chooses both addresses. The field is zero if
-the sender does not know the recipient; `secure_codec` lists the messages that may do this.
-
-*Replay.* Each salt has a window of the last `WINDOW` counters; each counter is accepted once. Up to `SALT_LIMIT` salts
-are recorded; the least recently used is dropped first. Only datagrams that open create or refresh an entry, so unknown
-nodes cannot displace entries. If a salt was dropped, or this node has never received it because it just started, a
-recorded datagram can be replayed once. No window prevents that unless clocks agree. So the protocol above does not
-depend on it:
-
-- claims are ordered by incarnation, so an old claim loses, and an old verdict is refuted;
-- a reply counts only if its sequence number is outstanding;
-- a join needs a token minted for its address within the last seconds;
-- a message that answers a join or ends a link names the generation of its receiver, which a restart raises;
-- a leave names the incarnation that left.
-
-One ack to a recorded ping per replay remains possible. And a receiver that dropped a salt may end a link once more,
-which the two then establish again. The window protects against outsiders, not against holders of the farm's key, which
-can seal under any salt.
-
-*Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only,
-so that the reply, sealed with the same key, can report that the applicant's key is out of date. Salts under a retired
-key are not recorded: a holder of an old key could displace the windows of all members. Such a JoinReq may be replayed;
-the replies are limited per source and only repeat that the key is out of date.
+Only datagrams that open create or refresh the window of a salt, so unknown nodes cannot displace windows. A recorded
+datagram can be replayed once to a node without the window of its salt, so the protocol above does not depend on the
+windows. `secure_codec` lists the messages that may be sealed without a receiver.
 """
 
 from collections import OrderedDict, deque
