@@ -9,13 +9,11 @@ an earlier one applies (the tolerated failures do not matter without a quorum). 
 there is always exactly one verdict.
 
 *Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
-the server counts toward the majority. A server whose Raft port is blocked is alive to gossip, and useless to the
-quorum. A server that Raft reaches is up even if gossip marked it dead: UDP is blocked (`bridge.api.contact`). Only
-identities that the log has admitted count as servers, regardless of a member's metadata.
+the server counts toward the majority (`bridge.api.contact`). A server whose Raft port is blocked is alive to gossip,
+and useless to the quorum. Only admitted identities count as servers, regardless of a member's metadata.
 
-*Tolerated failures* (`can_lose`): the number of servers that may fail, in any combination, before the farm loses its
-quorum, its last server that can publish, or its last healthy leaf. Counting votes alone would be simpler, and wrong for
-a farm of three voters if only one holds the signing key.
+*Tolerated failures* (`can_lose`). Counting votes alone would be simpler, and wrong for a farm of three voters if only
+one holds the signing key.
 
 The texts name servers, not only their number, and hold no running figures: a text changes only when the facts do, so
 that each change is worth an event.

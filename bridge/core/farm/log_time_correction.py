@@ -1,19 +1,15 @@
 """Set log time back to the time that the clocks of a majority of the voters show (M), by an operator's entry.
 
-Log time never goes back automatically, and leads the clocks of a majority by little (`bridge.core.log.voter_clocks`).
-But the clocks of a majority can be wrong and be corrected later, or a farm can be recovered from one whose log time was
-wrong. Then log time does not advance until the clocks have caught up, which may take years. The operator ends this with
-a correction entry:
+docs/how-to/log-time.md describes it for operators. Log time never goes back automatically, and does not advance until
+wrong clocks of a majority, once corrected, have caught up; that may take years. The operator ends this:
 
     accepted   if log time leads M by more than a period and the allowance, so by more than correct reports explain,
                and the time that the entry names lies within M and M + allowance
     refused    otherwise, with the numbers
 
-So a correction can do no more than a clock entry: log time ends at the time of a majority of the clocks.
-
-All times in the state move by the same amount: the times of reports, the times of identities that were not seen,
-sessions, the pipeline's factors, Kafka's producers and offsets (`NumberKind.LOG_TIME`). Their ages do not change. So no
-report becomes stale or fresh by a correction, and no session ends early or lasts longer.
+So a correction can do no more than a clock entry: log time ends at the time of a majority of the clocks
+(`bridge.core.log.voter_clocks`). All times in the state move by the same amount (`NumberKind.LOG_TIME`), so their ages
+do not change: no report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The second of a structure that routers already hold cannot be changed. The last accepted second of a master may lie
 beyond the range that log time now allows. Then the state drops that second, and the next publication gets a present

@@ -1,46 +1,16 @@
 """The farm's replicated state machine: committed records in, one state out, equal on every server.
 
-    report       replaces the sender's previous report
-    clock        advances log time, never beyond what the clocks of a majority allow (`bridge.core.log.voter_clocks`);
-                 a server without reports becomes stale, and is dropped after a long time
-    publication  accepted only from the chosen publisher, with a later second than the last accepted one: this fences a
-                 former publisher before it signs anything. The second may lead log time only by a bounded amount,
-                 because routers refuse structures from the future
-    admission    gives the identity the next Raft id, or records its name; refused if the name is taken. An identity
-                 that never comes alive loses its place at a later clock entry
-    exclusion    leaves a leaf out of every structure, or admits it again; refused if no leaf would remain
-    cost         sets an operator's factor on the cost of a leaf
-    force        has the publisher publish this master again, as soon as routers take it
-    factors      sets the pipeline's factors: bounded, damped and fading (`bridge.core.log.weights`)
-    removal      ignores the server's reports until it is allowed back. The leader then removes the server from the
-                 group by its own rules (`bridge.core.membership.reconcile`); while the server votes, its clock counts
-    approval     gives a name to another identity and retires the previous one
-    eviction     excludes an identity permanently, and stores the new gossip key, sealed for each remaining member
-    rekeying     stores the new gossip key, sealed for each member
-    correction   sets log time back to the clocks of a majority (`bridge.core.farm.log_time_correction`)
-    level        raises what the log may hold; it never falls
-    client       lets a client key write entries of some kinds, or no longer (`bridge.core.membership.client_keys`)
-    producer     begins a producer of Kafka's (`bridge.core.state.kafka_clients`)
-    offset       replaces what a consumer group of Kafka's has noted
-    foreign      stays in the log and has no effect on the farm
+docs/reference/application-json.md lists the kinds of entries, their authors, effects and refusals, and the request ids.
+docs/explanation/publishing.md explains the choice of publishers and leaves, docs/explanation/state.md the tables.
 
 An entry has an effect only if its author may write it and writes it for the first time
 (`bridge.core.membership.authors`); the wire floor has verified the author's signature. Any other entry stays in the log
-and is only counted and reported.
+and is only counted and reported. An entry of a kind above the farm's level has no effect. An older version treats it as
+a foreign entry, so applying it would make the versions differ.
 
-An entry of a kind above the farm's level has no effect. An older version treats it as a foreign entry, so applying it
-would make the versions differ. Members wait for the level before they propose such entries, but any client can submit
-one.
-
-A submission may name its request. A sender without an answer repeats its submission; the table of sessions then applies
-it once and returns the index of the first. Request ids are scoped to their author, so that no author can use up the
-request of another. An author chooses the names of its sessions. Therefore only a limited number of them is protected
-from eviction by sessions of unknown authors.
-
-An update by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
-(`bridge.core.state.reqids`). At a lower level such an entry does not name a request. From level 4 on an entry that a
-member signed for a producer of Kafka's names that producer and a sequence. A table of producers does the same for it
-(`bridge.core.state.kafka_clients`). Without a member's proof it would let any client use up a producer's sequences.
+Three tables apply a repeated submission once: sessions (`consensus.sessions`), the reqids of ØMQ Raft
+(`bridge.core.state.reqids`), and the producers of Kafka (`bridge.core.state.kafka_clients`). An entry of a producer
+needs a member's proof: otherwise any client could use up a producer's sequences.
 
 The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
 part of the state and does not need a message. It depends only on the record, its index and the tuning. Entries up to

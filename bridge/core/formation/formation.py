@@ -1,4 +1,4 @@
-"""Formation: nodes that only discovered each other become one Raft cluster, once.
+"""Formation: nodes that only discovered each other become one Raft cluster, once (docs/explanation/formation.md).
 
     watching ──unanimous proposal──▶ promised ──all promises seen──▶ endorsed ──all endorse the same──▶ founded
         │                               │ ▲                             │                                  ▲
@@ -7,46 +7,12 @@
 
 Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail: "the
 lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
-creates two if there are more nodes than `expect`.
+creates two if there are more nodes than `expect`. So each founder durably promises one set, and durably endorses one
+founding. The proposals decide nothing; they make colliding promises rare.
 
-So founders promise. Each node proposes (advertises, not durably) the `expect` lowest eligible nodes that it reaches.
-When all nodes of its proposal have proposed the same set for the settle time, the node *promises* that set: once, and
-durably before it announces the promise. A node that has seen all `expect` promises for one set, each in its author's
-signed notice, computes the founding from them and *endorses* it: once, durably, and whether it is a founder or not. A
-founder creates the farm that it endorsed when all founders, and each other eligible node in reach, endorse the same;
-then it starts Raft. The proposals decide nothing; they make colliding promises rare.
-
-Safety. (1) A founding of S exists only if every node of S promised S durably: it is computed from all their promises.
-(2) A node holds one promise, and a lost storage takes its NodeId with it, so a node promises one set only. (3) `expect`
-exceeds half of the NodeIds that can ever be founders, so two sets S and T share a node, which promised both: S = T. (4)
-Clock and nonce of a promise never change, so S has one cluster id. Loss, repetition, reordering and restarts do not
-enter the argument: even an old notice reports durable state of its author. A node that knows a cluster never promises
-or creates another; that is a second protection (against lost storages), not the argument. Seeing twice `expect`
-eligible nodes breaks (3) visibly, and stops promises with an alarm.
-
-Safety against holders of the farm key that are not nodes of the farm. They invent any number of identities, which send
-different promises to different nodes. So (2) and (3) do not hold for them. The following holds for correct nodes: (a)
-Two founders of one set never create different clusters: each needs the endorsement of the other, and a correct node
-endorses one founding only. (b) Two nodes that reach each other during the founding never create different clusters, for
-the same reason. (c) With a list of founders that names correct nodes only, there are never two clusters: all sets are
-within the list, where (1) to (4) hold. Without a list, nodes that do not reach each other cannot distinguish invented
-founders from real ones: then each half can create a cluster together with them. The list is the remedy.
-
-Trust. A holder of the farm key can announce an invented founding. A founding certifies itself (its cluster id is the
-hash of its promises), so a node needs one proof from another source to recognize its farm. A founder has its
-endorsement: it accepts the founding that it endorsed, and no other that contains its promise, since promises are
-public. Other nodes have the cluster id, from the key file or confirmed by an operator on this node. A node without
-either raises an alarm, waits, and neither creates nor joins a farm. A node that trusts a cluster id never creates one.
-During the first founding no such proof exists: a holder of the farm key can then become a founder or block the
-founding. This is trust on first use. The list of founders is the remedy, or a new farm key: a founding that all
-founders endorsed cannot be withdrawn.
-
-A withdrawal breaks (2), so only an operator can request it, on a node whose set cannot complete any more. It is safe
-while some founder of the withdrawn set has not promised or not endorsed it and will not; the alarm names the nodes. It
-withdraws the endorsement of a node as well, under the same condition.
-
-Liveness. With exactly `expect` nodes there is one possible set, and it completes. With more nodes promises can collide:
-once in ten thousand simulated starts. Then the farm is not created until an operator follows the alarm.
+The page has the proof of one cluster, its limits against holders of the farm key that are not nodes of the farm, the
+proof that a node needs to recognize its farm, and the condition of a withdrawal. Loss, repetition, reordering and
+restarts do not enter the argument: even an old notice reports durable state of its author.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,5 @@
 """The limit of log time: the progress of the clocks of a majority of the voters, computed from the log alone.
 
-Each report in the log is signed by its author and carries the author's clock (`date`). So the reports prove the time
-without extra messages. The state keeps the latest reading of each voter:
-
     M(term)   the greatest time that the readings of a majority of the voters have reached; None without a majority.
               A reading counts only if it was committed in `term`, so after the election of its leader, and not more
               than `READING_CLOCK_ENTRIES` clock entries ago. So a wrong clock of a server that stopped reporting
@@ -10,11 +7,10 @@ without extra messages. The state keeps the latest reading of each voter:
     V         the greatest M by which any clock entry so far was measured
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
-A clock entry sets log time to min(its time, limit), and never back. If fewer than half of the clocks are wrong, each
-majority includes a server with a right clock. So M and V never lead the true time by more than that clock does. No
-server, not even the leader, can advance log time beyond the allowance. A report's date may differ from log time by 30
-s. The allowance is less, so that a server with a false clock cannot make correct servers look wrong. It is needed
-because M can be one period old: reports come once a period.
+Each report is signed by its author and carries the author's clock (`date`), so the reports prove the time without extra
+messages. A clock entry sets log time to min(its time, limit), and never back. If fewer than half of the clocks are
+wrong, each majority includes a server with a right clock. So M and V never lead the true time by more than that clock
+does. docs/reference/publishing-rules.md ("Log time") has the reason for the allowance.
 
 Without a majority (at an election, before the first reports) V bounds all entries: together they cannot exceed one
 allowance. The voters come from the configurations in the log, so the limit depends on the log alone and is equal on

@@ -6,21 +6,15 @@
 
     cost = (load + 20) x operator x pipeline - 20,  within 0 … 100
 
-The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, for any factor. With both factors 1
-the cost is the load.
+The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, for any factor. An operator's weight
+counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its factors are bounded,
+damped and fading. An entry is refused if it covers no more of the log than the previous one, or claims to cover entries
+after itself. So neither a repetition nor a second, slower pipeline has an effect. docs/reference/publishing-rules.md
+("Commands of operators and the pipeline") has the figures.
 
-An operator's weight counts immediately and in full. The pipeline is a slow feedback loop outside of the farm. So its
-factors are bounded (0.5 … 2) and damped: each accepted entry changes a factor by a tenth at most. They also fade:
-without a repetition within 5 minutes a factor returns to 1, which it reaches 10 minutes of log time after the last
-entry. An entry is refused if it covers no more of the log than the previous one, or claims to cover entries after
-itself. So neither a repetition nor a second, slower pipeline has an effect.
-
-*Shares.* From `BOUNDS_LEVEL` on each author (a node for its operators, or a client key) has a share of each table:
-`EXCLUSIONS_MAX`, `COST_FACTORS_MAX` or `FACTORS_MAX` leaves. The tables have room for four such authors. So one script
-or one hostile member cannot keep an operator from excluding a leaf. A place becomes free by the reverse command of any
-operator, or when a pipeline factor has faded.
-
-Factors are whole thousandths and all arithmetic is in integers: the result must be equal on every machine.
+From `BOUNDS_LEVEL` on each author has a share of each table (docs/reference/limits.md), a quarter of it. So one script
+or one hostile member cannot keep an operator from excluding a leaf. Factors are whole thousandths and all arithmetic is
+in integers: the result must be equal on every machine.
 """
 
 from collections.abc import Mapping

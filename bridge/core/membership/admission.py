@@ -6,34 +6,15 @@
     eviction     an operator's entry about this identity          ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
     a clock      an identity has not come alive since its admission         ──▶ LAPSED, its row is deleted
 
-The id follows from the previous entries, so two leaders cannot assign the same id. The entry names the id too and is
-refused if it names another one. So the leader's signature covers the binding of id and identity, and every node that
-knows the founders can verify it without the log. For that, the table keeps the signed bytes of the entry that first
-admitted an identity. A Raft id represents a storage that has voted; another node under the same id could vote a second
-time. Therefore an id is never assigned again.
+docs/explanation/changing-servers.md ("Raft ids") has the rules for ids, lapses, names and shares.
 
-*Lapses.* A holder of the farm key can make any number of identities, and each admission takes one of `ADMITTED_MAX`
-places. An identity that came alive (it is in a configuration, or one of its entries had effect) keeps its place
-permanently. If it does not come alive within `LAPSE_MS` of log time, its row is deleted; the identity may apply again
-and gets a new id. The id stays used: the row of the highest id is kept, as LAPSED, until a higher one is assigned, so
-that the next id still follows from the table. An id below the highest without a row has lapsed, and a node that
-presents an admission with it is refused (`is_lapsed`).
+The id follows from the previous entries, so two leaders cannot assign the same id. The entry names the id too, so the
+leader's signature covers the binding of id and identity, and every node that knows the founders can verify it without
+the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
-The first identity under a name keeps the name. A node with a known name and another identity is either a replaced node
-or an unknown one. The log cannot distinguish them, so the node is refused until an operator decides. An identity may
-change its name to a free one.
-
-A retired or evicted identity stays in the table and never returns under any name; the group loses its server. An
-approval names the identity that it replaces. If two operators decide about one name at the same time, the second entry
-is refused and does not retire the identity that the first has just approved.
-
-*Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
-leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader. In a full
-table the retired one with the lowest Raft id gives way, and an evicted one only if none is retired: an identity without
-a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
-
-An admission carries the identity's public key; the NodeId is a hash of it. So each member can seal data for the
-identity that no other member can open, even if it is offline.
+The row of the highest id is kept, as LAPSED, until a higher one is assigned, so that the next id still follows from the
+table. An id below the highest without a row has lapsed, and a node that presents an admission with it is refused
+(`is_lapsed`).
 """
 
 from collections.abc import Collection, Mapping

@@ -1,24 +1,16 @@
 """The rights of authors to write entries, and the effect of each entry exactly once.
 
-    report, clock, publication          the identity that has the Raft id which the entry names
-    admission, approval, eviction,      any admitted server (clients are checked for leadership when they connect,
-    rekeying, level                     `bridge.node.raft.replica`)
-    factors                             an admitted server, or a client key with the scope `weights`
-    exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
-    correction
-    client, producer, offset            an admitted server
-    foreign                             any client: such an entry has no effect on the farm
+docs/reference/application-json.md ("The proof of an entry's author") lists the authors of each kind.
 
 The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
-decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). Entries of a retired or
-evicted identity, or of a removed client key, do not have an effect. A server that an operator removed from the group
-keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
+decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). Clients are checked for
+leadership when they connect (`bridge.node.raft.replica`). A server that an operator removed from the group keeps its
+identity; its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
-For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it. So
-the entries of one author may overtake each other within this window (a node numbers its entries one by one while it
-runs, `bridge.node.raft.entry_signer`). A used number, or one below the window, does not have an effect. A report with a
-lower number than the last counted report is out of date.
+For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it: the
+entries of one author may overtake each other within this window (`bridge.node.raft.entry_signer`). A used number, or
+one below the window, does not have an effect.
 
 Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
 identity or client key leaves its table, so that an old entry does not have an effect if the key is admitted again. Such

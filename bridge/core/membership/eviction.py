@@ -2,24 +2,20 @@
 
     eviction entry ──▶ the table: EVICTED, also an identity that was never admitted (`bridge.core.membership.admission`)
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
-
     rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
 One entry does both, since neither helps without the other: with the old keys the evicted node could still read and
 submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log: every remaining
-server receives the log, even after an outage, and only the leader could replace the boxes. The evicted node may read
-the entry, but can open none of its boxes.
+server receives the log, even after an outage, and only the leader could replace the boxes. Only the boxes of the last
+era are kept. docs/how-to/stolen-node.md has the steps for operators.
 
-A node that learns of its eviction stops, and the other members refuse it, so its vote is lost immediately. In a group
-of four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is
-demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); until the eviction is
-applied the leader does not promote it again. If the farm cannot spare the vote, the evicted node stays in the
-configuration until another server replaces it.
+A voter is demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); the reason is in
+docs/explanation/changing-servers.md ("How a farm decides it").
 
-Only the boxes of the last era are kept. Eras count up by one: of two entries that begin the same era the second is
-refused, and its author tries again. Up to `BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader
-could name the last one. In such a farm no key can be replaced; an eviction then evicts the identity and leaves the keys
-as they are, since it is the remedy for everything else that the identity does.
+Eras count up by one: of two entries that begin the same era the second is refused, and its author tries again. Up to
+`BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader could name the last one. In such a farm no
+key can be replaced; an eviction then evicts the identity and leaves the keys as they are, since it is the remedy for
+everything else that the identity does.
 """
 
 from collections.abc import Collection, Mapping

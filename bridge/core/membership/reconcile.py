@@ -5,26 +5,10 @@
     Raft: which servers are members,     ─┘
           which of them answer
 
-Any holder of the farm key can join the gossip, so gossip alone does not admit a server: a newcomer waits until an
-operator approves it (`garlicfarm node approve` writes an admission), unless the settings admit all. Even then at most
-one is admitted in `admission_every_ms`. Founders belong from the beginning.
-
-A server joins by  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes.  Without room
-among the voters it stays a learner. A server leaves by  Remove:  immediately if it left, after the grace time if it
-died. The rules:
-
-- *Suspicion and flapping have no effect.* To join, a server must be alive for an unbroken time; to be removed, dead
-  for an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers the leader is alive.
-- *Replace first.* A caught-up learner is promoted before a dead voter is removed, so for a moment the group may have
-  one voter more than `voters_max`. It never has fewer than `expect`, the number of its founders.
-- *Only with a majority.* A server is removed only if a majority of the voters answers the leader, and if a majority
-  of the remaining voters is alive. Otherwise the change itself could stop the farm.
-- *A single voter stays alone* until two servers can join it: with two voters none may fail, which is worse than one.
-- *No server removes itself.* A leader that leaves transfers leadership first, and its successor removes it.
-- *An operator's removal* (a log entry) counts like a departure: the server is removed immediately although it is
-  alive, and not added again. The other rules still apply. A leader transfers leadership first.
-- *Retired and evicted servers are removed* without grace time, under the same rules. The server of a retired identity
-  stays until its successor can vote.
+docs/explanation/changing-servers.md ("How a farm decides it") has the rules and their reasons. Gossip alone does not
+admit a server, because any holder of the farm key can join the gossip. Suspicion and flapping have no effect: a server
+must be alive, or dead, for an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers
+the leader is alive.
 
 The leader measures times from its first observation. A new leader starts these times again, which only delays
 decisions. The core does not store anything else, so its decisions follow from its inputs.

@@ -1,6 +1,6 @@
 """Publishing without a quorum: one server decides from its own observations alone.
 
-docs/explanation/publishing.md describes it for operators.
+docs/explanation/publishing.md ("Without a quorum") has the reasons, docs/reference/publishing-rules.md the rules.
 
     with a quorum      the log decides, and all servers decide alike
     without            publisher: the server that published last if it is reachable and able; else the reachable and
@@ -8,10 +8,6 @@ docs/explanation/publishing.md describes it for operators.
                        content: from the last state, with this node's own current health instead of its last report,
                             and with every server that gossip marks dead treated as not reporting
                        time: as usual (`bridge.core.publishing.publication`)
-
-A service must survive the loss of most of its routers, and structures end after a quarter of an hour. So publishing
-does not wait for a quorum. Two servers that see different peers may both publish. This does no harm: both list leaves
-of the same farm, and a router keeps the later structure. Without any publication the service would end.
 
 None of this enters the log. When there is a quorum again, the publisher's report carries the second of its last
 publication, and the next committed publication is later (`FarmState.unfenced_second`).

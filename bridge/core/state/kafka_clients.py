@@ -8,27 +8,14 @@
         ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
-The table of sessions (`consensus.sessions`) cannot serve a producer. It knows 16 requests of a client at a time, and a
-batch of Kafka's has hundreds of records, each of them an entry. A request that overtakes another is new there, while
-Kafka promises that the records of a producer stay in order.
+docs/reference/kafka.md ("Once") has the rules for owners, shares and expiry, docs/explanation/other-protocols.md the
+reason for a table apart from sessions. Sequences count records and begin again at 0 after 2^31 - 1. The places of the
+last records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first copy.
 
-A producer id is the index of an entry, so no two producers ever have the same. Sequences count records and begin again
-at 0 after 2^31 - 1. A producer that raises its epoch begins at sequence 0 again (KIP-360). The places of the last
-records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first copy.
-
-*Owners.* From `BOUNDS_LEVEL` on a producer and a group belong to the user who began them: the entries carry a hash of
-the principal (`principal_hash`). Producer ids are indexes of the log, which everyone reads; without an owner, any user
-could take the next sequence of another user's producer, whose own record would then be acknowledged as a copy. A row
-from before that level has no owner, and belongs to the first user whose entry counts in it.
-
-*Shares.* No user and no node fills a table alone. When a share of the producers is used up, the least recently used
-producer of the same user or node gives way. A group cannot be replaced, so a new group beyond a share is refused. In a
-full table the author with the most rows gives way, never an author with few; ties go to the lesser author. So all
-servers choose the same rows, for any order in which a table was built or restored.
-
-Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
-state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of other
-requests (`consensus.sessions`). So a reader of the topic sees each of them once, on every server.
+In a full table the author with the most rows gives way, never an author with few; ties go to the lesser author. So all
+servers choose the same rows, for any order in which a table was built or restored. Expiry goes by log time, so it is
+the same on all servers. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies
+of other requests (`consensus.sessions`), so a reader of the topic sees each of them once, on every server.
 """
 
 import hashlib

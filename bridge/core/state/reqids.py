@@ -9,36 +9,13 @@
           ──▶ its author's share is full?  full: the author's oldest reqids have to become too old first
           ──▶ new: recorded with its index
 
-The table of sessions (`consensus.sessions`) cannot serve these requests. It identifies a client by the start of its
-session, a log index that the client has seen, and by numbers that rise by one. A session ends after an hour without
-requests and has 16 requests in flight. A reqid does not have a session: it is 4 bytes of Unix seconds (big-endian), 3
-of a machine, 2 of a process and 3 of a counter. It is valid for eight hours, and a client may send any number of them
-in any order.
+docs/reference/zmq-raft.md ("Request ids") explains why the table of sessions cannot serve these requests, and the rules
+for a full table. docs/explanation/state.md ("Tables") explains the shares of authors.
 
-So this table is separate, ordered by the reqid itself, that is by its second. When the table is full, the smallest
-reqid is deleted and becomes the floor; ids below the floor are refused, and an id is never accepted twice. A full table
-does not accept an id below its smallest either. Such an id would be deleted immediately. Its client would learn that an
-applied update has expired, and would send it under a new id. Reqids that are too old are deleted in the same way, so
-the floor also holds if log time is set back. A client that repeats an old update gets a correct "expired", and never a
-second execution.
-
-Entries with a proof of a member or of a client key have a separate table: a client without such a key could otherwise
-use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may repeat an
-update at another node, which signs it again.
-
-From `BOUNDS_LEVEL` on, an author (a node or client key that signs) has at most `REQIDS_OF_AUTHOR_MAX` of the reqids of
-that table. Its older ones cannot give way instead: there is one floor for all authors, and a floor above the reqids of
-another author would refuse them. The clients without a key are one author, with the other table.
-
-A leader that fails may leave copies of one update in the log. `skipped` are the indexes of entries that were not
-applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint instead. At least half of `SKIPPED_MAX`, the
-newest ones, are kept: the list is in each snapshot, and the number of copies in the log does not have such a bound. For
-an older entry the tables decide while they have its reqid. After that, an old skipped entry is shown to readers like
-any other, and its reqid may appear twice. A failing leader does not leave so many copies. A client of the farm that
-submits the same update thousands of times can.
-
-The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`, so that this core does not import
-its frames.
+`skipped` has the indexes of copies, and of other entries not applied under their reqid: a reader that speaks ØMQ Raft
+gets a checkpoint instead. At least half of `SKIPPED_MAX`, the newest ones, are kept: the list is in each snapshot, and
+the number of copies in the log does not have such a bound. The constants and `second_of` repeat a few lines of
+`consensus.protocols.zmq_raft`, so that this core does not import its frames.
 """
 
 from array import array

@@ -1,27 +1,15 @@
-"""The farm key file: the shared secret of a farm.
-
-    version = 1
-    cluster = "farm"            name of the cluster
-    expect = 3                  exact number of founders that make a farm
-    epoch = 1                   time of the choice of the sealing key; rises with every rotation
-    era = 0                     number of replacements of all keys, to exclude an evicted node
-    label = "0011223344556677"  hash of the first gossip key; stays when keys rotate, so datagrams keep their farm
-    gossip_keys = ["…"]         the first seals, all open
-    retired_keys = []           open a JoinReq only, so that a joiner learns that its key is out of date
-    cluster_id = "0011…"        id of the farm (16 bytes); missing until it is created
+"""The farm key file: the shared secret of a farm, in TOML (docs/reference/key-files.md, "Farm key").
 
 A holder of the keys can announce its own founding. So a later node needs the cluster id to recognize its farm:
 `garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
-the same key can be chosen again in a later epoch, and members that learn of it at different times must still accept
-each other.
+the same key can be chosen again in a later epoch, and members that receive it at different times must still accept each
+other.
 
-A node joins the farm with this file. A running farm changes its keys by gossip; a member exports the current ones as a
-new file.
-
-The text is TOML, so that an operator can see which farm a file is for.
+A running farm changes its keys by gossip; a member exports the current ones as a new file. The text is TOML, so that an
+operator can see which farm a file is for.
 """
 
 import os

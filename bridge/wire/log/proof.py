@@ -1,17 +1,10 @@
 """The proof of an entry: its author, its farm, and the author's number of it.
 
-An entry that the farm acts on is a JSON object whose last member is
+    "proof":"PUBLICKEY.NUMBER.SIGNATURE"}    the last member of an entry that the farm acts on
 
-    "proof":"PUBLICKEY.NUMBER.SIGNATURE"
-
-with only the closing brace after it. PUBLICKEY (32 bytes, Ed25519) and SIGNATURE (64 bytes) are base64url without
-padding, NUMBER is decimal. The signed bytes are
-
-    "garlic farm entry 1" NUL │ cluster id, 16 bytes │ every byte of the entry before SIGNATURE
-
-so they include the key and the number. The author is the NodeId of the key. Each author numbers its entries upwards,
-and the state machine lets each number have effect once (`bridge.core.membership.authors`). So a copied entry does not
-have an effect.
+docs/reference/application-json.md ("The proof of an entry's author") has the parts and the signed bytes. These include
+the key and the number, and each author numbers its entries upwards. The state machine lets each number have effect once
+(`bridge.core.membership.authors`), so a copied entry does not have an effect.
 
 A proof has exactly one spelling. Base64url with unused bits that are not zero, a number with a leading zero, a space
 before the brace, a second member of that name (also an escaped one): each makes the proof invalid. Otherwise one signed

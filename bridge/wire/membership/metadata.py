@@ -2,22 +2,17 @@
 
     [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice,
      admissions, endorsement]
+    notice       null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
+                      | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
+    admissions   NodeId and Raft id (four bytes, big-endian) of admitted servers that have not started yet, 12 bytes
+                 each, in one byte string; sent by the leader
+    endorsement  the cluster id of the founding whose promises the node has all seen
 
-    notice    null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
-                   | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
-
-A founding's cluster id and log time are not included: the receiver derives them from the promises, so they cannot
-contradict each other.
-
-It is an array, not a map: keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so that a
-later version can add some; the last two may be missing. `endorsement` is the cluster id of the founding whose promises
-the node has all seen. A version without it ignores the element, and never endorses.
-
-    admissions    NodeId and Raft id (four bytes, big-endian) of admitted servers that have not started yet, 12
-                  bytes each, in one byte string; sent by the leader
-
-In a farm of nine founders with the longest names the 512 bytes have room for two admissions, in others for four. The
-rest follows when the first ones have started (`fitting_admissions`).
+The receiver derives a founding's cluster id and log time from the promises, so they cannot contradict each other. An
+array has no keys, which would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so that a later
+version can add some; the last two may be missing. A version without `endorsement` ignores it, and never endorses. In a
+farm of nine founders with the longest names the bytes have room for two admissions, in others for four. The rest
+follows when the first ones have started (`fitting_admissions`).
 
 The bytes come from a member (only the farm's key opens the datagram, and the node signed them), which may be broken or
 hostile. So the CBOR is checked before it is decoded, every field is typed and bounded, and `MetadataError` is the only
