@@ -1,6 +1,6 @@
 """A process of a benchmark, controlled by lines of text; it always ends with the benchmark.
 
-    start ─▶ say / hear, one line each, with a timeout ─▶ processor time, memory ─▶ end (or kill, then a new start)
+    start ─▶ send_line, receive_line (with a timeout) ─▶ processor time, memory ─▶ end (or kill, then a new start)
 
 The benchmark's own programs end when their standard input closes, so they do not outlive the benchmark. Other programs
 do not watch their input, so they run under a shell that does (`start_foreign`). The standard error of a process goes to
@@ -20,7 +20,7 @@ from typing import Any
 
 import trio
 
-HEAR_TIMEOUT_S = 60.0
+LINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 _LINE_LIMIT_BYTES = 256 * 1024 * 1024
 _TAIL_CHARACTERS = 600
@@ -40,7 +40,7 @@ class Child:
         self.process = process
         self.pid = process.pid
         self._log = log
-        self._heard = bytearray()
+        self._received = bytearray()
 
     @classmethod
     async def start(cls, name: str, command: Sequence[str], log: Path) -> "Child":
@@ -61,7 +61,7 @@ class Child:
     async def start_foreign(cls, name: str, command: Sequence[str], log: Path) -> "Child":
         """Start a program of another project; all its output goes to the file."""
         child = await cls.start(name, ["sh", "-c", _ENDS_WITH_ITS_INPUT, "sh", *command], log)
-        child.pid = int(await child.hear())
+        child.pid = int(await child.receive_line())
         return child
 
     @property
@@ -69,7 +69,7 @@ class Child:
         """True if the process has not ended."""
         return self.process.poll() is None
 
-    async def say(self, line: str) -> None:
+    async def send_line(self, line: str) -> None:
         """Write one line to its standard input."""
         if self.process.stdin is None:
             raise ChildError(f"{self.name} lacks a standard input")
@@ -78,31 +78,31 @@ class Child:
         except trio.BrokenResourceError as error:
             raise self._ended_early() from error
 
-    async def hear(self, timeout_s: float = HEAR_TIMEOUT_S) -> str:
+    async def receive_line(self, timeout_s: float = LINE_TIMEOUT_S) -> str:
         """Return one line of its standard output."""
         if self.process.stdout is None:
             raise ChildError(f"{self.name} lacks a standard output")
         with trio.move_on_after(timeout_s):
-            while b"\n" not in self._heard:
+            while b"\n" not in self._received:
                 data = await self.process.stdout.receive_some()
                 if not data:
                     raise self._ended_early()
-                self._heard += data
-                if len(self._heard) > _LINE_LIMIT_BYTES:
+                self._received += data
+                if len(self._received) > _LINE_LIMIT_BYTES:
                     raise ChildError(f"{self.name} printed a line that is too long")
-            line, _, rest = self._heard.partition(b"\n")
-            self._heard = bytearray(rest)
+            line, _, rest = self._received.partition(b"\n")
+            self._received = bytearray(rest)
             return line.decode()
         raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_words()}")
 
-    async def hear_document(self, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
+    async def receive_document(self, timeout_s: float = LINE_TIMEOUT_S) -> dict[str, Any]:
         """Return one line, a JSON object."""
-        return dict(json.loads(await self.hear(timeout_s)))
+        return dict(json.loads(await self.receive_line(timeout_s)))
 
-    async def ask(self, question: str, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
+    async def request(self, question: str, timeout_s: float = LINE_TIMEOUT_S) -> dict[str, Any]:
         """Write a line, and return the document of the reply."""
-        await self.say(question)
-        return await self.hear_document(timeout_s)
+        await self.send_line(question)
+        return await self.receive_document(timeout_s)
 
     def kill(self) -> None:
         """SIGKILL; `end` must follow."""

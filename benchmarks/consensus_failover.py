@@ -82,10 +82,10 @@ class EtcdKilled:
 
 async def _kill(client: Child, leader: Child) -> float:
     """Kill the leader once the client's writes arrive, and wait."""
-    await client.ask(json.dumps(time.monotonic()), TIMEOUT_S)
+    await client.request(json.dumps(time.monotonic()), TIMEOUT_S)
     killed_s = time.monotonic()
     leader.kill()
-    return float((await client.ask(json.dumps(killed_s), TIMEOUT_S))["seconds"])
+    return float((await client.request(json.dumps(killed_s), TIMEOUT_S))["seconds"])
 
 
 async def measure(directory: Path, repetitions: int = REPETITIONS) -> tuple[list[Figure], list[str]]:

@@ -50,7 +50,7 @@ class ConsensusGroup:
 
     async def statuses(self) -> dict[int, dict[str, object]]:
         """Return the status reported by each running server."""
-        return {number: await child.ask("status") for number, child in self.servers.items()}
+        return {number: await child.request("status") for number, child in self.servers.items()}
 
     async def settle(self) -> int:
         """Wait until all follow one leader and have its entries; return the leader's number."""
@@ -91,12 +91,12 @@ class ConsensusGroup:
         log = self.directory / f"{number}.log"
         child = await Child.start_module(f"server {number}", "benchmarks.consensus_node", specification, log)
         self.servers[number] = child
-        self._announced[number] = await child.hear_document()
+        self._announced[number] = await child.receive_document()
 
     async def _introduce(self, number: int) -> None:
         child = self.servers[number]
-        await child.say(_document(self._announced))
-        if await child.hear() != READY:
+        await child.send_line(_document(self._announced))
+        if await child.receive_line() != READY:
             raise ChildError(f"{child.name} did not get ready")
 
 

@@ -72,11 +72,11 @@ async def _fill(group: ConsensusGroup) -> int:
     for _ in range(LOADS_MAX):
         client = await Child.start_module("client", "benchmarks.client", None, group.directory / "client.log")
         try:
-            await client.say(specification(group.target(), Load(CLIENTS, 1, LOAD_S, ENTRY_BYTES, BATCH)).strip())
-            if await client.hear() != READY:
+            await client.send_line(specification(group.target(), Load(CLIENTS, 1, LOAD_S, ENTRY_BYTES, BATCH)).strip())
+            if await client.receive_line() != READY:
                 raise ChildError("the client did not get ready")
-            await client.say(GO)
-            await client.hear(LOAD_S * 4)
+            await client.send_line(GO)
+            await client.receive_line(LOAD_S * 4)
         finally:
             await client.end()
         await group.settle()
@@ -103,7 +103,7 @@ async def _restart(group: ConsensusGroup, number: int) -> Restart:
     if found < ENTRIES:
         raise ChildError(f"server {number} found {found:,} entries in its log, fewer than were committed")
     with trio.move_on_after(APPLY_TIMEOUT_S):
-        while (await group.servers[number].ask("status"))["applied"] < found:  # noqa: ASYNC110 - another process
+        while (await group.servers[number].request("status"))["applied"] < found:  # noqa: ASYNC110 - another process
             await trio.sleep(POLL_S)
         applied_s = time.perf_counter() - began_s
         await group.settle()

@@ -54,7 +54,7 @@ async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Fi
         sides = [await _start(stack, directory, name, tree) for name, tree in trees.items()]
         for turn in range(runs * TURNS_A_RUN):
             for side in sides if turn % 2 else reversed(sides):
-                side.turns.append(await side.child.ask("turn"))
+                side.turns.append(await side.child.request("turn"))
     return figures(sides), remarks
 
 
@@ -105,4 +105,4 @@ async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path) 
     command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER)]
     child = await Child.start(name, command, directory / "driver.log")
     stack.push_async_callback(child.end)
-    return Side(name, child, await child.hear_document())
+    return Side(name, child, await child.receive_document())

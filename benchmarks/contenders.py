@@ -72,12 +72,12 @@ async def drive(clients: Sequence[Child], servers: Sequence[Child], load: Load) 
     try:
         patience_s = 30 + 3 * load.seconds
         for child in clients:
-            if await child.hear(patience_s) != READY:
+            if await child.receive_line(patience_s) != READY:
                 raise ChildError(f"{child.name} did not get ready")
         before = [server.processor_seconds() for server in servers]
         for child in clients:
-            await child.say(GO)
-        results = [Result(**await child.hear_document(patience_s)) for child in clients]
+            await child.send_line(GO)
+        results = [Result(**await child.receive_document(patience_s)) for child in clients]
         used_s = sum(server.processor_seconds() for server in servers) - sum(before)
     finally:
         for child in clients:
@@ -115,7 +115,7 @@ class Ours:
             for _ in range(scenario.processes)
         ]
         for child in children:
-            await child.say(line)
+            await child.send_line(line)
         return await drive(children, list(self._group.servers.values()), load)
 
 
@@ -154,7 +154,7 @@ class PySyncObj:
         leader = await self.leader()
         whole = Load(scenario.clients, 0, load.seconds, load.entry_bytes)
         before = sum(member.processor_seconds() for member in self._members)
-        answer = await leader.ask(json.dumps({"load": asdict(whole)}), 30 + 3 * load.seconds)
+        answer = await leader.request(json.dumps({"load": asdict(whole)}), 30 + 3 * load.seconds)
         used_s = sum(member.processor_seconds() for member in self._members) - before
         result = Result(**answer)
         return _turn([result], used_s, whole)
@@ -164,7 +164,7 @@ class PySyncObj:
         with trio.move_on_after(ELECTION_TIMEOUT_S):
             while True:
                 for member in self._members:
-                    if (await member.ask("{}"))["leads"]:
+                    if (await member.request("{}"))["leads"]:
                         return member
                 await trio.sleep(POLL_S)
         raise ChildError(f"PySyncObj elected no leader within {ELECTION_TIMEOUT_S:g} s")

@@ -134,7 +134,7 @@ class EtcdGroup:
         """Wait until all members reply and one leads; return its number."""
         with trio.move_on_after(SETTLE_TIMEOUT_S):
             while self._asker is not None:
-                found = await self._asker.ask("status")
+                found = await self._asker.request("status")
                 if found["answering"] == MEMBERS and found["leader"] >= 0:
                     return int(found["leader"])
                 await trio.sleep(POLL_S)

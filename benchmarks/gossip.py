@@ -129,26 +129,26 @@ def _sees(group: gossip.Group, others: int) -> bool:
 
 async def beside_serf(directory: Path, kills: int) -> list[Figure]:
     """Measure repeated SIGKILLs of one of twelve processes, with serf's agents at the same time on the same machine."""
-    ours: list[Figure] = []
-    theirs: list[Figure] = []
+    own_figures: list[Figure] = []
+    serf_figures: list[Figure] = []
     program, reason = await serf.find(directory)
 
     async def run(start: Start, replace: Start, into: list[Figure], group_name: str) -> None:
         into.extend(await _killed(start, replace, kills, group_name))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run, lambda group: group.start_many(SIZE), _one_more, ours, "garlicfarm")
+        nursery.start_soon(run, lambda group: group.start_many(SIZE), _one_more, own_figures, "garlicfarm")
         if program is not None:
             nursery.start_soon(
                 run,
                 partial(serf.start, count=SIZE, program=program),
                 partial(serf.start, count=1, program=program),
-                theirs,
+                serf_figures,
                 "serf",
             )
     if program is None:
         print(f"serf: skipped, {reason}", flush=True)
-    return ours + theirs
+    return own_figures + serf_figures
 
 
 async def _one_more(group: Group) -> Member:
@@ -169,8 +169,8 @@ async def _killed(start: Start, replace: Start, kills: int, group_name: str) -> 
             killed_at = await group.kill(victim)
             await group.until("all declare the killed one dead", partial(_all_see, rest, victim, "dead"))
             # Serf may declare a failure without a logged suspicion, or log the suspicion late.
-            suspicions = seen(rest, victim, {"suspect", "dead"}, killed_at)
-            times = seen(rest, victim, {"dead"}, killed_at)
+            suspicions = times_seen(rest, victim, {"suspect", "dead"}, killed_at)
+            times = times_seen(rest, victim, {"dead"}, killed_at)
             suspected.append(min(suspicions) - killed_at)
             first.append(min(times) - killed_at)
             everywhere.append(max(times) - killed_at)
@@ -192,7 +192,7 @@ def _all_see(members: list[Member], victim: Member, status: str) -> bool:
     return all(member.status.get(victim.name) == status for member in members)
 
 
-def seen(members: list[Member], victim: Member, statuses: Collection[str], since: float) -> list[float]:
+def times_seen(members: list[Member], victim: Member, statuses: Collection[str], since: float) -> list[float]:
     """Return the times at which these members first saw the victim in one of these statuses; some may not have."""
     moments = [member.first(victim.name, statuses, since) for member in members]
     return [moment for moment in moments if moment is not None]

@@ -89,7 +89,7 @@ class Group:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.members: list[Member] = []
         self._nursery = nursery
-        self._heard = trio.Event()
+        self._line_received = trio.Event()
         self._serfs = 0
 
     async def start(self, *seeds: Member, options: Iterable[str] = (), program: str = "gossip_node") -> Member:
@@ -97,7 +97,7 @@ class Group:
         command = [sys.executable, "-m", f"benchmarks.{program}", *options]
         for seed in seeds:
             command += ["--seed", seed.address]
-        member = await self._launch(command, _hear_ours)
+        member = await self._launch(command, _record_own)
         await self.until("the node is ready", lambda: bool(member.address))
         return member
 
@@ -118,11 +118,11 @@ class Group:
             *("-profile=lan", f"-encrypt={key}"),
             *((f"-retry-join={self.members[0].address}", "-retry-interval=1s") if self.members else ()),
         ]
-        member = await self._launch(command, hear_serf)
+        member = await self._launch(command, record_serf)
         member.name, member.address = name, f"127.0.0.1:{port}"
         return member
 
-    async def _launch(self, command: list[str], hear: Callable[[Member, str], None]) -> Member:
+    async def _launch(self, command: list[str], record: Callable[[Member, str], None]) -> Member:
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -130,23 +130,23 @@ class Group:
             raise GroupError(f"{command[0]} was started without pipes")
         member = Member(process=process, questions=process.stdin, answers=process.stdout)
         self.members.append(member)
-        self._nursery.start_soon(self._listen, member, hear)
+        self._nursery.start_soon(self._listen, member, record)
         return member
 
-    async def _listen(self, member: Member, hear: Callable[[Member, str], None]) -> None:
+    async def _listen(self, member: Member, record: Callable[[Member, str], None]) -> None:
         rest = b""
         async for piece in member.answers:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                hear(member, line.decode(errors="replace"))
-            self._heard.set()
-            self._heard = trio.Event()
+                record(member, line.decode(errors="replace"))
+            self._line_received.set()
+            self._line_received = trio.Event()
 
     async def until(self, what: str, holds: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until a condition is true; it is checked after each line of a process."""
         with trio.move_on_after(timeout_s):
             while not holds():
-                await self._heard.wait()
+                await self._line_received.wait()
             return
         raise GroupError(f"waited {timeout_s:g} s in vain: {what}")
 
@@ -203,7 +203,7 @@ async def processes() -> AsyncIterator[Group]:
             nursery.cancel_scope.cancel()
 
 
-def _hear_ours(member: Member, line: str) -> None:
+def _record_own(member: Member, line: str) -> None:
     report = json.loads(line)
     if "address" in report:
         member.address, member.name = report["address"], report["node"]
@@ -213,7 +213,7 @@ def _hear_ours(member: Member, line: str) -> None:
         member.summary = report
 
 
-def hear_serf(observer: Observer, line: str) -> None:
+def record_serf(observer: Observer, line: str) -> None:
     """Record the change of another agent in a line of serf's log.
 
     A suspicion is recorded as a change only, never as the status. The probe that logs it and the timer that declares
@@ -233,17 +233,17 @@ def hear_serf(observer: Observer, line: str) -> None:
 def free_ports(count: int) -> list[int]:
     """Return ports of loopback without a UDP or TCP socket."""
     ports: list[int] = []
-    held: list[socket.socket] = []
+    open_sockets: list[socket.socket] = []
     try:
         while len(ports) < count:
             tcp = socket.create_server(("127.0.0.1", 0))
-            held.append(tcp)
+            open_sockets.append(tcp)
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            held.append(udp)
+            open_sockets.append(udp)
             with suppress(OSError):
                 udp.bind(tcp.getsockname())
                 ports.append(tcp.getsockname()[1])
     finally:
-        for each in held:
+        for each in open_sockets:
             each.close()
     return ports

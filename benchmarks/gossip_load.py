@@ -168,7 +168,9 @@ def echo_askers(address: str, count: int, size_bytes: int) -> Iterator[list[Echo
             asker.endpoint.close()
 
 
-def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flight: bool = False) -> tuple[int, float]:
+def run_askers(
+    askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flight: bool = False
+) -> tuple[int, float]:
     """Send the prepared datagrams, `OUTSTANDING` at a time for each; return the number of replies, and the seconds.
 
     With `one_in_flight`, the askers send in order, each a single datagram at a time. The call ends `patience_s` after
@@ -180,7 +182,7 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flig
         for asker in askers:
             selector.register(asker.endpoint, selectors.EVENT_READ, asker)
         for asker in islice(waiting, 1 if one_in_flight else None):
-            _ask_next(asker, 1 if one_in_flight else OUTSTANDING)
+            _send_next(asker, 1 if one_in_flight else OUTSTANDING)
         started = last = time.perf_counter()
         while time.perf_counter() - last < patience_s:
             for key, _ in selector.select(patience_s):
@@ -188,9 +190,9 @@ def ask(askers: Sequence[Asker], patience_s: float = _PATIENCE_S, *, one_in_flig
                 if replies:
                     answers += replies
                     last = time.perf_counter()
-                    if not _ask_next(key.data, replies):
+                    if not _send_next(key.data, replies):
                         for asker in islice(waiting, 1):
-                            _ask_next(asker, 1)
+                            _send_next(asker, 1)
     return answers, last - started
 
 
@@ -198,11 +200,11 @@ def answer_pings(peers: Sequence[Peer], seconds: float) -> None:
     """Reply to the node's pings for a time, without pinging it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        ask(peers)
+        run_askers(peers)
         time.sleep(_PATIENCE_S / 2)
 
 
-def _ask_next(asker: Asker, count: int) -> int:
+def _send_next(asker: Asker, count: int) -> int:
     """Send up to `count` further datagrams; return the number sent."""
     return sum(asker.endpoint.send(datagram) > 0 for datagram in islice(asker.prepared, count))
 
@@ -226,4 +228,4 @@ def introduce(peers: list[Peer], node: NodeInfo, infos: list[NodeInfo]) -> None:
                 for number in range(0, len(share), _SAMPLE)
             ]
         )
-    ask(peers, _BUSY_PATIENCE_S)
+    run_askers(peers, _BUSY_PATIENCE_S)

@@ -49,11 +49,11 @@ def main() -> None:
 
 async def _run(opened: AbstractAsyncContextManager[Group], quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
     async with opened as group, trio.open_nursery() as nursery:
-        _say({"address": endpoint(group.info.address), "node": group.node_id.hex()})
+        _write_line({"address": endpoint(group.info.address), "node": group.node_id.hex()})
         nursery.start_soon(_report_changes, group, quiet)
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as requests:
             async for _ in requests:
-                _say(_summary(group))
+                _write_line(_summary(group))
         nursery.cancel_scope.cancel()
 
 
@@ -61,7 +61,7 @@ async def _report_changes(group: Group, quiet: bool) -> None:  # noqa: FBT001 - 
     async for numbered in group.events():
         event = numbered.event
         if isinstance(event, MembershipChanged) and not quiet:
-            _say({"at": time.monotonic(), "node": event.info.node_id.hex(), "status": event.status.name.lower()})
+            _write_line({"at": time.monotonic(), "node": event.info.node_id.hex(), "status": event.status.name.lower()})
 
 
 def _summary(group: Group) -> dict[str, object]:
@@ -76,7 +76,7 @@ def _summary(group: Group) -> dict[str, object]:
     }
 
 
-def _say(line: dict[str, object]) -> None:
+def _write_line(line: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import GroupError, Member, processes
-from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, ask, echo_askers, introduce, peers_of, strangers
+from benchmarks.gossip_load import OUTSTANDING, PEERS, Asker, echo_askers, introduce, peers_of, run_askers, strangers
 from benchmarks.gossip_node import BENCHMARK_KEY
 from gossip import Keyring
 
@@ -108,7 +108,9 @@ async def _node(questions: int, load: Load) -> Speed:
 
 async def _timed(server: Member, askers: Sequence[Asker], in_flight: int) -> Speed:
     before_s = server.processor_seconds()
-    answers, seconds = await trio.to_thread.run_sync(lambda: ask(askers, PATIENCE_S, one_in_flight=in_flight == 1))
+    answers, seconds = await trio.to_thread.run_sync(
+        lambda: run_askers(askers, PATIENCE_S, one_in_flight=in_flight == 1)
+    )
     if not answers:
         raise GroupError(f"no answer within {PATIENCE_S} s: the machine is too busy to be measured, try again")
     return Speed(answers / seconds, (server.processor_seconds() - before_s) / answers * 1e6)

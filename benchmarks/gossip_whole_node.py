@@ -33,7 +33,7 @@ from bridge.wire.membership.metadata import encode_metadata
 DIRECTORY = 10_000
 CAPACITY = (DIRECTORY + 10 * PEERS) // 2
 SETTLED_S = 5.0
-TOLD_TIMES = 2
+ANNOUNCEMENTS = 2
 """The number of times that each member is sent, since a full socket loses datagrams."""
 
 MB = 1_000_000
@@ -58,7 +58,7 @@ async def memory(directory: Path) -> list[Figure]:
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers"] = _sizes(server)
             infos = await trio.to_thread.run_sync(strangers, DIRECTORY, _router(key.cluster))
-            for _ in range(TOLD_TIMES):
+            for _ in range(ANNOUNCEMENTS):
                 await trio.to_thread.run_sync(introduce, peers, node, infos)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
             moments[f"{PEERS} peers, directory of {DIRECTORY:,}"] = _sizes(server)

@@ -227,7 +227,7 @@ async def _read(address: str, end: int, count: int, passes: int, directory: Path
     reading = Reading(address, TOPIC, end, count, passes)
     child = await Child.start_module("a consumer", "benchmarks.kraft_reader", asdict(reading), directory / "reader.log")
     try:
-        result = await child.hear_document(_READ_TIMEOUT_S)
+        result = await child.receive_document(_READ_TIMEOUT_S)
     finally:
         await child.end()
     if passes == 1:

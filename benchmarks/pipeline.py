@@ -100,8 +100,8 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
         "maxEntriesPerBatch": str(BATCH_ENTRIES),
         "entriesPerPartition": str(ENTRIES_PER_FILE),
     }
-    ours: list[Took] = []
-    theirs: list[Took] = []
+    from_farm: list[Took] = []
+    from_parquet_runs: list[Took] = []
     with _session() as session:
         session.read.format("farm").options(**source).load().write.parquet(str(parquet))
         files = BATCH_ENTRIES // ENTRIES_PER_FILE
@@ -122,38 +122,46 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
         for number in range(runs + 1):
             pair = timed(None), timed(from_parquet())
             if number:
-                ours.append(pair[0])
-                theirs.append(pair[1])
+                from_farm.append(pair[0])
+                from_parquet_runs.append(pair[1])
     group = "pipeline: the log to tables, compared with the same rows from Parquet"
     setting = f"{entries} entries, batches of {BATCH_ENTRIES}, {MASTER}, in turns, after one warm-up"
-    by_clock = tuple(mine.seconds / other.seconds for mine, other in zip(ours, theirs, strict=True))
-    by_processor = tuple(mine.processor_s / other.processor_s for mine, other in zip(ours, theirs, strict=True))
+    by_clock = tuple(mine.seconds / other.seconds for mine, other in zip(from_farm, from_parquet_runs, strict=True))
+    by_processor = tuple(
+        mine.processor_s / other.processor_s for mine, other in zip(from_farm, from_parquet_runs, strict=True)
+    )
     return [
-        Figure(group, "log to tables", "rows/s", tuple(entries / took.seconds for took in ours), setting),
+        Figure(group, "log to tables", "rows/s", tuple(entries / took.seconds for took in from_farm), setting),
         Figure(
-            group, "Parquet to tables", "rows/s", tuple(entries / took.seconds for took in theirs), "the same tasks"
+            group,
+            "Parquet to tables",
+            "rows/s",
+            tuple(entries / took.seconds for took in from_parquet_runs),
+            "the same tasks",
         ),
         Figure(group, "time of the first over the second", "x", by_clock, "goal at most 1.5"),
-        Figure(group, "log to tables, processor time", "s", tuple(took.processor_s for took in ours), "JVM and Python"),
+        Figure(
+            group, "log to tables, processor time", "s", tuple(took.processor_s for took in from_farm), "JVM and Python"
+        ),
         Figure(group, "processor time of the first over the second", "x", by_processor, "less moved by other load"),
     ]
 
 
 async def _backfill(directory: Path) -> list[Figure]:
-    wanted = int(os.environ.get(BACKFILL_VARIABLE, BACKFILL_ENTRIES))
+    entries_max = int(os.environ.get(BACKFILL_VARIABLE, BACKFILL_ENTRIES))
     log = directory / "log"
-    model = LoadModel(BACKFILL_ROUTERS, wanted / BACKFILL_ROUTERS / 2800)
+    model = LoadModel(BACKFILL_ROUTERS, entries_max / BACKFILL_ROUTERS / 2800)
     began = time.perf_counter()
     made = await trio.to_thread.run_sync(generate, log, model)
     generating_s = time.perf_counter() - began
-    entries = min(wanted, made.entries)
+    entries = min(entries_max, made.entries)
     command = [
         *pipeline_latency.COMMAND,
         *("backfill", "--directory", str(log), "--from", "1", "--to", str(entries)),
         *("--output", str(directory / "tables"), "--master", MASTER),
     ]
-    base = await _watched([*command, "--no-derived"], directory / "base.txt")
-    derived = await _watched(command, directory / "derived.txt")
+    base = await _run_measured([*command, "--no-derived"], directory / "base.txt")
+    derived = await _run_measured(command, directory / "derived.txt")
     group = f"pipeline: {entries} entries backfilled, start and end of Spark included"
     whole_s = base.seconds + derived.seconds
     return [
@@ -190,7 +198,7 @@ class _Command:
     peak: "Resident"
 
 
-async def _watched(command: list[str], output_file: Path) -> _Command:
+async def _run_measured(command: list[str], output_file: Path) -> _Command:
     """Run a command to its end. Raises ChildError if it fails."""
     began = time.perf_counter()
     with output_file.open("wb") as output:
@@ -232,11 +240,11 @@ def _resident(pid: int) -> Resident:
     java_bytes = python_bytes = others = 0
     for process in family:
         try:
-            held_bytes = int(process.memory_full_info().pss)
+            resident_bytes = int(process.memory_full_info().pss)
             if process.name() == "java":
-                java_bytes += held_bytes
+                java_bytes += resident_bytes
             else:
-                python_bytes += held_bytes
+                python_bytes += resident_bytes
                 others += 1
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

@@ -37,15 +37,17 @@ async def measure(directory: Path) -> list[Figure]:
     """Start farm and pipeline, submit reports, and end both."""
     async with running_farm(directory / "farm", Timing.LAN) as farm:
         await farm.settle()
-        output, said = directory / "tables", directory / "pipeline.txt"
+        output, output_path = directory / "tables", directory / "pipeline.txt"
         nodes = [part for server in farm.servers for part in ("--node", str(server.node.directory))]
         command = [*COMMAND, "run", "--trigger", "1", "--json", "--output", str(output), "--master", "local[2]", *nodes]
-        with said.open("wb") as told:
-            process = await trio.lowlevel.open_process(command, stdout=told, stderr=told, start_new_session=True)
+        with output_path.open("wb") as output_file:
+            process = await trio.lowlevel.open_process(
+                command, stdout=output_file, stderr=output_file, start_new_session=True
+            )
             try:
                 samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
             except trio.TooSlowError as error:
-                raise ChildError(f"no row came; the pipeline printed: {said.read_text()[-2000:]}") from error
+                raise ChildError(f"no row came; the pipeline printed: {output_path.read_text()[-2000:]}") from error
             finally:
                 os.killpg(process.pid, signal.SIGINT)
                 with trio.move_on_after(STOP_PATIENCE_S):

@@ -137,25 +137,25 @@ async def _drive(
 ) -> tuple[list[Result], dict[str, float]]:
     with trio.fail_after(30 + seconds * 3):
         for process in processes:
-            await _say(process, line)
+            await _send_line(process, line)
         for process in processes:
-            if await _hear(process) != READY:
+            if await _receive_line(process) != READY:
                 raise BenchmarkError("a client process could not warm up")
         before = {server.node.name: server.processor_seconds() for server in farm.servers}
         for process in processes:
-            await _say(process, f"{GO}\n".encode())
-        answers = [await _hear(process) for process in processes]
+            await _send_line(process, f"{GO}\n".encode())
+        answers = [await _receive_line(process) for process in processes]
         used = {server.node.name: server.processor_seconds() - before[server.node.name] for server in farm.servers}
     return [Result(**json.loads(answer)) for answer in answers], used
 
 
-async def _say(process: trio.Process, line: bytes) -> None:
+async def _send_line(process: trio.Process, line: bytes) -> None:
     if process.stdin is None:
         raise BenchmarkError("a client process lacks a standard input")
     await process.stdin.send_all(line)
 
 
-async def _hear(process: trio.Process) -> str:
+async def _receive_line(process: trio.Process) -> str:
     """Return one line of its standard output."""
     if process.stdout is None:
         raise BenchmarkError("a client process lacks a standard output")

@@ -21,8 +21,8 @@ async def echo() -> None:
         sys.stdout.flush()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve, server)
-            async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
-                async for _ in asked:
+            async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stop_requests:
+                async for _ in stop_requests:
                     pass
             nursery.cancel_scope.cancel()
 

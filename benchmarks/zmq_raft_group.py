@@ -84,8 +84,8 @@ class Member:
 
     def last_words(self) -> str:
         """Return the end of its standard error."""
-        said = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return said[-3000:]
+        log_text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return log_text[-3000:]
 
 
 def listening_ports(count: int) -> list[int]:
@@ -244,8 +244,8 @@ class ZmqRaftGroup:
                     if member.lives and (found := await self.info(member)) is not None and found["isLeader"]:
                         return member
                 await trio.sleep(POLL_S)
-        said = "\n".join(f"{member.peer_id}: …{member.last_words()}" for member in self.members.values())
-        raise ChildError(f"no server leads within {timeout_s:g} s; {said}")
+        reasons = "\n".join(f"{member.peer_id}: …{member.last_words()}" for member in self.members.values())
+        raise ChildError(f"no server leads within {timeout_s:g} s; {reasons}")
 
     async def info(self, member: Member, timeout_s: float = 1.0) -> dict[str, Any] | None:
         """Return the facts of a member about its log; None if it does not reply in time."""
@@ -266,7 +266,7 @@ class ZmqRaftGroup:
         command = ["node", str(PACKAGES / "zmq-raft/bin/zr-config.js"), "-k", IDENT, "-t", "10000", *arguments, *places]
         program = await Child.start("zr-config", command, self.directory / "zr-config.log")
         try:
-            while not (line := await program.hear(READ_TIMEOUT_S)).startswith(CHANGED):
+            while not (line := await program.receive_line(READ_TIMEOUT_S)).startswith(CHANGED):
                 pass
         finally:
             program.kill()
@@ -365,7 +365,7 @@ class PackageClient:
         """Receive the documents of the process, until `end`."""
         while True:
             try:
-                document = await self._child.hear_document(math.inf)
+                document = await self._child.receive_document(math.inf)
             except ChildError:
                 if self._ending:
                     return
@@ -382,7 +382,7 @@ class PackageClient:
         send, receive = trio.open_memory_channel[dict[str, Any]](1)
         self._answers[number] = send
         async with self._speaking:
-            await self._child.say(json.dumps({"n": number, "do": command, **arguments}))
+            await self._child.send_line(json.dumps({"n": number, "do": command, **arguments}))
         with trio.fail_after(ANSWER_TIMEOUT_S):
             answer = await receive.receive()
         if "error" in answer:
@@ -420,10 +420,10 @@ async def run_package_program(name: str, *arguments: str) -> str:
     command = ["node", str(PACKAGES / "zmq-raft/bin" / name), *arguments]
     with trio.move_on_after(READ_TIMEOUT_S):
         done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
-        said = bytes(done.stdout).decode(errors="replace")
+        output = bytes(done.stdout).decode(errors="replace")
         if done.returncode == 0:
-            return said
-        raise ChildError(f"{' '.join(command)} failed: {said}")
+            return output
+        raise ChildError(f"{' '.join(command)} failed: {output}")
     raise ChildError(f"{' '.join(command)} took longer than {READ_TIMEOUT_S:g} s")
 
 

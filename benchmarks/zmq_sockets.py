@@ -43,7 +43,7 @@ async def measure(directory: Path, runs: int) -> list[Figure]:
     """Measure the designs in turns."""
     echo = await Child.start_module("echo", "benchmarks.zmq_sockets", None, directory / "zmq-echo.log")
     try:
-        url = (await echo.hear_document())["url"]
+        url = (await echo.receive_document())["url"]
         rates: dict[tuple[str, int], list[float]] = {(name, window): [] for name in DESIGNS for window in WINDOWS}
         for _ in range(runs):
             for (name, window), found in rates.items():

@@ -16,7 +16,7 @@ from pipeline.feedback.client_key import node_id_of, signed
 from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.source.log_client import FarmLogError
 
-TELL_EVERY = 100_000
+PROGRESS_EVERY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def generate(directory: Path, model: LoadModel, progress: Callable[[int], None] 
                     if entry.value != last:
                         last, proven = entry.value, signed(entry.value, keys[entry.author], writer.cluster_id, number)
                     writer.append(entry.term, proven)
-                if number % TELL_EVERY == 0:
+                if number % PROGRESS_EVERY == 0:
                     progress(number)
         finally:
             writer.close()

@@ -221,8 +221,8 @@ class LoadModel:
     def _factors(self) -> bytes:
         leaves = (sha256(f"{self.seed} {router.server_id}".encode()).digest() for router in self._all[:FACTORS_LEAVES])
         names = (_address(leaf) for leaf in leaves)
-        said = ",".join(f'"{name}":{0.5 + 1.5 * self._random.random():.3f}' for name in names)
-        return f'{{"factors":{{"throughIndex":{self.index},"formula":"strain-1","factors":{{{said}}}}}}}'.encode()
+        factors = ",".join(f'"{name}":{0.5 + 1.5 * self._random.random():.3f}' for name in names)
+        return f'{{"factors":{{"throughIndex":{self.index},"formula":"strain-1","factors":{{{factors}}}}}}}'.encode()
 
     def _operators_word(self, period: int) -> bytes:
         chosen = self._random.choice(self._all).server_id

@@ -114,8 +114,8 @@ class PlannedFailures:
         self._days = [math.exp(random.gauss(0.0, DAYS_DIFFER)) for _ in range(days)]
         self._wander = dict.fromkeys(range(1, routers + 1), 0.0)
         self.labels = tuple(label for server_id in self._wander for label in _labels_of(server_id, span, kinds, random))
-        self._following = {server_id: self._of(server_id) for server_id in self._wander}
-        self._current = {server_id: next(following, None) for server_id, following in self._following.items()}
+        self._next_labels = {server_id: self._of(server_id) for server_id in self._wander}
+        self._current = {server_id: next(next_labels, None) for server_id, next_labels in self._next_labels.items()}
 
     def is_down(self, server_id: int, at_ms: int) -> bool:
         """Return True if the router is down."""
@@ -124,8 +124,8 @@ class PlannedFailures:
 
     def effect(self, server_id: int, at_ms: int) -> Effect:
         """Return the factors on the router's report of this period."""
-        held = self._wander[server_id] * WANDER_HOLDS
-        self._wander[server_id] = held + self._random.gauss(0.0, WANDER * math.sqrt(1 - WANDER_HOLDS**2))
+        persistent = self._wander[server_id] * WANDER_HOLDS
+        self._wander[server_id] = persistent + self._random.gauss(0.0, WANDER * math.sqrt(1 - WANDER_HOLDS**2))
         load = self._days[(at_ms - self._begins_ms) // DAY_MS] * math.exp(self._wander[server_id])
         label = self._at(server_id, at_ms)
         if label is None or label.signal is None or not label.begins_ms <= at_ms < label.ends_ms:
@@ -136,7 +136,7 @@ class PlannedFailures:
     def _at(self, server_id: int, at_ms: int) -> Label | None:
         """Return the router's present label, or its next one."""
         while (label := self._current[server_id]) is not None and label.ends_ms <= at_ms:
-            self._current[server_id] = next(self._following[server_id], None)
+            self._current[server_id] = next(self._next_labels[server_id], None)
         return label
 
     def _of(self, server_id: int) -> Iterator[Label]:

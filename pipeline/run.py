@@ -38,7 +38,7 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
-from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
+from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG
@@ -216,10 +216,10 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
     def begin() -> StreamingQuery:
         return start_query(session, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
 
-    kept = [Kept("the tables", begin)]
+    kept = [QueryState("the tables", begin)]
     if settings.events is not None:
         options = settings.events
-        kept.append(Kept("the events", lambda: start_events(session, settings, options, available_now=False)))
+        kept.append(QueryState("the events", lambda: start_events(session, settings, options, available_now=False)))
     with running(deriving, session):
         _follow(session, settings, kept, settings.patience(None), deriving.check)
 
@@ -370,16 +370,16 @@ def claim_layout(output: Path) -> None:
 
 def claim_range(output: Path, first: int, last: int) -> None:
     """Record the directory's part of the log; raise FarmLogError when it holds another part, or all of it."""
-    note, wanted = output / RANGE_FILE, {"first": first, "last": last}
+    note, part = output / RANGE_FILE, {"first": first, "last": last}
     if not note.exists() and not (output / "checkpoint").exists():
         output.mkdir(parents=True, exist_ok=True)
-        _note(note, wanted)
+        _note(note, part)
         return
     try:
         found = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         found = None
-    if found != wanted:
+    if found != part:
         content = "the tables of another run" if found is None else f"another part of the log ({found})"
         raise FarmLogError(f"{output} contains {content}; choose another output directory")
 
@@ -393,13 +393,13 @@ def _note(path: Path, content: dict[str, int]) -> None:
 
 def await_end(session: SparkSession, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
     """Begin a query and wait for its end, with progress shown; raise FarmLogError with the farm's own error text."""
-    _follow(session, settings, [Kept("the run", begin)], settings.patience(GIVE_UP_S))
+    _follow(session, settings, [QueryState("the run", begin)], settings.patience(GIVE_UP_S))
 
 
 def _follow(
     session: SparkSession,
     settings: RunSettings,
-    kept: list[Kept],
+    kept: list[QueryState],
     patience: Patience,
     check: Callable[[], None] = _check_nothing,
 ) -> None:
@@ -453,7 +453,7 @@ def _entries_per_s(progress: Any) -> float:
     if "farms" not in end:
         return float(progress["processedRowsPerSecond"] or 0.0)
     begins = {cluster: begin["next"] for cluster, begin in end.get("begins", {}).items()} | start.get("farms", {})
-    entries: int = sum(following - begins.get(cluster, following) for cluster, following in end["farms"].items())
+    entries: int = sum(next_entry - begins.get(cluster, next_entry) for cluster, next_entry in end["farms"].items())
     return entries * 1000 / max(1, int(progress["batchDuration"]))
 
 

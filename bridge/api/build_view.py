@@ -69,7 +69,7 @@ class ServerLink:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenAlone:
+class LocalView:
     """The farm as a node without a quorum computes it alone; by master destination."""
 
     state: FarmState
@@ -101,7 +101,7 @@ class FarmInputs:
     election_timeout_ms: int = 0
     leaderless_ms: int | None = None
     """Milliseconds for which this server has had no known leader."""
-    alone: SeenAlone | None = None
+    alone: LocalView | None = None
     """Set while there is not a quorum."""
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
@@ -147,7 +147,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
     farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
     raft = _no_raft() if farm is None else farm.raft()
     members, reports = _members(inputs), () if farm is None else farm.reports()
-    gone = _gone(inputs) - udp_blocked(inputs.node, raft, members, reports, for_ms=0)
+    unreachable_ids = _unreachable(inputs) - udp_blocked(inputs.node, raft, members, reports, for_ms=0)
     view = FarmView(
         taken_at_ms=inputs.taken_at_ms,
         node=inputs.node,
@@ -163,7 +163,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
         ),
         raft=raft,
         members=members,
-        publishing=() if farm is None else farm.publishing(gone),
+        publishing=() if farm is None else farm.publishing(unreachable_ids),
         reports=reports,
         weights=WeightsView() if farm is None else farm.weights(),
         removed=() if farm is None else farm.state.removed,
@@ -174,12 +174,14 @@ def build_view(inputs: ViewInputs) -> FarmView:
     return replace(view, verdict=verdict_of(view))
 
 
-def _gone(inputs: ViewInputs) -> frozenset[int]:
+def _unreachable(inputs: ViewInputs) -> frozenset[int]:
     """Return the Raft ids of the servers that gossip marks dead or left."""
     if inputs.log is None:
         return frozenset()
-    gone = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
-    return frozenset(server_id for server_id, each in inputs.log.state.admitted.items() if each.node_id in gone)
+    unreachable_nodes = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
+    return frozenset(
+        server_id for server_id, each in inputs.log.state.admitted.items() if each.node_id in unreachable_nodes
+    )
 
 
 def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
@@ -253,7 +255,7 @@ def _member(
     # As elsewhere in the view: a renamed node has one name until the log has recorded the new one.
     name = recorded_name or (node_id if metadata is None else metadata.name)
     # The last round trip of a member that is dead or has left is not a current figure.
-    gone = member.status in {Status.DEAD, Status.LEFT}
+    is_gone = member.status in {Status.DEAD, Status.LEFT}
     return MemberView(
         node_id=node_id,
         name=name,
@@ -263,7 +265,7 @@ def _member(
         address=_address(member.info.address, None if metadata is None else metadata.endpoint),
         is_self=False,
         is_peer=member.is_peer,
-        rtt_ms=None if gone or member.round_trip_ms is None else float(member.round_trip_ms),
+        rtt_ms=None if is_gone or member.round_trip_ms is None else float(member.round_trip_ms),
         peer_count=member.peer_count,
         capacity=member.info.capacity,
         raft_id=None if metadata is None else metadata.raft_id,
@@ -359,21 +361,21 @@ class _FarmPart:
             stands_still=farm.stands_still,
         )
 
-    def _servers(self, wanted: frozenset[ServerId]) -> tuple[VoterView, ...]:
+    def _servers(self, master: frozenset[ServerId]) -> tuple[VoterView, ...]:
         admitted = self._farm.state.admitted
         evicted = {raft_id for raft_id, each in admitted.items() if each.standing is Standing.EVICTED}
         return tuple(
             VoterView(raft_id, server.endpoint, self._names.get(raft_id), raft_id in evicted)
             for server in self._farm.raft.configuration.servers
-            if server.server_id in wanted
+            if server.server_id in master
             for raft_id in (integer_id(server.server_id),)
         )
 
-    def publishing(self, gone: AbstractSet[int]) -> tuple[PublishingView, ...]:
-        """Return the view of each master destination. `gone` has the dead servers and those that left."""
-        return tuple(self._master(*each, gone) for each in sorted(self._seen.masters.items()))
+    def publishing(self, unreachable: AbstractSet[int]) -> tuple[PublishingView, ...]:
+        """Return the view of each master destination. `unreachable`: the dead servers and those that left."""
+        return tuple(self._master(*each, unreachable) for each in sorted(self._seen.masters.items()))
 
-    def _master(self, destination: str, master: MasterState, gone: AbstractSet[int]) -> PublishingView:
+    def _master(self, destination: str, master: MasterState, unreachable: AbstractSet[int]) -> PublishingView:
         farm, names, alone, state = self._farm, self._names, self._farm.alone, self._seen
         publication, entries = self._published(destination, master)
         published_s = None if publication is None else publication.published_s
@@ -381,7 +383,7 @@ class _FarmPart:
         healthy = {
             leaf.destination
             for server, leaf in state.leaves_of(destination)
-            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in gone
+            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in unreachable
         }
         faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
         failures = _publish_failures(state, destination)
@@ -447,15 +449,15 @@ class _FarmPart:
 
     def _report(self, server: ServerState, candidate: Candidate | None) -> ReportView:
         farm, report = self._farm, server.report
-        able = candidate is not None and candidate.inability is None
+        can_publish = candidate is not None and candidate.inability is None
         figures: dict[str, Any] = {each.name: each.of(report.router) for each in SHOWN}
         return ReportView(
             raft_id=report.server_id,
             name=self._names.get(report.server_id),
             age_ms=max(0, farm.log_time_ms - server.heard_ms),
             stale=self.state.stale(server, farm.tuning),
-            score=float(candidate.score) if candidate is not None and able else None,
-            can_publish=able,
+            score=float(candidate.score) if candidate is not None and can_publish else None,
+            can_publish=can_publish,
             publishing=any(master.choice.server_id == report.server_id for master in self.state.masters.values()),
             attached=report.router.attached,
             clock_off=server.clock_off,
@@ -521,10 +523,10 @@ def _reason(master: MasterState, candidates: list[Candidate]) -> str:
     if chosen is None or chosen.inability is not None:
         reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
         return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
-    able = [each.score for each in candidates if each.inability is None]
-    if chosen.score == max(able):
-        return f"score {chosen.score}, the best of {len(able)}"
-    return f"score {chosen.score}, kept: the best of {len(able)} has {max(able)}, too little more for a change"
+    scores = [each.score for each in candidates if each.inability is None]
+    if chosen.score == max(scores):
+        return f"score {chosen.score}, the best of {len(scores)}"
+    return f"score {chosen.score}, kept: the best of {len(scores)} has {max(scores)}, too little more for a change"
 
 
 def _reason_alone(acting: int | None, publication: Publication | None) -> str:

@@ -339,12 +339,12 @@ class _Facts:
         At least one server must have each of them.
         """
         for each in self.view.publishing:
-            able = {
+            publishers = {
                 server_label(standing.raft_id, standing.name)
                 for standing in each.standings
                 if standing.inability is None and standing.raft_id not in self.down
             }
-            yield able, A_PUBLISHER
+            yield publishers, A_PUBLISHER
             yield {entry.name or entry.destination for entry in each.entries if entry.healthy}, A_HEALTHY_LEAF
 
     @property
@@ -562,12 +562,12 @@ def _down_action(facts: _Facts) -> str:
     """Return a remedy that the farm accepts: it does not remove a voter while it has at most `expect` voters."""
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
-    gone = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != _EVICTED]
+    lost_servers = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != _EVICTED]
     spare = len(servers) - view.farm.expect
-    lost_voters = [name for raft_id, name in gone if raft_id in servers]
+    lost_voters = [name for raft_id, name in lost_servers if raft_id in servers]
     if len(lost_voters) > spare:
         return f"{_DOWN_ACTION}; {_REPLACE_ACTION}"
-    commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in gone))
+    commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in lost_servers))
     return f"{_DOWN_ACTION}; remove a server that will not return: {commands}"
 
 

@@ -17,9 +17,9 @@ from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
 from bridge.api.words import clock_text, duration, health_text, known
-from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
+from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import json_option, output_options, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -34,7 +34,7 @@ POLL_SECONDS = 0.3
 @output_options
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show the replicated state of the farm: reports, candidates, leaves, weights, publications."""
-    view = ask_node(node, ControlClient.view)
+    view = query_node(node, ControlClient.view)
     if as_json:
         print_json(
             FarmOutput(
@@ -162,7 +162,7 @@ def _print_weights(weights: WeightsView) -> None:
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group and the servers that may fail; remove one, or allow it to join again."""
     if context.invoked_subcommand is None:
-        _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
+        _show_servers(query_node(node, ControlClient.view), as_json=as_json)
 
 
 @servers.command(name="list")
@@ -170,7 +170,7 @@ def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
 @json_option
 def list_(node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group, and the loss to the farm if each fails."""
-    _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
+    _show_servers(query_node(node, ControlClient.view), as_json=as_json)
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
@@ -245,7 +245,7 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
                 view = await client.view()
         return view
 
-    view = ask_node(node, until_out)
+    view = query_node(node, until_out)
     if _on_their_way(view):
         reasons = (
             "; ".join(view.raft.waits) or f"run `garlicfarm servers` at {known(view.raft.leader_name)}, which leads"

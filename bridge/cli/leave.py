@@ -20,9 +20,9 @@ from bridge.api.control import LeaderAnswer
 from bridge.api.control_routes import CONFIRM_CLUSTER, WITHDRAW
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
 from bridge.api.requests import ConfirmClusterRequest
-from bridge.cli.asking import ask_node, call_node, node_option
 from bridge.cli.failure import confirm, fail
 from bridge.cli.help.completion import complete_server
+from bridge.cli.node_queries import call_node, node_option, query_node
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
@@ -39,9 +39,9 @@ async def _name(client: ControlClient) -> str:
 @json_option
 def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Make a node leave the farm and stop."""
-    name = ask_node(node, _name)
+    name = query_node(node, _name)
     confirm(f"Make {name} leave the farm and stop until you start it again?", yes=yes)
-    ask_node(node, ControlClient.leave)
+    query_node(node, ControlClient.leave)
     if as_json:
         print_json(LeaveOutput(leaving=True, node=name))
     else:
@@ -54,7 +54,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 @json_option
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Withdraw a node's promise to create a farm, when an alarm advises it."""
-    name = ask_node(node, _name)
+    name = query_node(node, _name)
     confirm(f"{name} withdraws its promise to the other founders. Does an alarm advise it?", yes=yes)
     call_node(node, WITHDRAW)
     if as_json:
@@ -80,7 +80,7 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
         await client.call(CONFIRM_CLUSTER, ConfirmClusterRequest(cluster_id))
         return await _name(client)
 
-    name = ask_node(node, confirm_it)
+    name = query_node(node, confirm_it)
     if as_json:
         print_json(ConfirmClusterOutput(cluster_id, name))
     else:
@@ -102,7 +102,7 @@ def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
     async def hand_over(client: ControlClient) -> str:
         return await client.transfer(to)
 
-    leader = ask_node(node, hand_over)
+    leader = query_node(node, hand_over)
     if as_json:
         print_json(LeaderAnswer(leader))
     else:

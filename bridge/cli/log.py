@@ -18,8 +18,8 @@ from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import LogEntryView, LogPage
 from bridge.api.outputs import StorageOutput
 from bridge.api.words import clock_text
-from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
@@ -49,7 +49,7 @@ _LIVE = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Selection:
     """Selection of the shown entries, and their form."""
 
     types: frozenset[str]
@@ -112,12 +112,12 @@ def log(
         return
     if first is not None and tail is not None:
         raise click.UsageError("--from and --tail both set the first entry: give one of them")
-    wanted = _Wanted(frozenset(types), by, None if since is None else _moment_ms(since), raw, as_json)
+    selection = _Selection(frozenset(types), by, None if since is None else _moment_ms(since), raw, as_json)
     filtered = bool(types or by or since)
 
     async def read(client: ControlClient) -> None:
         view = await client.view()
-        reader = _LogPrinter(client, wanted, Names(view), limit)
+        reader = _LogPrinter(client, selection, Names(view), limit)
         if tail is not None:
             start = await reader.tail(tail, view.raft.commit_index, one_page=not follow, linearizable=linearizable)
         else:
@@ -127,18 +127,18 @@ def log(
         elif tail is None:
             await reader.read(start, linearizable=linearizable, to_the_end=filtered)
 
-    ask_node(node, read)
+    query_node(node, read)
 
 
 class _LogPrinter:
     """Reads pages of the log and prints the wanted entries."""
 
-    def __init__(self, client: ControlClient, wanted: _Wanted, names: Names, limit: int) -> None:
+    def __init__(self, client: ControlClient, selection: _Selection, names: Names, limit: int) -> None:
         self._client = client
-        self._wanted = wanted
+        self._selection = selection
         self._names = names
         self._limit = limit
-        self._by = None if wanted.by is None else self._server(wanted.by)
+        self._by = None if selection.by is None else self._server(selection.by)
         self._printed = 0
 
     def _server(self, name: str) -> int:
@@ -152,12 +152,12 @@ class _LogPrinter:
         found: list[LogEntryView] = []
         while True:
             page = await self._client.log(first, self._limit, linearizable=linearizable)
-            found += [each for each in page.entries if self._is_wanted(each)]
+            found += [each for each in page.entries if self._is_selected(each)]
             first = page.next_index
             if not to_the_end or not page.entries or len(found) >= self._limit or first > page.commit_index:
                 break
         found = found[: self._limit]
-        if self._wanted.as_json:
+        if self._selection.as_json:
             print_json(msgspec.structs.replace(page, entries=tuple(found)))
             return
         for entry in found:
@@ -181,17 +181,17 @@ class _LogPrinter:
                 first = page.next_index
                 if not page.entries:
                     break
-            found.extendleft(each for each in reversed(entries) if self._is_wanted(each))
+            found.extendleft(each for each in reversed(entries) if self._is_selected(each))
             if not entries or end - WINDOW_ENTRIES < page.first_index or self._is_before(entries[0]):
                 break
             end -= WINDOW_ENTRIES
-        wanted = tuple(found)[len(found) - count if len(found) > count else 0 :]
-        if self._wanted.as_json and one_page:
-            print_json(msgspec.structs.replace(page, next_index=commit_index + 1, entries=wanted))
+        shown = tuple(found)[len(found) - count if len(found) > count else 0 :]
+        if self._selection.as_json and one_page:
+            print_json(msgspec.structs.replace(page, next_index=commit_index + 1, entries=shown))
             return commit_index + 1
-        for entry in wanted:
+        for entry in shown:
             self._print(entry)
-        if not wanted and one_page:
+        if not shown and one_page:
             echo(f"No such entry; the commit index is {commit_index}.", err=True)
         return commit_index + 1
 
@@ -201,32 +201,32 @@ class _LogPrinter:
             page = await self._client.log(first, self._limit, FOLLOW_WAIT_MS, linearizable=linearizable)
             linearizable = False  # later acknowledged entries have later indexes
             for entry in page.entries:
-                if self._is_wanted(entry):
+                if self._is_selected(entry):
                     self._print(entry)
             sys.stdout.flush()
             first = page.next_index
 
     def _print(self, entry: LogEntryView) -> None:
-        if self._wanted.as_json:
+        if self._selection.as_json:
             print_json_line(entry)
         else:
             echo(self._line(entry))
 
     def _is_before(self, entry: LogEntryView) -> bool:
-        since_ms = self._wanted.since_ms
+        since_ms = self._selection.since_ms
         return since_ms is not None and (entry.log_time_ms is None or entry.log_time_ms < since_ms)
 
-    def _is_wanted(self, entry: LogEntryView) -> bool:
-        wanted = self._wanted
+    def _is_selected(self, entry: LogEntryView) -> bool:
+        selection = self._selection
         if self._is_before(entry):
             return False
-        if not wanted.types and self._by is None:
+        if not selection.types and self._by is None:
             return True
         words = entry_words(entry, self._names)
-        return (not wanted.types or words.type in wanted.types) and (self._by is None or words.by == self._by)
+        return (not selection.types or words.type in selection.types) and (self._by is None or words.by == self._by)
 
     def _line(self, entry: LogEntryView) -> str:
-        return _line(entry) if self._wanted.raw else _in_words(entry, self._names)
+        return _line(entry) if self._selection.raw else _in_words(entry, self._names)
 
 
 def _moment_ms(text: str) -> int:
@@ -289,7 +289,7 @@ def submit(*, entry: str, request_id: str | None, client_key: Path | None, node:
     data = (sys.stdin.read() if entry == "-" else entry).encode(errors="surrogateescape")
     with failures(KeyFileError):
         key = None if client_key is None else load_client_key(client_key).key
-    answer = ask_node(node, lambda client: _submit(client, data, request_id, key))
+    answer = query_node(node, lambda client: _submit(client, data, request_id, key))
     if as_json:
         print_json(answer)
     elif answer.outcome is SubmitOutcome.COMMITTED:

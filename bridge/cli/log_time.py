@@ -12,7 +12,7 @@ from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.control_routes import LOG_TIME
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.api.words import clock_text
-from bridge.cli.asking import call_node, node_option
+from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command

@@ -18,9 +18,9 @@ from bridge.api.control import NodeEvicted
 from bridge.api.control_routes import NODES_APPROVE, NODES_EVICT
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
-from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
+from bridge.cli.node_queries import node_option, nodes_option, query_leader, query_node
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
@@ -39,7 +39,7 @@ def node() -> None:
 @json_option
 def list_nodes(node: str | None, *, as_json: bool) -> None:
     """Show every identity in the log or in gossip: its name, Raft id and status."""
-    found = ask_node(node, ControlClient.nodes)
+    found = query_node(node, ControlClient.nodes)
     if as_json:
         print_json(found)
         return
@@ -75,13 +75,13 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     compare the id with `garlicfarm status` on the node itself.
     """
     if not yes:
-        ask_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
+        query_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
     confirm(
         f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
         " retired permanently. Continue?",
         yes=yes,
     )
-    done = ask_leader(nodes, lambda client: client.call(NODES_APPROVE, NodeRequest(which)))
+    done = query_leader(nodes, lambda client: client.call(NODES_APPROVE, NodeRequest(which)))
     if as_json:
         print_json(done)
         return
@@ -104,9 +104,9 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     node can read, join or submit any more. With transport = "i2p" the operator replaces the keys by hand.
     """
     if not yes:
-        ask_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
+        query_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
     confirm(f"{which} is evicted permanently, and the keys of the farm are replaced. Continue?", yes=yes)
-    done = ask_leader(nodes, lambda client: client.evict_node(which, force=force))
+    done = query_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)
         return
@@ -152,7 +152,7 @@ def _print_client_keys(done: NodeEvicted) -> None:
 @json_option
 def list_clients(node: str | None, *, as_json: bool) -> None:
     """Show all client keys, removed ones included, and their scopes."""
-    found = ask_node(node, ControlClient.nodes)
+    found = query_node(node, ControlClient.nodes)
     if as_json:
         print_json(ClientsOutput(found.clients))
         return

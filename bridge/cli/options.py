@@ -1,4 +1,4 @@
-"""Options and kinds of arguments that several commands share. `bridge.cli.asking` queries nodes."""
+"""Options and kinds of arguments that several commands share. `bridge.cli.node_queries` queries nodes."""
 
 from collections.abc import Callable
 from functools import wraps

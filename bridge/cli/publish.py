@@ -13,9 +13,9 @@ import click
 from bridge.api.control import CommandAnswer
 from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
-from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm
 from bridge.cli.help.completion import complete_leaf, complete_master
+from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.control.client import ControlClient
@@ -69,17 +69,17 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
     """Prompt the user, unless the node would refuse the order anyway: then end with the reason."""
     if not yes:
-        ask_node(node, lambda client: client.check(COMMANDS, order))
+        query_node(node, lambda client: client.check(COMMANDS, order))
     confirm(question, yes=yes)
 
 
 def submit_command(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:
     """Submit a command and print its result, or end with the reason."""
 
-    async def ask(client: ControlClient) -> CommandAnswer:
+    async def submit(client: ControlClient) -> CommandAnswer:
         return await client.command(command)
 
-    answer = ask_node(node, ask)
+    answer = query_node(node, submit)
     if as_json:
         print_json(answer)
     else:

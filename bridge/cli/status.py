@@ -19,7 +19,7 @@ from bridge.api.words import (
     level_words,
     milliseconds_text,
 )
-from bridge.cli.asking import ask_node, node_option
+from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import output_options
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
@@ -37,7 +37,7 @@ def status(node: str | None, *, as_json: bool) -> None:
     Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, not published, without a
     healthy leaf, another farm's key); 1 and 2 as with every command.
     """
-    view = ask_node(node, ControlClient.view)
+    view = query_node(node, ControlClient.view)
     if as_json:
         print_json(view)
     else:
@@ -135,9 +135,9 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
     if matrix:
-        _print_matrix(ask_node(node, _round_trips), as_json=as_json)
+        _print_matrix(query_node(node, _round_trips), as_json=as_json)
         return
-    ordered = by_name(ask_node(node, ControlClient.view).members)
+    ordered = by_name(query_node(node, ControlClient.view).members)
     if as_json:
         print_json(MembersOutput(tuple(ordered)))
         return

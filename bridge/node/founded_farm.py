@@ -70,7 +70,7 @@ class FoundedFarm:
     level_raising: LevelRaising
     notices: RaftNotices
     """Notices of the Raft server."""
-    answered_within_ms: int
+    contact_within_ms: int
     """A member whose last reply to the leader is at most so many milliseconds old is healthy."""
     in_contact: Callable[[bytes, float], bool] = _in_contact_with_all
     """Returns True if gossip reached an identity within so many seconds (`MemberDirectory.is_in_contact`)."""
@@ -274,7 +274,7 @@ def _founded_farm(
             replica, node.member_directory, lambda: known.applied_state.state, signer, local.alarms
         ),
         notices=notices,
-        answered_within_ms=local.profile.answered_within_ms,
+        contact_within_ms=local.profile.contact_within_ms,
         in_contact=node.member_directory.is_in_contact,
         endpoint_of=_endpoints(node),
     )
@@ -298,7 +298,7 @@ def _reconciling(node: JoinedNode, known: KnownFarm, replica: Replica, signer: E
             node.own_metadata.now,
             node.provider.public_key,
         ),
-        answered_within_ms=local.profile.answered_within_ms,
+        contact_within_ms=local.profile.contact_within_ms,
         cluster=local.farm_key.cluster,
         known=known,
         replica=replica,

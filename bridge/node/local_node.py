@@ -29,7 +29,7 @@ from bridge.node.router.router import FileRouter
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.choices import PublishingPace as PaceSetting
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import Masters, load_masters
@@ -118,7 +118,7 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
 
 
 def make_router(
-    configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[HeldKey]
+    configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[PublishingKey]
 ) -> "FileRouter | I2cpRouter":
     """Make the router of the settings, not running yet; raise `KeyFileError` for an unusable password."""
     settings, leaves = configuration.router, configuration.leaves
@@ -128,16 +128,16 @@ def make_router(
 
     def signing_key_of(master_hash: bytes) -> SigningKey | None:
         # Looked up each time: a renewed key counts immediately.
-        return next((held.key for held in keys if held.master_hash == master_hash), None)
+        return next((each.key for each in keys if each.master_hash == master_hash), None)
 
     return I2cpRouter(settings.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
 
 
-def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) -> dict[str, str]:
+def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[PublishingKey]) -> dict[str, str]:
     """Return the file of each master destination whose structure is in a file."""
     if not isinstance(router, FileRouter):
         return {}
-    paths = {held.master: router.path_of(held.master_hash) for held in keys}
+    paths = {each.master: router.path_of(each.master_hash) for each in keys}
     return {master: str(path) for master, path in paths.items() if path in router.files}
 
 

@@ -162,11 +162,11 @@ def marked(line: Text) -> Text:
     return _text(line.plain, "reverse")
 
 
-def widened(columns: Sequence[Column], width: int, wanted: int) -> list[Column]:
-    """Return the columns; the first one grows up to `wanted` cells if a line of `width` has room."""
+def widened(columns: Sequence[Column], width: int, width_max: int) -> list[Column]:
+    """Return the columns; the first one grows up to `width_max` cells if a line of `width` has room."""
     first, *others = columns
     needed = sum(column.width + GAP for column in columns) - GAP
-    return [replace(first, width=max(first.width, min(wanted, first.width + width - needed))), *others]
+    return [replace(first, width=max(first.width, min(width_max, first.width + width - needed))), *others]
 
 
 def shortened(content: str, cells: int) -> str:

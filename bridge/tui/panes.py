@@ -103,7 +103,7 @@ HELP: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScreenData:
     """All data that can be drawn. `local`: the processes of a local farm, for `up`."""
 
     farm: FarmView | None
@@ -118,27 +118,29 @@ class Seen:
         return self.farm is not None and self.local is None and bool(self.reason)
 
 
-def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool = True, unicode: bool = True) -> Group:
+def draw(
+    state: ViewState, data: ScreenData, width: int, height: int, *, color: bool = True, unicode: bool = True
+) -> Group:
     """Return the whole screen."""
     canvas = Canvas(max(width, LEAST_WIDTH), COLORS if color else MONOCHROME)
     height = max(height, LEAST_HEIGHT)
-    lines = _header(seen, canvas)
-    footer = [*_start_again(seen, canvas), *_footer(state, canvas)]
+    lines = _header(data, canvas)
+    footer = [*_start_again(data, canvas), *_footer(state, canvas)]
     room = _room(lines, footer, height)
-    body = _body(state, seen, canvas, room, unicode=unicode)[:room]
-    if seen.is_old:
+    body = _body(state, data, canvas, room, unicode=unicode)[:room]
+    if data.is_old:
         body = [dimmed(line, canvas.palette.dim) for line in body]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
     lines += footer[: height - len(lines)]
     return Group(Text("\n", end="").join(lines))
 
 
-def scroll_limit(state: ViewState, seen: Seen, width: int, height: int) -> int:
+def scroll_limit(state: ViewState, data: ScreenData, width: int, height: int) -> int:
     """Return the number of lines that a text can be moved until its last line is at the bottom of this screen."""
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
-    fixed, moving = _text_lines(state, seen, canvas)
-    footer = [*_start_again(seen, canvas), *_footer(state, canvas)]
-    room = _room(_header(seen, canvas), footer, max(height, LEAST_HEIGHT)) - len(fixed)
+    fixed, moving = _text_lines(state, data, canvas)
+    footer = [*_start_again(data, canvas), *_footer(state, canvas)]
+    room = _room(_header(data, canvas), footer, max(height, LEAST_HEIGHT)) - len(fixed)
     return max(0, len(moving) - room)
 
 
@@ -146,18 +148,18 @@ def _room(header: Sequence[Text], footer: Sequence[Text], height: int) -> int:
     return max(0, height - len(header) - len(footer))
 
 
-def _header(seen: Seen, canvas: Canvas) -> list[Text]:
-    if seen.local is not None:
-        return local_header(seen.local, canvas)
-    if seen.farm is None:
-        text = seen.reason or "querying a node …"
+def _header(data: ScreenData, canvas: Canvas) -> list[Text]:
+    if data.local is not None:
+        return local_header(data.local, canvas)
+    if data.farm is None:
+        text = data.reason or "querying a node …"
         return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in _wrapped(text, canvas))]
-    if seen.is_old:
-        since = f"not live since {clock_text(seen.farm.taken_at_ms)} UTC: {seen.reason}. The picture below is old"
+    if data.is_old:
+        since = f"not live since {clock_text(data.farm.taken_at_ms)} UTC: {data.reason}. The picture below is old"
         style = f"{canvas.palette.title} {canvas.palette.bad}".strip()
         lines = [canvas.line((each, style)) for each in _wrapped(since, canvas)]
-        return [*lines, *(dimmed(line, canvas.palette.dim) for line in farm_header(seen.farm, canvas))]
-    return farm_header(seen.farm, canvas)
+        return [*lines, *(dimmed(line, canvas.palette.dim) for line in farm_header(data.farm, canvas))]
+    return farm_header(data.farm, canvas)
 
 
 def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
@@ -199,9 +201,9 @@ def _wrapped(text: str, canvas: Canvas) -> list[str]:
     return textwrap.wrap(printable(text), max(LEAST_WIDTH, canvas.width) - 2) or [""]
 
 
-def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
+def _start_again(data: ScreenData, canvas: Canvas) -> list[Text]:
     """Return an experiment for a local farm: the command that starts the killed node, or the first."""
-    farm = seen.local
+    farm = data.local
     if farm is None:
         return []
     names = [each.name for each in farm.processes if not each.running] + [each.name for each in farm.processes]
@@ -210,30 +212,30 @@ def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
     return [canvas.line((again, canvas.palette.dim))]
 
 
-def _body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
     match state.pane:
         case Pane.FARM:
-            return _farm_body(state, seen, canvas, room, unicode=unicode)
+            return _farm_body(state, data, canvas, room, unicode=unicode)
         case Pane.DETAIL:
-            return rows(_detail(state, seen, canvas, unicode=unicode), room, canvas.palette.dim)
+            return rows(_detail(state, data, canvas, unicode=unicode), room, canvas.palette.dim)
         case _:
-            fixed, moving = _text_lines(state, seen, canvas)
+            fixed, moving = _text_lines(state, data, canvas)
             first = min(state.offset, max(0, len(moving) - room + len(fixed)))
             return [*fixed, *moving[first:]][:room]
 
 
-def _text_lines(state: ViewState, seen: Seen, canvas: Canvas) -> tuple[list[Text], list[Text]]:
+def _text_lines(state: ViewState, data: ScreenData, canvas: Canvas) -> tuple[list[Text], list[Text]]:
     """Return the fixed and the moving lines of a pane that is read as a text."""
     match state.pane:
         case Pane.FARM | Pane.DETAIL:
             return [], []
         case Pane.EVENTS:
-            return [], _recent(seen, _wanted(state), canvas, whole=True)
+            return [], _recent(data, _wanted(state), canvas, whole=True)
         case Pane.LOG:
-            heading, *entries = _entry_lines(seen.history.entries, _wanted(state), canvas)
+            heading, *entries = _entry_lines(data.history.entries, _wanted(state), canvas)
             return [heading], entries
         case Pane.PUBLISHING:
-            return [], _publishing_lines(seen, canvas)
+            return [], _publishing_lines(data, canvas)
         case Pane.HELP:
             return [], _help_lines(canvas)
         case _:
@@ -254,26 +256,26 @@ def _wanted(state: ViewState) -> str:
     return (state.filter if state.editing is None else state.editing).lower()
 
 
-def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    alarms = alarms_section(_alarms(seen), canvas)
-    weights = ScreenSection(None, []) if seen.farm is None else weights_section(seen.farm.weights, canvas)
+def _farm_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+    alarms = alarms_section(_alarms(data), canvas)
+    weights = ScreenSection(None, []) if data.farm is None else weights_section(data.farm.weights, canvas)
     if canvas.width < TWO_COLUMNS:
-        left = _left(state, seen, canvas, unicode=unicode)
-        return _stacked([alarms, *left, weights, *_right(seen, canvas)], canvas, room)
+        left = _left(state, data, canvas, unicode=unicode)
+        return _stacked([alarms, *left, weights, *_right(data, canvas)], canvas, room)
     above = rows(alarms.lines, max(1, room // 3), canvas.palette.dim) if alarms.lines else []
     above += weights.lines
     narrow = Canvas((canvas.width - len(_GUTTER)) * 3 // 5, canvas.palette)
     other = Canvas(canvas.width - narrow.width - len(_GUTTER), canvas.palette)
     below = room - len(above)
-    lefts = _stacked(_left(state, seen, narrow, unicode=unicode), narrow, below)
-    lefts += _graphs(state, seen, narrow, below - len(lefts), unicode=unicode)
-    rights = _stacked(_right(seen, other), other, below)
+    lefts = _stacked(_left(state, data, narrow, unicode=unicode), narrow, below)
+    lefts += _graphs(state, data, narrow, below - len(lefts), unicode=unicode)
+    rights = _stacked(_right(data, other), other, below)
     return [*above, *_beside(lefts, rights, narrow)]
 
 
-def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+def _graphs(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
     """Return round trip and processor of as many members as there is room for, each with its scale; else no line."""
-    members = [] if seen.farm is None else [each for each in shown_members(state, seen.farm) if not each.evicted]
+    members = [] if data.farm is None else [each for each in shown_members(state, data.farm) if not each.evicted]
     count = min(len(members), (room - 1) // (1 + GRAPH_LINES))
     if count < 1:
         return []
@@ -282,7 +284,7 @@ def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode:
     lines = [canvas.line(("GRAPHS", canvas.palette.title), (" last two minutes, the newest on the right", dim))]
     cpu = FIGURES["cpu_percent"]
     for each in members[:count]:
-        figures = _of(seen.history, each)
+        figures = _of(data.history, each)
         highest = max((value for value in figures.rtt_ms if value is not None), default=0.0)
         rtt = "self" if each.is_self else f"round trip, 0 to {highest:.1f} ms"
         lines.append(
@@ -308,29 +310,29 @@ def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list
     return joined
 
 
-def _alarms(seen: Seen) -> tuple[AlarmView, ...]:
-    if seen.local is None:
-        return () if seen.farm is None else seen.farm.alarms
-    views = [each.view for each in seen.local.processes if each.running and each.view is not None]
+def _alarms(data: ScreenData) -> tuple[AlarmView, ...]:
+    if data.local is None:
+        return () if data.farm is None else data.farm.alarms
+    views = [each.view for each in data.local.processes if each.running and each.view is not None]
     return by_gravity(dict.fromkeys(alarm for view in views for alarm in view.alarms))
 
 
-def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[ScreenSection]:
-    if seen.local is not None:
-        chosen = selected_member(state, seen.farm)
-        order = [each.name for each in shown_members(state, seen.farm)]
-        sections = [processes_section(seen.local, canvas, order, None if chosen is None else chosen.name)]
-    elif seen.farm is not None:
-        sections = [_members(state, seen.farm, seen.history, canvas, unicode=unicode)]
+def _left(state: ViewState, data: ScreenData, canvas: Canvas, *, unicode: bool) -> list[ScreenSection]:
+    if data.local is not None:
+        chosen = selected_member(state, data.farm)
+        order = [each.name for each in shown_members(state, data.farm)]
+        sections = [processes_section(data.local, canvas, order, None if chosen is None else chosen.name)]
+    elif data.farm is not None:
+        sections = [_members(state, data.farm, data.history, canvas, unicode=unicode)]
     else:
         sections = []
-    return sections if seen.farm is None else [*sections, publishing_section(seen.farm, canvas)]
+    return sections if data.farm is None else [*sections, publishing_section(data.farm, canvas)]
 
 
-def _right(seen: Seen, canvas: Canvas) -> list[ScreenSection]:
+def _right(data: ScreenData, canvas: Canvas) -> list[ScreenSection]:
     title = canvas.line(("EVENTS", canvas.palette.title), (" newest first, UTC", canvas.palette.dim))
-    events = ScreenSection(title, _recent(seen, "", canvas), counted=False)
-    return [_take_over(last_take_over(tuple(seen.history.events)), canvas), events]
+    events = ScreenSection(title, _recent(data, "", canvas), counted=False)
+    return [_take_over(last_take_over(tuple(data.history.events)), canvas), events]
 
 
 def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> list[Text]:
@@ -427,7 +429,7 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
     return ScreenSection(title, lines, chosen=len(lines) - 1)
 
 
-def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
+def _recent(data: ScreenData, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
     """Return events, the newest first. Before the trace arrives, the view has some of them.
 
     `whole`: in as many lines as they take; otherwise each in one.
@@ -435,13 +437,13 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
     story = EventStory()
     shown = [
         (each.time_ms, story_line(each))
-        for each in seen.history.events
+        for each in data.history.events
         if story.is_new(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
     ]
-    if not shown and seen.farm is not None:
+    if not shown and data.farm is not None:
         shown = [
             (each.time_ms, each.kind if each.text == each.kind else f"{each.kind}: {each.text}")
-            for each in seen.farm.events
+            for each in data.farm.events
         ]
     lines = []
     for time_ms, text in reversed(shown):
@@ -468,8 +470,8 @@ def _entry_lines(entries: Sequence[EntryLine], wanted: str, canvas: Canvas) -> l
     return lines
 
 
-def _publishing_lines(seen: Seen, canvas: Canvas) -> list[Text]:
-    farm, palette = seen.farm, canvas.palette
+def _publishing_lines(data: ScreenData, canvas: Canvas) -> list[Text]:
+    farm, palette = data.farm, canvas.palette
     if farm is None:
         return []
     section = publishing_section(farm, canvas)
@@ -487,14 +489,14 @@ def _publishing_lines(seen: Seen, canvas: Canvas) -> list[Text]:
     return [*lines, *([Text("", end="")] if weights else []), *weights]
 
 
-def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Text]:
-    member = selected_member(state, seen.farm)
-    if member is None or seen.farm is None:
+def _detail(state: ViewState, data: ScreenData, canvas: Canvas, *, unicode: bool) -> list[Text]:
+    member = selected_member(state, data.farm)
+    if member is None or data.farm is None:
         return [canvas.line(("  no member is chosen; Esc goes back", canvas.palette.doubtful))]
-    history = _of(seen.history, member)
-    report = next((each for each in seen.farm.reports if each.raft_id == member.raft_id), None)
-    facts = [*_identity(member, seen.farm), *_figures(member, seen.farm, history, canvas, unicode=unicode)]
-    facts += _report_facts(report, demo=seen.farm.farm.demo)
+    history = _of(data.history, member)
+    report = next((each for each in data.farm.reports if each.raft_id == member.raft_id), None)
+    facts = [*_identity(member, data.farm), *_figures(member, data.farm, history, canvas, unicode=unicode)]
+    facts += _report_facts(report, demo=data.farm.farm.demo)
     facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(history.states)]
     columns = [Column("", 14), Column("", canvas.width)]
     lines = [canvas.line((f" {member.name}", canvas.palette.title))]

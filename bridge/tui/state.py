@@ -284,9 +284,9 @@ def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
     """Return the members that pass the filter, sorted."""
     if farm is None:
         return []
-    wanted = (state.filter if state.editing is None else state.editing).lower()
+    pattern = (state.filter if state.editing is None else state.editing).lower()
     lags = {each.raft_id: each.lag_entries for each in farm.raft.followers}
-    members = [each for each in by_name(farm.members) if wanted in _searched(each)]
+    members = [each for each in by_name(farm.members) if pattern in _searched(each)]
     match state.sort:
         case Sort.NAME:
             pass

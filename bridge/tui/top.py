@@ -32,18 +32,18 @@ from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, be
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
-from bridge.tui.panes import Seen, draw, scroll_limit
+from bridge.tui.panes import ScreenData, draw, scroll_limit
 from bridge.tui.screen import show
 from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer, ViewState, update
 
-ASK_EVERY_S = 1.0
+QUERY_INTERVAL_S = 1.0
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
 """An alarm of the view, not of a node: it queries another node."""
 
 
 @dataclass(slots=True)
-class Following:
+class FollowedNode:
     """The queried node, and its last view; `reason`: why there is no view, or no later one."""
 
     view: FarmView | None = None
@@ -55,7 +55,7 @@ class Following:
 class LiveView:
     """The content of the screen, and the operator's choices."""
 
-    following: Following = field(default_factory=Following)
+    followed: FollowedNode = field(default_factory=FollowedNode)
     state: ViewState = field(default_factory=ViewState)
     history: History = field(default_factory=History)
     local: LocalFarmView | None = None
@@ -69,7 +69,7 @@ class LiveView:
 
     def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
         """Return the screen now."""
-        seen = Seen(self.following.view, self.history, self.following.reason, self.local)
+        seen = ScreenData(self.followed.view, self.history, self.followed.reason, self.local)
         if self.state.offset:
             # A key that moves further down than the text reaches is dropped: the next one up moves the text.
             deepest = scroll_limit(self.state, seen, width, height)
@@ -78,7 +78,7 @@ class LiveView:
 
     def press(self, key: str) -> bool:
         """Process a key; return True if the view will end."""
-        self.state, order = update(self.state, key, self.following.view)
+        self.state, order = update(self.state, key, self.followed.view)
         if isinstance(order, Quit):
             return True
         if order is not None:
@@ -90,7 +90,7 @@ class LiveView:
         """Store a new view; only the leader's has followers."""
         if not view.raft.followers:
             view = msgspec.structs.replace(view, raft=msgspec.structs.replace(view.raft, followers=self.followers))
-        self.following.view = view
+        self.followed.view = view
         self.history.take(view)
 
 
@@ -112,8 +112,8 @@ async def show_farm(
 async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
     """Keep view, events and log fresh until cancelled, without drawing."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_asking, nodes, live)
-        nursery.start_soon(keep_asking_leader, nodes, live)
+        nursery.start_soon(keep_current, nodes, live)
+        nursery.start_soon(follow_leader, nodes, live)
         nursery.start_soon(_follow_events, live)
         nursery.start_soon(_read_log, live)
 
@@ -143,11 +143,11 @@ async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
         live.local = picture()
         best = best_view(live.local)
         if best is None:
-            live.following = Following(reason="no process answers yet")
+            live.followed = FollowedNode(reason="no process answers yet")
         else:
-            live.following.address, live.following.reason = Path(best.node.control_address), ""
+            live.followed.address, live.followed.reason = Path(best.node.control_address), ""
             live.take(best)
-        await trio.sleep(ASK_EVERY_S / 2)
+        await trio.sleep(QUERY_INTERVAL_S / 2)
 
 
 async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
@@ -155,23 +155,23 @@ async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> 
         live.history.add([event])
 
 
-async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
     """Keep the view fresh, from any node that answers."""
     while True:
-        reason, following = "", live.following
+        reason, followed = "", live.followed
         try:
             known = nodes()
         except ControlError as error:
             # The error names the followed node, not the places where another one could be.
-            known, reason = ((), str(error)) if following.address is None else ((following.address,), "")
-        for address in sorted(known, key=lambda each: each != following.address):
+            known, reason = ((), str(error)) if followed.address is None else ((followed.address,), "")
+        for address in sorted(known, key=lambda each: each != followed.address):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
                 break
             reason = reason or lost.reason
         else:
-            live.following = Following(live.following.view, reason, following.address)
-            await trio.sleep(ASK_EVERY_S)
+            live.followed = FollowedNode(live.followed.view, reason, followed.address)
+            await trio.sleep(QUERY_INTERVAL_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +188,17 @@ async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_n
 
     `why_not`: the reason of the node that was queried before it.
     """
-    answered = False
+    has_replied = False
     async with ControlClient(address, live.timeout_s) as client:
         while True:
             try:
                 view = await client.view()
             except (ControlError, DocumentError) as error:
-                return _Lost(str(error), answered)
-            answered = True
-            live.following = Following(None, "", address)
+                return _Lost(str(error), has_replied)
+            has_replied = True
+            live.followed = FollowedNode(None, "", address)
             live.take(view if is_meant else _noted(view, why_not))
-            await trio.sleep(ASK_EVERY_S)
+            await trio.sleep(QUERY_INTERVAL_S)
 
 
 def _noted(view: FarmView, why_not: str) -> FarmView:
@@ -207,14 +207,14 @@ def _noted(view: FarmView, why_not: str) -> FarmView:
     return msgspec.structs.replace(view, alarms=by_gravity((note, *view.alarms)))
 
 
-async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+async def follow_leader(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
     """While the followed node does not lead, keep the followers of the leader, if it is one of `nodes`."""
     while True:
         with suppress(ControlError):
             for address in nodes():
-                if address != live.following.address:
+                if address != live.followed.address:
                     await _follow_leader(address, live)
-        await trio.sleep(ASK_EVERY_S)
+        await trio.sleep(QUERY_INTERVAL_S)
 
 
 async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
@@ -223,14 +223,14 @@ async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
         async with ControlClient(address, live.timeout_s) as client:
             # Nodes that do not lead are often queried in vain: this answer is a short one.
             answer = await client.cluster()
-            while (shown := live.following.view) is not None and address != live.following.address:
+            while (shown := live.followed.view) is not None and address != live.followed.address:
                 if answer.raft_id is None or (answer.cluster_id, answer.raft_id) != (
                     shown.farm.cluster_id,
                     shown.raft.leader_id,
                 ):
                     return
                 live.followers = (await client.view()).raft.followers
-                await trio.sleep(ASK_EVERY_S)
+                await trio.sleep(QUERY_INTERVAL_S)
     except (ControlError, DocumentError):
         return
     finally:
@@ -240,17 +240,17 @@ async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
 async def _follow_events(live: LiveView) -> None:
     """Follow the trace of the followed node; from its start again when the node changes."""
     while True:
-        address = live.following.address
+        address = live.followed.address
         if address is not None:
             live.history.events.clear()
             async with ControlClient(address, live.timeout_s) as client:
                 await _until_changed(live, address, client)
-        await trio.sleep(ASK_EVERY_S)
+        await trio.sleep(QUERY_INTERVAL_S)
 
 
 async def _until_changed(live: LiveView, address: NodeAddress, client: ControlClient) -> None:
     cursor = 1
-    while live.following.address == address:
+    while live.followed.address == address:
         try:
             page = await client.events(cursor, 1_000, EVENT_WAIT_MS)
         except (ControlError, DocumentError):
@@ -262,7 +262,7 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
 async def _read_log(live: LiveView) -> None:
     """Read the newest entries, each once, while the pane is shown."""
     while True:
-        view, address = live.following.view, live.following.address
+        view, address = live.followed.view, live.followed.address
         if live.state.pane is Pane.LOG and view is not None and address is not None:
             entries = live.history.entries
             first = max(view.raft.first_index, view.raft.commit_index - ENTRIES + 1, 1)
@@ -274,7 +274,7 @@ async def _read_log(live: LiveView) -> None:
                 live.history.read(page.entries, Names(view))
             except (ControlError, DocumentError) as error:
                 live.state = replace(live.state, notice=str(error))
-        await trio.sleep(ASK_EVERY_S)
+        await trio.sleep(QUERY_INTERVAL_S)
 
 
 async def _carry_out(live: LiveView) -> None:
@@ -283,7 +283,7 @@ async def _carry_out(live: LiveView) -> None:
         await live.ordered.wait()
         live.ordered = trio.Event()
         while live.orders:
-            order, address = live.orders.pop(0), live.following.address
+            order, address = live.orders.pop(0), live.followed.address
             if address is None:
                 notice = "No node answers, so nothing was done."
             else:
@@ -299,7 +299,7 @@ async def _carry_out(live: LiveView) -> None:
 def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
     """Return the function that carries an order out and returns its result."""
 
-    async def ask(client: ControlClient) -> str:
+    async def carry_out(client: ControlClient) -> str:
         match order:
             case Transfer(name):
                 return f"{await client.transfer(name)} leads now."
@@ -320,4 +320,4 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
             case _:
                 assert_never(order)
 
-    return ask
+    return carry_out

@@ -106,7 +106,7 @@ class Alerting:
         self._outcomes: list[Delivery] = []
         self._has_begun = False
         self._backlog = Backlog(clock)
-        self._held_back: frozenset[str] = frozenset()
+        self._stalled_farms: frozenset[str] = frozenset()
         self._is_nudged = self._is_last = self._is_stopped = False
         self._watched_version: int | None = None
         self._look_not_before_s = self._looked_s = 0.0
@@ -166,7 +166,7 @@ class Alerting:
             try:
                 self._note(outcomes)
                 if looks and not is_stopped:
-                    self._look()
+                    self._refresh()
                     self._problem = ""
                 if not is_stopped:
                     self._hand_over()
@@ -195,16 +195,16 @@ class Alerting:
         is_firing = any(each.status == FIRING for each in self._store.alerts)
         return self._is_nudged or (is_firing and now_s - self._looked_s >= LOOK_SECONDS)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         began_s = self._looked_s = time.monotonic()
         version = stored_version(self._output / f"{PREFIX}watched")
         with self._changed:
-            held_back = self._backlog.farms
-        is_same = version == self._watched_version and held_back == self._held_back
-        self._report_backlog(held_back)
+            stalled_farms = self._backlog.farms
+        is_same = version == self._watched_version and stalled_farms == self._stalled_farms
+        self._report_backlog(stalled_farms)
         if not is_same or any(each.status == FIRING for each in self._store.alerts):
             rows = documents(self._output, self._sql) if version >= 0 else []
-            servers = [each for each in map(server_of, rows) if each.farm not in held_back]
+            servers = [each for each in map(server_of, rows) if each.farm not in stalled_farms]
             now = datetime.fromtimestamp(self._clock(), UTC)
             now_ms = round(now.timestamp() * 1000)
             silenced = {
@@ -214,8 +214,8 @@ class Alerting:
                 if silence.covers(each, now_ms)
             }
             # The alerts of held-back farms stay unchanged.
-            resting = [each for each in self._store.alerts if each.farm in held_back]
-            others = [each for each in self._store.alerts if each.farm not in held_back]
+            resting = [each for each in self._store.alerts if each.farm in stalled_farms]
+            others = [each for each in self._store.alerts if each.farm not in stalled_farms]
             found = [*resting, *brought_up(others, servers, silenced, now)]
             self._store.keep(sorted(found, key=lambda each: (each.began_at, each.id)))
             self._watched_version = version
@@ -224,14 +224,14 @@ class Alerting:
             firing = [each for each in self._store.alerts if each.status == FIRING and each.held_back is None]
             self._metrics.alerts_are(len(firing))
 
-    def _report_backlog(self, held_back: frozenset[str]) -> None:
-        for farm in sorted(held_back - self._held_back):
+    def _report_backlog(self, stalled_farms: frozenset[str]) -> None:
+        for farm in sorted(stalled_farms - self._stalled_farms):
             self._notify(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
-        for farm in sorted(self._held_back - held_back):
+        for farm in sorted(self._stalled_farms - stalled_farms):
             self._notify(f"alerts of farm {farm} are not held back any more")
-        self._held_back = held_back
+        self._stalled_farms = stalled_farms
         if self._metrics is not None:
-            self._metrics.alerts_held_back(len(held_back))
+            self._metrics.alerts_held_back(len(stalled_farms))
 
     def _silences_at(self, now_ms: int) -> list[Silence]:
         """Return the silences; if their file is unreadable, its last good content."""

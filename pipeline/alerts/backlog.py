@@ -22,7 +22,7 @@ SHRINKS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FarmAge:
     at_s: float
     age_s: float
     is_held: bool = True
@@ -33,7 +33,7 @@ class Backlog:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FarmAge] = {}
 
     @property
     def farms(self) -> frozenset[str]:
@@ -44,12 +44,12 @@ class Backlog:
         """Record a batch: the log time of the newest entry of each farm in it."""
         now_s = self._clock()
         ages_s = {farm: now_s - moment.timestamp() for farm, moment in newest.items()} if is_full else {}
-        self._seen = {farm: self._look(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S}
+        self._seen = {farm: self._checked(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S}
 
-    def _look(self, farm: str, now_s: float, age_s: float) -> _Seen:
+    def _checked(self, farm: str, now_s: float, age_s: float) -> _FarmAge:
         seen = self._seen.get(farm)
         if seen is None:
-            return _Seen(now_s, age_s)
+            return _FarmAge(now_s, age_s)
         if now_s - seen.at_s < SHRINKS_S:
             return seen
-        return _Seen(now_s, age_s, is_held=age_s < seen.age_s)
+        return _FarmAge(now_s, age_s, is_held=age_s < seen.age_s)

@@ -235,10 +235,10 @@ def webhook_of(url: str) -> Webhook:
 def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
     expired.set()
     # `sock` is typed as if it were always there.
-    held = getattr(connection, "sock", None)
-    if held is not None:
+    transport = getattr(connection, "sock", None)
+    if transport is not None:
         try:
-            held.shutdown(2)
+            transport.shutdown(2)
         except OSError:
             return
 

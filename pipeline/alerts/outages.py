@@ -97,7 +97,7 @@ def brought_up(
     known: Sequence[Alert], servers: Iterable[FailedServer], silenced: Mapping[tuple[str, int], str], now: datetime
 ) -> list[Alert]:
     """Return the alerts for the current servers, oldest first; `silenced`: the reasons to hold alerts back."""
-    begun = Counter((each.key, each.began_at) for each in known)
+    begin_counts = Counter((each.key, each.began_at) for each in known)
     firing = {each.key: each for each in known if each.status == FIRING}
     over = [each for each in known if each.status == RESOLVED]
     still: list[Alert] = []
@@ -107,7 +107,7 @@ def brought_up(
         if alert is None and server.ended_at is not None:
             continue
         if alert is None:
-            alert = _new(server, begun[key, server.began_at])
+            alert = _new(server, begin_counts[key, server.began_at])
         alert = replace(
             alert,
             name=server.name or alert.name,

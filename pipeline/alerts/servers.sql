@@ -43,7 +43,7 @@ admitted AS (
     max_by(detail ->> '$.node', index) AS node
   FROM operators WHERE action IN ('admission', 'approval') GROUP BY ALL
 ),
-told AS (
+trace AS (
   -- An event that was read from a node and from a file is one event, at the log time that the node gave.
   SELECT kind, time_ms, cursor, coalesce(epoch_ms(min(log_time)), time_ms - coalesce(min(clock_offset_ms), 0)) AS at_ms,
     CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
@@ -55,13 +55,13 @@ known AS (
   SELECT farm, server_id, name, node FROM admitted
   UNION
   SELECT f.farm, TRY_CAST(data ->> '$.server' AS BIGINT), data ->> '$.name', data ->> '$.id'
-  FROM told CROSS JOIN current_farm f
+  FROM trace CROSS JOIN current_farm f
   -- Traces are read of one farm alone.
   WHERE kind = 'server-admitted' AND (SELECT count(*) FROM current_farm) = 1
 ),
 members AS (
   SELECT data ->> '$.id' AS node, max_by(kind, row(at_ms, time_ms, cursor)) AS kind
-  FROM told WHERE kind LIKE 'member-%' GROUP BY ALL
+  FROM trace WHERE kind LIKE 'member-%' GROUP BY ALL
 ),
 -- Who left in order.
 removed AS (

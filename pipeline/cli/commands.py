@@ -187,9 +187,11 @@ pipeline.add_command(what_if)
 )
 @alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
-def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPlace | None, **asked: Any) -> None:
+def run(
+    *, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPlace | None, **options_given: Any
+) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
-    options = RunOptions(place=place, alerts=alerts, **asked)
+    options = RunOptions(place=place, alerts=alerts, **options_given)
     options.refuse_contradictions()
     line = ProgressLine()
 

@@ -113,8 +113,8 @@ def _packages() -> Iterator[Finding]:
             continue
         found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
         if found < least or (below is not None and found >= below):
-            wanted = ".".join(map(str, least)) + (" or newer" if below is None else f" to below {_dotted(below)}")
-            yield Finding(name, "problem", f"{version}, wanted {wanted}", INSTALL)
+            required = ".".join(map(str, least)) + (" or newer" if below is None else f" to below {_dotted(below)}")
+            yield Finding(name, "problem", f"{version}, wanted {required}", INSTALL)
         else:
             yield Finding(name, "ok", version)
 
@@ -167,8 +167,8 @@ def _memory() -> Iterator[Finding]:
         yield Finding("memory", "ok", text)
 
 
-def _disk(name: str, wanted: Path, elsewhere: str, less: str) -> Iterator[Finding]:
-    place = wanted.absolute()
+def _disk(name: str, required: Path, elsewhere: str, less: str) -> Iterator[Finding]:
+    place = required.absolute()
     # Not `Path.exists`, which raises for directories that this user cannot read.
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -176,7 +176,7 @@ def _disk(name: str, wanted: Path, elsewhere: str, less: str) -> Iterator[Findin
         yield Finding(name, "problem", f"{place} cannot be written", elsewhere)
         return
     free = shutil.disk_usage(place).free
-    text = f"{free / 1024**3:.1f} GiB free for {wanted}"
+    text = f"{free / 1024**3:.1f} GiB free for {required}"
     if free < LEAST_FREE_BYTES:
         yield Finding(name, "problem", text, f"free some space, or {elsewhere}")
     elif free < WARN_FREE_BYTES:

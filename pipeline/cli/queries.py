@@ -94,9 +94,9 @@ def query(
     elif _NAME.fullmatch(sql):
         raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(ANSWERS)}, or a SELECT")
     with reported_query_errors():
-        from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
+        from pipeline.serve.query import query_result  # noqa: PLC0415 - DuckDB is large
 
-        with asked(output, sql) as answer:
+        with query_result(output, sql) as answer:
             _print_answer(answer, as_json=as_json, as_csv=as_csv)
             if not (answer.has_rows or answer.empty or name is None) and (why := why_empty(name)):
                 echo(f"No rows: {why}", err=True)

@@ -74,9 +74,9 @@ SHARES_OFF = 1e-6
 )
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each farm.")
-def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
+def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **parameters: Any) -> None:
     """Compute the factors of the recorded past with another setting, and compare them with the present ones."""
-    setting = _setting(**asked)
+    setting = _setting(**parameters)
     line = StatusLine()
     with reported_query_errors(), reported_errors(line):
         from pipeline.serve.history import replayed  # noqa: PLC0415 - DuckDB is large
@@ -103,16 +103,16 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked
 
 
 def _setting(*, shares: tuple[float, float, float] | None, **others: float | None) -> Setting:
-    asked: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
     if shares is not None:
         if abs(sum(shares) - 1) > SHARES_OFF:
             raise click.BadParameter(
                 f"{' + '.join(f'{each:g}' for each in shares)} is not 1: strain is a mean", param_hint="--shares"
             )
-        asked |= zip(("lag_share", "absence_share", "illness_share"), shares, strict=True)
-    if not asked:
+        changes |= zip(("lag_share", "absence_share", "illness_share"), shares, strict=True)
+    if not changes:
         raise click.UsageError("name a parameter to change, such as --gain 4")
-    return replace(PRESENT, **asked)
+    return replace(PRESENT, **changes)
 
 
 def _print(farm: str, past: Past) -> None:
@@ -134,7 +134,7 @@ def _print(farm: str, past: Past) -> None:
                 past.courses,
                 [
                     ("entries submitted", lambda course: f"{course.entries:,}"),
-                    ("factors in them", lambda course: f"{course.factors_said:,}"),
+                    ("factors in them", lambda course: f"{course.factors_proposed:,}"),
                     ("mean factor", lambda course: _fixed(course.factor.mean)),
                     ("its deviation", lambda course: _fixed(course.factor.deviation)),
                     ("times that a bad server was left", lambda course: _times(past, course)),
@@ -193,7 +193,7 @@ def _document(farm: str, past: Past) -> dict[str, Any]:
         document[name] = {
             "setting": asdict(course.setting),
             "entries": course.entries,
-            "factors": course.factors_said,
+            "factors": course.factors_proposed,
             "factor_mean": course.factor.mean,
             "factor_deviation": course.factor.deviation,
             "left": sum(len(each.left_ms) for each in course.servers.values()),

@@ -184,15 +184,15 @@ class FarmsFeedback:
                     self._workers -= 1
                     return
                 was_slow, rows = farm.is_slow, farm.waiting.popleft()
-            begun_s = monotonic()
+            began_s = monotonic()
             try:
-                self._look(farm.cluster, farm, rows)
+                self._submit_factors(farm.cluster, farm, rows)
             except Exception as error:  # noqa: BLE001 - the farm's next rows are handled in any case
                 self._notify(f"factors not submitted, by a fault of the pipeline: {error!r}")
             with self._changed:
                 if was_slow:
                     self._slow_workers -= 1
-                farm.is_slow = monotonic() - begun_s >= SLOW_SECONDS
+                farm.is_slow = monotonic() - began_s >= SLOW_SECONDS
                 farm.in_turn = False
                 if farm.waiting:
                     self._queue(farm)
@@ -207,7 +207,7 @@ class FarmsFeedback:
             return self._slow.popleft()
         return None
 
-    def _look(self, cluster: str, farm: _Farm, rows: pa.Table) -> None:
+    def _submit_factors(self, cluster: str, farm: _Farm, rows: pa.Table) -> None:
         name = rows.column("farm_name")[0].as_py()
         reach = self._reaches.of(cluster, name)
         if reach is None:

@@ -85,7 +85,7 @@ class Course:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.entries = 0
-        self.factors_said = 0
+        self.factors_proposed = 0
         self.factor = Spread()
         self.bad_share = Spread()
         """For each window, the share of the weight that was, at its beginning, on servers that were bad in it."""
@@ -103,7 +103,7 @@ class Course:
         if proposal is None:
             return None
         self.entries += 1
-        self.factors_said += len(proposal.factors)
+        self.factors_proposed += len(proposal.factors)
         weighing.submitted()
         through = proposal.through_index
         weighing.observe(FactorsRow(through + 1, weighing.log_time_ms, through, proposal.factors))
@@ -162,8 +162,10 @@ class Past:
         self.last_ms = max(self.last_ms, row.log_time_ms)
         self.rows += 1
         while self._removals and self._removals[-1].index <= row.index:
-            said = self._removals.pop()
-            self._removed = self._removed | {said.server_id} if said.removed else self._removed - {said.server_id}
+            removal = self._removals.pop()
+            self._removed = (
+                self._removed | {removal.server_id} if removal.removed else self._removed - {removal.server_id}
+            )
         if isinstance(row, FactorsRow):
             self.recorded_entries += 1
             return

@@ -95,38 +95,38 @@ class NodeSubmission:
 
     def removed(self) -> frozenset[int]:
         """Return the removed servers from the first responsive node of the farm."""
-        said: list[str] = []
+        errors: list[str] = []
         for address in self.addresses:
             try:
                 with self._node(address) as node:
                     return frozenset(node.get("/v1/view").get("removed", ()))
             except LOST as error:
-                said.append(f"{address}: {str(error) or type(error).__name__}")
-        raise NotSubmittedError("; ".join(said))
+                errors.append(f"{address}: {str(error) or type(error).__name__}")
+        raise NotSubmittedError("; ".join(errors))
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
         """Submit to the first node that accepts it.
 
         Without a reply, try the next: a `throughIndex` counts only once.
         """
-        said: list[str] = []
+        errors: list[str] = []
         signed = self._signed(entry)
         for address in self.addresses:
             try:
                 with self._node(address) as node:
                     answer = node.post("/v1/submit", signed)
             except LOST as error:
-                said.append(f"{address}: {str(error) or type(error).__name__}")
+                errors.append(f"{address}: {str(error) or type(error).__name__}")
                 continue
             outcome, index, reason = answer.get("outcome"), answer.get("index"), str(answer.get("reason") or "")
             if outcome == "committed" and isinstance(index, int):
                 return Submitted(index, reason)
             if outcome == "committed":
                 reason = f"and names the index {index!r}: it may be in the log, or not"
-            said.append(f"{address}: {outcome} {reason}".strip())
+            errors.append(f"{address}: {outcome} {reason}".strip())
             if outcome in {"committed", "unknown"}:
                 break
-        raise NotSubmittedError("; ".join(said))
+        raise NotSubmittedError("; ".join(errors))
 
     def _signed(self, entry: Mapping[str, object]) -> Mapping[str, object] | bytes:
         """Return the same bytes for every tried node, so that the farm accepts them once."""

@@ -163,35 +163,35 @@ class CurrentFactors:
     """The current factors, computed like the publisher's."""
 
     through_index: int = 0
-    said: dict[str, tuple[float, int]] = field(default_factory=dict)
+    latest_factors: dict[str, tuple[float, int]] = field(default_factory=dict)
     """The factor of each leaf with an entry, and the log time of the entry."""
 
     def at(self, leaf: str, log_time_ms: int) -> float:
         """Return the factor on this leaf's cost."""
-        factor, said_ms = self.said.get(leaf, (1.0, log_time_ms))
-        left_ms = min(ENDS_MS - HOLDS_MS, max(0, ENDS_MS - (log_time_ms - said_ms)))
+        factor, proposed_ms = self.latest_factors.get(leaf, (1.0, log_time_ms))
+        left_ms = min(ENDS_MS - HOLDS_MS, max(0, ENDS_MS - (log_time_ms - proposed_ms)))
         return 1.0 + (factor - 1.0) * left_ms / (ENDS_MS - HOLDS_MS)
 
-    def held(self, log_time_ms: int) -> set[str]:
+    def active_leaves(self, log_time_ms: int) -> set[str]:
         """Return the leaves whose factor has not faded to 1."""
-        return {leaf for leaf, (_, said_ms) in self.said.items() if log_time_ms - said_ms < ENDS_MS}
+        return {leaf for leaf, (_, proposed_ms) in self.latest_factors.items() if log_time_ms - proposed_ms < ENDS_MS}
 
-    def brought_to(self, leaf: str, wanted: float, log_time_ms: int) -> float:
-        """Return the factor after an entry with `wanted`."""
+    def brought_to(self, leaf: str, factor: float, log_time_ms: int) -> float:
+        """Return the factor after an entry with `factor`."""
         now = self.at(leaf, log_time_ms)
-        return min(max(wanted, now * (1 - DAMPING)), now * (1 + DAMPING))
+        return min(max(factor, now * (1 - DAMPING)), now * (1 + DAMPING))
 
     def take(self, row: FactorsRow) -> bool:
         """Apply an entry of the log; return True if it was accepted."""
         proper = all(LOWEST <= factor <= HIGHEST for factor in row.factors.values())
         if not proper or not self.through_index < row.through_index < row.index:
             return False
-        moved = {leaf: self.brought_to(leaf, wanted, row.log_time_ms) for leaf, wanted in row.factors.items()}
-        kept = {leaf: said for leaf, said in self.said.items() if row.log_time_ms - said[1] < ENDS_MS}
+        moved = {leaf: self.brought_to(leaf, factor, row.log_time_ms) for leaf, factor in row.factors.items()}
+        kept = {leaf: each for leaf, each in self.latest_factors.items() if row.log_time_ms - each[1] < ENDS_MS}
         together = kept | {leaf: (factor, row.log_time_ms) for leaf, factor in moved.items()}
         if len(together) > LEAVES_MAX:
             return False
-        self.said, self.through_index = together, row.through_index
+        self.latest_factors, self.through_index = together, row.through_index
         return True
 
 
@@ -246,17 +246,17 @@ class Weighing:
             return None
         now_ms, current = self.log_time_ms, self.current
         factors = {
-            leaf: wanted
-            for leaf, wanted in self.wanted(removed).items()
-            if wanted != 1 or abs(current.at(leaf, now_ms) - 1) >= self.setting.change_min / 10
+            leaf: factor
+            for leaf, factor in self.wanted(removed).items()
+            if factor != 1 or abs(current.at(leaf, now_ms) - 1) >= self.setting.change_min / 10
         }
         moves = {
-            leaf: abs(current.brought_to(leaf, wanted, now_ms) / current.at(leaf, now_ms) - 1)
-            for leaf, wanted in factors.items()
+            leaf: abs(current.brought_to(leaf, factor, now_ms) / current.at(leaf, now_ms) - 1)
+            for leaf, factor in factors.items()
         }
-        held = current.held(now_ms)
-        newcomers = sorted(moves.keys() - held, key=lambda leaf: (-moves[leaf], -abs(factors[leaf] - 1), leaf))
-        for leaf in newcomers[LEAVES_MAX - len(held) :]:
+        active_leaves = current.active_leaves(now_ms)
+        newcomers = sorted(moves.keys() - active_leaves, key=lambda leaf: (-moves[leaf], -abs(factors[leaf] - 1), leaf))
+        for leaf in newcomers[LEAVES_MAX - len(active_leaves) :]:
             del factors[leaf], moves[leaf]
         if max(moves.values(), default=0) <= self.setting.change_min:
             return None
@@ -282,9 +282,9 @@ class Weighing:
         lag = None if row.job_lag_ms is None else min(1.0, max(0.0, row.job_lag_ms / LAG_WORST_MS))
         illness = {}
         for leaf, healthy in row.leaves[:LEAVES_PER_SERVER_MAX]:
-            ill = 0.0 if healthy else 1.0
-            was = before.illness.get(leaf, ill)
-            illness[leaf] = was + self.setting.report_weight * (ill - was)
+            illness_now = 0.0 if healthy else 1.0
+            was = before.illness.get(leaf, illness_now)
+            illness[leaf] = was + self.setting.report_weight * (illness_now - was)
         self._servers[row.server_id] = replace(
             before,
             lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag, self.setting.report_weight),

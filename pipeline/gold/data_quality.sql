@@ -11,10 +11,10 @@ WITH once AS (
   SELECT farm, index, server_id, window_start,
     unix_millis(log_time) - unix_millis(log_time) % 3600000 AS hour_ms,
     unix_millis(written_at) - unix_millis(log_time) AS offset_ms
-  FROM told_reports
+  FROM timed_reports
   WHERE NOT repeated
 ),
-told AS (
+hour_clocks AS (
   SELECT farm, index, unix_millis(log_time) - unix_millis(log_time) % 3600000 AS hour_ms,
     CASE WHEN period_ms BETWEEN $period_min_ms AND $period_max_ms THEN period_ms END AS period_ms
   FROM clocks
@@ -25,7 +25,7 @@ in_order AS (
   FROM (
     SELECT farm, index, hour_ms, period_ms, FALSE AS is_report,
       CAST(NULL AS BIGINT) AS server_id, CAST(NULL AS TIMESTAMP) AS window_start, CAST(NULL AS BIGINT) AS offset_ms
-    FROM told
+    FROM hour_clocks
     UNION ALL
     SELECT farm, index, hour_ms, CAST(NULL AS BIGINT) AS period_ms, TRUE AS is_report, server_id, window_start, offset_ms
     FROM once
@@ -58,7 +58,7 @@ by_server AS (
 ),
 copies AS (
   SELECT farm, window_start, server_id, count(*) AS copies
-  FROM told_reports
+  FROM timed_reports
   GROUP BY farm, window_start, server_id
 ),
 both_kinds AS (

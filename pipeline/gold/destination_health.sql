@@ -9,7 +9,7 @@ WITH once AS (
     lag(r.healthy) OVER (PARTITION BY r.farm, r.destination, r.server_id ORDER BY r.index) AS was_healthy,
     unix_millis(r.log_time)
       - lag(unix_millis(r.log_time)) OVER (PARTITION BY r.farm, r.destination, r.server_id ORDER BY r.index) AS since_ms
-  FROM told_destinations r
+  FROM timed_destinations r
   WHERE NOT r.repeated
 ),
 scaled AS (

@@ -2,22 +2,22 @@
 -- range of its own trace in the table `events`.
 --
 -- `known` is the present content of the table, extended with newer events.
-WITH told AS (
+WITH sightings AS (
   SELECT farm, member, CAST(server_id AS STRING) AS server_id, first_event_at, last_event_at FROM known
   UNION ALL
   SELECT farm, node AS member, get_json_object(data, '$.raftId') AS server_id,
     log_time AS first_event_at, log_time AS last_event_at
-  FROM told_events
+  FROM timed_events
   WHERE batch_id > $made AND batch_id <= $through
   UNION ALL
   SELECT farm, get_json_object(data, '$.name') AS member, get_json_object(data, '$.server') AS server_id,
     NULL AS first_event_at, NULL AS last_event_at
-  FROM told_events
+  FROM timed_events
   WHERE kind = 'server-admitted' AND batch_id > $made AND batch_id <= $through
 )
 SELECT farm, member,
   max(CASE WHEN regexp_like(server_id, '^[0-9]{1,10}$') THEN CAST(server_id AS BIGINT) END) AS server_id,
   min(first_event_at) AS first_event_at, max(last_event_at) AS last_event_at
-FROM told
+FROM sightings
 WHERE member IS NOT NULL
 GROUP BY farm, member

@@ -6,7 +6,7 @@
 WITH once AS (
   SELECT r.*,
     row_number() OVER (PARTITION BY r.farm, r.window_start, r.server_id ORDER BY r.index DESC) AS from_last
-  FROM told_reports r
+  FROM timed_reports r
   WHERE NOT r.repeated
 ),
 uptimes AS (

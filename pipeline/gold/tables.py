@@ -72,15 +72,15 @@ def _table(name: str, sources: tuple[str, ...], keys: tuple[str, ...], *views: s
 GOLD = {
     table.spec.name: table
     for table in (
-        _table(ROUTER_HEALTH, ("reports", "clocks"), ("server_id",), "told_reports", "periods", compares_uptimes=True),
+        _table(ROUTER_HEALTH, ("reports", "clocks"), ("server_id",), "timed_reports", "periods", compares_uptimes=True),
         _table(
             "destination_health",
             ("destination_reports", "clocks"),
             ("destination", "server_id"),
-            "told_destinations",
+            "timed_destinations",
             "periods",
         ),
-        _table("data_quality", ("reports", "clocks", "quarantine"), ("server_id",), "told_reports", widen_ms=HOUR_MS),
+        _table("data_quality", ("reports", "clocks", "quarantine"), ("server_id",), "timed_reports", widen_ms=HOUR_MS),
     )
 }
 
@@ -233,5 +233,5 @@ def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
 
 def _of_batches(noted: pa.Table, after: int, through: int) -> pa.Table:
     batches = noted.column("batch")
-    wanted = noted.filter(pc.and_(pc.greater(batches, after), pc.less_equal(batches, through)))
-    return wanted.group_by(["farm", "window_start"], use_threads=False).aggregate([])
+    selected = noted.filter(pc.and_(pc.greater(batches, after), pc.less_equal(batches, through)))
+    return selected.group_by(["farm", "window_start"], use_threads=False).aggregate([])

@@ -309,14 +309,14 @@ def _printable(value: Any) -> Any:
 def _cleaned(drawing: str, name: str) -> str:
     """Return the drawn parts of Vega's SVG: shapes and text, and a `<title>` for a mark's description."""
     root = ET.fromstring(drawing)  # noqa: S314 - Vega wrote it just now, and it declares no entity
-    kept = _kept(root)
+    kept = _simplified(root)
     if kept is None:
         return nothing()
     kept.attrib = {**kept.attrib, "class": name, "role": "img"}
     return ET.tostring(kept, encoding="unicode")
 
 
-def _kept(found: ET.Element) -> ET.Element | None:
+def _simplified(found: ET.Element) -> ET.Element | None:
     tag = found.tag.removeprefix(_SVG)
     if tag not in _SHAPES or found.get("display") == "none" or found.get("opacity") == "0":
         return None
@@ -327,10 +327,10 @@ def _kept(found: ET.Element) -> ET.Element | None:
     }
     kept = ET.Element(tag, attributes)
     kept.text = found.text
-    said = found.get("aria-label")
-    if said and found.get("role") == "graphics-symbol":
-        ET.SubElement(kept, "title").text = said
-    kept.extend(each for each in map(_kept, found) if each is not None)
+    label = found.get("aria-label")
+    if label and found.get("role") == "graphics-symbol":
+        ET.SubElement(kept, "title").text = label
+    kept.extend(each for each in map(_simplified, found) if each is not None)
     is_empty = (tag == "g" and not len(kept)) or (tag == "path" and not _is_drawn(attributes))
     return None if is_empty else kept
 

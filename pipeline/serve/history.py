@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.feedback.replay import Past, Removal, Window
 from pipeline.feedback.rows import named
 from pipeline.feedback.weighing import LAG_WORST_MS, ClockRow, FactorsRow, ReportRow, Row, Setting
-from pipeline.serve.query import asked, documents
+from pipeline.serve.query import documents, query_result
 
 BAD_SHARE = 0.5
 """The share of a window that makes it bad."""
@@ -34,7 +34,7 @@ _OF_A_DAY = f"""
       SELECT farm, index, list({{'leaf': destination, 'healthy': coalesce(healthy, false)}}) AS leaves
       FROM destination_reports WHERE day = DATE '$day' GROUP BY farm, index
     ),
-    told AS (
+    records AS (
       SELECT 'report' AS what, r.farm, unix_millis(r.log_time) AS at_ms, r.index, r.server_id, r.job_lag_ms, r.request,
         l.leaves, NULL AS period_ms, NULL AS start_ms, NULL AS servers
       FROM reports r LEFT JOIN leaves l USING (farm, index) WHERE r.day = DATE '$day'
@@ -52,7 +52,7 @@ _OF_A_DAY = f"""
           OR coalesce(job_lag_p50_ms > {BAD_SHARE * LAG_WORST_MS}, false)}}) AS servers
       FROM router_health WHERE day = DATE '$day' GROUP BY farm, window_start, window_end
     )
-    SELECT t.* FROM told t JOIN ends e USING (farm)
+    SELECT t.* FROM records t JOIN ends e USING (farm)
     WHERE t.at_ms IS NOT NULL AND coalesce(t.start_ms, t.at_ms) >= e.since_ms
     ORDER BY t.farm, t.at_ms, t.index
 """  # noqa: S608 - own names
@@ -73,7 +73,7 @@ def replayed(
     pasts: dict[str, Past] = {}
     for found in documents(output, _put_in(_DAYS, span_ms)):
         progress(found["day"])
-        with asked(output, _put_in(_OF_A_DAY, span_ms, found["day"])) as answer:
+        with query_result(output, _put_in(_OF_A_DAY, span_ms, found["day"])) as answer:
             for row in answer.documents():
                 farm = row["farm"]
                 if farm not in pasts:

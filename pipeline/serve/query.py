@@ -68,13 +68,13 @@ class Answer:
 
 def documents(output: Path, sql: str) -> list[dict[str, Any]]:
     """Return all rows of a small answer. Raises QueryError."""
-    with asked(output, sql) as answer:
+    with query_result(output, sql) as answer:
         return list(answer.documents())
 
 
 def of_one_version(output: Path, read: Callable[[Ask], Read]) -> Read:
     """Return the result of `read`, whose questions all see one version of each table. Raises QueryError."""
-    with _begun(
+    with _retried(
         output, frozenset(TABLES), lambda tables: read(lambda sql: [*tables.answer(sql).documents()])
     ) as result:
         return result
@@ -89,14 +89,14 @@ def refuse_without_tables(output: Path) -> None:
 
 
 @contextmanager
-def asked(output: Path, sql: str) -> Iterator[Answer]:
+def query_result(output: Path, sql: str) -> Iterator[Answer]:
     """Yield the answer to one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
-    with _begun(output, _read_by(sql) or frozenset(TABLES), lambda tables: tables.answer(sql)) as answer:
+    with _retried(output, _read_by(sql) or frozenset(TABLES), lambda tables: tables.answer(sql)) as answer:
         yield answer
 
 
 @contextmanager
-def _begun(output: Path, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
+def _retried(output: Path, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
     """Yield the result of `begin`, repeated with newer versions of the tables when a file is gone."""
     refuse_without_tables(output)
     lost: Exception | None = None

@@ -26,9 +26,9 @@ from pipeline.watch.machine import (
     SILENT_AFTER_DEFAULT_MS,
     SILENT_AFTER_PERIODS,
     UNHEALTHY,
+    ReportFacts,
     RouterWatch,
     Rules,
-    SeenReport,
 )
 
 PIPELINE_MS = 30_000
@@ -133,7 +133,7 @@ def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd
     if reported is None or end is None or end.log_time is None:
         return State.UNDATED, None
     rules = Rules(silent_after_ms=end.silent_after_ms)
-    seen = SeenReport(
+    seen = ReportFacts(
         index=report["index"],
         at_ms=_ms(reported),
         attached=bool(report["attached"]),

@@ -35,7 +35,7 @@ from pipeline.source.log_client import FarmLogError, credentials_of
 from pipeline.source.traces import EventRow, FileTrace, NodeTrace, Stretch, Trace, same_place
 
 ROWS_PER_RECORD_BATCH = 10_000
-ASKED_AT_ONCE = 16
+QUERIES_AT_ONCE = 16
 _ARROW_SCHEMA = arrow_schema(EVENTS)
 
 
@@ -123,7 +123,7 @@ class _TraceReader:
             return trace.end(start.get(trace.name))
 
         # Concurrently: a hanging node takes ten seconds.
-        with ThreadPoolExecutor(min(len(self._traces), ASKED_AT_ONCE)) as pool:
+        with ThreadPoolExecutor(min(len(self._traces), QUERIES_AT_ONCE)) as pool:
             found = zip(self._traces, pool.map(end, self._traces), strict=True)
             return {**start, **{trace.name: where for trace, where in found if where is not None}}
 

@@ -49,12 +49,12 @@ from pyspark.sql.types import StructType
 from pipeline.decode.columns import record_batches
 from pipeline.schemas import ENTRIES
 from pipeline.source import log_client
-from pipeline.source.farms import OLDEST, SNAPSHOT, Held, ManyFarms, OneFarm, Place
+from pipeline.source.farms import OLDEST, SNAPSHOT, ManyFarms, OneFarm, Place, SelectedLog
 from pipeline.source.log_client import FarmLogError, FarmSilentError, credentials_of
 from pipeline.source.ranges import DirectoryRanges, LogRange, LogRanges, NodeRanges, SnapshotRange
+from pipeline.source.selection import Bounds, RowSelection, columns_of, moment_of, words_of
 from pipeline.source.shares import Span, fair_shares, packed
 from pipeline.source.stored_log import KnownTime
-from pipeline.source.wanted import Bounds, Wanted, columns_of, moment_of, words_of
 
 DEFAULT_PAGE_SIZE = 1_000
 DEFAULT_ENTRIES_PER_BATCH = 100_000
@@ -83,13 +83,13 @@ class Piece:
     ranges: LogRanges
     range: LogRange | SnapshotRange
 
-    def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def batches(self, selection: RowSelection) -> Iterator[pa.RecordBatch]:
         """Yield its selected rows."""
         rows = self.ranges.rows(self.range)
         # Ranges of the log were planned by index already.
-        if not wanted.times_us.are_open or wanted.kinds is not None or isinstance(self.range, SnapshotRange):
-            rows = (row for row in rows if wanted.takes(row[0], row[2], row[3]))
-        return record_batches(rows, self.range.cluster, self.name, wanted)
+        if not selection.times_us.are_open or selection.kinds is not None or isinstance(self.range, SnapshotRange):
+            rows = (row for row in rows if selection.takes(row[0], row[2], row[3]))
+        return record_batches(rows, self.range.cluster, self.name, selection)
 
     @property
     def is_short(self) -> bool:
@@ -115,7 +115,7 @@ class FarmDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of an entry, or its selected columns."""
-        columns = self._wanted().columns
+        columns = self._selection().columns
         return ENTRIES if columns is None else StructType([ENTRIES[each] for each in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -125,13 +125,13 @@ class FarmDataSource(DataSource):
         if taking not in {"true", "false"}:
             raise FarmLogError(f"the option 'pushFilters' of the source 'farm' must be true or false, not {taking!r}")
         made = FilteredBatchReader if taking == "true" else FarmBatchReader
-        return made(self._farms(), self._wanted(), self._sizes())
+        return made(self._farms(), self._selection(), self._sizes())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of entries as they are committed."""
         del schema
-        return FarmStreamReader(self._farms(), self._wanted(), self._sizes())
+        return FarmStreamReader(self._farms(), self._selection(), self._sizes())
 
     def _farms(self) -> OneFarm | ManyFarms:
         addresses = tuple(part.strip() for part in self.options.get("node", "").split(",") if part.strip())
@@ -161,20 +161,20 @@ class FarmDataSource(DataSource):
             self._positive("start", 1)
         return start
 
-    def _wanted(self) -> Wanted:
+    def _selection(self) -> RowSelection:
         end = self._positive("end", 1) if "end" in self.options else None
         moments = [moment_of(name, self.options[name]) if name in self.options else None for name in ("since", "until")]
-        wanted = Wanted(Bounds(None, None if end is None else end + 1), Bounds(*moments))
+        selection = RowSelection(Bounds(None, None if end is None else end + 1), Bounds(*moments))
         if "columns" in self.options:
-            wanted = replace(wanted, columns=columns_of(self.options["columns"]))
+            selection = replace(selection, columns=columns_of(self.options["columns"]))
         if "entries" in self.options:
-            wanted = wanted.of("entries", words_of(self.options["entries"]))
+            selection = selection.of("entries", words_of(self.options["entries"]))
         if "servers" in self.options:
             words = words_of(self.options["servers"])
             if not all(each.isascii() and each.isdecimal() and len(each) <= DIGITS_MAX for each in words):
                 raise FarmLogError(f"the option 'servers' of the source 'farm' must be numbers, not {words!r}")
-            wanted = wanted.of("servers", [int(each) for each in words])
-        return wanted
+            selection = selection.of("servers", [int(each) for each in words])
+        return selection
 
     def _sizes(self) -> Sizes:
         return Sizes(
@@ -192,14 +192,14 @@ class FarmDataSource(DataSource):
 class _Reader:
     """The common part of batch and stream: tasks, and reading them."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes) -> None:
+    def __init__(self, farms: OneFarm | ManyFarms, selection: RowSelection, sizes: Sizes) -> None:
         self._farms = farms
-        self._wanted = wanted
+        self._selection = selection
         self._sizes = sizes
 
     def __getstate__(self) -> dict[str, Any]:
         # A task carries its places; a thousand farms need not be pickled with each.
-        return {"_wanted": self._wanted}
+        return {"_selection": self._selection}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
@@ -207,11 +207,11 @@ class _Reader:
             return iter(())  # Spark's partition for an empty plan
         if not isinstance(partition, Task):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
-        return _batches(partition.pieces, self._wanted)
+        return _batches(partition.pieces, self._selection)
 
     def _end(self, commit: int) -> int:
         """Return one beyond the last selected and committed entry."""
-        end = self._wanted.indexes.end
+        end = self._selection.indexes.end
         return commit + 1 if end is None else min(commit + 1, end)
 
     def _tasks(
@@ -246,15 +246,15 @@ def _known(offset: Offset) -> dict[str, KnownTime]:
     }
 
 
-def _batches(pieces: Sequence[Piece], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _batches(pieces: Sequence[Piece], selection: RowSelection) -> Iterator[pa.RecordBatch]:
     """Yield rows of the pieces in order. Several farms are read concurrently: each costs a round trip."""
     if len(pieces) == 1:
-        yield from pieces[0].batches(wanted)
+        yield from pieces[0].batches(selection)
         return
     with ThreadPoolExecutor(READ_AT_ONCE) as reading:
-        ahead = reading.map(lambda piece: [*piece.batches(wanted)] if piece.is_short else None, pieces)
+        ahead = reading.map(lambda piece: [*piece.batches(selection)] if piece.is_short else None, pieces)
         for piece, read in zip(pieces, ahead, strict=True):
-            yield from piece.batches(wanted) if read is None else read
+            yield from piece.batches(selection) if read is None else read
 
 
 class FarmBatchReader(_Reader, DataSourceReader):
@@ -262,17 +262,17 @@ class FarmBatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return ranges that cover everything from the first selected entry to the commit index."""
-        held = self._farms.look({}, thorough=True)
+        logs = self._farms.poll({}, thorough=True)
         if self._farms.problems:
             raise FarmLogError("; ".join(f"{name}: {problem}" for name, problem in self._farms.problems.items()))
-        farms = self._wanted.farms
-        held = {cluster: each for cluster, each in held.items() if farms is None or cluster in farms}
+        farms = self._selection.farms
+        logs = {cluster: each for cluster, each in logs.items() if farms is None or cluster in farms}
         ranges = {
-            cluster: self._wanted.indexes.cut(each.begin, each.status.commit_index + 1)
-            for cluster, each in held.items()
+            cluster: self._selection.indexes.cut(each.begin, each.status.commit_index + 1)
+            for cluster, each in logs.items()
         }
-        covered = {cluster: each.covered for cluster, each in held.items() if each.covered is not None}
-        return self._tasks(ranges, covered, {cluster: each.place for cluster, each in held.items()}, {})
+        covered = {cluster: each.covered for cluster, each in logs.items() if each.covered is not None}
+        return self._tasks(ranges, covered, {cluster: each.place for cluster, each in logs.items()}, {})
 
 
 class FilteredBatchReader(FarmBatchReader):
@@ -282,18 +282,18 @@ class FilteredBatchReader(FarmBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Apply supported filters, and yield the others, which Spark applies itself."""
         for each in filters:
-            narrowed = self._wanted.narrowed(each)
+            narrowed = self._selection.narrowed(each)
             if narrowed is None:
                 yield each
             else:
-                self._wanted = narrowed
+                self._selection = narrowed
 
 
 class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The committed log as an unbounded table."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes) -> None:
-        super().__init__(farms, wanted, sizes)
+    def __init__(self, farms: OneFarm | ManyFarms, selection: RowSelection, sizes: Sizes) -> None:
+        super().__init__(farms, selection, sizes)
         self._available_now = False
         self._stop_before: dict[str, int] | None = None
         self._silent_since: float | None = None
@@ -322,46 +322,47 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return end
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
-        following: dict[str, int] = start["farms"]
-        held = self._farms.look(following, thorough=self._available_now and self._stop_before is None)
-        self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in held.items()}
-        for cluster in self._farms.gone(self._newest):
+        next_entries: dict[str, int] = start["farms"]
+        logs = self._farms.poll(next_entries, thorough=self._available_now and self._stop_before is None)
+        self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in logs.items()}
+        for cluster in self._farms.removed_clusters(self._newest):
             del self._newest[cluster]
-        ends = self._ends(held)
-        wanted = {
-            cluster: max(ends.get(cluster, 0) - following.get(cluster, each.begin), 0) for cluster, each in held.items()
+        ends = self._ends(logs)
+        counts = {
+            cluster: max(ends.get(cluster, 0) - next_entries.get(cluster, each.begin), 0)
+            for cluster, each in logs.items()
         }
         if isinstance(limit, ReadMaxRows) and not isinstance(limit, ReadAllAvailable):
-            wanted = fair_shares(wanted, limit.max_rows)
+            counts = fair_shares(counts, limit.max_rows)
         begins = {
             cluster: {"next": each.begin} | ({} if each.covered is None else {"snapshot": each.covered})
-            for cluster, each in held.items()
-            if cluster not in following and (wanted[cluster] or each.covered is not None)
+            for cluster, each in logs.items()
+            if cluster not in next_entries and (counts[cluster] or each.covered is not None)
         }
         moved = {
-            cluster: following.get(cluster, held[cluster].begin) + count
-            for cluster, count in wanted.items()
+            cluster: next_entries.get(cluster, logs[cluster].begin) + count
+            for cluster, count in counts.items()
             if count or cluster in begins
         }
         if not moved:
             return start
         known, found = _known(start), {**start.get("times", {})}
         for cluster, index in moved.items():
-            time_ms = held[cluster].place.ranges.time_before(index, known.get(cluster))
+            time_ms = logs[cluster].place.ranges.time_before(index, known.get(cluster))
             if time_ms is not None:
                 found[cluster] = time_ms
         also = {name: value for name, value in (("begins", begins), ("times", found)) if value}
-        return {"farms": {**following, **moved}, **also}
+        return {"farms": {**next_entries, **moved}, **also}
 
-    def _ends(self, held: Mapping[str, Held]) -> Mapping[str, int]:
+    def _ends(self, logs: Mapping[str, SelectedLog]) -> Mapping[str, int]:
         """Return the limit of reading in each farm."""
-        ends = {cluster: self._end(each.status.commit_index) for cluster, each in held.items()}
+        ends = {cluster: self._end(each.status.commit_index) for cluster, each in logs.items()}
         if not self._available_now:
             return ends
         if self._stop_before is None:
             # A run with `availableNow` ends at the end of the logs when its first batch was planned.
-            newest = max((each.status.commit_index for each in held.values()), default=0)
-            last = None if self._wanted.indexes.end is None else self._wanted.indexes.end - 1
+            newest = max((each.status.commit_index for each in logs.values()), default=0)
+            last = None if self._selection.indexes.end is None else self._selection.indexes.end - 1
             if last is not None and newest < last:
                 raise FarmLogError(
                     f"entries up to {last} are wanted and the log is known to be committed up to"

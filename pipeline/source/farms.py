@@ -44,7 +44,7 @@ FIRST_PATIENCE_SECONDS = 10.0
 """The limit of the wait for the first reply of a farm: no batch is delayed by it."""
 UNANSWERED_SECONDS = 5.0
 """A farm without a reply for this time is reported as unresponsive: a busy machine delays many replies."""
-ASKED_AT_ONCE = 32
+QUERIES_AT_ONCE = 32
 UNLISTED_MAX = 1_000
 """The limit of recorded names that have left the file."""
 AGAIN_SECONDS, AGAIN_MAX_SECONDS = 2.0, 60.0
@@ -61,7 +61,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SelectedLog:
     """A farm's current log. `begin` is its first selected entry, `covered` the index of its snapshot."""
 
     place: Place
@@ -162,8 +162,8 @@ class _FarmState:
 
     settings: _FarmInFile
     place: Place
-    begun: Held | None = None
-    question: "Future[Held] | None" = None
+    first_log: SelectedLog | None = None
+    question: "Future[SelectedLog] | None" = None
     requested_at_s: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS))
     due_s: float = 0.0
@@ -175,7 +175,7 @@ class OneFarm:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._begun: Held | None = None
+        self._first_log: SelectedLog | None = None
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -187,21 +187,21 @@ class OneFarm:
         """Always empty: errors are raised instead."""
         return Unread()
 
-    def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
-        """Return its log, by its cluster id. `following`: the cluster read before, and its next entry.
+    def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
+        """Return its log, by its cluster id. `next_entries`: the cluster read before, and its next entry.
 
         Raises FarmLogError.
         """
-        if len(following) > 1:
-            raise FarmLogError(f"the tables contain {len(following)} farms: name them all with --farms")
-        cluster = next(iter(following), None)
-        if self._begun is None:
-            held = self._begun = _begun(self._place, cluster, following, of_all=thorough)
+        if len(next_entries) > 1:
+            raise FarmLogError(f"the tables contain {len(next_entries)} farms: name them all with --farms")
+        cluster = next(iter(next_entries), None)
+        if self._first_log is None:
+            log = self._first_log = _poll_first(self._place, cluster, next_entries, of_all=thorough)
         else:
-            held = _once_more(self._begun, following, of_all=thorough)
-        return {held.status.cluster: held}
+            log = _poll_again(self._first_log, next_entries, of_all=thorough)
+        return {log.status.cluster: log}
 
-    def gone(self, _clusters: Collection[str]) -> frozenset[str]:
+    def removed_clusters(self, _clusters: Collection[str]) -> frozenset[str]:
         """Return an empty set."""
         return frozenset()
 
@@ -237,13 +237,13 @@ class ManyFarms:
     @property
     def unread(self) -> Unread:
         """The farms without a log or a problem: they have not replied yet, or are not listed any more."""
-        waiting = [name for name, each in self._farms.items() if each.begun is None and not each.problem]
+        waiting = [name for name, each in self._farms.items() if each.first_log is None and not each.problem]
         return Unread(waiting=tuple(waiting), unlisted=tuple(self._unlisted))
 
-    def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
+    def poll(self, next_entries: Mapping[str, int], *, thorough: bool) -> dict[str, SelectedLog]:
         """Return the logs of the farms that reply soon, by cluster id; `thorough`: of all farms.
 
-        `following`: the next entry of each farm that was read.
+        `next_entries`: the next entry of each farm that was read.
         """
         self._read_again()
         now_s = time.monotonic()
@@ -251,34 +251,34 @@ class ManyFarms:
         for each in self._farms.values():
             if each.question is None and (each.due_s <= now_s or thorough):
                 each.requested_at_s = now_s
-                each.question = pool.submit(partial(_poll, each.place, each.begun, following, of_all=thorough))
+                each.question = pool.submit(partial(_poll, each.place, each.first_log, next_entries, of_all=thorough))
         waiting = [each.question for each in self._farms.values() if each.question is not None]
-        is_first = all(each.begun is None for each in self._farms.values())
+        is_first = all(each.first_log is None for each in self._farms.values())
         patience_s = FIRST_PATIENCE_SECONDS if is_first else PATIENCE_SECONDS
         wait(waiting, None if thorough else patience_s)
-        found: dict[str, Held] = {}
+        found: dict[str, SelectedLog] = {}
         for name, each in self._farms.items():
-            held = _answer(each)
-            if held is not None and held.status.cluster in found:
-                other = found[held.status.cluster].place.name
-                each.problem = f"{name} and {other} are one farm, the cluster {held.status.cluster}: name it once"
-            elif held is not None:
-                found[held.status.cluster] = held
+            log = _answer(each)
+            if log is not None and log.status.cluster in found:
+                other = found[log.status.cluster].place.name
+                each.problem = f"{name} and {other} are one farm, the cluster {log.status.cluster}: name it once"
+            elif log is not None:
+                found[log.status.cluster] = log
         return found
 
-    def gone(self, clusters: Collection[str]) -> frozenset[str]:
+    def removed_clusters(self, clusters: Collection[str]) -> frozenset[str]:
         """Return the clusters that left the file; none while a farm in it has not reported its cluster."""
-        known = {each.begun.status.cluster for each in self._farms.values() if each.begun is not None}
-        is_known = all(each.begun is not None for each in self._farms.values())
+        known = {each.first_log.status.cluster for each in self._farms.values() if each.first_log is not None}
+        is_known = all(each.first_log is not None for each in self._farms.values())
         return frozenset(clusters) - known if is_known else frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Return the places of these clusters. Raise FarmSilentError when one of them has not replied for long."""
         until_s = time.monotonic() + log_client.SILENCE_SECONDS
         while True:
-            begun_by_now = (each.begun for each in self._farms.values())
+            first_logs = (each.first_log for each in self._farms.values())
             # If two names are one farm, the first counts.
-            found = {each.status.cluster: each.place for each in reversed([*begun_by_now]) if each is not None}
+            found = {each.status.cluster: each.place for each in reversed([*first_logs]) if each is not None}
             missing = clusters - found.keys()
             if not missing:
                 return found
@@ -288,7 +288,7 @@ class ManyFarms:
                     f"an interrupted batch must be read again, and no node of {', '.join(sorted(missing))}, a farm of"
                     f" the batch, answers ({text}): start that farm, or name it in {self._path} again"
                 )
-            self.look({}, thorough=False)
+            self.poll({}, thorough=False)
 
     def _read_again(self) -> None:
         """Read the file if it has changed."""
@@ -308,7 +308,7 @@ class ManyFarms:
             self._of_file = str(error) if isinstance(error, FarmLogError) else f"{self._path} cannot be read: {error}"
             return
         lost = [
-            name for name, each in self._farms.items() if name not in farms and (each.problem or each.begun is None)
+            name for name, each in self._farms.items() if name not in farms and (each.problem or each.first_log is None)
         ]
         unlisted = dict.fromkeys((*self._unlisted, *lost))
         self._unlisted = [name for name in unlisted if name not in farms][-UNLISTED_MAX:]
@@ -316,26 +316,26 @@ class ManyFarms:
         self._farms = {**known, **new}
 
 
-def _poll(place: Place, begun: Held | None, following: Mapping[str, int], *, of_all: bool) -> Held:
-    if begun is None:
-        return _begun(place, None, following, of_all=of_all)
-    return _once_more(begun, following, of_all=of_all)
+def _poll(place: Place, first_log: SelectedLog | None, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
+    if first_log is None:
+        return _poll_first(place, None, next_entries, of_all=of_all)
+    return _poll_again(first_log, next_entries, of_all=of_all)
 
 
-def _begun(place: Place, cluster: str | None, following: Mapping[str, int], *, of_all: bool) -> Held:
+def _poll_first(place: Place, cluster: str | None, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
     """Query a farm for the first time; return its log and the first entry to read. Raise FarmLogError."""
-    of_all = of_all or not following
+    of_all = of_all or not next_entries
     status = place.ranges.status(cluster, of_all=of_all)
-    if status.cluster not in following and not of_all:
+    if status.cluster not in next_entries and not of_all:
         status = place.ranges.status(status.cluster, of_all=True)
-    if status.cluster in following:
-        _refuse_compacted(place.ranges, following[status.cluster], status)
-        return Held(place, status, following[status.cluster])
+    if status.cluster in next_entries:
+        _refuse_compacted(place.ranges, next_entries[status.cluster], status)
+        return SelectedLog(place, status, next_entries[status.cluster])
     if place.start == OLDEST:
-        return Held(place, status, max(status.first_index, 1))
+        return SelectedLog(place, status, max(status.first_index, 1))
     if place.start == SNAPSHOT:
         covered = place.ranges.snapshot_index()
-        return Held(place, status, covered + 1, covered)
+        return SelectedLog(place, status, covered + 1, covered)
     start = int(place.start)
     _refuse_compacted(place.ranges, start, status)
     if start > status.commit_index + 1:
@@ -343,26 +343,26 @@ def _begun(place: Place, cluster: str | None, following: Mapping[str, int], *, o
             f"the log is known to be committed up to entry {status.commit_index}, and reading is to begin with"
             f" {start}: choose an earlier one",
         )
-    return Held(place, status, start)
+    return SelectedLog(place, status, start)
 
 
-def _once_more(begun: Held, following: Mapping[str, int], *, of_all: bool) -> Held:
+def _poll_again(first_log: SelectedLog, next_entries: Mapping[str, int], *, of_all: bool) -> SelectedLog:
     """Query the same farm again; raise FarmLogError."""
-    cluster, place = begun.status.cluster, begun.place
+    cluster, place = first_log.status.cluster, first_log.place
     status = place.ranges.status(cluster, of_all=of_all)
-    _refuse_compacted(place.ranges, following.get(cluster, begun.begin), status)
-    return Held(place, status, begun.begin, begun.covered)
+    _refuse_compacted(place.ranges, next_entries.get(cluster, first_log.begin), status)
+    return SelectedLog(place, status, first_log.begin, first_log.covered)
 
 
-def _refuse_compacted(ranges: LogRanges, following: int, found: LogStatus) -> None:
+def _refuse_compacted(ranges: LogRanges, next_entry: int, found: LogStatus) -> None:
     """Raise FarmLogError if the next entry to read is not there any more."""
-    if following < found.first_index and following < (oldest := ranges.oldest(found.cluster)):
+    if next_entry < found.first_index and next_entry < (oldest := ranges.oldest(found.cluster)):
         raise FarmLogError(
-            f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
+            f"entries {next_entry} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
         )
 
 
-def _answer(each: _FarmState) -> Held | None:
+def _answer(each: _FarmState) -> SelectedLog | None:
     """Return the log from a successful reply; None without one."""
     if each.question is None:
         return None
@@ -372,32 +372,32 @@ def _answer(each: _FarmState) -> Held | None:
         return None
     question, each.question = each.question, None
     try:
-        held = question.result()
+        log = question.result()
     except FarmLogError as error:
         each.due_s = time.monotonic() + each.backoff.next_s()
         each.problem = str(error)
         return None
-    if each.begun is None:
-        each.begun = held
+    if each.first_log is None:
+        each.first_log = log
     each.backoff.reset()
     each.problem = ""
-    return held
+    return log
 
 
 class _Pool:
     """Threads for queries. They are daemons: a hanging farm must not keep the process from ending."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Future[Held], Callable[[], Held]]] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Future[SelectedLog], Callable[[], SelectedLog]]] = SimpleQueue()
         self._threads = 0
         self._lock = threading.Lock()
 
-    def submit(self, call: Callable[[], Held]) -> "Future[Held]":
+    def submit(self, call: Callable[[], SelectedLog]) -> "Future[SelectedLog]":
         """Queue a call; return the future of its result."""
-        future: Future[Held] = Future()
+        future: Future[SelectedLog] = Future()
         self._work.put((future, call))
         with self._lock:
-            if self._threads < ASKED_AT_ONCE:
+            if self._threads < QUERIES_AT_ONCE:
                 self._threads += 1
                 threading.Thread(target=self._run, name="polls-farms", daemon=True).start()
         return future

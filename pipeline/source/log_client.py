@@ -30,7 +30,7 @@ ROUNDS = 20
 ROUND_PAUSE_SECONDS = 1.0
 SILENCE_SECONDS = 120.0
 """The limit of the wait for a farm without a responsive node."""
-ASKED_AT_ONCE = 16
+QUERIES_AT_ONCE = 16
 LOG_TIME_END_MS = 2**32 * 1000
 """Log time lies below, in the year 2106: a second of it must fit into four bytes of a publication."""
 _NUMBERS_END = 2**63
@@ -123,7 +123,7 @@ class FarmLog:
         """
         failures = _Failures()
         found: list[LogStatus] = []
-        with ThreadPoolExecutor(min(max(len(self.addresses), 1), ASKED_AT_ONCE)) as pool:
+        with ThreadPoolExecutor(min(max(len(self.addresses), 1), QUERIES_AT_ONCE)) as pool:
             answers = pool.map(lambda address: self._status_of(address, cluster, patience_s), self.addresses)
             for address, answer in zip(self.addresses, answers, strict=True):
                 if not isinstance(answer, LogStatus):
@@ -145,26 +145,26 @@ class FarmLog:
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Yield committed entries with first <= index < end, in order; raise FarmLogError if no node has them."""
-        following, rounds, answered_at_s = first, 0, time.monotonic()
+        next_index, rounds, replied_at_s = first, 0, time.monotonic()
         failures = _Failures()
-        while rounds < ROUNDS and time.monotonic() - answered_at_s <= SILENCE_SECONDS:
-            begun, answered = following, False
+        while rounds < ROUNDS and time.monotonic() - replied_at_s <= SILENCE_SECONDS:
+            first_index, has_reply = next_index, False
             for address in self.addresses:
                 try:
                     with Endpoint(address, self.credentials) as node:
                         _check_cluster(node, cluster)
-                        while following < end:
-                            for entry in _entries(node, following, min(page_size, end - following)):
-                                following += 1
+                        while next_index < end:
+                            for entry in _entries(node, next_index, min(page_size, end - next_index)):
+                                next_index += 1
                                 yield entry
                         return
                 except LOST as error:
                     failures.add(address, error)
-                    answered = answered or not _is_unreachable(error)
-            if answered or following > begun:
-                rounds, answered_at_s = 0 if following > begun else rounds + 1, time.monotonic()
+                    has_reply = has_reply or not _is_unreachable(error)
+            if has_reply or next_index > first_index:
+                rounds, replied_at_s = 0 if next_index > first_index else rounds + 1, time.monotonic()
             time.sleep(ROUND_PAUSE_SECONDS)
-        raise FarmLogError(f"entry {following} is not to be had: {failures}")
+        raise FarmLogError(f"entry {next_index} is not to be had: {failures}")
 
     def _status_of(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
         """Return the status of a node of the cluster, or its error."""

@@ -28,13 +28,13 @@ class Span(NamedTuple):
     end: int
 
 
-def fair_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+def fair_shares(demands: Mapping[str, int], limit: int) -> dict[str, int]:
     """Return the share of each farm's entries, `limit` in all; the order of the mapping breaks ties."""
     shares: dict[str, int] = {}
     left = limit
-    for number, (farm, count) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
+    for number, (farm, count) in enumerate(sorted(demands.items(), key=lambda each: each[1])):
         # The remainder of the division goes to the largest farms, which come last.
-        shares[farm] = min(count, left // (len(wanted) - number))
+        shares[farm] = min(count, left // (len(demands) - number))
         left -= shares[farm]
     return shares
 

@@ -83,11 +83,11 @@ class NodeTrace:
             with Endpoint(self.address, self.credentials) as node:
                 view = node.get("/v1/view")
                 generation = _count(view["node"]["generation"])
-                following = _newest(node, _following(start, generation))
+                next_cursor = _newest(node, _next_cursor(start, generation))
                 log_time_ms, now_ms = view["raft"]["logTimeMs"], _time_ms(view["takenAtMs"])
                 offset = "" if log_time_ms is None else now_ms - _time_ms(log_time_ms)
                 farm = _cluster(view.get("farm"))
-                found = f"{generation}:{following}:{offset}:{now_ms}:{farm}:{_text(view['node']['name'])}"
+                found = f"{generation}:{next_cursor}:{offset}:{now_ms}:{farm}:{_text(view['node']['name'])}"
         except (*LOST, KeyError):
             return None  # no reply, or a node without a trace
         return start if start is not None and same_place(start, found) else found
@@ -97,7 +97,7 @@ class NodeTrace:
         generation, following = _parsed(end)
         _, _, offset, now, farm, name = (*end.split(":", 5), "", "", "", "")[:6]
         return Stretch(
-            first=_following(start, generation),
+            first=_next_cursor(start, generation),
             end=following,
             generation=generation,
             node=name or self.address,
@@ -108,25 +108,27 @@ class NodeTrace:
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
         """Request the events page by page; yield one row in place of lost ones."""
-        following = stretch.first
+        next_cursor = stretch.first
         try:
             with Endpoint(self.address, self.credentials) as node:
                 pages = PAGES_AT_ONCE if node.get("/v1/view")["node"]["generation"] == stretch.generation else 0
-                while pages and following < stretch.end:
+                while pages and next_cursor < stretch.end:
                     pages -= 1
-                    page = node.get(f"/v1/events?from={following}&limit={min(PAGE_EVENTS, stretch.end - following)}")
+                    page = node.get(
+                        f"/v1/events?from={next_cursor}&limit={min(PAGE_EVENTS, stretch.end - next_cursor)}"
+                    )
                     rows = [_row(event, stretch.clock_offset_ms) for event in page["events"]]
                     if not rows:
                         break
-                    _check_order(rows, following)
-                    if rows[0][1] > following:
-                        yield _lost(stretch, min(rows[0][1], stretch.end) - following, rows[0][1] - 1, rows[0][2])
+                    _check_order(rows, next_cursor)
+                    if rows[0][1] > next_cursor:
+                        yield _lost(stretch, min(rows[0][1], stretch.end) - next_cursor, rows[0][1] - 1, rows[0][2])
                     yield from (row for row in rows if row[1] < stretch.end)
-                    following = rows[-1][1] + 1
+                    next_cursor = rows[-1][1] + 1
         except (*LOST, KeyError, RecursionError):
             pass  # the node has gone, with the missing events
-        if following < stretch.end:
-            yield _lost(stretch, stretch.end - following, stretch.end - 1, stretch.planned_at_ms)
+        if next_cursor < stretch.end:
+            yield _lost(stretch, stretch.end - next_cursor, stretch.end - 1, stretch.planned_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +192,23 @@ class FileTrace:
             ) from error
 
 
-def _newest(node: Endpoint, following: int) -> int:
+def _newest(node: Endpoint, next_cursor: int) -> int:
     """Return the cursor after the newest event, or after the limit of one batch."""
-    begun = following
+    first_cursor = next_cursor
     for _ in range(PAGES_AT_ONCE):
-        page = node.get(f"/v1/events?from={following}&limit={PAGE_EVENTS}")
-        following = _count(page["next"])
+        page = node.get(f"/v1/events?from={next_cursor}&limit={PAGE_EVENTS}")
+        next_cursor = _count(page["next"])
         if len(page["events"]) < PAGE_EVENTS:
             break
-    if following < begun:
-        raise ValueError(f"its trace ends before {begun}, in the same generation")
-    return following
+    if next_cursor < first_cursor:
+        raise ValueError(f"its trace ends before {first_cursor}, in the same generation")
+    return next_cursor
 
 
-def _check_order(rows: list[EventRow], following: int) -> None:
-    cursors = [following - 1, *(row[1] for row in rows)]
+def _check_order(rows: list[EventRow], next_cursor: int) -> None:
+    cursors = [next_cursor - 1, *(row[1] for row in rows)]
     if any(after <= before for before, after in pairwise(cursors)):
-        raise ValueError(f"a page of its trace from {following} on is not in order")
+        raise ValueError(f"a page of its trace from {next_cursor} on is not in order")
 
 
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
@@ -259,12 +261,12 @@ def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
     return stretch.node, cursor, time_ms, log_time_ms, offset_ms, EVENTS_LOST, json.dumps({"lost": count})
 
 
-def _following(start: str | None, generation: int) -> int:
+def _next_cursor(start: str | None, generation: int) -> int:
     """Return the next cursor: from the offset, or the first if that was in an earlier generation."""
     if start is None:
         return 1
-    life, following = _parsed(start)
-    return following if life == generation else 1
+    life, next_cursor = _parsed(start)
+    return next_cursor if life == generation else 1
 
 
 def _parsed(offset: str) -> tuple[int, int]:

@@ -52,9 +52,9 @@ def reason_of(text: str) -> str:
 
 def _cause(lines: list[str]) -> str:
     """Return the last line of the last traceback, which names the exception; the first line without a traceback."""
-    begun = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
-    if begun is not None:
-        exception = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
+    last_traceback = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
+    if last_traceback is not None:
+        exception = next((line.strip() for line in lines[last_traceback + 1 :] if _EXCEPTION.match(line.strip())), None)
         if exception is not None:
             return exception[:LINE_LIMIT]
     # The bridge to the JVM first names the call; the JVM's own text follows.

@@ -75,15 +75,15 @@ def read_defaults(file: Path) -> dict[str, str]:
 def settings_for(given: Mapping[str, str], master: str | None, java_options: Iterable[str]) -> dict[str, str]:
     """Return all settings of a session. `master` and `java_options` are this program's and precede those of `given`."""
     chosen = master or given.get("spark.master") or MASTER
-    ours = dict(EVERYWHERE)
+    defaults = dict(EVERYWHERE)
     collector = []
     if is_local(chosen):
-        ours |= ON_ONE_MACHINE
-        theirs = (given.get(name, "") for name in (JAVA_OPTIONS, "spark.driver.extraJavaOptions"))
+        defaults |= ON_ONE_MACHINE
+        given_options = (given.get(name, "") for name in (JAVA_OPTIONS, "spark.driver.extraJavaOptions"))
         # A JVM with two collectors among its options does not start.
-        collector = [] if any(map(_NAMES_COLLECTOR.search, theirs)) else [_SMALL_COLLECTOR]
+        collector = [] if any(map(_NAMES_COLLECTOR.search, given_options)) else [_SMALL_COLLECTOR]
     java = " ".join([*java_options, *collector, given.get(JAVA_OPTIONS, "")]).strip()
-    return {**ours, **given, "spark.master": chosen, JAVA_OPTIONS: java}
+    return {**defaults, **given, "spark.master": chosen, JAVA_OPTIONS: java}
 
 
 def fetching(given: Mapping[str, str], packages: Iterable[str], repositories: Path | None) -> dict[str, str]:
@@ -91,11 +91,11 @@ def fetching(given: Mapping[str, str], packages: Iterable[str], repositories: Pa
 
     `repositories`: the file for Ivy, unless an operator sets one.
     """
-    wanted = [each for each in packages if each.split(":")[1] not in given.get("spark.jars", "")]
-    if not wanted:
+    missing = [each for each in packages if each.split(":")[1] not in given.get("spark.jars", "")]
+    if not missing:
         return {}
     names = [each for each in given.get("spark.jars.packages", "").split(",") if each]
-    found = {"spark.jars.packages": ",".join([*names, *wanted])}
+    found = {"spark.jars.packages": ",".join([*names, *missing])}
     if repositories is not None and IVY_SETTINGS not in given:
         found[IVY_SETTINGS] = str(repositories)
     return found

@@ -51,7 +51,7 @@ class RunningQuery(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
+class QueryState:
     """A query to keep running, with the function that begins it."""
 
     name: str
@@ -66,7 +66,7 @@ class Kept:
 class SideBySide:
     """Some queries, begun in order. Call `step` about once a second."""
 
-    def __init__(self, kept: Sequence[Kept], patience: Patience) -> None:
+    def __init__(self, kept: Sequence[QueryState], patience: Patience) -> None:
         self._kept = tuple(kept)
         self._clock = patience.clock
         self._lost_starts = {each.name: LostStarts(each.name, patience) for each in kept}
@@ -83,11 +83,11 @@ class SideBySide:
         """
         for each in self._kept:
             if each.query is not None:
-                self._look(each, each.query)
-        following = next((each for each in self._kept if each.query is None and not each.done), None)
+                self._check_query(each, each.query)
+        next_query = next((each for each in self._kept if each.query is None and not each.done), None)
         rested = all(each.rested for each in self._kept if each.query is not None)
-        if following is not None and rested and self._clock() >= following.not_before_s:
-            self._begin(following)
+        if next_query is not None and rested and self._clock() >= next_query.not_before_s:
+            self._begin(next_query)
         return not all(each.done for each in self._kept)
 
     def wait(self, seconds: int) -> None:
@@ -107,7 +107,7 @@ class SideBySide:
             if each.query is not None:
                 each.query.stop()
 
-    def _look(self, each: Kept, query: RunningQuery) -> None:
+    def _check_query(self, each: QueryState, query: RunningQuery) -> None:
         # In this order: a query that ends between the calls has its reason by then.
         active = query.isActive
         failure = query.exception()
@@ -122,13 +122,13 @@ class SideBySide:
         waits = not query.status["isTriggerActive"] and str(query.status["message"]).startswith(_RESTS)
         each.rested = each.rested or waits or query.lastProgress is not None
 
-    def _begin(self, each: Kept) -> None:
+    def _begin(self, each: QueryState) -> None:
         try:
             each.query = each.begin()
         except (PySparkException, Py4JError) as error:
             self._failed(each, error)
 
-    def _failed(self, each: Kept, failure: Exception) -> None:
+    def _failed(self, each: QueryState, failure: Exception) -> None:
         each.query, each.rested = None, False
         if not is_lost_start(str(failure)):
             raise FarmLogError(reason_of(str(failure))) from failure

@@ -127,9 +127,9 @@ class Table:
 
     def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
         """Return the rows of these files, or all. Raise TableDamagedError."""
-        wanted = self.files() if files is None else files
+        selected = self.files() if files is None else files
         schema = self.spec.schema
-        found = [read_file(self.root / file.path, schema, file.day) for file in wanted]
+        found = [read_file(self.root / file.path, schema, file.day) for file in selected]
         return pa.concat_tables(found) if found else schema.empty_table()
 
     def merge_small(self, day: date | None, below_bytes: int) -> None:

@@ -34,7 +34,7 @@ from pipeline.decode.entries import SNAPSHOT
 from pipeline.schemas import arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
 from pipeline.source.farms import ManyFarms, OneFarm
-from pipeline.source.wanted import Wanted
+from pipeline.source.selection import RowSelection
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
 from pipeline.tables.recent import newest, recent_rows
@@ -105,14 +105,14 @@ class FarmTablesSource(FarmDataSource):
         del schema
         fields = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**fields, "period_range_ms": tuple(fields["period_range_ms"])})
-        return _TablesReader(self._farms(), self._wanted(), self._sizes(), plan)
+        return _TablesReader(self._farms(), self._selection(), self._sizes(), plan)
 
 
 class _TablesReader(FarmStreamReader):
     """Plans like `farm`; its tasks do `work`."""
 
-    def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes, plan: TaskPlan) -> None:
-        super().__init__(farms, wanted, sizes)
+    def __init__(self, farms: OneFarm | ManyFarms, selected: RowSelection, sizes: Sizes, plan: TaskPlan) -> None:
+        super().__init__(farms, selected, sizes)
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class _Worker:
         self._collect(FARMS, farm_rows(entries, self._plan.period_range_ms))
         self._collect(WINDOWS, window_rows(entries, self._plan.window_ms))
         if self._plan.watch:
-            self._collect(SEEN, seen_rows(entries))
+            self._collect(SEEN, watch_rows(entries))
         if self._plan.feedback:
             self._collect(RECENT, recent_rows(entries))
         for name, rows in found.items():
@@ -283,10 +283,10 @@ def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
     return windows.group_by(["farm", "window_start"], use_threads=False).aggregate([])
 
 
-def seen_rows(entries: pa.Table) -> pa.Table:
+def watch_rows(entries: pa.Table) -> pa.Table:
     """Return the rows for the watch: reports, and clock entries for the reporting period; those with a log time."""
-    wanted = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
-    rows = entries.filter(wanted)
+    is_selected = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
+    rows = entries.filter(is_selected)
     request = rows.column("request")
     named = pc.if_else(pc.less_equal(pc.utf8_length(request), REQUEST_MAX), request, "")
     report, members = rows.column("report"), [each.name for each in entries.schema.field("report").type]

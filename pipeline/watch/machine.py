@@ -48,7 +48,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenReport:
+class ReportFacts:
     """The relevant parts of a report."""
 
     index: int
@@ -89,7 +89,7 @@ class RouterWatch:
     session_reports: int = 0
     request: str = ""
 
-    def saw(self, seen: SeenReport, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
+    def saw(self, seen: ReportFacts, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
         """Return the watch after one more report, and its changes."""
         if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
             return self, []
@@ -133,7 +133,7 @@ class RouterWatch:
         return self.last_ms + rules.silent_after_ms if self.state in {HEALTHY, UNHEALTHY} else None
 
 
-def _begin(watch: RouterWatch, seen: SeenReport) -> tuple[RouterWatch, str]:
+def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
     """Return the watch at the beginning of a new session, and its reason; or the same watch, and an empty text."""
     if watch.state == UNKNOWN:
         reason = "first report"
@@ -164,7 +164,7 @@ def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: i
     )
 
 
-def _complaint(seen: SeenReport, rules: Rules) -> str:
+def _complaint(seen: ReportFacts, rules: Rules) -> str:
     """Return the reason why a report is bad; empty if it is not."""
     if not seen.attached:
         return "no router attached"
@@ -175,7 +175,7 @@ def _complaint(seen: SeenReport, rules: Rules) -> str:
     return ""
 
 
-def _verdict(seen: SeenReport, rules: Rules) -> bool | None:
+def _verdict(seen: ReportFacts, rules: Rules) -> bool | None:
     """Return True for good, False for bad, None for neither."""
     if _complaint(seen, rules):
         return False

@@ -25,9 +25,9 @@ from pipeline.tables.specs import TRANSITIONS_SPEC
 from pipeline.watch.machine import (
     SILENT_AFTER_DEFAULT_MS,
     SILENT_AFTER_PERIODS,
+    ReportFacts,
     RouterWatch,
     Rules,
-    SeenReport,
     Transition,
 )
 
@@ -46,7 +46,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _WatchedFarm:
+class _FarmWatch:
     """The state of a farm; `period_ms` 0: not known yet."""
 
     period_ms: int = 0
@@ -67,7 +67,7 @@ class Watching:
         self._period_range_ms = period_range_ms
         self._state = Table(output, STATE_SPEC)
         self.transitions = Table(output, TRANSITIONS_SPEC)
-        self._farms: dict[str, _WatchedFarm] = {}
+        self._farms: dict[str, _FarmWatch] = {}
         self._through: int | None = None
 
     def tables(self) -> list[Table]:
@@ -98,7 +98,7 @@ class Watching:
     def _all_changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
         for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
             name = row["farm"]
-            farm = self._farms.setdefault(name, _WatchedFarm())
+            farm = self._farms.setdefault(name, _FarmWatch())
             farm.now_ms = row["at_ms"]
             if row["entry"] == "clock":
                 period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
@@ -107,7 +107,7 @@ class Watching:
                     farm.period_ms = period_ms
                 continue
             server = row["server_id"]
-            watch, changes = farm.servers.get(server, RouterWatch()).saw(_seen_report(row), farm.rules)
+            watch, changes = farm.servers.get(server, RouterWatch()).saw(_report_facts(row), farm.rules)
             farm.servers[server] = watch
             yield from ((name, server, change) for change in changes)
         for name, farm in self._farms.items():
@@ -124,7 +124,7 @@ class Watching:
         )
 
 
-def _silences(name: str, farm: _WatchedFarm) -> Iterator[tuple[str, int, Transition]]:
+def _silences(name: str, farm: _FarmWatch) -> Iterator[tuple[str, int, Transition]]:
     """Yield the changes of servers without a report for too long, by the farm's log time."""
     rules = farm.rules
     for server, watch in farm.servers.items():
@@ -134,10 +134,10 @@ def _silences(name: str, farm: _WatchedFarm) -> Iterator[tuple[str, int, Transit
             yield from ((name, server, change) for change in changes)
 
 
-def _loaded(rows: pa.Table) -> dict[str, _WatchedFarm]:
-    farms: dict[str, _WatchedFarm] = {}
+def _loaded(rows: pa.Table) -> dict[str, _FarmWatch]:
+    farms: dict[str, _FarmWatch] = {}
     for row in rows.to_pylist():
-        farm = farms.setdefault(row.pop("farm"), _WatchedFarm())
+        farm = farms.setdefault(row.pop("farm"), _FarmWatch())
         server, farm.period_ms = row.pop("server_id"), row.pop("period_ms")
         if server is None:
             # The row of the farm itself: its log time.
@@ -147,8 +147,8 @@ def _loaded(rows: pa.Table) -> dict[str, _WatchedFarm]:
     return farms
 
 
-def _seen_report(row: Mapping[str, Any]) -> SeenReport:
-    return SeenReport(
+def _report_facts(row: Mapping[str, Any]) -> ReportFacts:
+    return ReportFacts(
         index=row["index"],
         at_ms=row["at_ms"],
         attached=row["attached"],

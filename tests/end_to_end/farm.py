@@ -29,7 +29,7 @@ from bridge.api.control import SubmitAnswer
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.view import FarmView, RaftRole
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.client import ControlClient, ControlError, send_request
 from bridge.node.local.farm_files import REPORTING_PERIOD_MS, prepare
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end import forking
@@ -178,7 +178,7 @@ class Node:
 
     def ask(self, request: Callable[[ControlClient], Awaitable[T]], timeout_s: float = 10.0) -> T:
         """Send a request; raise ControlError without a reply."""
-        return ask(self.socket, request, timeout_s)
+        return send_request(self.socket, request, timeout_s)
 
     def view(self) -> FarmView:
         """Return the node's view."""

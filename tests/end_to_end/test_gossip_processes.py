@@ -5,7 +5,7 @@ The tests are short versions of `python -m benchmarks gossip-many gossip-kill go
 
 import pytest
 
-from benchmarks.gossip import NODES_IN_ONE, SIZE, converge_in_one_process, seen, stop_some
+from benchmarks.gossip import NODES_IN_ONE, SIZE, converge_in_one_process, stop_some, times_seen
 from benchmarks.gossip_group import processes
 
 TIMEOUT_S = 40.0
@@ -28,7 +28,7 @@ async def test_only_killed_process_is_marked_dead() -> None:
             lambda: all(member.status.get(victim.name) == "dead" for member in others),
             TIMEOUT_S,
         )
-        assert min(seen(others, victim, {"suspect"}, killed_at)) - killed_at < TIMEOUT_S / 2
+        assert min(times_seen(others, victim, {"suspect"}, killed_at)) - killed_at < TIMEOUT_S / 2
         assert {change.name for member in others for change in member.story if change.status == "dead"} == {victim.name}
 
 

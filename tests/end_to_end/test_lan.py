@@ -15,7 +15,7 @@ import pytest
 
 from bridge.api.view import FarmView, Phase, VerdictKind
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ask
+from bridge.node.control.client import send_request
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 
@@ -82,7 +82,7 @@ def test_lan_farm_needs_only_its_key(lan: list[str], tmp_path: Path) -> None:
         # then they create one farm and elect a leader
 
         def views() -> list[FarmView]:
-            return [ask(tmp_path / name / SOCKET_NAME, lambda client: client.view()) for name in lan]
+            return [send_request(tmp_path / name / SOCKET_NAME, lambda client: client.view()) for name in lan]
 
         def founded() -> list[FarmView]:
             found = views()
@@ -118,7 +118,7 @@ def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) ->
 
 def view_of(state: Path) -> FarmView:
     """Return the view of the node with this state directory."""
-    return ask(state / SOCKET_NAME, lambda client: client.view())
+    return send_request(state / SOCKET_NAME, lambda client: client.view())
 
 
 def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path: Path) -> None:

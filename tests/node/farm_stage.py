@@ -25,7 +25,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import MeasuredStatus, RouterError
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.timing import Patience
 from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
@@ -299,8 +299,8 @@ class Stage:
         self,
         *,
         period_ms: int = PERIOD_MS,
-        held: HeldKey | None = None,
-        more_keys: tuple[HeldKey, ...] = (),
+        held: PublishingKey | None = None,
+        more_keys: tuple[PublishingKey, ...] = (),
         keyless: tuple[MetaStatus, ...] = (),
         published: PublishedStore | None = None,
     ) -> None:
@@ -330,7 +330,7 @@ class Stage:
                 applied_state=self.applied_state,
                 signer=self.signer,
                 router=self.router,
-                keys=(held or HeldKey(MASTER.sign_transient(NOW_S)), *more_keys),
+                keys=(held or PublishingKey(MASTER.sign_transient(NOW_S)), *more_keys),
                 keyless=keyless,
                 pace=Pace.of_period(period_ms),
                 period_ms=period_ms,

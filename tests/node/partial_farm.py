@@ -19,7 +19,7 @@ def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
             "identities",
             "level_raising",
             "notices",
-            "answered_within_ms",
+            "contact_within_ms",
         )
     )
     nothing: Any = None

@@ -64,11 +64,11 @@ class Stage:
         """Return the watch of a node with this configuration."""
         return AddressWatch(configuration or self.configuration, self.configuration, self.alarms, self.network)
 
-    def look(self, watch: AddressWatch, *interfaces: LanInterface, times: int = LOOKS) -> None:
+    def check(self, watch: AddressWatch, *interfaces: LanInterface, times: int = LOOKS) -> None:
         """Change the interfaces of the machine, and let the watch check them."""
         self.interfaces = interfaces
         for _ in range(times):
-            watch.look(self.network.interfaces())
+            watch.check(self.network.interfaces())
 
     def alarm(self, kind: str = ADDRESS_GONE.kind) -> AlarmView | None:
         """Return the active alarm of this kind, or None."""
@@ -77,7 +77,7 @@ class Stage:
 
 def started(stage: Stage) -> AddressWatch:
     watch = stage.watch()
-    watch.look(stage.network.interfaces())
+    watch.check(stage.network.interfaces())
     return watch
 
 
@@ -86,7 +86,7 @@ def test_changed_address_replaces_all_chosen_addresses(tmp_path: Path, new: LanI
     stage = Stage(tmp_path)
     watch = started(stage)
     with pytest.raises(AddressChangedError, match=new.host) as changed:
-        stage.look(watch, new, DOCKER)
+        stage.check(watch, new, DOCKER)
     configuration = changed.value.configuration
     assert {address.host for address in addresses_of(configuration).values()} == {new.host}
     assert configuration.gossip is not None
@@ -111,7 +111,7 @@ async def test_changed_address_is_detected_within_two_checks(
 async def _changed(stage: Stage) -> None:
     watch = stage.watch()
     stage.interfaces = (OLD,)
-    watch.look(stage.network.interfaces())
+    watch.check(stage.network.interfaces())
     stage.interfaces = (NEW,)
     with trio.fail_after((LOOKS + 1) * LOOK_EVERY_S):
         await watch.run()
@@ -120,9 +120,9 @@ async def _changed(stage: Stage) -> None:
 def test_address_missing_for_one_check_is_ignored(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
-    stage.look(watch, NEW, times=LOOKS - 1)
-    stage.look(watch, OLD, times=1)
-    stage.look(watch, NEW, times=LOOKS - 1)
+    stage.check(watch, NEW, times=LOOKS - 1)
+    stage.check(watch, OLD, times=1)
+    stage.check(watch, NEW, times=LOOKS - 1)
     assert stage.alarms.standing() == ()
 
 
@@ -130,19 +130,19 @@ def test_address_missing_for_one_check_is_ignored(tmp_path: Path) -> None:
 def test_missing_address_raises_alarm_until_it_returns(tmp_path: Path, left: tuple[LanInterface, ...]) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
-    stage.look(watch, *left)
+    stage.check(watch, *left)
     alarm = stage.alarm()
     assert alarm is not None
     assert OLD.host in alarm.text
     assert "without a restart" in alarm.action
-    stage.look(watch, OLD)
+    stage.check(watch, OLD)
     assert stage.alarm() is None
 
 
 def test_lan_node_does_not_move_to_vpn(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     watch = started(stage)
-    stage.look(watch, TAILSCALE)
+    stage.check(watch, TAILSCALE)
     alarm = stage.alarm()
     assert alarm is not None
     assert TAILSCALE.host in alarm.text
@@ -151,13 +151,13 @@ def test_lan_node_does_not_move_to_vpn(tmp_path: Path) -> None:
 def test_missing_configured_address_is_named_in_alarm(tmp_path: Path) -> None:
     stage = Stage(tmp_path, f'[gossip]\nbind = "{OLD.host}:7668"\n')
     watch = started(stage)
-    stage.look(watch, NEW)
+    stage.check(watch, NEW)
     alarm = stage.alarm()
     assert alarm is not None
     assert f"gossip.bind = {OLD.host}:7668" in alarm.text
     assert NEW.host in alarm.text
     assert f"write {NEW.host} into the settings" in alarm.action
-    stage.look(watch, OLD)
+    stage.check(watch, OLD)
     assert stage.alarm() is None
 
 
@@ -180,7 +180,7 @@ def test_missing_configured_address_is_named_in_alarm(tmp_path: Path) -> None:
 def test_missing_configured_address_of_any_setting_is_named(tmp_path: Path, setting: str, toml: str) -> None:
     stage = Stage(tmp_path, toml)
     watch = started(stage)
-    stage.look(watch, NEW, DOCKER)
+    stage.check(watch, NEW, DOCKER)
     alarm = stage.alarm()
     assert alarm is not None
     assert f"{setting} = {OLD.host}" in alarm.text
@@ -189,7 +189,7 @@ def test_missing_configured_address_of_any_setting_is_named(tmp_path: Path, sett
 def test_forwarded_address_is_not_watched(tmp_path: Path) -> None:
     stage = Stage(tmp_path, '[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "192.168.99.9:7668"')
     watch = started(stage)
-    stage.look(watch, NEW, DOCKER)
+    stage.check(watch, NEW, DOCKER)
     assert stage.alarms.standing() == ()
 
 
@@ -197,9 +197,9 @@ def test_settings_with_old_address_raise_alarm_after_move(tmp_path: Path) -> Non
     stage = Stage(tmp_path, f'[control]\nlisten = "{OLD.host}:7650"\n')
     watch = started(stage)
     with pytest.raises(AddressChangedError) as changed:
-        stage.look(watch, NEW)
+        stage.check(watch, NEW)
     again = stage.watch(changed.value.configuration)
-    again.look(stage.network.interfaces())
+    again.check(stage.network.interfaces())
     alarm = stage.alarm(ADDRESS_OUTDATED.kind)
     assert alarm is not None
     assert f"control.listen = {OLD.host}:7650" in alarm.text

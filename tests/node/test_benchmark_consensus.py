@@ -147,7 +147,7 @@ def test_scenario_divides_clients_among_processes() -> None:
 async def test_benchmark_process_replies_until_its_input_ends(tmp_path: Path) -> None:
     echo = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     child = await Child.start("echo", [sys.executable, "-c", echo], tmp_path / "log")
-    assert await child.ask('{"a": 1}') == {"a": 1}
+    assert await child.request('{"a": 1}') == {"a": 1}
     assert child.resident_bytes() > 0
     await child.end()
     assert child.process.returncode == 0
@@ -156,7 +156,7 @@ async def test_benchmark_process_replies_until_its_input_ends(tmp_path: Path) ->
 async def test_process_ending_early_is_reported_with_last_output(tmp_path: Path) -> None:
     child = await Child.start("a wreck", ["sh", "-c", "echo it broke >&2; exit 3"], tmp_path / "log")
     with pytest.raises(ChildError, match=r"a wreck ended early; its last words: …it broke"):
-        await child.hear()
+        await child.receive_line()
     await child.end()
 
 

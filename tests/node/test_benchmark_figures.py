@@ -8,7 +8,7 @@ from benchmarks import cold_start
 from benchmarks.client import ClusterTarget, ServerTarget, entry, specification
 from benchmarks.farm import BenchmarkError
 from benchmarks.figures import Figure, percentile, table
-from benchmarks.gossip_group import Observer, hear_serf
+from benchmarks.gossip_group import Observer, record_serf
 from benchmarks.gossip_whole_node import sizes_mb
 from benchmarks.load import Load
 from bridge.core.log.records import Foreign
@@ -82,7 +82,7 @@ MARKED = (
 def test_serf_log_suspicion_is_recorded_without_status_change(log: tuple[str, ...], status: str) -> None:
     observer = Observer()
     for line in log:
-        hear_serf(observer, line)
+        record_serf(observer, line)
     assert observer.status == {"serf-3": status}
     assert (observer.first("serf-3", {"suspect"}, 0.0) is not None) == (SUSPECTED in log)
     assert observer.first("serf-3", {"suspect"}, float("inf")) is None

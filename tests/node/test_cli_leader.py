@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from bridge.api.control import ClusterAnswer, NodeEvicted, Refused
 from bridge.api.control_routes import NODES_EVICT
 from bridge.api.requests import NodeRequest
-from bridge.cli.asking import find_control_socket
 from bridge.cli.main import cli
+from bridge.cli.node_queries import find_control_socket
 from bridge.node.control.client import ControlError
 from bridge.node.control.routes import Call
 from tests.node.test_cli_commands import Node, served

@@ -31,7 +31,7 @@ from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.requests import CommandRequest
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.cli.asking import find_control_socket
+from bridge.cli.node_queries import find_control_socket
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.routes import ControlEvent, Handlers

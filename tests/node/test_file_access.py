@@ -21,7 +21,7 @@ from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key, save_signing_key
-from bridge.node.security.signing_keys import HeldKey, judge_key
+from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage import access_advice
@@ -123,7 +123,7 @@ def test_unreadable_renewed_key_is_not_reported_as_missing(
 ) -> None:
     path, master = tmp_path / "signing.key", new_master_key()
     save_signing_key(path, master.sign_transient(NOW_S))
-    held = HeldKey.load(path, PublishConfig.AUTO)
+    held = PublishingKey.load(path, PublishConfig.AUTO)
     path.rename(tmp_path / "old.key")
     save_signing_key(path, master.sign_transient(NOW_S))
     make_unreadable(path)

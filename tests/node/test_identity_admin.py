@@ -96,7 +96,7 @@ class FakeLeader:
     )
 
     def __post_init__(self) -> None:
-        self.farm = partial_farm(self, replica=self, signer=_Unsigned(), answered_within_ms=1_000)
+        self.farm = partial_farm(self, replica=self, signer=_Unsigned(), contact_within_ms=1_000)
         self.admin = admin(CurrentFarm(self.farm))
 
     @property

@@ -179,16 +179,16 @@ async def test_certificate_reload_keeps_old_one_on_error(tmp_path: Path) -> None
 
         assert await is_trusted(authority.file)
         write(b"nonsense", 1)
-        await listener.look_at_certificates()
+        await listener.reload_certificates()
         assert "cannot be used" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
         assert await is_trusted(authority.file)
         write(renewed.read_bytes(), 2)
-        await listener.look_at_certificates()
+        await listener.reload_certificates()
         assert stage.alarm(KAFKA_CERTIFICATE.kind) is None
         assert await is_trusted(other.file)
         assert not await is_trusted(authority.file)
         write(authority.certificate(LOOPBACK, days=(-9, -1)).path.read_bytes(), 3)
-        await listener.look_at_certificates()
+        await listener.reload_certificates()
         assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
 
 

@@ -143,10 +143,10 @@ async def test_list_reload_keeps_old_one_on_error(tmp_path: Path) -> None:
     path = users_file(tmp_path, f"reader {WORD} submit\n")
     users = ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False)
     path.write_text("nonsense")
-    await users.look(alarms)
+    await users.reload(alarms)
     assert users.scopes_of("User:reader") == {CommitScope.SUBMIT}
     assert [alarm.kind for alarm in alarms.standing()] == [KAFKA_USERS.kind]
     path.write_text(f"other {WORD}\n")
-    await users.look(alarms)
+    await users.reload(alarms)
     assert users.scram(SHA_512, "reader") is None
     assert alarms.standing() == ()

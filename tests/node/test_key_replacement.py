@@ -143,7 +143,7 @@ class Leader:
         self.state = replace(FarmState(0, level=SUPPORTED_LEVEL, admitted=admitted), **changes)
         self.answering: tuple[int, ...] = (2,)
         self.proposed: list[object] = []
-        farm = partial_farm(self, replica=self, signer=self, answered_within_ms=1_000)
+        farm = partial_farm(self, replica=self, signer=self, contact_within_ms=1_000)
         parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
         self.admin = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=CurrentFarm(farm))
 

@@ -13,7 +13,7 @@ from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Repo
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import FileRouter, ServedLeaf
 from bridge.node.security.key_files import save_signing_key
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import MasterError, MasterSettings, load_masters
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
@@ -118,7 +118,7 @@ async def test_node_reports_and_publishes_each_master(
 ) -> None:
     machine_clock(monkeypatch)
     unsigned = MetaStatus(BLOG.destination.base64, PublishConfig.AUTO, publishing=False, last_published_time_ms=0)
-    stage = Stage(more_keys=(HeldKey(SHOP.sign_transient(NOW_S)),), keyless=(unsigned,))
+    stage = Stage(more_keys=(PublishingKey(SHOP.sign_transient(NOW_S)),), keyless=(unsigned,))
     stage.router.behind = {
         MASTER.destination.hash: (LEAF, COMMON_LEAF),
         SHOP.destination.hash: (OTHER_LEAF, COMMON_LEAF),

@@ -30,7 +30,7 @@ from bridge.cli.log import _line
 from bridge.cli.main import main
 from bridge.node.control.metrics import exposition
 from bridge.tui.history import History
-from bridge.tui.panes import Seen, draw
+from bridge.tui.panes import ScreenData, draw
 from bridge.tui.state import Pane, ViewState
 from pipeline.serve import printing as pipeline_printing
 from tests.operator_views import farm_view
@@ -185,10 +185,10 @@ def test_live_view_draws_hostile_names_as_text(text: str) -> None:
     history.add([TraceEvent(1, 0, None, text, text, {"name": text})])
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
     history.read([entry], Names(hostile))
-    seen = Seen(hostile, history, text)
+    seen = ScreenData(hostile, history, text)
     pictures = [draw(ViewState(pane=pane, filter=text[:5]), seen, 100, 30) for pane in Pane]
     pictures.append(draw(ViewState(editing=text, notice=text), seen, 100, 30))
-    pictures.append(draw(ViewState(), Seen(None, history, reason=text), 100, 30))
+    pictures.append(draw(ViewState(), ScreenData(None, history, reason=text), 100, 30))
     for picture in pictures:
         console = Console(file=io.StringIO(), width=100, force_terminal=False, color_system=None)
         console.print(picture)

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from bridge.api.alarms import SIGNING_KEY
 from bridge.core.log.records import Report
 from bridge.node.security.key_files import save_signing_key
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
 from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage, machine_clock
@@ -46,7 +46,7 @@ async def test_renewed_key_signs_next_structure_and_clears_alarm(
     path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine_clock(monkeypatch)
-    stage = Stage(held=HeldKey.load(path))
+    stage = Stage(held=PublishingKey.load(path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(3 * PERIOD_S)
@@ -86,7 +86,7 @@ async def test_unusable_file_keeps_current_key_with_alarm(
     machine_clock(monkeypatch)
     good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
     put(path, good)
-    stage = Stage(held=HeldKey.load(path))
+    stage = Stage(held=PublishingKey.load(path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(PERIOD_S / 2)
@@ -107,7 +107,7 @@ async def test_unusable_file_keeps_current_key_with_alarm(
 
 
 def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = HeldKey.load(path)
+    held = PublishingKey.load(path)
     monkeypatch.setattr("bridge.node.security.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
     assert not held.renew(NOW_S)
     status = path.stat()
@@ -118,7 +118,7 @@ def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_key_refused_under_wrong_clock_is_accepted_later(path: Path) -> None:
-    held = HeldKey.load(path)
+    held = PublishingKey.load(path)
     put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
     assert not held.renew(NOW_S + 5_000 * DAY_S)
     assert held.fault is not None

@@ -12,14 +12,14 @@ from bridge.api.view import FarmView
 from bridge.node.control.client import ControlError
 from bridge.node.control.server import ControlServer
 from bridge.tui import top
-from bridge.tui.top import CHANGED_OVER, LiveView, keep_asking, keep_asking_leader
+from bridge.tui.top import CHANGED_OVER, LiveView, follow_leader, keep_current
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
 
 
 @pytest.fixture(autouse=True)
 def _short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(top, "QUERY_INTERVAL_S", 0.01)
 
 
 class Server(FakeNode):
@@ -40,7 +40,7 @@ def node(number: int) -> FakeNode:
 
 def latest(shown: LiveView) -> FarmView | str:
     """Return the view on the screen, or the reason for a missing view."""
-    return shown.following.reason or shown.following.view or ""
+    return shown.followed.reason or shown.followed.view or ""
 
 
 async def until(shown: LiveView, condition: Callable[[FarmView | str], bool]) -> FarmView | str:
@@ -67,7 +67,7 @@ async def test_view_moves_to_next_node_and_stays_there(tmp_path: Path) -> None:
 
         await nursery.start(serve_node, 1)
         await nursery.start(serve_node, 2)
-        nursery.start_soon(keep_asking, lambda: sockets, view)
+        nursery.start_soon(keep_current, lambda: sockets, view)
         first = await until(view, shows("node-1"))
         assert isinstance(first, FarmView)
         assert first.alarms == ()
@@ -89,7 +89,7 @@ async def test_reason_is_shown_until_a_node_replies(tmp_path: Path) -> None:
     socket = tmp_path / "1.sock"
     view = LiveView()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_asking, lambda: [socket], view)
+        nursery.start_soon(keep_current, lambda: [socket], view)
         await until(view, lambda shown: isinstance(shown, str) and "no node runs at" in shown)
         await nursery.start(ControlServer(socket, node(1).handlers).run)
         await until(view, shows("node-1"))
@@ -112,13 +112,13 @@ async def test_last_view_stays_when_nodes_stop_replying(tmp_path: Path) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_node)
-        nursery.start_soon(keep_asking, found, view)
+        nursery.start_soon(keep_current, found, view)
         await until(view, shows("node-1"))
         running.cancel()
         reason = await until(view, lambda shown: isinstance(shown, str))
         assert str(socket) in str(reason)
-        assert view.following.view is not None
-        assert view.following.view.node.name == "node-1"
+        assert view.followed.view is not None
+        assert view.followed.view.node.name == "node-1"
         nursery.cancel_scope.cancel()
 
 
@@ -129,7 +129,7 @@ async def test_failed_search_for_nodes_is_shown() -> None:
         raise ControlError("no node answers in ./farm-state")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_asking, none, view)
+        nursery.start_soon(keep_current, none, view)
         await until(view, lambda shown: shown == "no node answers in ./farm-state")
         nursery.cancel_scope.cancel()
 
@@ -152,8 +152,8 @@ async def test_follower_lag_comes_from_leader_while_other_is_shown(tmp_path: Pat
         for number, socket in ((2, sockets[0]), (3, sockets[1])):
             await nursery.start(ControlServer(socket, node(number).handlers).run)
         nursery.start_soon(lead)
-        nursery.start_soon(keep_asking, lambda: sockets, view)
-        nursery.start_soon(keep_asking_leader, lambda: sockets, view)
+        nursery.start_soon(keep_current, lambda: sockets, view)
+        nursery.start_soon(follow_leader, lambda: sockets, view)
         found = await until(view, has_lags)
         assert isinstance(found, FarmView)
         assert found.raft.followers == farm_view(1).raft.followers

@@ -19,10 +19,10 @@ from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, Weigh
 from bridge.api.words import clock_text, duration, milliseconds_text, short_address
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
-from bridge.tui.panes import HELP, Seen, draw, scroll_limit
+from bridge.tui.panes import HELP, ScreenData, draw, scroll_limit
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, update
-from bridge.tui.top import Following, LiveView
+from bridge.tui.top import FollowedNode, LiveView
 from tests.operator_views import farm_view, forming_view, local_farm
 
 NAMES = Names(farm_view())
@@ -46,17 +46,17 @@ def render(view: FarmView, width: int, height: int, *, color: bool = True) -> Gr
     """Draw the view of one node, before any selection."""
     history = History()
     history.take(view)
-    return draw(ViewState(), Seen(view, history), width, height, color=color)
+    return draw(ViewState(), ScreenData(view, history), width, height, color=color)
 
 
 def render_local_farm(farm: LocalFarmView, width: int, height: int, *, color: bool = True) -> Group:
     """Draw a whole local farm."""
-    return draw(ViewState(), Seen(best_view(farm), History(), local=farm), width, height, color=color)
+    return draw(ViewState(), ScreenData(best_view(farm), History(), local=farm), width, height, color=color)
 
 
 def render_message(text: str, width: int, height: int, *, color: bool = True) -> Group:
     """Draw the reason for a missing view."""
-    return draw(ViewState(), Seen(None, History(), reason=text), width, height, color=color)
+    return draw(ViewState(), ScreenData(None, History(), reason=text), width, height, color=color)
 
 
 def screen(view: FarmView, width: int = 80, height: int = 24) -> str:
@@ -197,7 +197,7 @@ def test_selected_member_of_large_farm_stays_visible(width: int, height: int) ->
     for _ in range(29):
         state, _ = update(state, "down", view)
         chosen = next(each.name for each in view.members if each.node_id == state.selected)
-        text = drawn(draw(state, Seen(view, history), width, height, color=False), width, height)
+        text = drawn(draw(state, ScreenData(view, history), width, height, color=False), width, height)
         assert f"{CHOSEN}{chosen}" in text
     if height < 50:
         assert re.search(r"… \d+ more above$", text, re.MULTILINE)
@@ -215,7 +215,7 @@ def test_sort_column_is_marked() -> None:
     ):
         for key in keys:
             state, _ = update(state, key, view)
-        picture = draw(state, Seen(view, History()), 100, 24, color=False)
+        picture = draw(state, ScreenData(view, History()), 100, 24, color=False)
         assert expected in drawn(picture, 100, 24)
 
 
@@ -251,7 +251,7 @@ def test_unhealthy_entry_is_shown_first() -> None:
 
 
 def test_help_and_publishing_panes_show_whole_text() -> None:
-    seen = Seen(farm_view(), History())
+    seen = ScreenData(farm_view(), History())
     text = drawn(draw(ViewState(pane=Pane.HELP), seen, 80, 24, color=False), 80, 24)
     words = " ".join(text.split())
     assert all(part in words for _, part in HELP)
@@ -260,9 +260,9 @@ def test_help_and_publishing_panes_show_whole_text() -> None:
 
 
 def test_scroll_offset_is_clamped_to_end() -> None:
-    seen = Seen(farm_view(), History())
+    seen = ScreenData(farm_view(), History())
     live = LiveView(state=ViewState(pane=Pane.HELP))
-    live.following = Following(seen.farm, "")
+    live.followed = FollowedNode(seen.farm, "")
     live.press("end")
     live.picture(80, 14, color=False, unicode=True)
     last = live.state.offset
@@ -275,7 +275,7 @@ def test_scroll_offset_is_clamped_to_end() -> None:
 
 
 def test_log_headings_stay_while_scrolling() -> None:
-    seen = Seen(farm_view(), History())
+    seen = ScreenData(farm_view(), History())
     seen.history.read((LogEntryView(each, 1, EntryKind.NO_OP, None, value="{}") for each in range(1, 50)), NAMES)
     text = drawn(draw(ViewState(pane=Pane.LOG, offset=10**6), seen, 80, 24, color=False), 80, 24)
     assert "INDEX  TERM" in text
@@ -283,7 +283,7 @@ def test_log_headings_stay_while_scrolling() -> None:
 
 
 def test_log_entries_have_sentences_and_restart_after_gap() -> None:
-    seen = Seen(farm_view(), History())
+    seen = ScreenData(farm_view(), History())
     clock = '{"clock":{"time":1760000000000,"id":2,"period":2000}}'
     seen.history.read([LogEntryView(5, 1, EntryKind.APPLICATION, None, value=clock)], NAMES)
     text = drawn(draw(ViewState(pane=Pane.LOG), seen, 80, 24, color=False), 80, 24)
@@ -296,7 +296,7 @@ def test_long_event_is_complete_in_events_pane() -> None:
     history = History()
     text = "the last structure has ended, and node-3 is to publish, after all of its neighbors were asked in turn"
     history.add([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
-    shown = drawn(draw(ViewState(pane=Pane.EVENTS), Seen(farm_view(), history), 80, 24, color=False), 80, 24)
+    shown = drawn(draw(ViewState(pane=Pane.EVENTS), ScreenData(farm_view(), history), 80, 24, color=False), 80, 24)
     assert text in " ".join(shown.split())
 
 
@@ -330,7 +330,7 @@ def test_question_fits_screen_with_its_answers(width: int, key: str) -> None:
     farm = farm_view()
     state = update(update(ViewState(), "down", farm)[0], key, farm)[0]
     assert state.question is not None
-    lines = drawn(draw(state, Seen(farm, History()), width, 24, color=False), width, 24).splitlines()
+    lines = drawn(draw(state, ScreenData(farm, History()), width, 24, color=False), width, 24).splitlines()
     assert " ".join(state.question.text.split()) in " ".join(" ".join(lines).split())
     assert lines[-1].startswith(" Type node-2 and Enter; Esc: no" if key == "V" else " y: yes   any other key: no")
     assert len(lines) == 24
@@ -339,7 +339,7 @@ def test_question_fits_screen_with_its_answers(width: int, key: str) -> None:
 def test_long_notice_is_complete() -> None:
     farm = farm_view()
     state = update(update(ViewState(), "down", farm)[0], "L", farm)[0]
-    text = drawn(draw(state, Seen(farm, History()), 80, 24, color=False), 80, 24)
+    text = drawn(draw(state, ScreenData(farm, History()), 80, 24, color=False), 80, 24)
     assert state.notice in " ".join(text.split())
 
 
@@ -378,7 +378,7 @@ def test_evicted_identity_is_last_and_not_counted() -> None:
 
 def test_last_view_shows_its_time_when_outdated() -> None:
     view = farm_view()
-    seen = Seen(view, History(), reason="the node of /var/lib/garlicfarm/control.sock no longer runs")
+    seen = ScreenData(view, History(), reason="the node of /var/lib/garlicfarm/control.sock no longer runs")
     lines = drawn(draw(ViewState(), seen, 60, 24, color=False), 60, 24).splitlines()
     expected = " ".join(" ".join(lines[:4]).split())
     assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in expected
@@ -405,7 +405,7 @@ def test_log_time_is_hidden_without_leader() -> None:
 
 def test_member_detail_in_demonstration_hides_router() -> None:
     view = farm_view()
-    text = drawn(draw(ViewState(pane=Pane.DETAIL), Seen(view, History()), 120, 40, color=False), 120, 40)
+    text = drawn(draw(ViewState(pane=Pane.DETAIL), ScreenData(view, History()), 120, 40, color=False), 120, 40)
     assert "no router (demonstration)" in text
     assert "router attached" not in text
 

@@ -12,7 +12,7 @@ from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
 from bridge.tui.history import SAMPLES, History, graph, sparkline
 from bridge.tui.keys import keys_in
-from bridge.tui.panes import Seen, draw
+from bridge.tui.panes import ScreenData, draw
 from bridge.tui.state import (
     Evict,
     Exclude,
@@ -189,7 +189,7 @@ def test_random_keys_leave_screen_that_fits() -> None:
     for _ in range(2_000):
         state, _ = update(state, rng.choice(keys), rng.choice((farm, None)))
         width, height = rng.randint(20, 220), rng.randint(5, 60)
-        (text,) = draw(state, Seen(rng.choice((farm, None)), history), width, height).renderables
+        (text,) = draw(state, ScreenData(rng.choice((farm, None)), history), width, height).renderables
         lines = str(text).split("\n")
         assert len(lines) == height, seed
         assert max(len(line.rstrip()) for line in lines) <= max(width, 20), seed

@@ -82,13 +82,13 @@ async def test_users_file_reload_keeps_old_one_on_error(tmp_path: Path, farm_key
     users_file = private(tmp_path / "users", "north:one\nsouth:two\n")
     users = Users(farm_keys, read_files(users_file=users_file))
     private(users_file, "south:two\n")
-    await users.look(alarms)
+    await users.reload(alarms)
     assert (users.password_of("north"), users.password_of("south")) == (None, "two")
     private(users_file, "rubbish")
-    await users.look(alarms)
+    await users.reload(alarms)
     assert users.password_of("south") == "two"
     assert [each.kind for each in alarms.standing()] == [USERS.kind]
     private(users_file, "north:one\n")
-    await users.look(alarms)
+    await users.reload(alarms)
     assert users.password_of("north") == "one"
     assert alarms.standing() == ()

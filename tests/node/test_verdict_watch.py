@@ -84,10 +84,10 @@ async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
 async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, view: FarmView, kind: str) -> None:
     del autojump_clock
     watched = WatchedNode(view)
-    watched.watch.look()
+    watched.watch.check()
     assert kind in watched.active_alarms
     watched.current = healthy(2)
-    watched.watch.look()
+    watched.watch.check()
     assert watched.active_alarms == []
 
 

@@ -72,11 +72,11 @@ async def test_changed_list_in_force_unless_invalid(tmp_path: Path) -> None:
     file, alarms = write_list(tmp_path), Alarms(EventLog("node", lambda: 0))
     keys = ListedKeys(file, read_listed_keys(file))
     file.write_text("reader")
-    await keys.look(alarms)
+    await keys.reload(alarms)
     assert [alarm.kind for alarm in alarms.standing()] == [ZMQ_KEYS.kind]
     assert keys.may(user_of(WRITER), CommitScope.SUBMIT)
     file.write_text(f"reader {to_z85(READER.public)} submit\n")
-    await keys.look(alarms)
+    await keys.reload(alarms)
     assert alarms.standing() == ()
     assert keys.may(user_of(READER), CommitScope.SUBMIT)
     assert not keys.may(user_of(WRITER), CommitScope.SUBMIT)
@@ -91,7 +91,7 @@ async def test_replaced_key_may_not_write_over_open_connection(tmp_path: Path) -
     assert keys.may(connection, CommitScope.SUBMIT)
     # When: the operator gives the name a new key
     file.write_text(f"writer {to_z85(RENEWED.public)} submit\n")
-    await keys.look(Alarms(EventLog("node", lambda: 0)))
+    await keys.reload(Alarms(EventLog("node", lambda: 0)))
     # Then: only the new key may write
     assert not keys.may(connection, CommitScope.SUBMIT)
     assert keys.may(user_of(RENEWED), CommitScope.SUBMIT)

@@ -175,13 +175,13 @@ def _await(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 class ControlledLooks:
-    """A replacement of `FarmsFeedback._look`: it hangs for some farms until the test sets `ended`."""
+    """A replacement of `FarmsFeedback._submit_factors`: it hangs for some farms until the test sets `ended`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hanging: set[str]) -> None:
         self.hanging, self.ended, self.began = hanging, threading.Event(), threading.Semaphore(0)
         self.processed, self.concurrent, self.most_concurrent = list[str](), 0, 0
         self._lock, self.seconds = threading.Lock(), 0.0
-        monkeypatch.setattr(FarmsFeedback, "_look", lambda _self, cluster, _farm, _rows: self.look(cluster))
+        monkeypatch.setattr(FarmsFeedback, "_submit_factors", lambda _self, cluster, _farm, _rows: self.look(cluster))
         monkeypatch.setattr(farms, "monotonic", lambda: self.seconds)
 
     def look(self, cluster: str) -> None:
@@ -286,7 +286,7 @@ def test_hanging_farm_keeps_newest_batches(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append(rows.num_rows)
         Reached().of("", None)
 
-    monkeypatch.setattr(FarmsFeedback, "_look", look)
+    monkeypatch.setattr(FarmsFeedback, "_submit_factors", look)
     feedback = FarmsFeedback(NO_SPARK, Reached(), lambda _: None)
     rows = one_batch(one=a_farm(1))
     feedback.after_batch(rows.slice(0, 1))

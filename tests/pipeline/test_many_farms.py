@@ -181,7 +181,7 @@ def test_farm_with_edited_address_waits_for_reply(tmp_path: Path) -> None:
     file = tmp_path / "farms.toml"
     write_farms(file, {"dead": tmp_path / "one.sock"})
     farms = ManyFarms(file, 1_000)
-    farms.look({}, thorough=True)
+    farms.poll({}, thorough=True)
     assert set(farms.problems) == {"dead"}
     write_farms(file, {"dead": tmp_path / "another.sock"})
     farms._read_again()

@@ -18,7 +18,7 @@ from pipeline.cli.doctor import doctor, examine
 from pipeline.cli.queries import query as query_command
 from pipeline.gold.refreshing import opened, source_view
 from pipeline.gold.tables import last_rows
-from pipeline.serve.query import QueryError, asked, documents
+from pipeline.serve.query import QueryError, documents, query_result
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
 from pipeline.tables.names import remember_names
@@ -131,7 +131,7 @@ def test_query_values_do_not_depend_on_time_zone(tmp_path: Path, monkeypatch: py
 
 def test_large_result_is_streamed_and_shown_in_part(tmp_path: Path) -> None:
     write_batch(tmp_path, "clocks", 0, [clock(1)])
-    with asked(tmp_path, "SELECT range, repeat('x', 1000) AS text FROM range(100000000000)") as answer:
+    with query_result(tmp_path, "SELECT range, repeat('x', 1000) AS text FROM range(100000000000)") as answer:
         assert next(answer.rows)[0] == 0
     shown = CliRunner().invoke(query_command, ["FROM range(100000000000)", "--output", str(tmp_path)])
     assert shown.stdout.splitlines()[-1] == "199"

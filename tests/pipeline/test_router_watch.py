@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from pipeline.watch.machine import HEALTHY, SILENT, UNHEALTHY, RouterWatch, Rules, SeenReport, Transition
+from pipeline.watch.machine import HEALTHY, SILENT, UNHEALTHY, ReportFacts, RouterWatch, Rules, Transition
 
 RULES = Rules(silent_after_ms=90_000)
-GOOD = SeenReport(index=1, at_ms=0, attached=True, uptime_ms=0, job_lag_ms=1.0, destinations=2, healthy_destinations=2)
+GOOD = ReportFacts(index=1, at_ms=0, attached=True, uptime_ms=0, job_lag_ms=1.0, destinations=2, healthy_destinations=2)
 BAD = replace(GOOD, healthy_destinations=0)
 
 
-def reports(kinds: list[SeenReport], period_ms: int = 30_000) -> list[SeenReport]:
+def reports(kinds: list[ReportFacts], period_ms: int = 30_000) -> list[ReportFacts]:
     """Return reports in log order, one per period, of a router that does not restart."""
     return [
         replace(kind, index=10 * number, at_ms=number * period_ms, uptime_ms=number * period_ms)
@@ -17,7 +17,7 @@ def reports(kinds: list[SeenReport], period_ms: int = 30_000) -> list[SeenReport
     ]
 
 
-def transitions(seen: list[SeenReport], until_ms: int | None = None) -> list[Transition]:
+def transitions(seen: list[ReportFacts], until_ms: int | None = None) -> list[Transition]:
     watch, changes = RouterWatch(), []
     for each in seen:
         watch, found = watch.saw(each, RULES)

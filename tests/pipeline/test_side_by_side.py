@@ -13,7 +13,7 @@ import pytest
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import reason_of
 from pipeline.spark.lost_starts import GIVE_UP_S, PAUSE_LONGEST_S, Patience
-from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
+from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 
 LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
 
@@ -59,7 +59,7 @@ class TwoQueries:
         self.log_lines: list[str] = []
         self.now_s = 0.0
         self.lost = 0
-        specifications = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
+        specifications = [QueryState("first", self._begin("first")), QueryState("second", self._begin("second"))]
         self.side_by_side = SideBySide(
             specifications,
             Patience(notify=self.log_lines.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
@@ -128,7 +128,7 @@ def test_start_failing_without_query_counts_as_lost() -> None:
 
     now_s = iter((0.0, 0.0, 0.0, PAUSE_LONGEST_S))
     patience = Patience(notify=log_lines.append, count=lambda: None, clock=lambda: next(now_s))
-    side_by_side = SideBySide([Kept("it", begin)], patience)
+    side_by_side = SideBySide([QueryState("it", begin)], patience)
     side_by_side.step()
     side_by_side.step()
     assert (len(log_lines), outcomes) == (1, [])

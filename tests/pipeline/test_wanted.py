@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pipeline.schemas import ENTRIES
 from pipeline.source.farm import FarmDataSource, FilteredBatchReader
 from pipeline.source.log_client import FarmLogError
-from pipeline.source.wanted import Bounds, Wanted
+from pipeline.source.selection import Bounds, RowSelection
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, serve_log, three_servers
 
 HALF = datetime.fromtimestamp((EPOCH_MS + 30_000) / 1000, UTC)
@@ -161,5 +161,5 @@ def test_bounds_intersection_contains_common_values(limits: list[tuple[int | Non
 
 
 def test_selection_of_one_column_is_intersection() -> None:
-    once = Wanted().of("entries", ["report", "clock"])
+    once = RowSelection().of("entries", ["report", "clock"])
     assert once.of("entries", ["clock", "factors"]).entries == frozenset({"clock"})

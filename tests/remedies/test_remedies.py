@@ -40,7 +40,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.raft.submitting import entry_refusal
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
-from bridge.node.security.signing_keys import HeldKey, judge_key
+from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -292,7 +292,7 @@ def test_advice_about_signing_key_ends_alarm(tmp_path: Path, garlicfarm: Callabl
     master, path, now_s = new_master_key(), tmp_path / "signing.key", 1_767_225_600
     save_master_key(tmp_path / "master.key", master)
     save_signing_key(path, master.sign_transient(now_s, 3600))
-    held, alarms = HeldKey.load(path), Alarms(EventLog("node-1", lambda: 0))
+    held, alarms = PublishingKey.load(path), Alarms(EventLog("node-1", lambda: 0))
     judge_key(held, now_s, SharedAlarm(alarms, SIGNING_KEY))
     [alarm] = alarms.standing()
     assert "`garlicfarm keys offline`" in alarm.action

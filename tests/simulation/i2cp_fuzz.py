@@ -131,8 +131,8 @@ def check(data: bytes, known: frozenset[bytes], random: Random) -> list[str]:
                 outcomes.append(_check_frame(frame, known, random))
         except I2cpError:
             return [*outcomes, REFUSED_STREAM]
-        if len(reader._held) > HEADER_BYTES + FRAME_LIMIT_BYTES:
-            raise FuzzError(f"the reader keeps {len(reader._held)} bytes")
+        if len(reader._unparsed) > HEADER_BYTES + FRAME_LIMIT_BYTES:
+            raise FuzzError(f"the reader keeps {len(reader._unparsed)} bytes")
     return outcomes
 
 

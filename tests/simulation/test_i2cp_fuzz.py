@@ -25,7 +25,7 @@ def test_reader_oversized_length_is_refused_before_body() -> None:
     reader.feed(b"\xff\xff\xff\xff\x21")
     with pytest.raises(I2cpError):
         reader.next_frame()
-    assert len(reader._held) == 5
+    assert len(reader._unparsed) == 5
 
 
 def test_fuzz_detects_missing_byte(monkeypatch: pytest.MonkeyPatch) -> None:

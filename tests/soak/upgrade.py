@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.client import ControlClient, ControlError, send_request
 from tests.end_to_end.farm import LOG_TAIL_BYTES, Node
 from tests.processes import END_S
 from tests.structure.sources import ROOT
@@ -110,7 +110,7 @@ class VersionedNode(Node):
             return answer
 
         try:
-            found = json.loads(ask(self.socket, question, timeout_s))
+            found = json.loads(send_request(self.socket, question, timeout_s))
         except ValueError as error:
             raise ControlError(f"{self.name} answers no JSON: {error}") from error
         return dict(found)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bridge.api.build_view import FarmInputs, SeenAlone, ServerLink, ViewInputs, build_view
+from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
@@ -348,7 +348,7 @@ def test_publication_without_quorum_shown_if_newer() -> None:
     assert accepted is not None
     later = replace(accepted, server_id=1, published_s=accepted.published_s + 90)
     entries = (LeafEntry("leaf01", 9, later.published_s + 900),)
-    alone = SeenAlone(log.farm.state, {destination: 1}, {destination: PlannedPublication(later, entries)})
+    alone = LocalView(log.farm.state, {destination: 1}, {destination: PlannedPublication(later, entries)})
     view = view_in(
         log, Status.DEAD, alone=alone, stands_still=True, raft=replace(RAFT, leader=None, role=Role.FOLLOWER)
     )
@@ -358,7 +358,7 @@ def test_publication_without_quorum_shown_if_newer() -> None:
     assert view.verdict.text.startswith("No quorum: publishing from m alone")
     # A publication older than the accepted one is not shown.
     stale = replace(later, published_s=accepted.published_s - 1)
-    older = SeenAlone(log.farm.state, {destination: 1}, {destination: PlannedPublication(stale, entries)})
+    older = LocalView(log.farm.state, {destination: 1}, {destination: PlannedPublication(stale, entries)})
     assert view_in(log, Status.DEAD, alone=older).publishing[0].published_s == accepted.published_s
 
 

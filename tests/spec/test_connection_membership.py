@@ -29,11 +29,11 @@ def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
 def test_introduced_member_dead_after_timeout() -> None:
     known = connection_membership()
     assert [*known.receive(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
-    assert known.look(SILENT_MS - 1, ()) == []
-    assert known.look(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
+    assert known.update_status(SILENT_MS - 1, ()) == []
+    assert known.update_status(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
     # A repeated introduction, even without changes, makes it alive again.
     assert [*known.receive(B, 9_000, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
-    assert known.look(9_000 + SILENT_MS - 1, ()) == []
+    assert known.update_status(9_000 + SILENT_MS - 1, ()) == []
 
 
 def test_conflicting_descriptions_are_equivocation() -> None:
@@ -59,7 +59,7 @@ def test_equivocation_ends_when_member_is_dropped() -> None:
     known = connection_membership(most=1)
     known.receive(B, 0, first_hand=True)
     known.receive(description(2, text=b"other"), 1, first_hand=False)
-    known.look(SILENT_MS + 1, ())
+    known.update_status(SILENT_MS + 1, ())
     found = [*known.receive(C, SILENT_MS + 2, first_hand=True)]
     assert [each.over for each in found if isinstance(each, Alarm)] == [True]
 
@@ -68,9 +68,9 @@ def test_open_connection_keeps_member_alive() -> None:
     known = connection_membership()
     known.receive(B, 0, first_hand=True)
     for now in range(1_000, 20_000, 1_000):
-        assert known.look(now, {B.node_id}) == []
-    assert known.look(19_000 + SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
-    assert known.look(30_000, {B.node_id}) == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
+        assert known.update_status(now, {B.node_id}) == []
+    assert known.update_status(19_000 + SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
+    assert known.update_status(30_000, {B.node_id}) == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
 
 
 def test_forwarded_description_does_not_keep_alive() -> None:
@@ -78,7 +78,7 @@ def test_forwarded_description_does_not_keep_alive() -> None:
     assert [*known.receive(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
     for now in range(0, SILENT_MS, 100):
         assert not known.receive(C, now, first_hand=False)
-    assert known.look(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
+    assert known.update_status(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
     assert not known.receive(C, SILENT_MS, first_hand=False)
     # Only a later description proves that the member was alive since.
     later = description(3, claim=1, text=b"later")
@@ -102,7 +102,7 @@ def test_departure_final_until_own_later_generation() -> None:
     ]
     assert not known.receive(departing, 2, first_hand=True)
     assert not known.receive(description(2, claim=2), 2, first_hand=False)
-    assert known.look(60_000, ()) == []
+    assert known.update_status(60_000, ()) == []
     assert known.alive() == ()
     back = description(2, generation=2)
     assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
@@ -143,6 +143,6 @@ def test_full_table_replaces_only_dead_members() -> None:
     known.receive(C, 0, first_hand=True)
     assert not known.receive(description(4), 0, first_hand=True)
     assert known.left_out == 1
-    known.look(SILENT_MS, {C.node_id})
+    known.update_status(SILENT_MS, {C.node_id})
     assert [*known.receive(description(4), SILENT_MS, first_hand=True)]
     assert statuses(known) == {C.node_id: Status.ALIVE, description(4).node_id: Status.ALIVE}

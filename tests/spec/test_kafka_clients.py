@@ -110,13 +110,13 @@ def test_producer_idle_for_day_expires() -> None:
     produced = Produced(ID, 0, 0)
     assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS) is NEW
     assert clients().judge(produced, BASE_MS + PRODUCER_EXPIRY_MS + 1) is ProducedStatus.UNKNOWN
-    assert set(clients().begun("two", 9, BASE_MS + PRODUCER_EXPIRY_MS + 1).producers) == {9}
+    assert set(clients().with_producer("two", 9, BASE_MS + PRODUCER_EXPIRY_MS + 1).producers) == {9}
 
 
 def test_least_recently_used_producer_dropped() -> None:
     tables = clients()
     for number in range(PRODUCERS_MAX):
-        tables = tables.begun(f"more {number}", 100 + number, BASE_MS + 1)
+        tables = tables.with_producer(f"more {number}", 100 + number, BASE_MS + 1)
     assert len(tables.producers) == PRODUCERS_MAX
     assert tables.judge(Produced(ID, 0, 0), BASE_MS + 1) is ProducedStatus.UNKNOWN
     assert tables.id_of("more 3") == 103

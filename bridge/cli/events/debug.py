@@ -33,8 +33,8 @@ from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilen
 from bridge.api.json import DocumentError, encode
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import fail, failures, reason_of
+from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.member import MemberStatus
@@ -118,13 +118,13 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
 def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _DebugBundle:
     bundle = _DebugBundle(name)
 
-    async def ask_all() -> None:
+    async def query_all() -> None:
         async with trio.open_nursery() as nursery:
             for number, address in enumerate(addresses):
-                nursery.start_soon(_ask, bundle, address, seconds if number == 0 else None)
+                nursery.start_soon(_query_into, bundle, address, seconds if number == 0 else None)
 
     try:
-        trio.run(ask_all)
+        trio.run(query_all)
     except* KeyboardInterrupt:
         fail("interrupted; no file was left")
     if not bundle.answered:
@@ -132,7 +132,7 @@ def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _Debug
     return bundle
 
 
-async def _ask(bundle: _DebugBundle, address: NodeAddress, seconds: int | None) -> None:
+async def _query_into(bundle: _DebugBundle, address: NodeAddress, seconds: int | None) -> None:
     timeout_s = answer_timeout_s(ANSWER_TIMEOUT_S)
     try:
         async with ControlClient(address, timeout_s) as client:

@@ -15,7 +15,7 @@ from bridge.api.events import event_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.api.words import clock_text
-from bridge.cli.asking import ask_node, call_node, node_option, patient_node_option
+from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
@@ -62,7 +62,7 @@ def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_jso
     does not answer.
     """
     request = QueryRequest(name, payload, round(timeout_s * 1000))
-    answer = ask_node(node, lambda client: client.query(request))
+    answer = query_node(node, lambda client: client.query(request))
     if as_json:
         print_json(answer)
     else:
@@ -89,9 +89,9 @@ def _print_answers(answer: QueryAnswer) -> None:
 def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None, as_json: bool) -> None:
     """Print the recent events of a node. With --follow and --json: one event on each line."""
     if follow:
-        ask_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
+        query_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
         return
-    page = ask_node(node, lambda client: _recent(client, kinds, limit))
+    page = query_node(node, lambda client: _recent(client, kinds, limit))
     if as_json:
         print_json(page)
     else:

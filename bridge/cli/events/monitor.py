@@ -20,15 +20,15 @@ from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
 from bridge.api.words import clock_text
-from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import failures
+from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 
 WAIT_MS = 10_000
-ASK_AGAIN_S = 1.0
+RETRY_INTERVAL_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
 
 
@@ -79,7 +79,7 @@ class _Printer:
                 echo(f"{clock_text(event.time_ms)} {story_line(event)}")
         sys.stdout.flush()
 
-    def say(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Print a text about a watched node."""
         echo(f"{clock_text(int(time.time() * 1000))} {text}", err=self._as_json)
 
@@ -104,16 +104,16 @@ async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
                 page = await client.events(cursor, 1_000, WAIT_MS)
             except (ControlError, DocumentError) as error:
                 if not is_silent:
-                    printer.say(str(error))
+                    printer.print_note(str(error))
                 if not is_started:
                     is_started = True
                     printer.began(())
                 is_silent, cursor = True, None
                 last = max(last, 1_000)  # all its events after its return are new
-                await trio.sleep(ASK_AGAIN_S)
+                await trio.sleep(RETRY_INTERVAL_S)
                 continue
             if is_silent:
-                printer.say(f"the node at {address} answers again")
+                printer.print_note(f"the node at {address} answers again")
             is_silent, cursor = False, page.next_cursor
             printer.show(page.events)
 

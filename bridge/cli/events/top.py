@@ -10,8 +10,8 @@ from functools import partial
 import click
 import trio
 
-from bridge.cli.asking import answer_timeout_s, find_nodes, nodes_option
 from bridge.cli.failure import fail, failures
+from bridge.cli.node_queries import answer_timeout_s, find_nodes, nodes_option
 from bridge.cli.printing import drawing_refusal
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlError
 from bridge.tui.top import show_farm

@@ -16,9 +16,9 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from bridge.api.view import FarmView
-from bridge.cli.asking import find_control_socket
+from bridge.cli.node_queries import find_control_socket
 from bridge.cli.printing import echo
-from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.client import ControlClient, ControlError, send_request
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_GARLICFARM_COMPLETE"
@@ -63,7 +63,7 @@ def _from_view(
         del parameter
         try:
             path = find_control_socket(context.params.get("node"))
-            view = ask(path, ControlClient.view, ANSWER_TIMEOUT_S)
+            view = send_request(path, ControlClient.view, ANSWER_TIMEOUT_S)
         except (ControlError, OSError):
             return []
         found = dict(offered(view))

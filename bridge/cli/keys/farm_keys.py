@@ -20,10 +20,10 @@ from bridge.api.outputs import (
     RotationOutput,
 )
 from bridge.api.requests import ReplaceKeysRequest
-from bridge.cli.asking import ask_leader, ask_node, call_node, node_option, nodes_option, patient_node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
+from bridge.cli.node_queries import call_node, node_option, nodes_option, patient_node_option, query_leader, query_node
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.log.fields import NAME
@@ -204,7 +204,7 @@ keys.add_command(offline)
 @json_option
 def list_keys(node: str | None, *, as_json: bool) -> None:
     """Show the key ring by key ids, and which members have it."""
-    answer = ask_node(node, ControlClient.keys)
+    answer = query_node(node, ControlClient.keys)
     if as_json:
         print_json(answer)
         return
@@ -265,7 +265,7 @@ def install(node: str | None, *, as_json: bool) -> None:
 
     The first step of a rotation: the node makes a random key; members do not seal with it yet.
     """
-    key = ask_node(node, ControlClient.install_key)
+    key = query_node(node, ControlClient.install_key)
     if as_json:
         print_json(KeyAnswer(key))
         return
@@ -283,7 +283,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 
     KEY is the id of an installed key, from `list`. The previous key still opens datagrams.
     """
-    ask_node(node, lambda client: client.use_key(key, force=force))
+    query_node(node, lambda client: client.use_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))
         return
@@ -303,7 +303,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     KEY is the id of an installed key that is not in use. A removed key cannot be installed again.
     """
     confirm(f"Every member will refuse the key {key} permanently. Continue?", yes=yes)
-    ask_node(node, lambda client: client.remove_key(key, force=force))
+    query_node(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))
     else:
@@ -332,15 +332,15 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
     confirmed it. If interrupted, run it again, on any node.
     """
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         # With --json, standard output is only the document.
         echo(line, err=as_json)
 
     async def all_steps(client: ControlClient) -> RotationOutput:
-        return await rotate(client, say, timeout_seconds, force=force)
+        return await rotate(client, report, timeout_seconds, force=force)
 
     try:
-        done = ask_node(node, all_steps)
+        done = query_node(node, all_steps)
     except RotationError as error:
         fail(str(error))
     if as_json:
@@ -374,7 +374,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     and open every connection again. Nodes are not evicted: if a node was stolen, use `garlicfarm node evict`.
     """
     confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
-    done = ask_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))
+    done = query_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))
     if as_json:
         print_json(done)
         return

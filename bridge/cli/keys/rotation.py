@@ -19,7 +19,7 @@ from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer
 from bridge.api.outputs import RotationOutput
 from bridge.node.control.client import ControlError
 
-ASK_EVERY_S = 0.5
+QUERY_INTERVAL_S = 0.5
 _AGAIN = "run `garlicfarm keys rotate` again: it continues from here"
 
 
@@ -44,11 +44,11 @@ class RotationError(Exception):
 
 
 class Rotation:
-    """One rotation. `say` gets a line at each step, and while a step waits."""
+    """One rotation. `report` gets a line at each step, and while a step waits."""
 
-    def __init__(self, client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> None:
+    def __init__(self, client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> None:
         self._client = client
-        self._say = say
+        self._report = report
         self._timeout_s = timeout_s
         self._force = force
 
@@ -81,16 +81,16 @@ class Rotation:
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
         if newest is not None and newest.since > before.epoch:
-            self._say(f"Continuing with key {newest.key_id}, which an interrupted rotation installed.")
+            self._report(f"Continuing with key {newest.key_id}, which an interrupted rotation installed.")
             return newest.key_id
         if newest is not None and newest.since < _find(before, before.primary).since:
-            self._say(
+            self._report(
                 f"Continuing after an interrupted rotation: key {before.primary} is in use, and the old key still"
                 " opens datagrams."
             )
             return before.primary
         key = await self._client.install_key()
-        self._say(f"Key {key} is created and installed.")
+        self._report(f"Key {key} is created and installed.")
         return key
 
     async def _remove_older(self, now: KeysAnswer, key: str) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Rotation:
         older = tuple(each.key_id for each in installed if each.since <= since)
         for each in older:
             await self._client.remove_key(each, force=self._force)
-            self._say(f"Key {each} is removed.")
+            self._report(f"Key {each} is removed.")
         return older
 
     async def _until(self, what: str, behind: Callable[[KeysAnswer], tuple[str, ...]], standing: str) -> KeysAnswer:
@@ -110,18 +110,18 @@ class Rotation:
             now = await self._client.keys()
             missing = tuple(dict.fromkeys(behind(now)))
             if not missing:
-                self._say(f"  {what} at {now.members} of {now.members} members")
+                self._report(f"  {what} at {now.members} of {now.members} members")
                 return now
             if trio.current_time() >= deadline:
                 break
             if missing != reported:
                 reported = missing
-                self._say(
+                self._report(
                     f"  {what} at {now.members - len(missing)} of {now.members} members; missing: {_names(missing)}"
                 )
-            await trio.sleep(ASK_EVERY_S)
+            await trio.sleep(QUERY_INTERVAL_S)
         if self._force:
-            self._say(f"  continuing without {_names(missing)}")
+            self._report(f"  continuing without {_names(missing)}")
             return now
         if set(missing) <= set(now.unstored or ()):
             raise RotationError(
@@ -138,13 +138,13 @@ class Rotation:
         )
 
 
-async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
+async def rotate(client: KeyClient, report: Callable[[str], None], timeout_s: float, *, force: bool) -> RotationOutput:
     """Rotate; a missing response ends it like a refusal, with the remedy."""
     before = await client.keys()
     try:
-        return await Rotation(client, say, timeout_s, force=force).run(before)
+        return await Rotation(client, report, timeout_s, force=force).run(before)
     except KeyboardInterrupt:
-        say(f"Interrupted. The completed steps stay in effect; {_AGAIN}")
+        report(f"Interrupted. The completed steps stay in effect; {_AGAIN}")
         raise
     except ControlError as error:
         raise RotationError(

@@ -88,8 +88,8 @@ class Quorum:
             return trio.run(self._ask, question)
 
     async def _ask(self, question: Question[T]) -> T:
-        named = "--bootstrap-server" if self.brokers else "--bootstrap-controller"
-        addresses = [protocol.address(named, each) for each in self.servers.split(",") if each.strip()]
+        option = "--bootstrap-server" if self.brokers else "--bootstrap-controller"
+        addresses = [protocol.address(option, each) for each in self.servers.split(",") if each.strip()]
         if not addresses:
             fail(NO_SERVER)
         settings = {} if self.security is None else read_settings(self.security, ())

@@ -77,7 +77,7 @@ def _arguments(
         is_metadata=kafka_metadata,
         services=lambda topic: (
             kafka.ConsumerService(topic, describes_cluster=False),
-            kafka.ProduceService(topic, topic.ask_leader),
+            kafka.ProduceService(topic, topic.query_leader),
             kafka.GroupService(topic),
             kafka.ConfigsService(
                 topic, max_request_bytes=kafka.DEFAULT_LIMITS.max_request_bytes, has_server_time=False

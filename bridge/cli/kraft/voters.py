@@ -92,13 +92,13 @@ async def _add(
     patience_s: float,
 ) -> KraftChangeOutput:
     before = await client.describe()
-    held = {each.node_id: each.directory_id for each in before.voters}
-    if held.get(voter_id) == directory_id:
+    directory_ids = {each.node_id: each.directory_id for each in before.voters}
+    if directory_ids.get(voter_id) == directory_id:
         return _output(before, changed=False)
-    if voter_id in held:
+    if voter_id in directory_ids:
         fail(
-            f"voter {voter_id} is in the quorum with another directory, {kafka.uuid_text(held[voter_id])}: if that "
-            f"one is lost, remove it first by `kraft remove-voter --voter-id {voter_id}`"
+            f"voter {voter_id} is in the quorum with another directory, {kafka.uuid_text(directory_ids[voter_id])}: if "
+            f"that one is lost, remove it first by `kraft remove-voter --voter-id {voter_id}`"
         )
     answer = await client.add_voter(before.cluster_id, voter_id, directory_id, listeners, round(patience_s * 1000))
     return await _committed(client, answer, (voter_id, directory_id), is_voter=True)

@@ -82,8 +82,8 @@ async def on_signals(
     *actions: Callable[[], object], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Call the first action at the first signal that stops a process, and so on; the last one at all later signals."""
-    following = chain(actions, repeat(actions[-1]))
+    next_actions = chain(actions, repeat(actions[-1]))
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
-            next(following)()
+            next(next_actions)()

@@ -170,12 +170,12 @@ async def _status(client: "protocol.ZmqRaftClient", patience_s: float) -> ZmqRaf
     config = await client.config(patience_s=patience_s)
     views: list[ZmqRaftPeerView | None] = [None] * len(config.peers)
 
-    async def look(number: int, peer: protocol.Peer) -> None:
+    async def query(number: int, peer: protocol.Peer) -> None:
         views[number] = await _view(client, peer, patience_s)
 
     async with trio.open_nursery() as nursery:
         for number, peer in enumerate(config.peers):
-            nursery.start_soon(look, number, peer)
+            nursery.start_soon(query, number, peer)
     return ZmqRaftStatusOutput(config.leader, tuple(view for view in views if view is not None))
 
 
@@ -422,14 +422,14 @@ def config(
     if change != "add":
         confirm(f"{'Leave' if change == 'set' else 'Remove'} {', '.join(peers)} {_ENDS[change]}", yes=yes)
 
-    async def ask(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
+    async def change_members(client: "protocol.ZmqRaftClient", patience_s: float) -> tuple[list["protocol.Peer"], int]:
         members = named or []
         if change != "set":
             _, present = await _config(client, patience_s)
             members = _without(present, peers) if named is None else list(dict.fromkeys((*present, *named)))
         return members, await client.change_config(members, given, patience_s=patience_s)
 
-    members, index = cluster.ask(ask)
+    members, index = cluster.ask(change_members)
     _print_config(None, members, index, as_json=as_json)
 
 

@@ -543,7 +543,7 @@ def _apply_kafka(
     owner = Owner(record.principal, author.node_id) if author is not None and is_owned else None
     match record:
         case ProducerStart(name):
-            return replace(state, kafka=kafka.begun(name, state.applied_index, log_time_ms, owner)), []
+            return replace(state, kafka=kafka.with_producer(name, state.applied_index, log_time_ms, owner)), []
         case GroupOffset(group, offset, leader_epoch, metadata):
             if owner is None:
                 noted = NotedOffset(offset, leader_epoch, metadata, log_time_ms)

@@ -56,7 +56,7 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
         if situation.ignored:
             alarms.append(_not_believed(situation))
         elif impatient and situation.trusted is not None:
-            alarms.append(_awaited(situation, situation.trusted))
+            alarms.append(_waiting_text(situation, situation.trusted))
         elif impatient and not situation.foundings and state.endorsed is not None:
             alarms.append(_unendorsed(situation, state.endorsed))
         elif impatient and not situation.foundings and state.promise is not None:
@@ -98,7 +98,7 @@ def _not_believed(situation: Situation) -> str:
     )
 
 
-def _awaited(situation: Situation, trusted: bytes) -> str:
+def _waiting_text(situation: Situation, trusted: bytes) -> str:
     return (
         f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member in reach announces "
         "it. Start the nodes of that farm, and check this node's seeds. This node's key file may be older than "

@@ -203,11 +203,11 @@ class Formation:
 
     def _decide(self, now: int, clock_ms: int) -> None:
         if self._pending is None and self._durable.founding is None:
-            wanted = self._next_state(now, clock_ms)
-            if wanted is not None:
+            next_state = self._next_state(now, clock_ms)
+            if next_state is not None:
                 self._persist_count += 1
-                self._pending = (self._persist_count, wanted)
-                self._effects.append(Persist(self._persist_count, wanted))
+                self._pending = (self._persist_count, next_state)
+                self._effects.append(Persist(self._persist_count, next_state))
         notice = self.notice
         if notice != self._advertised:
             self._advertised = notice
@@ -374,12 +374,12 @@ class Formation:
         return member.eligible and not member.equivocates and self._may_be_founder(member.node_id)
 
     def _too_many(self) -> bool:
-        able = [
+        eligible = [
             member
             for member in self._members.values()
             if self._is_candidate(member) and (member.reachable or member.notice.promise is not None)
         ]
-        return self._expect > 1 and len(able) + 1 >= 2 * self._expect
+        return self._expect > 1 and len(eligible) + 1 >= 2 * self._expect
 
     def _persisted(self, number: int) -> None:
         if self._pending is None or self._pending[0] != number:
@@ -413,15 +413,15 @@ class Formation:
             return
         self._persist_count += 1
         endorsed = self._durable.endorsed
-        wanted = replace(
+        next_state = replace(
             self._durable,
             promise=None,
             withdrawn=self._durable.withdrawn if promise is None else (*self._durable.withdrawn, promise),
             endorsed=None,
             revoked=self._durable.revoked if endorsed is None else (*self._durable.revoked, endorsed),
         )
-        self._pending = (self._persist_count, wanted)
-        self._effects.append(Persist(self._persist_count, wanted))
+        self._pending = (self._persist_count, next_state)
+        self._effects.append(Persist(self._persist_count, next_state))
 
     def _is_about_to_exist(self) -> bool:
         """Return True if this node has seen the endorsements of all founders of the endorsed founding."""
@@ -440,7 +440,7 @@ class Formation:
         )
 
     def _confirm(self, cluster_id: bytes) -> None:
-        wanted = cluster_id.hex()
+        cluster = cluster_id.hex()
         reported = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
         refusal = None
         if self.founding is not None:
@@ -449,8 +449,8 @@ class Formation:
             refusal = "the farm key file of this node names another cluster, and the file decides."
         elif self._pending is not None:
             refusal = "formation is writing a step. Try again in a moment."
-        elif wanted not in reported:
-            refusal = f"no member reports cluster {wanted}; the members report {', '.join(reported[:4]) or 'none'}."
+        elif cluster not in reported:
+            refusal = f"no member reports cluster {cluster}; the members report {', '.join(reported[:4]) or 'none'}."
         if refusal is not None:
             self._effects.append(FormationRefused(f"Confirmation refused: {refusal}"))
             return

@@ -56,8 +56,8 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
     if not voters:
         return None
     supported = min((FIRST_LEVEL if each is None else each for each in voters), default=FIRST_LEVEL)
-    following = current + 1
-    return Level(following, VERSION_OF[following]) if following <= min(supported, SUPPORTED_LEVEL) else None
+    higher = current + 1
+    return Level(higher, VERSION_OF[higher]) if higher <= min(supported, SUPPORTED_LEVEL) else None
 
 
 def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[int]:
@@ -67,7 +67,7 @@ def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[in
     return frozenset(each for each, level in voters.items() if level is None or level <= current)
 
 
-def held_back_text(current: int, holding: Mapping[str, int | None]) -> str:
+def level_obstacle(current: int, holding: Mapping[str, int | None]) -> str:
     """Return why the farm stays at a level; `holding`: the level that each named server announces."""
     reasons = "; ".join(
         f"{name} announces {'no level yet' if level is None else f'level {level}'}"

@@ -198,10 +198,10 @@ def _refusal(weights: Weights, entry: Factors, index: int) -> str | None:
     return None
 
 
-def _damped(now: int, wanted: int) -> int:
+def _damped(now: int, target: int) -> int:
     # Rounded towards `now`, so that no change exceeds the damping.
     lowest = -(-now * (100 - DAMPING_PERCENT) // 100)
-    return min(max(wanted, lowest), now * (100 + DAMPING_PERCENT) // 100)
+    return min(max(target, lowest), now * (100 + DAMPING_PERCENT) // 100)
 
 
 def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:

@@ -119,7 +119,7 @@ class ConnectionMembership:
     def _equivocation(self) -> Alarm:
         return equivocation([node_id for node_id, each in self._others.items() if each.equivocates])
 
-    def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
+    def update_status(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
         """Update the status of the servers; a server in `connected` has an open Raft connection."""
         changes = []
         for node_id, known in self._others.items():
@@ -162,11 +162,11 @@ class ConnectionMembership:
             return []
         ended: list[Alarm] = []
         if len(self._others) >= self._most:
-            gone = [node_id for node_id, known in self._others.items() if known.status is not Status.ALIVE]
-            if not gone:
+            removable = [node_id for node_id, known in self._others.items() if known.status is not Status.ALIVE]
+            if not removable:
                 self.left_out += 1
                 return []
-            former = self._others.pop(min(gone, key=lambda node_id: self._others[node_id].seen_ms))
+            former = self._others.pop(min(removable, key=lambda node_id: self._others[node_id].seen_ms))
             ended = [self._equivocation()] if former.equivocates else []
         self._others[info.node_id] = _ConnectedMember(info, Status.ALIVE, seen_ms=now, since_ms=now)
         return [MembershipChanged(info, Status.ALIVE, None), *ended]

@@ -370,8 +370,8 @@ class _Moment:
         if self.settings.admits_all:
             return ()
         unknown = [each for each in self._newcomers() if self._is_unknown(each.node_id)]
-        able = [each for each in unknown if refusal(self.admitted, each.node_id, each.name) is None]
-        return tuple(sorted(able, key=lambda each: self.alive_since[each.node_id]))
+        admissible = [each for each in unknown if refusal(self.admitted, each.node_id, each.name) is None]
+        return tuple(sorted(admissible, key=lambda each: self.alive_since[each.node_id]))
 
     def is_newcomer(self, proposal: Proposal) -> bool:
         """Return True if this step would assign a Raft id."""

@@ -113,11 +113,11 @@ def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning
 
     Only clock entries count towards the margin, so that frequent reports do not gain anything.
     """
-    able: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
-    if not able:
+    eligible: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
+    if not eligible:
         return Choice()
-    best = max(able.values(), key=lambda each: (each.preferred, each.score, -each.server_id))
-    current = able.get(previous.server_id) if previous.server_id is not None else None
+    best = max(eligible.values(), key=lambda each: (each.preferred, each.score, -each.server_id))
+    current = eligible.get(previous.server_id) if previous.server_id is not None else None
     if current is None or best.preferred > current.preferred:
         return Choice(best.server_id)
     if not at_clock:

@@ -76,17 +76,17 @@ def select_leaves(
 
     `reweighed` is the hash of a leaf whose cost an operator has just changed.
     """
-    held = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
+    current_costs = {leaf.destination: leaf.cost for leaf in state.masters.get(master, MasterState()).leaves}
     candidates = _candidates(state, master, tuning)
     costs = {
-        destination: held[destination]
-        if destination in held
-        and abs(cost - held[destination]) < tuning.cost_margin
+        destination: current_costs[destination]
+        if destination in current_costs
+        and abs(cost - current_costs[destination]) < tuning.cost_margin
         and (reweighed is None or hash_of(destination) != reweighed)
         else cost
         for destination, cost in candidates.costs.items()
     }
-    members = _members(costs, set(held), candidates, tuning.cost_margin, swap=at_clock)
+    members = _members(costs, set(current_costs), candidates, tuning.cost_margin, swap=at_clock)
     return tuple(Leaf(destination, costs[destination]) for destination in sorted(members))
 
 
@@ -129,7 +129,7 @@ def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidate
 
 
 def _members(
-    costs: Mapping[str, int], held: AbstractSet[str], candidates: _Candidates, margin: int, *, swap: bool
+    costs: Mapping[str, int], current: AbstractSet[str], candidates: _Candidates, margin: int, *, swap: bool
 ) -> set[str]:
     healthy, owners = candidates.healthy, candidates.owners
 
@@ -139,7 +139,7 @@ def _members(
 
     def rank(destination: str) -> tuple[bool, bool, int, str]:
         # Health before membership, membership before cost: that is the hysteresis.
-        return destination not in healthy, destination not in held, costs[destination], destination
+        return destination not in healthy, destination not in current, costs[destination], destination
 
     members: set[str] = set()
     places: Counter[int] = Counter()

@@ -64,10 +64,10 @@ def acting_publisher(state: FarmState, master: str, around: LocalObservations, n
     """Return the publisher of `master` without a quorum, as this server sees it; None if it finds none."""
     known = state.masters.get(master, MasterState())
     last = known.choice.server_id if known.publication is None else known.publication.server_id
-    able = _able(state, master, around, now_s)
-    if last in able:
+    eligible = _eligible(state, master, around, now_s)
+    if last in eligible:
         return last
-    return min(able, key=lambda each: (_node_id(state, each), each), default=None)
+    return min(eligible, key=lambda each: (_node_id(state, each), each), default=None)
 
 
 def plan_without_quorum(
@@ -103,7 +103,7 @@ def plan_without_quorum(
     return plan_publication(seen, master, own_id, pace, now_ms, handed_over=handed_over)
 
 
-def _able(state: FarmState, master: str, around: LocalObservations, now_s: int) -> set[int]:
+def _eligible(state: FarmState, master: str, around: LocalObservations, now_s: int) -> set[int]:
     reports = {each: server.report for each, server in state.servers.items() if each in around.reachable}
     reports[around.own.server_id] = around.own
     return {server_id for server_id, report in reports.items() if _is_able(state, report, master, now_s)}

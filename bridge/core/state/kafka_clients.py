@@ -177,9 +177,9 @@ class Producer:
             runs = (*runs[:-1], replace(last, count=last.count + 1))
         else:
             runs = (*runs, Run(produced.sequence, index, 1))[-RUNS_MAX:]
-        following = (produced.sequence + 1) % SEQUENCES
+        next_sequence = (produced.sequence + 1) % SEQUENCES
         owner = self.principal or produced.principal
-        return Producer(self.name, log_time_ms, produced.epoch, following, runs, owner, self.node_id)
+        return Producer(self.name, log_time_ms, produced.epoch, next_sequence, runs, owner, self.node_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class KafkaClients:
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 
-    def begun(self, name: str, index: int, log_time_ms: int, owner: Owner | None = None) -> "KafkaClients":
+    def with_producer(self, name: str, index: int, log_time_ms: int, owner: Owner | None = None) -> "KafkaClients":
         """Return these tables with a producer that begins with the entry at `index`.
 
         `owner` is None below `BOUNDS_LEVEL`.
@@ -272,8 +272,8 @@ class KafkaClients:
             return replace(self, producers={**kept, index: Producer(name, log_time_ms)})
         while (crowd := _crowd(kept, owner)) is not None:
             del kept[_longest_silent(kept, crowd)]
-        begun = Producer(name, log_time_ms, principal=owner.principal, node_id=owner.node_id)
-        return replace(self, producers={**kept, index: begun})
+        newcomer = Producer(name, log_time_ms, principal=owner.principal, node_id=owner.node_id)
+        return replace(self, producers={**kept, index: newcomer})
 
     def group(self, name: str, log_time_ms: int) -> NotedOffset | None:
         """Return the offset that the group has noted; None if the last one is too old."""

@@ -488,7 +488,7 @@ def _refusal(body: bytes) -> str | None:
         return None
 
 
-def ask(
+def send_request(
     address: NodeAddress,
     question: Callable[[ControlClient], Awaitable[T]],
     timeout_s: float = ANSWER_TIMEOUT_S,

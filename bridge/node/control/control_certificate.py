@@ -67,10 +67,14 @@ def control_certificate(
     `now` replaces this machine's clock. Raise `ControlSocketError` and `OSError`.
     """
     path = state_dir / KEY_FILE
-    wanted = _general_names(address.host, names)
+    required_names = _general_names(address.host, names)
     certificate, now = _read(path), now or datetime.now(UTC)
-    if certificate is None or not set(wanted) <= set(_names_in(certificate)) or not _is_current(certificate, now):
-        certificate = _make(path, wanted, now)
+    if (
+        certificate is None
+        or not set(required_names) <= set(_names_in(certificate))
+        or not _is_current(certificate, now)
+    ):
+        certificate = _make(path, required_names, now)
     _publish(state_dir, certificate)
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
 

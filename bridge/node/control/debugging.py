@@ -152,13 +152,13 @@ def task_stacks() -> tuple[RunningStack, ...]:
     waiting = [] if root is None else [(root, 0)]
     while waiting and len(found) < TASKS_MOST:
         task, depth = waiting.pop()
-        found.append(RunningStack(task.name, depth, _awaited(task.coro)))
+        found.append(RunningStack(task.name, depth, _waiting_frames(task.coro)))
         below = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
         waiting += [(child, depth + 1) for child in below]
     return tuple(found)
 
 
-def _awaited(coroutine: object) -> tuple[str, ...]:
+def _waiting_frames(coroutine: object) -> tuple[str, ...]:
     """Return the frames that a coroutine waits in, from the outside in."""
     frames = list[str]()
     while isinstance(coroutine, CoroutineType) and len(frames) < DEPTH_MOST:

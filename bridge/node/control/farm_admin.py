@@ -150,7 +150,7 @@ class FarmAdmin:
         if call.request.method == "HEAD":
             return Answer(200, b"", STREAM_TYPE)
         stream = EventStream(self.view, self.read_events, max(1, call.numbers["from"]))
-        return Answer(200, b"", STREAM_TYPE, following=stream.next)
+        return Answer(200, b"", STREAM_TYPE, next_part=stream.next)
 
     async def _log(self, call: Call[None]) -> LogPage:
         first, limit, wait_ms = _page(call.numbers)

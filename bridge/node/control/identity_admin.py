@@ -34,8 +34,8 @@ from bridge.core.log.feature_level import (
     BOUNDS_LEVEL,
     EVICTION_LEVEL,
     SUPPORTED_LEVEL,
-    held_back_text,
     holding_back,
+    level_obstacle,
     next_level,
 )
 from bridge.core.log.kinds import kind_of
@@ -271,7 +271,7 @@ class IdentityAdmin:
         if each is not None and each.standing is Standing.EVICTED and not which.force:
             text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
             raise Refused(409, "evicted-already", text)
-        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
         expect = self._farm_keys.current.expect
         obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
         if obstacle is not None and not which.force:
@@ -347,7 +347,7 @@ class IdentityAdmin:
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """Return the entry, and the names of remaining members without a box."""
-        chain, seen = self._agent.keyring, self._seen()
+        chain, seen = self._agent.keyring, self._present_members()
         if chain is None or not is_era_left(state, chain):
             # Without gossip the operator replaces the key file of every node by hand. Without a further era the entry
             # evicts the identity, and no key is replaced.
@@ -374,11 +374,13 @@ class IdentityAdmin:
             if level is not None:
                 await self._commit(farm, level)
             if farm.state.level == before:
-                held = {server_name(farm.state.admitted, each): voters[each] for each in holding_back(before, voters)}
+                levels_below = {
+                    server_name(farm.state.admitted, each): voters[each] for each in holding_back(before, voters)
+                }
                 why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
                 text = (
-                    f"this eviction needs feature level {needed}{why}. {held_back_text(before, held)}. Update these"
-                    " voters, and start them if they are down"
+                    f"this eviction needs feature level {needed}{why}. {level_obstacle(before, levels_below)}. Update"
+                    " these voters, and start them if they are down"
                 )
                 raise Refused(409, "level", text)
 
@@ -394,14 +396,14 @@ class IdentityAdmin:
 
     async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
         farm = self._leader()
-        state, chain, seen = farm.state, self._agent.keyring, self._seen()
+        state, chain, seen = farm.state, self._agent.keyring, self._present_members()
         if chain is None:
             text = (
                 'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
                 " hand (`garlicfarm help stolen-node`)"
             )
             raise Refused(409, "no-gossip", text)
-        group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
+        group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
         well = len(group.voters & (group.answering | {group.own_id}))
         if 2 * well <= len(group.voters):
             text = f"only {well} of {len(group.voters)} voters answer, less than a majority: nothing could be committed"
@@ -427,7 +429,7 @@ class IdentityAdmin:
         left_out = (*sealed.left_out, *not_admitted(state, seen))
         return KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out)
 
-    def _seen(self) -> dict[bytes, FarmMember]:
+    def _present_members(self) -> dict[bytes, FarmMember]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}
 
     # -- back up -------------------------------------------------------------------------------------------------------

@@ -134,19 +134,21 @@ class OperatorCommands:
     # -- masters -------------------------------------------------------------------------------------------------------
 
     def _force(self, order: ForceOrder) -> tuple[Force, str]:
-        wanted = _hash(order.master)
-        master = next((each for each in self._state.masters if hash_of(each) == wanted), None)
+        master_hash = _hash(order.master)
+        master = next((each for each in self._state.masters if hash_of(each) == master_hash), None)
         if master is None:
             known = ", ".join(address_of_hash(hash_of(each)) for each in sorted(self._state.masters)) or "none"
             raise Refused(
-                404, "no-such-master", f"no server reports for {address_of_hash(wanted)}; masters are {known}"
+                404, "no-such-master", f"no server reports for {address_of_hash(master_hash)}; masters are {known}"
             )
-        shown = next((each for each in self.view.publishing if each.master == address_of_hash(wanted)), None)
+        shown = next((each for each in self.view.publishing if each.master == address_of_hash(master_hash)), None)
         if shown is None or shown.publisher_id is None:
             reason = "" if shown is None else f": {shown.reason}"
-            raise Refused(409, "no-publisher", f"no server can publish {address_of_hash(wanted)} now{reason}")
+            raise Refused(409, "no-publisher", f"no server can publish {address_of_hash(master_hash)} now{reason}")
         who = server_label(shown.publisher_id, shown.publisher_name)
-        return Force(master), f"{who} publishes {address_of_hash(wanted)} again, when a router accepts it (within 65 s)"
+        return Force(
+            master
+        ), f"{who} publishes {address_of_hash(master_hash)} again, when a router accepts it (within 65 s)"
 
     # -- servers -------------------------------------------------------------------------------------------------------
 

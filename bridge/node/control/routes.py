@@ -47,7 +47,7 @@ class Answer:
     body: bytes
     content_type: str = JSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
-    following: Callable[[], Awaitable[bytes]] | None = None
+    next_part: Callable[[], Awaitable[bytes]] | None = None
     """Returns the next part, when there is one: such a reply continues until the client closes the connection."""
 
 

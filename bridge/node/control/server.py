@@ -198,8 +198,8 @@ class ControlServer:
             self._local_connections -= 1
 
     async def _refuse(self, stream: trio.abc.Stream, text: str, connection: h11.Connection | None = None) -> None:
-        answered = connection or h11.Connection(h11.SERVER)
-        await self._send(stream, answered, refusal(503, "busy", text), closing=True)
+        exchange = connection or h11.Connection(h11.SERVER)
+        await self._send(stream, exchange, refusal(503, "busy", text), closing=True)
 
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
@@ -228,8 +228,8 @@ class ControlServer:
                     return
                 patience_s = self._limits.idle_s
                 answer = await self._routes.answer(request)
-            if answer.following is not None:
-                await self._stream(stream, connection, answer.content_type, answer.following)
+            if answer.next_part is not None:
+                await self._stream(stream, connection, answer.content_type, answer.next_part)
                 return
             # A client that reads the node's health without a token does not keep a place.
             closing = remaining == 1 or (client is not None and not client.place.authenticated)
@@ -341,7 +341,7 @@ class ControlServer:
         stream: trio.abc.Stream,
         connection: h11.Connection,
         content_type: str,
-        following: Callable[[], Awaitable[bytes]],
+        next_part: Callable[[], Awaitable[bytes]],
     ) -> None:
         """Send part after part until the client closes, sends data, or accepts no more."""
         if self._streams >= self._limits.streams:
@@ -354,7 +354,7 @@ class ControlServer:
             await self._write(stream, _bytes(connection.send(h11.Response(status_code=200, headers=headers))))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_gone, stream, nursery.cancel_scope)
-                nursery.start_soon(self._send_parts, stream, connection, following, nursery.cancel_scope)
+                nursery.start_soon(self._send_parts, stream, connection, next_part, nursery.cancel_scope)
         finally:
             self._streams -= 1
 
@@ -367,12 +367,12 @@ class ControlServer:
         self,
         stream: trio.abc.Stream,
         connection: h11.Connection,
-        following: Callable[[], Awaitable[bytes]],
+        next_part: Callable[[], Awaitable[bytes]],
         scope: trio.CancelScope,
     ) -> None:
         try:
             while True:
-                part = await following()
+                part = await next_part()
                 await self._write(stream, _bytes(connection.send(h11.Data(data=part))))
         except (trio.BrokenResourceError, trio.TooSlowError):
             self.counters[ControlEvent.CONNECTIONS_BROKEN] += 1

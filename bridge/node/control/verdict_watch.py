@@ -52,10 +52,10 @@ class VerdictWatch:
         """Check until cancelled."""
         while True:
             began = trio.current_time()
-            self.look()
+            self.check()
             await trio.sleep(max(LOOK_S, SHARE * (trio.current_time() - began)))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once, and report changes."""
         view = self._view()
         now = self._looked_at = trio.current_time()

@@ -61,8 +61,8 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
         checks.extend(port_checks(configuration))
         checks.extend(transport_checks(configuration))
-        held_keys = [path for path in key_files if path is not None]
-        checks.extend(router_checks(configuration.router, held_keys, configuration.leaves, demo=configuration.demo))
+        existing_keys = [path for path in key_files if path is not None]
+        checks.extend(router_checks(configuration.router, existing_keys, configuration.leaves, demo=configuration.demo))
         state_dir = configuration.state_dir
     checks.append(state_directory_check(state_dir))
     checks.extend(running_checks(state_dir))

@@ -11,7 +11,7 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import FarmView, Phase, Severity, counted_members
 from bridge.api.words import level_words, voters_at_level
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.client import ControlClient, ControlError, send_request
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 
 CLOCK_WARNING_MS = 5_000
@@ -26,7 +26,7 @@ def running_checks(state_dir: Path) -> list[Check]:
     if not answers(socket):
         return []
     try:
-        return checks_of(ask(socket, _picture))
+        return checks_of(send_request(socket, _picture))
     except ControlError as error:
         action = "see its output; restart the node if it hangs"
         return [Check("node", CheckResult.PROBLEM, f"it runs and does not answer: {error}", action)]

@@ -96,12 +96,12 @@ class EventLog:
     def read(self, cursor: int, limit: int = PAGE_LIMIT_EVENTS) -> EventPage:
         """Return the events from `cursor` on that fit in a page."""
         oldest = next(iter(self._events), self._next)
-        wanted = oldest if cursor > self._next else max(cursor, 1)
+        begin = oldest if cursor > self._next else max(cursor, 1)
         count = max(0, min(limit, PAGE_LIMIT_EVENTS))
-        cursors = self._fitting(islice((each for each in self._events if each >= wanted), count))
+        cursors = self._fitting(islice((each for each in self._events if each >= begin), count))
         events = self._unpacked(cursors)
-        end = events[-1].cursor + 1 if events else max(wanted, oldest)
-        return EventPage(end, end - wanted - len(events), events)
+        end = events[-1].cursor + 1 if events else max(begin, oldest)
+        return EventPage(end, end - begin - len(events), events)
 
     def recent(self, count: int) -> tuple[TraceEvent, ...]:
         """Return the last `count` events, oldest first."""

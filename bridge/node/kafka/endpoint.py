@@ -134,13 +134,13 @@ class FarmListener:
     async def _watch_certificates(self) -> None:
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            await self.look_at_certificates()
+            await self.reload_certificates()
 
-    async def look_at_certificates(self) -> None:
+    async def reload_certificates(self) -> None:
         """Read the files of TLS again, if one has changed."""
         stamps = await trio.to_thread.run_sync(_stamps, self._settings)
         if stamps == self._stamps:
-            await self._look_at_dates()  # The previous content has returned.
+            await self._check_validity()  # The previous content has returned.
             return
         try:
             tls = await trio.to_thread.run_sync(_tls, self._settings)
@@ -151,9 +151,9 @@ class FarmListener:
         self._stamps = stamps
         options = self._listener.options
         self._listener.options = replace(options, security=replace(options.security, tls=tls))
-        await self._look_at_dates()
+        await self._check_validity()
 
-    async def _look_at_dates(self) -> None:
+    async def _check_validity(self) -> None:
         """Set the alarm while clients refuse the certificate for its dates, and in its last month."""
         path = self._settings.certificate
         if path is None:

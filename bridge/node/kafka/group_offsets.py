@@ -44,12 +44,12 @@ _KNOWN_MAX: Final = 4 * GROUPS_MAX
 
 @dataclass(slots=True)
 class _Group:
-    """The waiting commits of one group. `wanted` counts commits; up to `noted` they are in the log."""
+    """The waiting commits of one group. `requested` counts commits; up to `noted` they are in the log."""
 
     newest: CommittedOffset
     principal: str | None
     lock: trio.Lock = field(default_factory=trio.Lock)
-    wanted: int = 0
+    requested: int = 0
     noted: int = 0
     waiting: int = 0
     next_s: float = 0.0
@@ -97,18 +97,18 @@ class FarmGroupOffsets:
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = EVERY_S
     ) -> None:
         """Store the group's offset of the topic; see the module. Raise the errors of `GroupOffsets.commit`."""
-        wanted = offsets.get(self._topic)
-        if wanted is None:
+        offset = offsets.get(self._topic)
+        if offset is None:
             await trio.lowlevel.checkpoint()
             return
         self._ready(group, principal)
-        self._check_position(wanted)
-        known = self._groups.setdefault((group, principal), _Group(wanted, principal))
-        known.newest = wanted
-        known.wanted += 1
+        self._check_position(offset)
+        known = self._groups.setdefault((group, principal), _Group(offset, principal))
+        known.newest = offset
+        known.requested += 1
         known.waiting += 1
         try:
-            await self._note(group, known, known.wanted, trio.current_time() + hold_s)
+            await self._note(group, known, known.requested, trio.current_time() + hold_s)
         finally:
             known.waiting -= 1
             self._forget_old()
@@ -125,12 +125,12 @@ class FarmGroupOffsets:
         self._check_owner(farm, group, principal)
         return farm
 
-    def _check_position(self, wanted: CommittedOffset) -> None:
+    def _check_position(self, offset: CommittedOffset) -> None:
         """Raise `ProduceRefusedError` for an offset that a reader of this log cannot have."""
         farm = self._current.farm
         if farm is None or farm.state.level < BOUNDS_LEVEL:
             return
-        refusal = offset_refusal(wanted.offset, farm.state.applied_index + 1)
+        refusal = offset_refusal(offset.offset, farm.state.applied_index + 1)
         if refusal is not None:
             raise ProduceRefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, refusal)
 
@@ -151,7 +151,7 @@ class FarmGroupOffsets:
         async with known.lock:
             while known.noted < number:
                 farm = self._ready(group, known.principal)
-                newest, covers = known.newest, known.wanted
+                newest, covers = known.newest, known.requested
                 if await self._is_nothing_new(farm, group, newest):
                     known.noted = max(known.noted, covers)
                     return
@@ -166,7 +166,7 @@ class FarmGroupOffsets:
                 self._check_owner(farm, group, known.principal)
                 known.noted = max(known.noted, covers)
 
-    async def _is_nothing_new(self, farm: FoundedFarm, group: str, wanted: CommittedOffset) -> bool:
+    async def _is_nothing_new(self, farm: FoundedFarm, group: str, offset: CommittedOffset) -> bool:
         """Return True if only invisible entries are between the stored offset and this one, so it need not be written.
 
         A group's offset is an entry of the log, and may move the position of the group by one, as a control record
@@ -174,9 +174,9 @@ class FarmGroupOffsets:
         day, because groups without commits for a week are dropped.
         """
         noted = farm.state.kafka.groups.get(group)
-        if noted is None or farm.state.log_time_ms - noted.noted_ms > RENEW_MS or noted.metadata != wanted.metadata:
+        if noted is None or farm.state.log_time_ms - noted.noted_ms > RENEW_MS or noted.metadata != offset.metadata:
             return False
-        return noted.offset == wanted.offset or await self._is_silent(farm, noted, wanted.offset)
+        return noted.offset == offset.offset or await self._is_silent(farm, noted, offset.offset)
 
     async def _is_silent(self, farm: FoundedFarm, noted: NotedOffset, offset: int) -> bool:
         """Return True if every record between the stored offset and this one is invisible to readers."""

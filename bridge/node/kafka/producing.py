@@ -59,7 +59,7 @@ class Producing:
         self._alarms = alarms
         self._batches_of: dict[int, trio.Lock] = {}
         """By producer id, held while one of its batches is in progress."""
-        self._held_bytes = 0
+        self._pending_bytes = 0
         """Bytes of uncommitted entries."""
         self.counters: Counter[TopicEvent | ProduceRefusal] = Counter()
         """Committed records, and refused batches by reason."""
@@ -69,13 +69,13 @@ class Producing:
         values = self._checked(batch, principal)
         farm = self._ready()
         size_bytes = sum(map(len, values))
-        if self._held_bytes and self._held_bytes + size_bytes > HELD_BYTES:
+        if self._pending_bytes and self._pending_bytes + size_bytes > HELD_BYTES:
             raise ServerBusyError("too much that clients produced waits to be committed")
-        self._held_bytes += size_bytes
+        self._pending_bytes += size_bytes
         try:
             return await self._append(farm, batch, values, owner_in(farm, principal))
         finally:
-            self._held_bytes -= size_bytes
+            self._pending_bytes -= size_bytes
 
     async def _append(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...], owner: str) -> Produced:
         if batch.producer_id < 0:

@@ -171,8 +171,8 @@ def _signing_key(node_directory: Path, master: MasterKey) -> None:
     path = node_directory / "signing.key"
     now_s = int(time.time())
     if path.exists():
-        held = load_signing_key(path)
-        if held.destination == master.destination and held.can_sign_until_s > now_s + TRANSIENT_ALARM_S:
+        stored_key = load_signing_key(path)
+        if stored_key.destination == master.destination and stored_key.can_sign_until_s > now_s + TRANSIENT_ALARM_S:
             return
     path.unlink(missing_ok=True)
     save_signing_key(path, master.sign_transient(now_s))
@@ -188,11 +188,11 @@ def _leaf(node_directory: Path) -> str:
 
 def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
     """Return a gossip and a consensus port for each node: the previous ones if they are free, else new ones."""
-    with ExitStack() as held:
+    with ExitStack() as reserved:
         chosen = []
         for node_directory in node_directories:
             gossip, consensus = _previous_ports(node_directory / "node.toml")
-            chosen.append((_hold(held, socket.SOCK_DGRAM, gossip), _hold(held, socket.SOCK_STREAM, consensus)))
+            chosen.append((_hold(reserved, socket.SOCK_DGRAM, gossip), _hold(reserved, socket.SOCK_STREAM, consensus)))
         return chosen
 
 
@@ -213,9 +213,9 @@ def _port(bind: str) -> int:
     return port
 
 
-def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
+def _hold(reserved: ExitStack, kind: socket.SocketKind, port: int) -> int:
     if port:
-        probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+        probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
         try:
             if kind is socket.SOCK_STREAM:
                 # A port in TIME_WAIT is free for the node, which binds with the same option. Only a listener excludes
@@ -229,7 +229,7 @@ def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
             pass
         else:
             return port
-    probe = held.enter_context(socket.socket(socket.AF_INET, kind))
+    probe = reserved.enter_context(socket.socket(socket.AF_INET, kind))
     probe.bind((LOOPBACK, 0))
     return int(probe.getsockname()[1])
 

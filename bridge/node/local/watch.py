@@ -94,12 +94,12 @@ class LocalWatch:
         view = best_view(self.picture())
         if view is None or len(view.reports) < len(self._children):
             return None
-        wanted = sum(report.healthy_destinations for report in view.reports)
+        healthy_count = sum(report.healthy_destinations for report in view.reports)
         files = [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
         found = [
             each for path in files if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
         ]
-        complete = [each for each in found if each.entries >= max(wanted, 1)]
+        complete = [each for each in found if each.entries >= max(healthy_count, 1)]
         return max(complete, key=lambda each: each.published_s, default=None)
 
     def progress(self) -> str:

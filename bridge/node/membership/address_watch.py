@@ -80,21 +80,21 @@ class AddressWatch:
         """Look until cancelled; raise `AddressChangedError`."""
         while True:
             with suppress(OSError):  # Without a descriptor for the query, the next look reads the addresses.
-                self.look(await trio.to_thread.run_sync(self._network.interfaces))
+                self.check(await trio.to_thread.run_sync(self._network.interfaces))
             await trio.sleep(LOOK_EVERY_S)
 
-    def look(self, interfaces: Sequence[LanInterface]) -> None:
+    def check(self, interfaces: Sequence[LanInterface]) -> None:
         """Compare the present addresses with the addresses that the node uses."""
         present = {each.host for each in interfaces if each.is_up and each.host}
         if self._used is None:
             self._used = self._own(present)
             self._show_outdated(present)
-        gone = {setting: address for setting, address in self._used.items() if address.host not in present}
-        self._missed = self._missed + 1 if gone else 0
-        if not gone:
+        missing = {setting: address for setting, address in self._used.items() if address.host not in present}
+        self._missed = self._missed + 1 if missing else 0
+        if not missing:
             self._alarms.clear(ADDRESS_GONE)
         elif self._missed >= LOOKS:
-            self._follow(gone, interfaces)
+            self._follow(missing, interfaces)
 
     def _own(self, present: Collection[str]) -> dict[str, Address]:
         """Return the addresses in use that this machine has; a forwarded address is not one of them."""

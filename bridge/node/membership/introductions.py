@@ -211,7 +211,7 @@ class Introductions:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce_departure, dialer, others)
                 while True:
-                    for change in self._core.look(now_ms(), others.connected()):
+                    for change in self._core.update_status(now_ms(), others.connected()):
                         self._publish(change)
                     if self._adopting is not None:
                         await self._adopt(self._adopting)

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from bridge.api.alarms import FEATURE_LEVEL
-from bridge.core.log.feature_level import SUPPORTED_LEVEL, held_back_text, holding_back, next_level
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, holding_back, level_obstacle, next_level
 from bridge.core.membership.admission import server_name
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
@@ -69,10 +69,10 @@ class LevelRaising:
         if state.level >= SUPPORTED_LEVEL or now_s - self._since_s < PATIENCE_S:
             self._alarms.clear(FEATURE_LEVEL)
             return
-        held = holding_back(state.level, announced)
-        if held:
-            named = {server_name(state.admitted, each): announced[each] for each in held}
-            self._alarms.set(FEATURE_LEVEL, held_back_text(state.level, named))
+        blocking = holding_back(state.level, announced)
+        if blocking:
+            named = {server_name(state.admitted, each): announced[each] for each in blocking}
+            self._alarms.set(FEATURE_LEVEL, level_obstacle(state.level, named))
             return
         leader = self._replica.server.role.leader
         if leader is not None:

@@ -137,9 +137,11 @@ async def introduce(
         return
 
     def addresses(*, out: bool) -> list[PeerAddress]:
-        wanted = [each for each in member_directory.members() if is_out(each.node_id) is out]
+        selected = [each for each in member_directory.members() if is_out(each.node_id) is out]
         found = [
-            member_directory.address_of(each.node_id) for each in wanted if out or each.status is not MemberStatus.LEFT
+            member_directory.address_of(each.node_id)
+            for each in selected
+            if out or each.status is not MemberStatus.LEFT
         ]
         return [address for address in found if address is not None]
 

@@ -76,7 +76,7 @@ class Reconciling:
     """The keeper of the group: `run` it once."""
 
     settings: ReconcileSettings
-    answered_within_ms: int
+    contact_within_ms: int
     own: FarmMember
     """This node, as the log will record it."""
     cluster: str
@@ -105,7 +105,7 @@ class Reconciling:
                 else:
                     if role.term != term:
                         reconciler, term = Reconciler(self.settings), role.term
-                    self._look(reconciler, nursery)
+                    self._review(reconciler, nursery)
                 await trio.sleep(LOOK_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
@@ -128,13 +128,13 @@ class Reconciling:
         )
         self.alarms.set(WAITING_FOR_APPROVAL, text, action)
 
-    def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
+    def _review(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         raft = self.replica.server.describe().raft
         state = self.known.applied_state.state
         admitted, group = (
             with_room(state.admitted) if state.level >= BOUNDS_LEVEL else state.admitted,
             replace(
-                group_of(raft, self.answered_within_ms),
+                group_of(raft, self.contact_within_ms),
                 removed=frozenset(state.removed),
                 admitted_by=state.admitted_by,
                 losing_vote=self.losing_vote,
@@ -241,12 +241,12 @@ def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> Re
     )
 
 
-def group_of(raft: RaftDescription, answered_within_ms: int) -> Group:
+def group_of(raft: RaftDescription, contact_within_ms: int) -> Group:
     """Return the group as its leader's core describes it."""
     answering = {
         integer_id(each.server_id): each.match
         for each in raft.followers
-        if each.contact_ms is not None and each.contact_ms <= answered_within_ms
+        if each.contact_ms is not None and each.contact_ms <= contact_within_ms
     }
     learners = frozenset(map(integer_id, raft.configuration.learner_ids))
     return Group(

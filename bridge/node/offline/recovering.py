@@ -259,7 +259,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
     old = storage_of(state_dir, plan.survivor.cluster_id)
     try:
         # Held during the move: a node that starts then finds it in use.
-        held = Directory(old)
+        directory = Directory(old)
     except (StorageError, OSError) as error:
         raise RecoveryError(f"{state_dir}: {error}") from error
     try:
@@ -288,7 +288,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
             " command again"
         ) from error
     finally:
-        held.close()
+        directory.close()
 
 
 def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:

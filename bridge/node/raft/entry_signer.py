@@ -43,8 +43,8 @@ class EntrySigner:
     def sign(self, entry: bytes) -> bytes:
         """Return the entry with this node's proof; raise ValueError if it is too large for a proof."""
         applied = self._applied_state.state.numbers.get(self.node_id, AuthorNumbers()).highest
-        following = self._last + 1 if self._last else self._clock_ms()
-        self._last = max(following, applied + 1)
+        next_number = self._last + 1 if self._last else self._clock_ms()
+        self._last = max(next_number, applied + 1)
         return sign_entry(entry, self._key, self._cluster_id, self._last)
 
     def vouch(self, entry: bytes) -> bytes:

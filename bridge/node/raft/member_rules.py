@@ -28,7 +28,7 @@ class FarmMemberRules:
     removed: Callable[[], Collection[int]]
     expect: int
     voters_max: int
-    answered_within_ms: int
+    contact_within_ms: int
 
     def may_add(self, server: Server) -> PeerAddress | str:
         """Return the address of the new server, or the reason why it cannot be a voter."""
@@ -53,7 +53,7 @@ class FarmMemberRules:
         if len(configuration.voter_ids - {server}) < self.expect:
             return f"a farm of {self.expect} needs another voter as a replacement first"
         answers = (
-            each.contact_ms is not None and each.contact_ms <= self.answered_within_ms
+            each.contact_ms is not None and each.contact_ms <= self.contact_within_ms
             for each in self.describe().followers
             if each.server_id == server
         )
@@ -82,7 +82,7 @@ def farm_member_rules(
         removed,
         expect=len(founding.founders),
         voters_max=voters_max,
-        answered_within_ms=profile.answered_within_ms,
+        contact_within_ms=profile.contact_within_ms,
     )
 
 

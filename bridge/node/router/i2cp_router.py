@@ -110,7 +110,7 @@ class I2cpRouter:
 
     async def local_router_status(self) -> RouterStatus:
         """Return the figures of the router; figures of the host replace missing ones."""
-        self._reachable = await self._look_at_clock()
+        self._reachable = await self._check_clock()
         facts = await self._facts() if self._reachable else RouterFacts()
         # The host's uptime is this process's, not the router's.
         host = replace(self._host.sample(), uptime_ms=None, job_lag_ms=self._loop_lag.mean_ms())
@@ -120,7 +120,7 @@ class I2cpRouter:
             last_published_router_info=self._news_of_router_info(facts.report.last_published_router_info),
         )
 
-    async def _look_at_clock(self) -> bool:
+    async def _check_clock(self) -> bool:
         try:
             date = await self._queries.date()
         except RouterLost as error:

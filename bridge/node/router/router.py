@@ -179,7 +179,7 @@ class FileRouter:
         """Read the list of structures in the directory, until cancelled: other processes may remove them."""
         while True:
             async with self._one_writer:
-                await self._look()
+                await self._refresh_files()
             await trio.sleep(LOOK_EVERY_S)
 
     def path_of(self, master_hash: bytes) -> Path:
@@ -238,9 +238,9 @@ class FileRouter:
                 await trio.to_thread.run_sync(_remove_if_same, path, published)
             except OSError as error:
                 raise RouterError(f"{path} cannot be removed: {error.strerror or error}; remove it by hand") from None
-            await self._look()
+            await self._refresh_files()
 
-    async def _look(self) -> None:
+    async def _refresh_files(self) -> None:
         with suppress(OSError):  # The last look counts until the next one.
             self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
 

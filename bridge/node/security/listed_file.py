@@ -40,9 +40,9 @@ class ListedFile(ABC, Generic[Content]):
         """Use a changed file, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            await self.look(alarms)
+            await self.reload(alarms)
 
-    async def look(self, alarms: Alarms) -> None:
+    async def reload(self, alarms: Alarms) -> None:
         """Read the file again."""
         try:
             self._take(await trio.to_thread.run_sync(self._read))

@@ -35,7 +35,7 @@ class _Filed:
     """The remedy for the fault, unless a new key is needed."""
 
 
-class HeldKey:
+class PublishingKey:
     """One master's key on this node, its file, if any, and the operator's permission to publish."""
 
     def __init__(
@@ -54,12 +54,12 @@ class HeldKey:
         self._stamp = stamp
 
     @classmethod
-    def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "HeldKey":
+    def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "PublishingKey":
         """Read the file; raise KeyFileError."""
         stamp = _stamp_of(path)
-        held = cls(load_signing_key(path), path, stamp, publish)
-        held.warn_of_master_key()
-        return held
+        loaded = cls(load_signing_key(path), path, stamp, publish)
+        loaded.warn_of_master_key()
+        return loaded
 
     @property
     def master(self) -> str:
@@ -111,14 +111,14 @@ class HeldKey:
         return None
 
 
-def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
+def judge_key(key: PublishingKey, now_s: int, alarm: SharedAlarm) -> None:
     """Keep the alarm active while the key ends soon, or while its file cannot replace it."""
-    address = held.key.destination.address
-    if held.fault is None:
+    address = key.key.destination.address
+    if key.fault is None:
         alarm.clear(f"{address} file")
     else:
-        alarm.set(f"{address} file", f"{held.fault}: this node continues with its present key", held.action)
-    left_s = held.key.can_sign_until_s - now_s
+        alarm.set(f"{address} file", f"{key.fault}: this node continues with its present key", key.action)
+    left_s = key.key.can_sign_until_s - now_s
     if left_s >= TRANSIENT_ALARM_S:
         alarm.clear(f"{address} end")
     else:

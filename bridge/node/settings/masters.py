@@ -26,7 +26,7 @@ from typing import Annotated, Final
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.core.log.records import MetaStatus, PublishConfig
 from bridge.node.router.router import ServedLeaf
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.choices import PublishingPace
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.reader import Section
@@ -168,7 +168,7 @@ class LeafSettings(ServedLeaf):
 class Masters:
     """The masters that a node serves, with a key and without one."""
 
-    keys: tuple[HeldKey, ...] = ()
+    keys: tuple[PublishingKey, ...] = ()
     keyless: tuple[MetaStatus, ...] = ()
 
     @property
@@ -205,7 +205,9 @@ def _read_master(section: Section) -> MasterSettings:
 
 def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[ServedLeaf, ...]) -> Masters:
     """Load the keys; raise `KeyFileError`, and `MasterError` if masters and leaves contradict each other."""
-    keys = tuple(HeldKey.load(each.signing_key, each.publish) for each in settings if each.signing_key is not None)
+    keys = tuple(
+        PublishingKey.load(each.signing_key, each.publish) for each in settings if each.signing_key is not None
+    )
     keyless = tuple(
         MetaStatus(each.destination.base64, each.publish, publishing=False, last_published_time_ms=0)
         for each in settings

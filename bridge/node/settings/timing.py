@@ -35,7 +35,7 @@ class Patience:
 class Profile:
     """All times of one `timing`.
 
-    A member is healthy up to `answered_within_ms` after its last reply to the leader. `settle_ms` is the time that a
+    A member is healthy up to `contact_within_ms` after its last reply to the leader. `settle_ms` is the time that a
     new node must have been alive. `introduce_s` are the periods of introductions without gossip, normally and until the
     farm exists.
     """
@@ -48,7 +48,7 @@ class Profile:
     connection_limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     conversation: ConnectionOptions = field(default_factory=ConnectionOptions)
     formation: FormationTuning = field(default_factory=FormationTuning)
-    answered_within_ms: int = 3_000
+    contact_within_ms: int = 3_000
     settle_ms: int = 10_000
     introduce_s: tuple[float, float] = (10.0, 1.0)
 
@@ -84,7 +84,7 @@ def _i2p() -> Profile:
             idle_s=900.0, stalled_s=60.0, request_s=120.0, least_bytes_per_s=4 * 1024, answer_s=120.0
         ),
         formation=FormationTuning(settle_ms=60_000, patience_ms=900_000),
-        answered_within_ms=45_000,
+        contact_within_ms=45_000,
         settle_ms=120_000,
         introduce_s=(60.0, 15.0),
     )

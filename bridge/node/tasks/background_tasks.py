@@ -13,7 +13,7 @@ need not lead.
 
 import trio
 
-from bridge.api.build_view import SeenAlone
+from bridge.api.build_view import LocalView
 from bridge.core.farm.state_machine import Change, RequestRefused
 from bridge.core.publishing.without_quorum import acting_publisher, as_seen
 from bridge.node.tasks.measuring import MeasuringTask
@@ -31,7 +31,7 @@ class BackgroundTasks:
         self._replica = context.replica
         self._outage = Outage(context)
         alarms = publishing_alarms(context.alarms)
-        self.publishing = tuple(PublishingTask(context, held, self._outage, alarms) for held in context.keys)
+        self.publishing = tuple(PublishingTask(context, key, self._outage, alarms) for key in context.keys)
         self._time = TimekeepingTask(context)
         self._measuring = MeasuringTask(context)
         self._reporting = ReportingTask(context, self.publishing, self._measuring)
@@ -51,13 +51,13 @@ class BackgroundTasks:
         """True if no clock entry was committed for several reporting periods."""
         return self._outage.lasts
 
-    def without_quorum(self) -> SeenAlone | None:
+    def without_quorum(self) -> LocalView | None:
         """Return this node's own view of the farm during a loss of the quorum."""
         own = self._reporting.latest
         if own is None or not self._outage.lasts:
             return None
         farm, around, log_time_ms = self._outage.farm, self._outage.around(own), self._outage.log_time_ms
-        return SeenAlone(
+        return LocalView(
             as_seen(farm.state, farm.tuning, around, log_time_ms),
             {each: acting_publisher(farm.state, each, around, log_time_ms // 1000) for each in farm.state.masters},
             {task.master: task.signed for task in self.publishing if task.signed is not None},

@@ -73,10 +73,10 @@ class Outage:
     async def run(self) -> None:
         """Look, until cancelled."""
         while True:
-            await self._look()
+            await self._update()
             await trio.sleep(LOOK_INTERVAL_S)
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         context = self._context
         still_ms = context.applied_state.quorum.lost_for_ms(
             now_ms(), round(1000 * context.expected_period_s), context.election_timeout_ms
@@ -95,16 +95,16 @@ class Outage:
         copy = Farm(applied_state.state.log_time_ms)
         farm = applied_state.farm
         copy.restore(farm.state, farm.tuning.period_ms, farm.sessions.dump(), farm.reqids.dump())
-        following = copy.state.applied_index + 1
-        while following <= (last := server.describe().raft.last.index):
+        next_index = copy.state.applied_index + 1
+        while next_index <= (last := server.describe().raft.last.index):
             try:
-                entries = await server.read_stored(following, min(READ_ENTRIES, last - following + 1), READ_BYTES)
+                entries = await server.read_stored(next_index, min(READ_ENTRIES, last - next_index + 1), READ_BYTES)
             except ServerBusyError:
                 await trio.sleep(LOOK_INTERVAL_S)
                 continue
             if not entries:
                 break
-            for index, entry in enumerate(entries, start=following):
+            for index, entry in enumerate(entries, start=next_index):
                 match entry.kind:
                     case EntryKind.COMMAND:
                         copy.apply(index, entry.term, applied_state.entries.read(entry.data))
@@ -114,5 +114,5 @@ class Outage:
                         pass
                     case _:
                         assert_never(entry.kind)
-            following += len(entries)
+            next_index += len(entries)
         return copy

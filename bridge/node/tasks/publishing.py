@@ -27,7 +27,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
-from bridge.node.security.signing_keys import HeldKey, judge_key
+from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing_turns import PublishingTurns
 from bridge.node.tasks.task_context import TaskContext
@@ -60,9 +60,9 @@ def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
 class PublishingTask:
     """The loops of one master. `run` them once; `changed` receives the changes of the state machine."""
 
-    def __init__(self, context: TaskContext, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
+    def __init__(self, context: TaskContext, key: PublishingKey, outage: Outage, alarms: "PublishingAlarms") -> None:
         self._context = context
-        self._held = held
+        self._key = key
         self._outage = outage
         self._alarms = alarms
         self._own: Report | None = None
@@ -78,7 +78,7 @@ class PublishingTask:
         self._turns = PublishingTurns()
         self._resigned = False
         self.published = 0
-        self.last_published_ms = context.published.second(held.master_hash) * 1000
+        self.last_published_ms = context.published.second(key.master_hash) * 1000
         """Milliseconds: the second of the structure that the router last accepted, in any run of the node."""
         self._last_structure: str | None = None
         self.signed: PlannedPublication | None = None
@@ -87,7 +87,7 @@ class PublishingTask:
     @property
     def master(self) -> str:
         """The master destination, in I2P's base64."""
-        return self._held.master
+        return self._key.master
 
     def changed(self, change: Change) -> None:
         """Handle a change of the farm's state by a committed entry."""
@@ -112,15 +112,15 @@ class PublishingTask:
         """Return this node's status in publishing the master, for its report."""
         context = self._context
         known = context.applied_state.state.masters.get(self.master)
-        obstacle = context.router.publishing_obstacle(self._held.master_hash)
+        obstacle = context.router.publishing_obstacle(self._key.master_hash)
         is_off = self._resigned or obstacle is not None or self._leaves_the_turn()
         return MetaStatus(
             destination=self.master,
-            publish_config=PublishConfig.OFF if is_off else self._held.publish,
+            publish_config=PublishConfig.OFF if is_off else self._key.publish,
             publishing=known is not None and known.choice.server_id == context.replica.server_id,
             last_published_time_ms=self.last_published_ms,
             last_published_lease_set=self._last_structure,
-            can_sign_until_s=self._held.key.can_sign_until_s,
+            can_sign_until_s=self._key.key.can_sign_until_s,
             publish_failure=None if self._resigned else obstacle or self._turns.failure,
         )
 
@@ -136,11 +136,11 @@ class PublishingTask:
     async def review_key(self) -> None:
         """Read a renewed key, and keep an alarm active while the present one ends soon."""
         now_s = self._context.applied_state.date_ms() // 1000
-        held = self._held
-        if held.path is not None and await trio.to_thread.run_sync(held.renew, now_s):
-            self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
-        judge_key(self._held, now_s, self._alarms.key)
-        obstacle = self._context.router.publishing_obstacle(self._held.master_hash)
+        key = self._key
+        if key.path is not None and await trio.to_thread.run_sync(key.renew, now_s):
+            self._context.trace.append("signing-key-renewed", {"until": self._key.key.can_sign_until_s})
+        judge_key(self._key, now_s, self._alarms.key)
+        obstacle = self._context.router.publishing_obstacle(self._key.master_hash)
         if obstacle is None:
             self._context.router_alarm.clear(f"{self._cause}: obstacle")
         else:
@@ -195,7 +195,7 @@ class PublishingTask:
         if plan is not None:
             self._alarms.unfenced.set(
                 self.master,
-                f"this node publishes {self._held.key.destination.address} alone, without a majority of the voters",
+                f"this node publishes {self._key.key.destination.address} alone, without a majority of the voters",
             )
             self._accepted = plan
             self._hand_over_due.set()
@@ -223,7 +223,7 @@ class PublishingTask:
         last one. Log time reaches this machine's clock soon, so the wait ends. A second beyond both comes from a clock
         that was ahead: the wait could last for years, without an alarm.
         """
-        second = self._context.published.second(self._held.master_hash)
+        second = self._context.published.second(self._key.master_hash)
         latest_ms = max(log_time_ms, self._context.clock_ms()) + LEAD_MAX_MS
         return second if second * 1000 <= latest_ms else 0
 
@@ -264,8 +264,8 @@ class PublishingTask:
         context, publication = self._context, plan.publication
         facts = {"second": publication.published_s, "entries": len(plan.entries)}
         try:
-            structure = self._held.key.publication(publication.published_s, plan.entries)
-            await context.router.publish_meta_lease_set(self._held.master_hash, structure)
+            structure = self._key.key.publication(publication.published_s, plan.entries)
+            await context.router.publish_meta_lease_set(self._key.master_hash, structure)
         except (LeaseSetError, I2pError, RouterError) as error:
             context.router_alarm.set(self._cause, f"publishing failed: {error}")
             context.trace.append("publish-failed", {**facts, "reason": str(error)})
@@ -279,12 +279,12 @@ class PublishingTask:
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
-        await context.published.note(self._held.master_hash, publication.published_s)
+        await context.published.note(self._key.master_hash, publication.published_s)
         context.trace.append("published", facts, log_time_ms=context.applied_state.state.log_time_ms)
 
     @property
     def _cause(self) -> str:
-        return f"publishing {self._held.key.destination.address}"
+        return f"publishing {self._key.key.destination.address}"
 
     def _is_deposed(self) -> bool:
         """Return True after a later publication of another server is accepted: until then this node's is the best."""
@@ -302,7 +302,7 @@ class PublishingTask:
         context = self._context
         self._handed_over = self.signed = None
         try:
-            await context.router.stop_publishing_meta_lease_set(self._held.master_hash)
+            await context.router.stop_publishing_meta_lease_set(self._key.master_hash)
         except RouterError as error:
             context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
         else:

@@ -217,7 +217,7 @@ class ReportingTask:
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """Return this node's leaves, each with its one master; None if it serves all masters."""
         context = self._context
-        masters = (*(held.master for held in context.keys), *(each.destination for each in context.keyless))
+        masters = (*(key.master for key in context.keys), *(each.destination for each in context.keyless))
         if not masters:
             return dict.fromkeys(await context.router.local_leaf_hashes(b""))
         behind: dict[bytes, list[str]] = {}

@@ -12,7 +12,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import Router
-from bridge.node.security.signing_keys import HeldKey
+from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.tasks.published_store import PublishedStore
 
 
@@ -25,7 +25,7 @@ class TaskContext:
     applied_state: AppliedState
     signer: EntrySigner
     router: Router
-    keys: tuple[HeldKey, ...]
+    keys: tuple[PublishingKey, ...]
     """One key for each master destination that this node can sign for."""
     keyless: tuple[MetaStatus, ...] = ()
     """Its status in masters whose leaves it serves without a signing key."""

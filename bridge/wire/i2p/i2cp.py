@@ -74,24 +74,24 @@ class FrameReader:
     """Cuts a stream into frames."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._unparsed = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Take the bytes that arrived. All whole frames must be taken out before more bytes are fed."""
-        self._held += data
+        self._unparsed += data
 
     def next_frame(self) -> Frame | None:
         """Return the next whole frame; None until more bytes arrive."""
-        if len(self._held) < HEADER_BYTES:
+        if len(self._unparsed) < HEADER_BYTES:
             return None
-        size = int.from_bytes(self._held[:4], "big")
+        size = int.from_bytes(self._unparsed[:4], "big")
         if size > FRAME_LIMIT_BYTES:
             raise I2cpError(f"a message of {size} bytes is announced; no router sends more than {FRAME_LIMIT_BYTES}")
         end = HEADER_BYTES + size
-        if len(self._held) < end:
+        if len(self._unparsed) < end:
             return None
-        frame = Frame(self._held[4], bytes(self._held[HEADER_BYTES:end]))
-        del self._held[:end]
+        frame = Frame(self._unparsed[4], bytes(self._unparsed[HEADER_BYTES:end]))
+        del self._unparsed[:end]
         return frame
 
 

@@ -52,13 +52,13 @@ def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:
 
     Its places (`$.offline`) name our own fields only.
     """
-    said, at, place = reason.rpartition(" - at ")
+    problem, at, place = reason.rpartition(" - at ")
     if not at:
-        said, place = reason, ""
-    if "unknown field" in said:
+        problem, place = reason, ""
+    if "unknown field" in problem:
         names = ", ".join(each.encode_name for each in msgspec.structs.fields(shape))
-        said = f"it has an unknown field (known are {names})"
-    return _QUOTED.sub("", said) + at + place
+        problem = f"it has an unknown field (known are {names})"
+    return _QUOTED.sub("", problem) + at + place
 
 
 def encode_key(key: bytes) -> str:

@@ -165,18 +165,18 @@ def to_report(entry: ReportEntry) -> Report:
 
 
 def _to_meta(meta: MetaPart) -> MetaStatus:
-    told = {
+    fields = {
         **structs.asdict(meta),
         "publishing": meta.publishing is True,
         "last_published_time_ms": 0 if meta.last_published_time_ms is UNSET else meta.last_published_time_ms,
         "publish_failure": _text(meta.publish_failure),
     }
-    return MetaStatus(**told)
+    return MetaStatus(**fields)
 
 
 def _to_leaf(leaf: LeafPart) -> LeafStatus:
-    told = {**structs.asdict(leaf), "healthy": leaf.healthy is True, "faults": _faults(leaf.faults)}
-    return LeafStatus(**told)
+    fields = {**structs.asdict(leaf), "healthy": leaf.healthy is True, "faults": _faults(leaf.faults)}
+    return LeafStatus(**fields)
 
 
 def _text(member: Raw) -> str | None:

@@ -103,7 +103,7 @@ cases AS (
     CASE WHEN in_time THEN contact_to_dead_ms END AS dead_ms, suspect_to_dead_ms AS suspicion_ms
   FROM timed
 ),
-told AS (
+classified AS (
   SELECT c.*,
     CASE WHEN known IN (1, 4) OR (known = 2 AND is_dead = 1) THEN 1 ELSE 0 END AS detected,
     CASE WHEN known = 3 THEN 1 ELSE 0 END AS false_alarm,
@@ -123,7 +123,7 @@ summed AS (
     max(CASE WHEN detected = 1 THEN dead_ms END) AS dead_max_ms,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY CASE WHEN detected = 1 THEN suspicion_ms END) AS suspicion_median_ms,
     max(CASE WHEN detected = 1 THEN suspicion_ms END) AS suspicion_max_ms
-  FROM told
+  FROM classified
   GROUP BY farm, kind, name
 ),
 named AS (

@@ -97,7 +97,7 @@ spreads AS (
   JOIN middles m ON m.router = c.router AND m.hour_ms = c.hour_ms AND m.baseline = c.baseline
   GROUP BY c.router, c.hour_ms, c.baseline
 ),
-told AS (
+figures AS (
   SELECT router, hour_ms, baseline, 'lag' AS signal, 1 AS worse, 1000 AS least,
     lag AS usual, lag_mad AS mad, lag_slots AS slots, lag_hours AS hours
   FROM spreads
@@ -111,7 +111,7 @@ told AS (
   FROM spreads
 ),
 enough AS (
-  SELECT t.* FROM told t WHERE CASE baseline WHEN 'days' THEN hours >= 3 AND slots >= 6 ELSE slots >= 12 END
+  SELECT t.* FROM figures t WHERE CASE baseline WHEN 'days' THEN hours >= 3 AND slots >= 6 ELSE slots >= 12 END
 ),
 baselines AS (
   SELECT e.router, e.signal, e.hour_ms, e.baseline, e.worse, e.least, e.usual,

@@ -194,7 +194,7 @@ class MixedQuorum:
         if not self._by_command:
             command = [sys.executable, "-m", "tests.interop.kafka.our_voter", str(server.properties)]
             server.child = await Child.start(name, command, server.log)
-            await server.child.hear_document(START_S)
+            await server.child.receive_document(START_S)
             return
         command = [*SERVE, "--config", str(server.properties), "--kafka-metadata", "--produce", "on"]
         server.child = await Child.start_foreign(name, command, server.log)
@@ -285,7 +285,7 @@ class MixedQuorum:
         child = self.ours[node_id].child
         if child is None:
             raise ChildError(f"our server {node_id} does not run")
-        return await child.ask(question)
+        return await child.request(question)
 
     async def leader(self, *, epoch_above: int = -1) -> tuple[int, int]:
         """Wait for a leader; return its id and epoch."""

@@ -44,7 +44,7 @@ class Member:
         """Read its output until it ends."""
         while True:
             try:
-                line = await self.child.hear(STORY_S)
+                line = await self.child.receive_line(STORY_S)
             except ChildError:
                 return
             what, _, count = line.partition(" ")

@@ -89,7 +89,7 @@ class RaftServers:
         if node_id == OURS:
             command = [sys.executable, "-m", "tests.interop.kafka.our_voter", properties, TOPIC.name, str(TOPIC.id.int)]
             self.children[OURS] = await Child.start("our voter", command, log)
-            await self.children[OURS].hear_document()
+            await self.children[OURS].receive_document()
             return
         command = java("kafka.tools.TestRaftServer", "--config", properties, "--replica-directory-id", new_uuid())
         self.children[node_id] = await Child.start_foreign(f"test server {node_id}", command, log)
@@ -105,7 +105,7 @@ class RaftServers:
 
     async def status(self) -> dict[str, Any]:
         """Return the state of our voter."""
-        return await self.children[OURS].ask("status")
+        return await self.children[OURS].request("status")
 
     async def until(self, what: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until our voter's state satisfies `holds`."""
@@ -124,7 +124,7 @@ class RaftServers:
         while status["leader"] not in node_ids:
             leader, epoch = status["leader"], status["epoch"]
             if leader == OURS:
-                await self.children[OURS].ask("resign")
+                await self.children[OURS].request("resign")
             else:
                 await self.stop(leader, signal.SIGTERM)
                 await self.start(leader)
@@ -147,7 +147,7 @@ class RaftServers:
         await self.until("the others have it", lambda it: min(it["followers"].values(), default=0) >= committed)
         logs = [Digests(committed) for _ in self.ports]
         while logs[0].end < committed:
-            answer = await self.children[OURS].ask(f"log {logs[0].end}")
+            answer = await self.children[OURS].request(f"log {logs[0].end}")
             logs[0].take([(*row,) for row in answer["records"]])
         for node_id, digests in zip(THEIRS, logs[1:], strict=True):
             await self.stop(node_id, signal.SIGTERM)

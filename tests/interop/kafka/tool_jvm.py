@@ -80,7 +80,7 @@ class ToolJvm:
         """Read the output of the process until `end`."""
         while True:
             try:
-                document = await self._child.hear_document(math.inf)
+                document = await self._child.receive_document(math.inf)
             except ChildError:
                 if self._ending:
                     return
@@ -97,7 +97,7 @@ class ToolJvm:
         self._answers[number] = send
         try:
             async with self._sending:
-                await self._child.say(json.dumps({"n": number, "do": command, **arguments}))
+                await self._child.send_line(json.dumps({"n": number, "do": command, **arguments}))
             yield receive
         finally:
             del self._answers[number]

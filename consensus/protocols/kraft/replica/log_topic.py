@@ -179,7 +179,7 @@ class LogTopic:
             if not lock.locked():
                 del self._producing[batch.producer_id]
 
-    async def ask_leader(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    async def query_leader(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Return the leader's reply, for a server that does not lead. Raises `KafkaConnectionError`."""
         leader = self._server.role.leader
         where = self._names.endpoint(leader) if isinstance(leader, ReplicaKey) else None

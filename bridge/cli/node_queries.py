@@ -21,7 +21,7 @@ from bridge.api.json import RequestBody
 from bridge.cli.failure import failures, interruptible
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo
-from bridge.node.control.client import ANSWER_TIMEOUT_S, ORDER_TIMEOUT_S, ControlClient, ControlError, ask
+from bridge.node.control.client import ANSWER_TIMEOUT_S, ORDER_TIMEOUT_S, ControlClient, ControlError, send_request
 from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_remote, remote_node
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
@@ -129,7 +129,7 @@ def _keep(context: click.Context, option: click.Parameter, given: Path | tuple[P
     context.meta[f"{__name__}.{option.name}"] = files
 
 
-def _kept(name: str, place: int, places: int) -> Path | None:
+def _file_at(name: str, place: int, places: int) -> Path | None:
     """Return the file for the URL at this place.
 
     Raise `ControlError` if there is neither one file for all URLs nor one for each.
@@ -145,18 +145,18 @@ def _kept(name: str, place: int, places: int) -> Path | None:
     return files[min(place, len(files) - 1)] if files else None
 
 
-def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+def query_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """Return the response of the chosen node, or end the command with the reason."""
     with interruptible(), failures(ControlError):
-        return _ask(find_node(node), question)
+        return _query(find_node(node), question)
 
 
 def call_node(node: str | None, route: Route[A], body: RequestBody | None = None) -> A:
     """Send one request to the node, and return its answer or end the command with the reason."""
-    return ask_node(node, lambda client: client.call(route, body))
+    return query_node(node, lambda client: client.call(route, body))
 
 
-def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
+def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """Return the response of the leader, for requests that only the leader accepts, from a user with its rights.
 
     Any node that answers names the leader: a named node, or a node whose state directory has the same parent as a named
@@ -164,18 +164,18 @@ def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Await
     refusal names the leader and how to reach it.
     """
     with interruptible(), failures(ControlError):
-        return _ask(_leaders_address(find_nodes(nodes)), question)
+        return _query(_leaders_address(find_nodes(nodes)), question)
 
 
-def _ask(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    return ask(address, question, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S))
+def _query(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    return send_request(address, question, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S))
 
 
 def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
     replies, errors = dict[NodeAddress, ClusterAnswer](), list[ControlError]()
     for address in addresses:
         try:
-            replies[address] = ask(
+            replies[address] = send_request(
                 address, ControlClient.cluster, min(BESIDE_TIMEOUT_S, answer_timeout_s(BESIDE_TIMEOUT_S))
             )
         except ControlError as error:
@@ -203,7 +203,7 @@ def find_node(
     if chosen is None or not is_remote(chosen):
         return find_control_socket(named, environment)
     try:
-        return remote_node(chosen, _kept("token_file", place, places), _kept("certificate", place, places))
+        return remote_node(chosen, _file_at("token_file", place, places), _file_at("certificate", place, places))
     except NodeAddressError as error:
         raise ControlError(str(error)) from error
 

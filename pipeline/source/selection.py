@@ -69,7 +69,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowSelection:
     """Rows and columns; None: all of them. Times are log time in microseconds, as Spark has them."""
 
     indexes: Bounds = Bounds()
@@ -86,7 +86,7 @@ class Wanted:
             return False
         return self.times_us.are_open or (time_ms is not None and time_ms * 1000 in self.times_us)
 
-    def narrowed(self, pushed: Filter) -> "Wanted | None":  # noqa: PLR0911 - one for each filter
+    def narrowed(self, pushed: Filter) -> "RowSelection | None":  # noqa: PLR0911 - one for each filter
         """Return the selection with a filter of Spark's; None if the filter is not supported."""
         match pushed:
             case IsNotNull(attribute=path) if path in _ALWAYS:
@@ -110,14 +110,16 @@ class Wanted:
             case _:
                 return None
 
-    def of(self, name: str, values: Collection[Any]) -> "Wanted":
+    def of(self, name: str, values: Collection[Any]) -> "RowSelection":
         """Return the selection of only rows with one of these values."""
         known: frozenset[Any] | None = getattr(self, name)
         found = frozenset(values)
         changed: dict[str, Any] = {name: found if known is None else known & found}
         return replace(self, **changed)
 
-    def _within(self, path: tuple[str, ...], least: Any, last: Any, behind: int, *, more: int = 0) -> "Wanted | None":
+    def _within(
+        self, path: tuple[str, ...], least: Any, last: Any, behind: int, *, more: int = 0
+    ) -> "RowSelection | None":
         """Select least + more <= column < last + behind, for an index or log time; return None for another column."""
         name = _BOUNDED.get(path)
         if name is None:
