@@ -33,7 +33,7 @@ NAME_CHARACTERS_MAX: Final = 80
 _NEVER_PLAIN = (
     "a farm accepts only proven identities, and a plain connection does not prove one: any sender at its address"
     " would be accepted. To feed servers of another implementation, use a separate program; see `garlicfarm help"
-    " garlic-farm 'Servers of another make'`"
+    " garlic-farm 'Servers of another implementation'`"
 )
 
 
