@@ -36,13 +36,13 @@ class CodecWalk:
     def recorded(self) -> Iterator[None]:
         """Record all calls until the walk is complete."""
         before = sys.getprofile()
-        sys.setprofile(self._seen)
+        sys.setprofile(self._record_call)
         try:
             yield
         finally:
             sys.setprofile(before)
 
-    def _seen(self, frame: FrameType, event: str, result: object) -> None:
+    def _record_call(self, frame: FrameType, event: str, result: object) -> None:
         if self.is_done:
             return
         code = frame.f_code

@@ -58,11 +58,16 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     assert clock.autojump_threshold == 0
     fake = fake or FakeRouter()
-    held = {key.destination.hash: key for key in keys or (TRANSIENT,)}
+    keys_by_hash = {key.destination.hash: key for key in keys or (TRANSIENT,)}
     access = I2cpAccess(LINK, Software.I2PD if fake.is_i2pd else Software.JAVA, credentials)
     alarms = Alarms(EventLog("node-1", clock_now_ms))
     router = I2cpRouter(
-        I2cpRouterAccess(access, control_access), leaves, HostSampler(), LoopLag(), alarms, signing_key_of=held.get
+        I2cpRouterAccess(access, control_access),
+        leaves,
+        HostSampler(),
+        LoopLag(),
+        alarms,
+        signing_key_of=keys_by_hash.get,
     )
     # The node ends before its router does.
     async with trio.open_nursery() as outer:

@@ -194,9 +194,9 @@ async def test_restored_state_equals_source_after_further_entries() -> None:
     await old.append(None, clock(30_000), signed(rival_report()), clock(60_000), b"{}", None, clock(90_000))
     await new.applied_state.restore(LogId(old.last, 1), chunks(b"".join(old.applied_state.snapshot())))
     new.last = old.last
-    following = signed(rival_report(2)), clock(120_000), None
+    next_entries = signed(rival_report(2)), clock(120_000), None
     for recorder in (old, new):
-        await recorder.append(*following)
+        await recorder.append(*next_entries)
     assert old.applied_state.state.servers
     assert new.applied_state.state == old.applied_state.state
     assert new.applied_state.farm.sessions.dump() == old.applied_state.farm.sessions.dump()

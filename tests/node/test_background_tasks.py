@@ -308,7 +308,7 @@ async def test_report_omits_impossible_figures(autojump_clock: MockClock) -> Non
 async def test_signing_key_near_its_end_raises_alarm(
     life_s: int, expected: str | None, autojump_clock: MockClock
 ) -> None:
-    stage = Stage(held=PublishingKey(MASTER.sign_transient(NOW_S, life_s)))
+    stage = Stage(key=PublishingKey(MASTER.sign_transient(NOW_S, life_s)))
     async with on_duty(stage):
         await trio.sleep(5)
         text = stage.alarm(SIGNING_KEY.kind)
@@ -316,7 +316,7 @@ async def test_signing_key_near_its_end_raises_alarm(
 
 
 async def test_master_key_as_signing_key_never_ends(autojump_clock: MockClock) -> None:
-    stage = Stage(held=PublishingKey(MASTER.as_signing_key()))
+    stage = Stage(key=PublishingKey(MASTER.as_signing_key()))
     async with on_duty(stage):
         await trio.sleep(5)
         assert stage.alarm(SIGNING_KEY.kind) is None

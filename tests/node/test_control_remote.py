@@ -44,20 +44,20 @@ def credentials(state_dir: Path, token: str = "control.read.token") -> Credentia
 
 
 async def get_document(address: str, shown: Credentials, target: str = "/v1/cluster") -> dict[str, object]:
-    def ask() -> dict[str, object]:
+    def request_document() -> dict[str, object]:
         with Endpoint(address, shown) as node:
             return node.get(target)
 
-    return await trio.to_thread.run_sync(ask)
+    return await trio.to_thread.run_sync(request_document)
 
 
 async def post_leave(address: str, shown: Credentials) -> int:
-    def ask() -> int:
+    def request_document() -> int:
         with Endpoint(address, shown) as node:
             node._connection.request("POST", "/v1/leave", headers=node._headers)
             return node._connection.getresponse().status
 
-    return await trio.to_thread.run_sync(ask)
+    return await trio.to_thread.run_sync(request_document)
 
 
 async def test_read_token_cannot_change_what_admin_token_can(tmp_path: Path) -> None:
@@ -116,19 +116,19 @@ async def test_seventy_idle_clients_do_not_block_holder_of_token(tmp_path: Path)
     async with serving(tmp_path) as (server, address):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        held: list[trio.abc.AsyncResource] = []
+        streams: list[trio.abc.AsyncResource] = []
         for number in range(140):
             transport = await trio.open_tcp_stream("127.0.0.1", server.remote_port or 0)
-            held.append(transport)
+            streams.append(transport)
             if number % 2:
                 secured = trio.SSLStream(transport, context, https_compatible=True)
-                held.append(secured)
+                streams.append(secured)
                 with trio.move_on_after(5):
                     await secured.do_handshake()
         with trio.fail_after(3):
             assert (await get_document(address, credentials(tmp_path)))["clusterId"] == "c0ffee"
         assert server.counters[ControlEvent.CONNECTIONS_REFUSED] > 0
-        for each in held:
+        for each in streams:
             await trio.aclose_forcefully(each)
 
 

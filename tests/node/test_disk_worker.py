@@ -17,7 +17,7 @@ Ended = Callable[[Exception | None], None]
 
 
 @dataclass
-class HeldDisk:
+class PausedDisk:
     """A disk whose groups stay in progress until a test ends them."""
 
     started: list[Ended] = field(default_factory=list)
@@ -44,7 +44,7 @@ class HeldDisk:
 class Reports:
     """A worker with its recorded reports."""
 
-    disk: HeldDisk = field(default_factory=HeldDisk)
+    disk: PausedDisk = field(default_factory=PausedDisk)
     done: list[Job] = field(default_factory=list)
     blocked: list[int] = field(default_factory=list)
     unblocked: int = 0

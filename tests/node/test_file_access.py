@@ -123,13 +123,13 @@ def test_unreadable_renewed_key_is_not_reported_as_missing(
 ) -> None:
     path, master = tmp_path / "signing.key", new_master_key()
     save_signing_key(path, master.sign_transient(NOW_S))
-    held = PublishingKey.load(path, PublishConfig.AUTO)
+    key = PublishingKey.load(path, PublishConfig.AUTO)
     path.rename(tmp_path / "old.key")
     save_signing_key(path, master.sign_transient(NOW_S))
     make_unreadable(path)
     alarms = Alarms(EventLog("node-1", lambda: 0))
-    held.renew(NOW_S)
-    judge_key(held, NOW_S, SharedAlarm(alarms, SIGNING_KEY))
+    key.renew(NOW_S)
+    judge_key(key, NOW_S, SharedAlarm(alarms, SIGNING_KEY))
     [alarm] = alarms.standing()
     assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert alarm.action == CORRECT_FILE

@@ -276,15 +276,15 @@ def slow_disk(request: core.Request) -> float:
 async def heartbeats_during(sender: Sender, seconds: int) -> list[float]:
     """Send an append, then a heartbeat each 0.1 s; return the times of the replies to heartbeats."""
     sender.links.send(BOB, append(1))
-    answered_s = []
+    reply_times_s = []
     for tenth in range(10 * seconds):
         await trio.sleep(0.1)
         sender.links.send(BOB, heartbeat(100 + tenth))
         await wait_all_tasks_blocked()
         if sender.replies and sender.correlations()[-1] >= 100:
-            answered_s.append(trio.current_time())
+            reply_times_s.append(trio.current_time())
             sender.replies.clear()
-    return answered_s
+    return reply_times_s
 
 
 async def test_heartbeat_does_not_wait_for_append_on_disk(stage: Stage, autojump_clock: MockClock) -> None:
@@ -295,10 +295,10 @@ async def test_heartbeat_does_not_wait_for_append_on_disk(stage: Stage, autojump
     await stage.nursery.start(sender.links.run, sender.receiver)
     # When a leader sends an append, followed by heartbeats
     began_s = trio.current_time()
-    answered_s = await heartbeats_during(sender, 1)
+    reply_times_s = await heartbeats_during(sender, 1)
     # Then the follower replies to heartbeats before the append, so the quorum is kept
-    assert len(answered_s) >= 8
-    assert max(after - before for before, after in zip([began_s, *answered_s], answered_s, strict=False)) <= 0.31
+    assert len(reply_times_s) >= 8
+    assert max(after - before for before, after in zip([began_s, *reply_times_s], reply_times_s, strict=False)) <= 0.31
     # The append is answered when it is durable, on the original connection
     await trio.sleep(1)
     assert 1 in sender.correlations()

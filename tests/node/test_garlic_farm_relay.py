@@ -59,13 +59,13 @@ class Middle:
 
     async def _relay(self, transport: trio.SocketStream) -> None:
         async with transport, await trio.open_tcp_stream(LOOPBACK, self.bob.port) as onward:
-            ours = TlsStream(transport, self.certificate.server_context(), server_side=True)
+            inbound = TlsStream(transport, self.certificate.server_context(), server_side=True)
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await ours.do_handshake()
-                theirs = await secured(onward, self.bob.fingerprint or b"")
+                await inbound.do_handshake()
+                outbound = await secured(onward, self.bob.fingerprint or b"")
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pump, ours, theirs, nursery.cancel_scope)
-                    nursery.start_soon(self._pump, theirs, ours, nursery.cancel_scope)
+                    nursery.start_soon(self._pump, inbound, outbound, nursery.cancel_scope)
+                    nursery.start_soon(self._pump, outbound, inbound, nursery.cancel_scope)
 
     async def _pump(self, source: TlsStream, sink: TlsStream, scope: trio.CancelScope) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):

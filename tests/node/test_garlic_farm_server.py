@@ -353,13 +353,13 @@ async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, 
     host = stage.add(Host(BOB, connection=ConnectionOptions(answer_s=30.0)))
     host.handler.delay_s = lambda request: 1e6 if request.term == 7 else 0
     dialed = await dial(stage)
-    answered = encode_request(VOTE)
-    await dialed.stream.send_all(answered)
+    first_request = encode_request(VOTE)
+    await dialed.stream.send_all(first_request)
     assert len(await replies(dialed, 1)) == 1
     await trio.sleep(20)
     began = trio.current_time()
     await dialed.stream.send_all(
-        answered
+        first_request
         + encode_request(
             wire.RequestVoteRequest(
                 source=ALICE,
@@ -377,10 +377,10 @@ async def test_unanswered_request_closes_connection_after_timeout(stage: Stage, 
 async def test_handshake_flood_is_bounded_while_peers_connect(stage: Stage, autojump_clock: MockClock) -> None:
     del autojump_clock
     host = stage.add(Host(BOB, connection_limits=ConnectionLimits(handshakes_max=8)))
-    held = []
+    streams = []
     for number in range(500):
         ours, theirs = memory_stream_pair()
-        held.append(ours)
+        streams.append(ours)
         stage.nursery.start_soon(host.server.serve, theirs, "10.0.0.66", CHANNEL)
         if number % 50 == 0:
             await trio.testing.wait_all_tasks_blocked()

@@ -216,7 +216,7 @@ async def test_digest_client_of_standard_library_gets_101(listening: ListeningSe
     passwords.add_password(None, url, CREDENTIALS.user, PASSWORD)
     digest = urllib.request.HTTPDigestAuthHandler(passwords)
 
-    def ask(headers: dict[str, str]) -> tuple[int, str]:
+    def get_response(headers: dict[str, str]) -> tuple[int, str]:
         connection = http.client.HTTPSConnection("127.0.0.1", listening.port, context=client_context(), timeout=5)
         with closing(connection):
             connection.request("GET", PATH, headers=headers)
@@ -224,13 +224,13 @@ async def test_digest_client_of_standard_library_gets_101(listening: ListeningSe
             return response.status, response.headers["WWW-Authenticate"]
 
     def both() -> tuple[int, int]:
-        first, challenge = ask({"Connection": "close"})
+        first, challenge = get_response({"Connection": "close"})
         scheme, _, parameters = challenge.partition(" ")
         assert scheme == "Digest"
         parsed = urllib.request.parse_keqv_list(urllib.request.parse_http_list(parameters))
         answer = digest.get_authorization(urllib.request.Request(url), parsed)
         upgrade = {"Connection": "keep-alive, Upgrade", "Upgrade": "websocket"}
-        second, _ = ask({**upgrade, "Authorization": f"Digest {answer}"})
+        second, _ = get_response({**upgrade, "Authorization": f"Digest {answer}"})
         return first, second
 
     assert await trio.to_thread.run_sync(both) == (401, 101)
@@ -239,7 +239,7 @@ async def test_digest_client_of_standard_library_gets_101(listening: ListeningSe
 async def test_request_for_root_gets_404(listening: ListeningServer) -> None:
     url = f"https://127.0.0.1:{listening.port}/"
 
-    def ask() -> tuple[int, bytes]:
+    def get_response() -> tuple[int, bytes]:
         try:
             urllib.request.urlopen(url, context=client_context(), timeout=5)
         except urllib.error.HTTPError as error:
@@ -247,7 +247,7 @@ async def test_request_for_root_gets_404(listening: ListeningServer) -> None:
                 return error.code, error.read()
         raise AssertionError("no error")
 
-    assert await trio.to_thread.run_sync(ask) == (404, b"Not Found\n")
+    assert await trio.to_thread.run_sync(get_response) == (404, b"Not Found\n")
 
 
 async def read_to_the_end(stream: trio.SocketStream) -> None:
@@ -259,10 +259,10 @@ async def read_to_the_end(stream: trio.SocketStream) -> None:
 
 async def test_malformed_or_half_open_connections_have_no_effect(listening: ListeningServer) -> None:
     random = Random(8)
-    held = []
+    streams = []
     for number in range(150):
         stream = await trio.open_tcp_stream("127.0.0.1", listening.port)
-        held.append(stream)
+        streams.append(stream)
         if number % 3 == 0:
             await stream.send_all(random.randbytes(random.randrange(1, 500)))
     assert len(listening.host.server.places._handshakes) <= 16
@@ -270,7 +270,7 @@ async def test_malformed_or_half_open_connections_have_no_effect(listening: List
     assert dialed.peer == Identity("cluster-a", BOB)
     await trio.aclose_forcefully(dialed.stream)
     with trio.fail_after(30):
-        for stream in held:
+        for stream in streams:
             await read_to_the_end(stream)
     assert len(listening.host.server.places._handshakes) == 0
     assert len(listening.host.incidents) < 10

@@ -122,14 +122,16 @@ async def test_agents_without_seeds_find_each_other_by_broadcast() -> None:
 @in_simulated_time
 async def test_other_farm_in_broadcast_domain_is_ignored_but_counted() -> None:
     async with running_farm(MemoryNetwork()) as farm:
-        ours = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
-        theirs = [await farm.start(broadcast=BROADCAST, keyring=Keyring.of(b"another" + bytes(25))) for _ in range(2)]
-        await until_all_see_all(ours)
-        await until_all_see_all(theirs)
-        for agent in (*ours, *theirs):
+        own_agents = [await farm.start(broadcast=BROADCAST) for _ in range(2)]
+        other_agents = [
+            await farm.start(broadcast=BROADCAST, keyring=Keyring.of(b"another" + bytes(25))) for _ in range(2)
+        ]
+        await until_all_see_all(own_agents)
+        await until_all_see_all(other_agents)
+        for agent in (*own_agents, *other_agents):
             await until_counted(agent, SealFault.OTHER_FARM, least=2)
-        assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [1, 1, 1, 1]
-        assert not any(isinstance(event, Alarm) for agent in ours for event in new_events(agent))
+        assert [len(statuses(agent)) for agent in (*own_agents, *other_agents)] == [1, 1, 1, 1]
+        assert not any(isinstance(event, Alarm) for agent in own_agents for event in new_events(agent))
 
 
 @in_simulated_time

@@ -50,14 +50,14 @@ async def test_broadcast_connects_agents_of_one_farm_only(
     broadcast: Address,
 ) -> None:
     async with running_farm() as farm:
-        ours = [await farm.start(broadcast=broadcast) for _ in range(3)]
+        own_agents = [await farm.start(broadcast=broadcast) for _ in range(3)]
         another = Keyring.of(b"the key of another farm nearby..")
-        theirs = [await farm.start(broadcast=broadcast, keyring=another) for _ in range(2)]
-        await until_all_see_all(ours)
-        await until_all_see_all(theirs)
-        for agent in (*ours, *theirs):
+        other_agents = [await farm.start(broadcast=broadcast, keyring=another) for _ in range(2)]
+        await until_all_see_all(own_agents)
+        await until_all_see_all(other_agents)
+        for agent in (*own_agents, *other_agents):
             await until_counted(agent, SealFault.OTHER_FARM)
-        assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [2, 2, 2, 1, 1]
+        assert [len(statuses(agent)) for agent in (*own_agents, *other_agents)] == [2, 2, 2, 1, 1]
 
 
 async def test_random_bytes_on_both_sockets_have_no_effect(broadcast: Address) -> None:

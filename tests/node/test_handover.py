@@ -48,35 +48,35 @@ class Serving:
         return TransferEnded(1, self.outcome, None if self.leader is None else self.leader)
 
 
-async def ask(serving: Serving, to: str | None) -> str:
+async def hand_over_to(serving: Serving, to: str | None) -> str:
     return await hand_over(cast(Replica, serving), VOTERS, to)
 
 
 @pytest.mark.parametrize(("to", "target"), [("node-2", 2), ("3", 3), (None, None)])
 async def test_successor_is_given_by_name_raft_id_or_none(to: str | None, target: int | None) -> None:
     serving = Serving()
-    assert await ask(serving, to) == "node-2"
+    assert await hand_over_to(serving, to) == "node-2"
     assert serving.target == target
 
 
 async def test_unknown_successor_is_refused_with_known_names() -> None:
     serving = Serving()
     with pytest.raises(Refused, match="there are node-1, node-2, server 3"):
-        await ask(serving, "node-9")
+        await hand_over_to(serving, "node-9")
     assert serving.target == "not called"
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in TransferOutcome if outcome is not TransferOutcome.DONE])
 async def test_failed_transfer_is_explained(outcome: TransferOutcome) -> None:
     with pytest.raises(Refused) as refused:
-        await ask(Serving(outcome), None)
+        await hand_over_to(Serving(outcome), None)
     assert refused.value.code == f"transfer-{outcome.value}"
     assert str(refused.value) == EXPLAINED[outcome].format(leader="node-2")
 
 
 async def test_busy_server_reports_it() -> None:
     with pytest.raises(Refused, match="much to do"):
-        await ask(Serving(busy=True), None)
+        await hand_over_to(Serving(busy=True), None)
 
 
 async def test_clean_stop_of_leader_waits_for_successor_with_limit(autojump_clock: MockClock) -> None:

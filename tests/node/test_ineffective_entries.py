@@ -17,7 +17,7 @@ from tests.authored import CLUSTER_ID, node_id, signed
 WEIGHT = CostFactor("a" * 52, 2.0)
 
 
-class WatchedFarm:
+class ObservedFarm:
     """An applied state of a farm of one server, and the alarms of its node."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class WatchedFarm:
 
 async def test_entry_without_effect_is_event_with_counter(autojump_clock: MockClock) -> None:
     del autojump_clock
-    farm = WatchedFarm()
+    farm = ObservedFarm()
     await farm.commit(encode(WEIGHT))
     await farm.commit(signed(WEIGHT, 9))
     data = [event.data for event in farm.trace.recent(9) if event.kind == "entry-without-effect"]
@@ -62,7 +62,7 @@ async def test_many_entries_without_effect_raise_one_alarm(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    farm = WatchedFarm()
+    farm = ObservedFarm()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(farm.watch.run)
         for _ in range(5 * ALARM_AFTER):
@@ -77,7 +77,7 @@ async def test_many_entries_without_effect_raise_one_alarm(
 
 async def test_occasional_or_old_entries_do_not_raise_alarm(autojump_clock: MockClock) -> None:
     del autojump_clock
-    farm = WatchedFarm()
+    farm = ObservedFarm()
     farm.applied_state.history_ends_at(100)
     for _ in range(100):
         await farm.commit(signed(WEIGHT, 9))

@@ -75,11 +75,11 @@ async def test_fetch_at_watermark_waits_for_record(
     found = []
     async with trio.open_nursery() as nursery:
 
-        async def ask() -> None:
+        async def fetch_once() -> None:
             found.append((values_of(await fetched(topic, fetch_of(0, max_wait_ms=10_000))), trio.current_time()))
 
         began = trio.current_time()
-        nursery.start_soon(ask)
+        nursery.start_soon(fetch_once)
         await trio.sleep(3)
         topic.write(b"late")
     [(values, at)] = found

@@ -84,10 +84,10 @@ async def test_listener_replies_despite_stalled_connections() -> None:
                     ),
                 ),
             )
-            held = await crowd(listener, framed(fetch(topic.end, partitions=1_900, max_wait_ms=60_000)))
-            held += await crowd(listener, struct.pack(">i", 8_000_000) + bytes(2_000_000))
-            held += await crowd(listener, framed(fetch(0)))
-            held += await crowd(listener, framed(flood) * 200)
+            open_streams = await crowd(listener, framed(fetch(topic.end, partitions=1_900, max_wait_ms=60_000)))
+            open_streams += await crowd(listener, struct.pack(">i", 8_000_000) + bytes(2_000_000))
+            open_streams += await crowd(listener, framed(fetch(0)))
+            open_streams += await crowd(listener, framed(flood) * 200)
             await check_reply(listener, topic)
             grown_mib = resident_mib() - before_mib
             # Then the listener replies to other clients, its memory is bounded, and connections beyond its budgets are
@@ -95,7 +95,7 @@ async def test_listener_replies_despite_stalled_connections() -> None:
             assert grown_mib < MOST_MIB, f"{grown_mib:.0f} MiB"
             assert listener.counters[ListenerClose.REQUEST_BYTES] > 0
             assert listener.counters[ListenerClose.ANSWER_BYTES] > 0
-            for stream in held:
+            for stream in open_streams:
                 await trio.aclose_forcefully(stream)
 
 

@@ -26,7 +26,7 @@ def entries(*values: bytes, timestamp_ms: int = 5) -> tuple[Entry, ...]:
     return tuple(Entry.command(1, data) for data in data_of(batch))
 
 
-def kept_values(*batches: tuple[Entry, ...]) -> list[list[bytes | None]]:
+def snapshot_values(*batches: tuple[Entry, ...]) -> list[list[bytes | None]]:
     """Return the values in a snapshot after these batches, batch by batch."""
     records = KeptMetadata(LIMIT)
     for entry in sum(batches, ()):
@@ -43,7 +43,7 @@ def test_records_of_other_logs_are_all_kept() -> None:
 
 
 def test_transaction_marks_and_no_ops_are_omitted() -> None:
-    assert kept_values(entries(BEGIN, ONE), entries(TWO, END), entries(NO_OP), entries(THREE)) == [
+    assert snapshot_values(entries(BEGIN, ONE), entries(TWO, END), entries(NO_OP), entries(THREE)) == [
         [ONE],
         [TWO],
         [THREE],
@@ -51,12 +51,12 @@ def test_transaction_marks_and_no_ops_are_omitted() -> None:
 
 
 def test_aborted_records_are_omitted() -> None:
-    assert kept_values(entries(ONE, BEGIN, TWO), entries(TWO, ABORT), entries(THREE)) == [[ONE], [THREE]]
+    assert snapshot_values(entries(ONE, BEGIN, TWO), entries(TWO, ABORT), entries(THREE)) == [[ONE], [THREE]]
 
 
 def test_batch_ends_at_omitted_record() -> None:
     """The next record may have another timestamp, and controllers do not accept two timestamps within a batch."""
-    assert kept_values(entries(ONE, NO_OP), entries(TWO, timestamp_ms=9)) == [[ONE], [TWO]]
+    assert snapshot_values(entries(ONE, NO_OP), entries(TWO, timestamp_ms=9)) == [[ONE], [TWO]]
 
 
 async def test_snapshot_waits_for_end_of_transaction() -> None:

@@ -254,10 +254,10 @@ async def test_service_timeout_closes_connection(
 async def test_connections_beyond_limits_are_closed() -> None:
     listener = KafkaListener((MetadataService(),), ListenerOptions(max_connections=3, max_connections_per_source=2))
     async with trio.open_nursery() as nursery:
-        held = []
+        streams = []
         for source in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
             ours, theirs = trio.testing.memory_stream_pair()
-            held.append(ours)
+            streams.append(ours)
             nursery.start_soon(listener.serve, theirs, source, 1)
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 3
@@ -271,10 +271,10 @@ async def test_incomplete_frames_share_a_budget() -> None:
     options = ListenerOptions(max_incomplete_bytes=2**20, limits=Limits(max_request_bytes=2**20))
     listener = KafkaListener((MetadataService(),), options)
     async with trio.open_nursery() as nursery:
-        held = []
+        streams = []
         for number in range(4):
             ours, theirs = trio.testing.memory_stream_pair()
-            held.append(ours)
+            streams.append(ours)
             nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
             await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
             await trio.testing.wait_all_tasks_blocked()
@@ -288,10 +288,10 @@ async def test_unreceived_replies_share_a_budget() -> None:
     service.name, service.topics = "n" * 30_000, 5
     listener = KafkaListener((service,), ListenerOptions(max_untaken_bytes=2**16))
     async with trio.open_nursery() as nursery:
-        held = []
+        streams = []
         for number in range(4):
             ours, theirs = trio.testing.lockstep_stream_pair()
-            held.append(ours)
+            streams.append(ours)
             nursery.start_soon(listener.serve, theirs, f"192.0.2.{number}", 1)
             await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", REQUEST)))
             await trio.testing.wait_all_tasks_blocked()

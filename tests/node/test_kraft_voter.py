@@ -191,8 +191,8 @@ def test_repeated_batch_is_written_once(tmp_path: Path) -> None:
             successor = await quorum.leader()
             elsewhere = await successor.topic.append(batch(b"a", b"b", producer=producer, sequence=0), None)
             assert elsewhere == first
-            following = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
-            assert await values_of(successor, following.base_offset + 1) == [b"a", b"b", b"c"]
+            next_batch = await successor.topic.append(batch(b"c", producer=producer, sequence=2), None)
+            assert await values_of(successor, next_batch.base_offset + 1) == [b"a", b"b", b"c"]
 
     trio.run(run)
 

@@ -115,12 +115,12 @@ def test_voter_with_busy_port_raises_voter_error(tmp_path: Path) -> None:
         [settings] = formatted(tmp_path, 1, dynamic=True)
         first = settings.listeners[0]
         with trio.fail_after(20):
-            held = await trio.open_tcp_listeners(first.port, host=first.host)
+            listeners = await trio.open_tcp_listeners(first.port, host=first.host)
             try:
                 async with open_voter(settings):
                     await trio.sleep_forever()
             finally:
-                for each in held:
+                for each in listeners:
                     await each.aclose()
 
     with pytest.raises(

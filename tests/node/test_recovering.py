@@ -105,14 +105,14 @@ async def test_recoveries_of_one_farm_are_separate_clusters(tmp_path: Path) -> N
 async def test_directory_of_running_node_is_unchanged(tmp_path: Path) -> None:
     directory = node_directory(tmp_path / "node")
     plan = await plan_recovery(directory)
-    held = Directory(directory / RAFT_DIRECTORY)
+    directory_lock = Directory(directory / RAFT_DIRECTORY)
     try:
         with pytest.raises(RecoveryError, match="stop it"):
             await plan_recovery(directory)
         with pytest.raises(RecoveryError, match="another process"):
             await carry_out(plan)
     finally:
-        held.close()
+        directory_lock.close()
     assert (await read_directory(directory)).founding == FOUNDING
 
 

@@ -26,7 +26,7 @@ TWO = 2
 OUT_OF_DATE = RequestVote(term=0, candidate=TWO, last=LogId(0, 0), correlation=7)
 
 
-class WatchedCore(Raft):
+class CountingCore(Raft):
     """A core that counts nested steps, and fails at a configurable point."""
 
     fails_at: type[object] | None = None
@@ -51,11 +51,11 @@ class WatchedCore(Raft):
             self.depth -= 1
 
 
-def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:
+def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, CountingCore]:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
-    core = WatchedCore(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
+    core = CountingCore(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     parts = parts_around(MemoryNetwork().transport(ONE), KeptEntries(), options=options)
     return ConsensusServer(core, recovery.storage, disk, parts), core
 

@@ -46,7 +46,7 @@ async def test_renewed_key_signs_next_structure_and_clears_alarm(
     path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine_clock(monkeypatch)
-    stage = Stage(held=PublishingKey.load(path))
+    stage = Stage(key=PublishingKey.load(path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(3 * PERIOD_S)
@@ -86,7 +86,7 @@ async def test_unusable_file_keeps_current_key_with_alarm(
     machine_clock(monkeypatch)
     good = MASTER.sign_transient(NOW_S, 20 * DAY_S)
     put(path, good)
-    stage = Stage(held=PublishingKey.load(path))
+    stage = Stage(key=PublishingKey.load(path))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(PERIOD_S / 2)
@@ -107,20 +107,20 @@ async def test_unusable_file_keeps_current_key_with_alarm(
 
 
 def test_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = PublishingKey.load(path)
+    key = PublishingKey.load(path)
     monkeypatch.setattr("bridge.node.security.signing_keys.load_signing_key", lambda _: pytest.fail("it was read"))
-    assert not held.renew(NOW_S)
+    assert not key.renew(NOW_S)
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     monkeypatch.undo()
-    assert not held.renew(NOW_S)
-    assert held.fault is None
+    assert not key.renew(NOW_S)
+    assert key.fault is None
 
 
 def test_key_refused_under_wrong_clock_is_accepted_later(path: Path) -> None:
-    held = PublishingKey.load(path)
+    key = PublishingKey.load(path)
     put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
-    assert not held.renew(NOW_S + 5_000 * DAY_S)
-    assert held.fault is not None
-    assert held.renew(NOW_S)
-    assert held.fault is None
+    assert not key.renew(NOW_S + 5_000 * DAY_S)
+    assert key.fault is not None
+    assert key.renew(NOW_S)
+    assert key.fault is None

@@ -132,10 +132,10 @@ async def test_backup_allows_largest_term_and_index(tmp_path: Path) -> None:
 
 async def test_unreadable_state_is_refused_with_remedy(tmp_path: Path) -> None:
     used = node_directory(tmp_path / "used")
-    held = Directory(used / RAFT_DIRECTORY)
+    lock = Directory(used / RAFT_DIRECTORY)
     with pytest.raises(StateReadingError, match=r"runs: stop it, or make a backup from it"):
         await read_state(used)
-    held.close()
+    lock.close()
     (tmp_path / "empty").mkdir()
     with pytest.raises(StateReadingError, match="give the state directory of a node that belonged to a farm"):
         await read_state(tmp_path / "empty")

@@ -212,8 +212,8 @@ async def test_certificate_of_other_authority_is_refused(tmp_path: Path) -> None
     host, theirs = Host(BOB), Authority(tmp_path, "theirs").certificate(LOOPBACK)
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, LOOPBACK, 0, theirs)
-        ours = authority_context(Authority(tmp_path, "ours").file)
-        failure = await expect_fault(dialer(TlsConnector(ours)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
+        own_context = authority_context(Authority(tmp_path, "ours").file)
+        failure = await expect_fault(dialer(TlsConnector(own_context)), PeerAddress(LOOPBACK, port, theirs.fingerprint))
         assert failure.fault is Fault.WRONG_CERTIFICATE
         nursery.cancel_scope.cancel()
 

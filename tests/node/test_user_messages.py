@@ -192,13 +192,13 @@ async def test_single_node_has_its_own_answer_immediately() -> None:
 async def test_query_is_traced_before_answers_of_members() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask, oslo)
+            nursery.start_soon(send_query, oslo)
             await trio.sleep(1)
             assert [each.kind for each in oslo.trace_events()] == ["query"]
             for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
                 assert oslo.group._queries.answered(QueryAnswered(1, responder, b"sunny"))
 
-    async def ask(oslo: Node) -> None:
+    async def send_query(oslo: Node) -> None:
         answer = await oslo.messages.ask("weather", "", 5.0)
         assert [(each.node, each.payload) for each in answer.answers] == [("kyoto", "sunny")]
 

@@ -19,7 +19,7 @@ from tests.spec.test_verdict import healthy, leaderless, publishing_of, unable, 
 PERIOD_S = 30.0
 
 
-class WatchedNode:
+class ObservedNode:
     """A node with a configurable view."""
 
     def __init__(self, view: FarmView) -> None:
@@ -39,7 +39,7 @@ class WatchedNode:
         return [alarm.kind for alarm in self.alarms.standing()]
 
 
-async def during(watched: WatchedNode, step: Callable[[], None], seconds: float) -> None:
+async def during(watched: ObservedNode, step: Callable[[], None], seconds: float) -> None:
     """Run the watch for `seconds` after the step."""
     step()
     async with trio.open_nursery() as nursery:
@@ -50,7 +50,7 @@ async def during(watched: WatchedNode, step: Callable[[], None], seconds: float)
 
 async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
     del autojump_clock
-    watched = WatchedNode(healthy(2))
+    watched = ObservedNode(healthy(2))
     down = with_status(healthy(2), node_3=MemberStatus.DEAD)
 
     def become(view: FarmView) -> None:
@@ -83,7 +83,7 @@ async def test_verdict_change_is_traced_once(autojump_clock: MockClock) -> None:
 )
 async def test_alarm_starts_and_ends_with_its_cause(autojump_clock: MockClock, view: FarmView, kind: str) -> None:
     del autojump_clock
-    watched = WatchedNode(view)
+    watched = ObservedNode(view)
     watched.watch.check()
     assert kind in watched.active_alarms
     watched.current = healthy(2)
@@ -95,7 +95,7 @@ async def test_missing_publication_is_alarm_after_three_periods(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    watched = WatchedNode(publishing_of(healthy(2), published_s=None, seconds_to_expiry=None))
+    watched = ObservedNode(publishing_of(healthy(2), published_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
     assert watched.active_alarms == []
     await during(watched, lambda: None, 2 * LOOK_S)
@@ -106,7 +106,7 @@ async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    watched = WatchedNode(leaderless(healthy(2), 90_000))
+    watched = ObservedNode(leaderless(healthy(2), 90_000))
     await during(watched, lambda: None, 2 * STUCK_S)
     assert watched.watch.stuck() == ()
     behind = replace(healthy(2), raft=replace(healthy(2).raft, commit_index=400))
@@ -119,7 +119,7 @@ async def test_unapplied_entry_makes_process_stuck_but_lost_quorum_not(
 
 async def test_process_without_own_checks_is_stuck(autojump_clock: MockClock) -> None:
     del autojump_clock
-    watched = WatchedNode(healthy(2))
+    watched = ObservedNode(healthy(2))
     await during(watched, lambda: None, 2)
     await trio.sleep(STUCK_S + 1)
     assert "has not run its own checks" in watched.watch.stuck()[0]
@@ -133,7 +133,7 @@ async def test_slow_check_runs_rarely(autojump_clock: MockClock) -> None:
         autojump_clock.jump(0.1)
         return judged(healthy(2))
 
-    watched = WatchedNode(healthy(2))
+    watched = ObservedNode(healthy(2))
     watched.watch = VerdictWatch(slow, lambda: PERIOD_S, watched.trace, watched.alarms)
     await during(watched, lambda: None, 60)
     assert len(checks) <= 7

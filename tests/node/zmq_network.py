@@ -175,7 +175,7 @@ class LoopbackPeer:
     """A scripted peer with a real ROUTER socket."""
 
     def __init__(self, context: ZmqContext, options: SocketOptions = DEFAULT_OPTIONS) -> None:
-        self._socket = ZmqSocket(context, SocketKind.ROUTER, self._hear, options)
+        self._socket = ZmqSocket(context, SocketKind.ROUTER, self._receive, options)
         self.url = self._socket.bind("tcp://127.0.0.1:*")
         member = Peer("1", self.url)
         self.scripted = ScriptedPeer(MemoryNetwork(), member, (member,), "1")
@@ -184,7 +184,7 @@ class LoopbackPeer:
         """Serve until cancelled."""
         await self._socket.run(task_status=task_status)
 
-    def _hear(self, frames: list[bytes], _user: str | None) -> None:
+    def _receive(self, frames: list[bytes], _user: str | None) -> None:
         identity, *request = frames
 
         def respond(reply: Reply) -> None:

@@ -140,7 +140,7 @@ class Stage:
         self.sent: list[tuple[bytes, list[bytes]]] = []
         self.has_room = True
         self.endpoint = ClientEndpoint(log, IDENT, self._reply, options=options, custom=custom)
-        self._asked: dict[tuple[bytes, bytes], type[ClientRequest]] = {}
+        self._request_types: dict[tuple[bytes, bytes], type[ClientRequest]] = {}
 
     def _reply(self, identity: bytes, frames: object) -> bool:
         assert isinstance(frames, list)
@@ -150,14 +150,14 @@ class Stage:
 
     def ask(self, request: ClientRequest, identity: bytes = CLIENT, user: str | None = None) -> None:
         """Send a request as a client does."""
-        self._asked[identity, request.request_id] = type(request)
+        self._request_types[identity, request.request_id] = type(request)
         self.endpoint.receive(identity, encode_request(replace(request, ident=IDENT)), user)
 
     def replies(self, identity: bytes = CLIENT) -> list[ClientReply]:
         """Return the replies to the client since the last call."""
         mine = [frames for to, frames in self.sent if to == identity]
         self.sent = [(to, frames) for to, frames in self.sent if to != identity]
-        return [decode_reply(self._asked[identity, frames[0]], frames) for frames in mine]
+        return [decode_reply(self._request_types[identity, frames[0]], frames) for frames in mine]
 
     async def answer(self, *requests: ClientRequest, identity: bytes = CLIENT) -> list[ClientReply]:
         """Send requests, and return the replies after all tasks wait."""

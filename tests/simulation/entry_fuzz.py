@@ -185,10 +185,10 @@ class Applied:
         if type(entry.record).__name__ == "Foreign":
             outcomes.append("foreign")
         if self.index % LATER == 0:
-            outcomes += self._look(random)
+            outcomes += self._check_snapshot(random)
         return outcomes
 
-    def _look(self, random: Random) -> Iterator[str]:
+    def _check_snapshot(self, random: Random) -> Iterator[str]:
         state = self.farm.state
         image = b"".join(encode_farm(FarmSnapshot(state, self.farm.tuning.period_ms, self.farm.sessions.dump())))
         snapshot = decode_farm_at_once([image])

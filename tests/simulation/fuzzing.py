@@ -91,15 +91,17 @@ def run(subject: Subject, seed: int, count: int) -> bool:
         settled_mib = resident_mib()
         play(subject, seed + 1, count - tally.inputs, tally)
     except FuzzError as error:
-        say([str(error), *tally.lines()])
+        print_lines([str(error), *tally.lines()])
         return False
     grown_mib = resident_mib() - settled_mib
     inputs, slowest = tally.lines()
-    say([f"{subject.name}: {inputs}" if subject.name else inputs, slowest])
-    say([f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
-    say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {subject.memory_growth_limit_mib})"])
+    print_lines([f"{subject.name}: {inputs}" if subject.name else inputs, slowest])
+    print_lines([f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
+    print_lines(
+        [f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {subject.memory_growth_limit_mib})"]
+    )
     if missing := sorted(subject.expected - tally.outcomes.keys()):
-        say([f"outcomes that never occurred: {', '.join(missing)}; use other or more inputs"])
+        print_lines([f"outcomes that never occurred: {', '.join(missing)}; use other or more inputs"])
         return False
     return grown_mib <= subject.memory_growth_limit_mib and tally.slowest_s <= SLOWEST_LIMIT_S
 
@@ -132,7 +134,7 @@ def resident_mib() -> float:
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def say(lines: Sequence[str]) -> None:
+def print_lines(lines: Sequence[str]) -> None:
     """Print lines immediately: a run may take hours."""
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -38,5 +38,5 @@ def main(arguments: Sequence[str]) -> int:
         help="one target; may be repeated (default all); --count for each",
     )
     options = parser.parse_args(arguments)
-    held = [run(subject(TARGETS[name]()), options.seed, options.count) for name in options.what or [*TARGETS]]
-    return 0 if all(held) else 1
+    results = [run(subject(TARGETS[name]()), options.seed, options.count) for name in options.what or [*TARGETS]]
+    return 0 if all(results) else 1

@@ -196,13 +196,13 @@ class Story:
             self.figures.unanswered += 1
             self.history.append(Operation(key, value, None, called, None))
             return
-        answered = self._tick()
+        replied_at = self._tick()
         self.figures.writes += 1
         run = servers.runs[self.random.choice(servers.ids)]
         await run.server.wait_applied(answer.position.index)
         store = run.service
         assert isinstance(store, Store)
-        self.history.append(Operation(key, value, store.replaced[value], called, answered))
+        self.history.append(Operation(key, value, store.replaced[value], called, replied_at))
 
     async def _read(self, servers: LoopbackGroup, plain: GarlicFarmClient, key: int) -> None:
         called = self._tick()

@@ -143,12 +143,14 @@ class UpgradeTarget:
         nonces = NonceBook(b"secret", self._random.randbytes, capacity=64)
         passwords = {CREDENTIALS.user: CREDENTIALS.password}
         self._introduction = _make_introduction()
-        ours = Identity("cluster-a", 2, 1_000, (self._introduction,))
+        own_identity = Identity("cluster-a", 2, 1_000, (self._introduction,))
         self._authenticator = Authenticator(
-            "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
+            "farm", passwords.get, nonces, lambda: own_identity, peers=ListedPeers(key_of(2), SERVER_KEYS)
         )
-        theirs = Identity("cluster-a", 1, None, (self._introduction, self._introduction))
-        self._caller = Initiator("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
+        peer_identity = Identity("cluster-a", 1, None, (self._introduction, self._introduction))
+        self._caller = Initiator(
+            "farm", lambda: (CREDENTIALS,), lambda: peer_identity, self._random.randbytes, peers_of(1)
+        )
         self._without_directory = replace(self._caller, peers=None)
         """An initiator that checks no proof: a recorded proof is never valid for a client's next handshake."""
         self._session = Session()

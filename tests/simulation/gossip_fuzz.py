@@ -20,7 +20,7 @@ from gossip.core.member import INCARNATION_LIMIT, Incarnation, NodeId, Status
 from gossip.core.options import SwimOptions
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
-from tests.simulation.fuzzing import FuzzError, resident_mib, say
+from tests.simulation.fuzzing import FuzzError, print_lines, resident_mib
 from tests.simulation.gossip_hostility import Liar, Outsider
 from tests.simulation.gossip_wire_group import CAPACITY, WireGroup, WireNode
 
@@ -109,7 +109,7 @@ def _send_events(group: WireGroup, turn: int) -> set[bytes]:
     payloads = {node.node_id: b"%d " % turn + node.node_id for node in group.running}
     for node in group.running:
         node.words.add(payloads[node.node_id])
-        group.say(node, payloads[node.node_id])
+        group.send_event(node, payloads[node.node_id])
     return set(payloads.values())
 
 
@@ -176,19 +176,19 @@ def main(arguments: Sequence[str]) -> int:
         try:
             fuzz_round(seed, min(ROUND, options.count - tally.sent), tally)
         except Exception as error:  # noqa: BLE001 - any error is the result of the round
-            say([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
-            say([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
+            print_lines([f"round {seed}: {type(error).__name__}: {error}", *tally.lines()])
+            print_lines([f"again: python -m tests.simulation gossip-fuzz --count {ROUND} --first {seed}"])
             return 1
         seed += 1
         if not settled_mib and tally.sent >= options.count // 10:
             settled_mib = resident_mib()
         if time.monotonic() - reported_at > 30:
             reported_at = time.monotonic()
-            say([f"{tally.sent:,} of {options.count:,}, {reported_at - began:.0f} s, {resident_mib():.0f} MiB"])
+            print_lines([f"{tally.sent:,} of {options.count:,}, {reported_at - began:.0f} s, {resident_mib():.0f} MiB"])
     grown_mib = resident_mib() - settled_mib
-    say([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
-    say([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
+    print_lines([*tally.lines(), f"{time.monotonic() - began:.0f} s; memory at most {resident_mib():.0f} MiB"])
+    print_lines([f"memory grew by {grown_mib:.1f} MiB over the last nine tenths (limit {MEMORY_GROWTH_LIMIT_MIB})"])
     if tally.torn < LEAST_TORN * len(tally.periods):
-        say([f"fewer than {LEAST_TORN:.0%} of the groups disagreed after the burst: agreement proves nothing"])
+        print_lines([f"fewer than {LEAST_TORN:.0%} of the groups disagreed after the burst: agreement proves nothing"])
         return 1
     return 0 if grown_mib <= MEMORY_GROWTH_LIMIT_MIB else 1

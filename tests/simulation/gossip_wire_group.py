@@ -48,7 +48,7 @@ class WireNode:
     ring: Keyring
     key_repairs: SourceLimit
     words: set[bytes] = field(default_factory=set)
-    """Bodies of the received events from `say`."""
+    """Bodies of the received events from `send_event`."""
     wakes_at: int | None = None
 
     @property
@@ -117,7 +117,7 @@ class WireGroup:
         for node in self.nodes:
             node.core._joiner._seeds.clear()
 
-    def say(self, node: WireNode, body: bytes) -> None:
+    def send_event(self, node: WireNode, body: bytes) -> None:
         """Send an event from one node's application to all."""
         self._step(node, UserEventRequested(WORD, body))
 

@@ -293,12 +293,12 @@ class Conversation:
             for step in steps:
                 await self._take(step, nursery)
                 await trio.testing.wait_all_tasks_blocked()
-                self._look()
+                self._check_budgets()
             for place in list(self._clients):
                 self._hang_up(place)
             self.server.busy = self.topic.is_stuck = False
             await trio.sleep(_LONG_S)
-            self._look_for_rest()
+            self._check_closed()
             for listener in self.listeners:
                 await self._run_correct_client(listener, nursery)
             nursery.cancel_scope.cancel()
@@ -353,15 +353,15 @@ class Conversation:
                 self.topic.write(b"x" * (number * 97 % 9_000))
             case 4:
                 for correlation in list(self.server.waiting):
-                    answered = self.server.waiting.pop(correlation)
-                    answered(None if number % 3 == 0 else _fetched(correlation))
+                    respond = self.server.waiting.pop(correlation)
+                    respond(None if number % 3 == 0 else _fetched(correlation))
             case 5:
                 self.topic.takes_records = False
             case _:
                 self.topic.is_stuck = self.server.busy = False
                 self.topic.leader_id, self.topic.takes_records = 1, True
 
-    def _look(self) -> None:
+    def _check_budgets(self) -> None:
         for listener in self.listeners:
             if listener.connections > _OPTIONS.max_connections:
                 raise FuzzError(f"{listener.connections} connections")
@@ -370,11 +370,11 @@ class Conversation:
                 if budget.others_bytes > _BUDGET_BYTES and len(budget._others) > 1:
                     raise FuzzError(f"{budget.others_bytes} bytes held by {len(budget._others)} connections")
 
-    def _look_for_rest(self) -> None:
+    def _check_closed(self) -> None:
         for listener in self.listeners:
-            held = listener._budget.others_bytes + listener._untaken.others_bytes
-            if listener.connections or held or self.server.waiting:
-                rest = f"{listener.connections} connections, {held} bytes, {len(self.server.waiting)} requests"
+            held_bytes = listener._budget.others_bytes + listener._untaken.others_bytes
+            if listener.connections or held_bytes or self.server.waiting:
+                rest = f"{listener.connections} connections, {held_bytes} bytes, {len(self.server.waiting)} requests"
                 raise FuzzError(f"{rest} are left after all clients have closed")
         coordinator = self.groups._coordinator
         coordinator.advance(*coordinator.groups())

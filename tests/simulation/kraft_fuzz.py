@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         help="one target; may be repeated (default all); --count for each",
     )
     options = parser.parse_args(arguments)
-    held = [
+    results = [
         run(
             subject(TARGETS[name]()),
             options.seed,
@@ -57,4 +57,4 @@ def main(arguments: Sequence[str]) -> int:
         )
         for name in options.what or [*TARGETS]
     ]
-    return 0 if all(held) else 1
+    return 0 if all(results) else 1

@@ -136,7 +136,7 @@ def _lines_without_bugs(seed: int, strategy: str, kind: Kind | None) -> tuple[in
     return tuple(lines)
 
 
-class _SeenEnoughError(Exception):
+class _HistoryDecidedError(Exception):
     """Ends a history when its rest cannot show anything new."""
 
 
@@ -148,12 +148,12 @@ def _changes_the_history(mutant: Mutant, seed: int, called: set[str]) -> bool:
         nonlocal differs
         differs = differs or next(lines, None) != hash(line)
         if differs and called >= names:
-            raise _SeenEnoughError
+            raise _HistoryDecidedError
 
     with mutant.planted():
         try:
             run_history(seed, SHORT, STRATEGIES[mutant.strategy], compare, mutant.kind)
-        except (_SeenEnoughError, *FINDINGS):
+        except (_HistoryDecidedError, *FINDINGS):
             return True
     return differs
 

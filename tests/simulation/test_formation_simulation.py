@@ -130,7 +130,7 @@ class Farm:
         forged = founding_of(promises)
         self.invented.add(forged)
         node.received[ATTACKER] = ((0, len(self.invented)), FormationNotice(founding=forged))
-        self.look(node)
+        self.observe(node)
         del node.received[ATTACKER]
 
     def confirm(self, node: Node) -> None:
@@ -179,9 +179,9 @@ class Farm:
         known = node.received.get(source.node_id)
         if known is None or version > known[0]:
             node.received[source.node_id] = (version, notice)
-        self.look(node, {source.node_id})
+        self.observe(node, {source.node_id})
 
-    def look(self, node: Node, surely_up: set[bytes] | None = None) -> None:
+    def observe(self, node: Node, surely_up: set[bytes] | None = None) -> None:
         """Pass the members to the core, some of them apparently unreachable."""
         members = tuple(
             farm_member(
@@ -250,7 +250,7 @@ class Farm:
             self.now += self.tuning.settle_ms
             for node in self.nodes:
                 self.deliver_everything(node)
-                self.look_again(node)
+                self.update_core(node)
             if all(node.core is not None and node.core.founding is not None for node in self.nodes):
                 return True
         return False
@@ -264,7 +264,7 @@ class Farm:
                 if node_id in self.lost and (node_id not in node.received or received[0] > node.received[node_id][0]):
                     node.received[node_id] = received
 
-    def look_again(self, node: Node) -> None:
+    def update_core(self, node: Node) -> None:
         """Pass everything to the core: members, writes, deadlines."""
         members = tuple(
             farm_member(node_id, reachable=node_id not in self.lost, notice=notice)

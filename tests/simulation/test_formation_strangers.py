@@ -138,7 +138,7 @@ class World:
         elif action < 0.3:
             self.write(node)
         elif action < 0.5:
-            self.look(node)
+            self.observe(node)
         elif action < self.attacks_until:
             self.attack(node)
         else:
@@ -146,7 +146,7 @@ class World:
             if other is not node:
                 stale = self.random.random() < 0.3
                 node.shown[other.node_id] = self.random.choice(other.history) if stale else other.notice
-                self.look(node)
+                self.observe(node)
 
     def write(self, node: Node) -> None:
         """Complete the pending write."""
@@ -155,7 +155,7 @@ class World:
             node.durable = written.state
             self.step(node, Persisted(written.number))
 
-    def look(self, node: Node) -> None:
+    def observe(self, node: Node) -> None:
         """Pass the members to the core, and its deadline if it is due."""
         members = tuple(farm_member(node_id, notice=notice) for node_id, notice in node.shown.items())
         self.step(node, MembersChanged(members))
@@ -172,7 +172,7 @@ class World:
         few = [each for each in self.attackers if each in founders]
         for attacker in [*few, *self.random.sample(self.attackers, self.random.choice((0, 0, 1)))]:
             node.shown[attacker] = self.false_notice(suited, founders)
-        self.look(node)
+        self.observe(node)
 
     def preferred_set(self, node: Node) -> Founders:
         """Return the set that the attackers want this node to create: its promised one, if any."""

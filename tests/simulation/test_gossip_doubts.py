@@ -33,12 +33,12 @@ def formed(
 
 def accuse(network: GossipNetwork, receiver: Node, victim: Node, number: int) -> None:
     """Send one forged verdict that wins by the rule of precedence."""
-    held = victim.core.info.incarnation
-    claimed = Incarnation(held.generation, held.number + number % 2)
+    current = victim.core.info.incarnation
+    claimed = Incarnation(current.generation, current.number + number % 2)
     status = Status.DEAD if number % 3 else Status.SUSPECT
     verdict = VerdictUpdate(victim.node_id, claimed, status, node_id(number % len(network.nodes)))
     ping = PingRequest(
-        node_id(99), Incarnation(1, 0), receiver.node_id, held, number, 0, payload=Payload((verdict,), 30, 2)
+        node_id(99), Incarnation(1, 0), receiver.node_id, current, number, 0, payload=Payload((verdict,), 30, 2)
     )
     network.step(receiver, Received(ATTACKER, ping))
 

@@ -19,8 +19,8 @@ SEEDS = [1, 2, 3]
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> int:
     """Run until the condition holds; return the duration. The failure names the random seed."""
     started = network.now
-    held = network.run_until(holds, limit_ms=within_ms)
-    assert held, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
+    is_reached = network.run_until(holds, limit_ms=within_ms)
+    assert is_reached, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
     return network.now - started
 
 

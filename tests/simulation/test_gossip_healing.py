@@ -16,8 +16,8 @@ SEEDS = [1, 2, 3]
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> None:
     """Run until the condition holds; the failure names the random seed."""
-    held = network.run_until(holds, limit_ms=within_ms)
-    assert held, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
+    is_reached = network.run_until(holds, limit_ms=within_ms)
+    assert is_reached, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
 
 
 def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwork, list[Node]]:
@@ -28,7 +28,7 @@ def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwo
     return network, nodes
 
 
-def seen(name: NodeId, seen_by: Node) -> Member | None:
+def member_view(name: NodeId, seen_by: Node) -> Member | None:
     """Return a node's view of the member with this id."""
     return next((m for m in seen_by.core.describe().members if m.node_id == name), None)
 
@@ -37,7 +37,7 @@ def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], boo
     """Return a condition: all these nodes see the member with this status."""
 
     def holds() -> bool:
-        views = [seen(name, node) for node in nodes]
+        views = [member_view(name, node) for node in nodes]
         return all(view is not None and view.status is status for view in views)
 
     return holds
@@ -86,7 +86,7 @@ def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: in
     must(network, all_see(others, old, Status.DEAD), within_ms=60_000, what="the old one dead")
     network.run(60_000)
     for node in others:
-        one, other = seen(new, node), seen(old, node)
+        one, other = member_view(new, node), member_view(old, node)
         assert one is not None
         assert (one.status, one.metadata, one.info.address) == (Status.ALIVE, b"new", address_of(2))
         assert other is None or (other.status, other.metadata) == (Status.DEAD, b"")
@@ -105,13 +105,13 @@ def test_new_generation_at_another_address_is_distinguished(random_seed: int) ->
     moved = network.add(40, seeds=(0,), identity=2, generation=2, metadata=b"second generation")
 
     def found() -> bool:
-        views = [seen(name, node) for node in others]
+        views = [member_view(name, node) for node in others]
         return all(view is not None and view.metadata == b"second generation" for view in views)
 
     must(network, found, within_ms=30_000, what="the second generation known to all")
     network.run(60_000)
     for node in others:
-        view = seen(name, node)
+        view = member_view(name, node)
         assert view is not None
         assert (view.status, view.info.address, view.incarnation.generation) == (Status.ALIVE, moved.address, 2)
     assert moved.alarms == [], "the first run is over, so it is no conflict"
@@ -127,7 +127,7 @@ def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
     network.run(20_000)
     for node in nodes[:2] + nodes[3:]:
         node.core._updates.apply_alive(first)
-        view = seen(first.node_id, node)
+        view = member_view(first.node_id, node)
         assert view is not None
         assert (view.incarnation.generation, view.metadata) == (2, b"")
 

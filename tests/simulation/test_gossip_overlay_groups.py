@@ -34,8 +34,8 @@ def formed(random_seed: int, preset: str) -> tuple[GossipNetwork, list[Node]]:
 
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_periods: int, what: str) -> None:
     """Run until the condition holds; the failure names the random seed."""
-    held = network.run_until(holds, limit_ms=within_periods * PERIOD_MS)
-    assert held, f"random seed {network.random_seed}: not within {within_periods} periods: {what}"
+    is_reached = network.run_until(holds, limit_ms=within_periods * PERIOD_MS)
+    assert is_reached, f"random seed {network.random_seed}: not within {within_periods} periods: {what}"
 
 
 def is_one(network: GossipNetwork, nodes: list[Node]) -> bool:

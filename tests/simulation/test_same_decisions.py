@@ -133,8 +133,8 @@ class World:
         own = f"client-0-{self.random.randint(1, 9)}"
         producers = self.farm.state.kafka.producers
         producer_id = self.random.choice((*producers, 1))
-        following = producers[producer_id].sequence if producer_id in producers else 0
-        produced = Produced(producer_id, 0, max(0, following + self.random.choice((0, 0, -1, 1))))
+        next_sequence = producers[producer_id].sequence if producer_id in producers else 0
+        produced = Produced(producer_id, 0, max(0, next_sequence + self.random.choice((0, 0, -1, 1))))
         return self.random.choice((None, own, "another request id", request_text(reqid), str(produced), str(produced)))
 
     def _report(self) -> Report:

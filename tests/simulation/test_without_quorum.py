@@ -106,8 +106,8 @@ class Story:
             acting = {acting_publisher(self.state, MASTER, around, now_s) for around in views.values()}
             assert len(acting) == 1, f"{acting} publish in {sorted(part)}"
             [publisher] = acting
-            able = [each for each, around in views.items() if around.own.masters[0].can_sign_until_s]
-            assert (publisher in able) if able else publisher is None
+            eligible = [each for each, around in views.items() if around.own.masters[0].can_sign_until_s]
+            assert (publisher in eligible) if eligible else publisher is None
             for server_id, around in views.items():
                 self.let_publish(server_id, around)
             if publisher is not None and self.now_ms - self.joined_ms[publisher] > 0:
@@ -116,13 +116,13 @@ class Story:
 
     def let_publish(self, server_id: int, around: LocalObservations) -> None:
         """Publish from this server if it is the acting publisher."""
-        held = self.handed_over.get(server_id)
+        previous = self.handed_over.get(server_id)
         own_ms = self.now_ms + self.ahead_ms[server_id]
-        planned = plan_without_quorum(self.state, MASTER, TUNING, PACE, around, own_ms, handed_over=held)
+        planned = plan_without_quorum(self.state, MASTER, TUNING, PACE, around, own_ms, handed_over=previous)
         if planned is None:
             return
         assert planned.entries
-        earlier = max([0 if held is None else held.published_s, *self.committed_seconds()])
+        earlier = max([0 if previous is None else previous.published_s, *self.committed_seconds()])
         assert planned.publication.published_s > earlier
         self.handed_over[server_id] = planned.publication
 
@@ -143,8 +143,8 @@ class Story:
                 return
             self.commit_time(PERIOD_MS)
             self.log.append(*(self.report(each) for each in self.node_ids))
-        able = [each for each, node_id in self.node_ids.items() if node_id[0] >= 51]
-        assert not able, "no node published after the outage"
+        publishers = [each for each, node_id in self.node_ids.items() if node_id[0] >= 51]
+        assert not publishers, "no node published after the outage"
 
 
 @over_seeds(40)

@@ -118,7 +118,7 @@ class Conversation:
             await nursery.start(self.endpoint.run)
             for step in steps:
                 await self._take(step)
-                self._look()
+                self._check_budget()
             for answer in self.log.finals:
                 answer()
             await trio.sleep(2 * STREAMS.unconfirmed_s)
@@ -143,7 +143,7 @@ class Conversation:
             case _:
                 pass
 
-    def _look(self) -> None:
+    def _check_budget(self) -> None:
         used_bytes = self.endpoint._streams.budget.used_bytes
         if self.endpoint.under_way > MOST_UNDER_WAY or not 0 <= used_bytes <= MOST_BYTES:
             raise FuzzError(f"{self.endpoint.under_way} under way, {used_bytes} bytes unconfirmed")

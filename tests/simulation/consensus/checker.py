@@ -213,9 +213,11 @@ class Checker:
     def _acknowledged(self, server: ServerId, term: Term, index: Index) -> None:
         """Check that the disk holds the log up to `index`; acknowledgements of an older term may be outdated."""
         shadow = self.shadows[server]
-        held = len(shadow.durable)
-        if index > held and term == shadow.hard_state.term:
-            raise ViolationError(f"server {server} acknowledges {index}, and its disk holds the log up to {held}")
+        durable_index = len(shadow.durable)
+        if index > durable_index and term == shadow.hard_state.term:
+            raise ViolationError(
+                f"server {server} acknowledges {index}, and its disk holds the log up to {durable_index}"
+            )
 
     def applied(self, server: ServerId, effect: Apply) -> None:
         """Check committed entries passed to a state machine."""
@@ -513,8 +515,8 @@ class Checker:
         # commit.
         self._committed_by(server, position.index)
         first = position.index - len(commands)
-        held = tuple(entry.data for entry in self.committed[first : position.index])
-        if held != commands or (self.committed[position.index - 1].term != position.term):
+        committed_data = tuple(entry.data for entry in self.committed[first : position.index])
+        if committed_data != commands or (self.committed[position.index - 1].term != position.term):
             raise ViolationError(f"server {server} acknowledges {resolve}, but the log has another entry there")
         self.acknowledged[resolve.proposal_id] = position.index
         self._highest_acknowledged = max(self._highest_acknowledged, position.index)

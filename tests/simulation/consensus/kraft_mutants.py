@@ -28,7 +28,7 @@ def _key_of_the_voter(self: QuorumNames, replica_id: int, directory: bytes) -> R
     return self._voters.get(replica_id, ReplicaKey(replica_id, directory))
 
 
-def _always_told(_self: Answering, _term: Term, commit: Index) -> int:
+def _commit_index(_self: Answering, _term: Term, commit: Index) -> int:
     return commit
 
 
@@ -74,7 +74,7 @@ KRAFT_MUTANTS = (
     Mutant(
         "kraft-high-watermark-at-once",
         "a new leader sends a high watermark before it has committed an entry of its own epoch",
-        ((Answering, "high_watermark", _always_told),),
+        ((Answering, "high_watermark", _commit_index),),
         "kraft",
     ),
     Mutant(

@@ -55,10 +55,10 @@ class _LeaderTerm:
     commit: Index = 0
     target: Index | None = None
     """End of the log at the last commit, or when proposals began to wait; None: none waits."""
-    held: int = 0
+    stored_sum: int = 0
     """Sum of the entries up to `target` that the voters hold."""
     moved_ms: int = 0
-    """Last time when the commit index or `held` rose, a follower requested or stored a chunk, or no proposal waited."""
+    """Last time when commit index or `stored_sum` rose, a follower requested or stored a chunk, or none waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +191,10 @@ class Leadership:
         if leader_term.target is None or about.commit_index > leader_term.commit:
             leader_term.target, leader_term.commit, leader_term.moved_ms = about.last.index, about.commit_index, now
         voters = [follower for follower in about.followers if follower.server_id in about.configuration.voter_ids]
-        held = sum(min(follower.match, leader_term.target) for follower in voters)
-        if held > leader_term.held:
+        stored_sum = sum(min(follower.match, leader_term.target) for follower in voters)
+        if stored_sum > leader_term.stored_sum:
             leader_term.moved_ms = now
-        leader_term.held = held
+        leader_term.stored_sum = stored_sum
         if voters and now > leader_term.moved_ms + _STUCK_TIMEOUTS * self._options.election_timeout_max_ms:
             raise ViolationError(f"stuck: server {server} leads, and nothing has moved since {leader_term.moved_ms}")
 
@@ -202,9 +202,9 @@ class Leadership:
         self, server: ServerId, leader_term: _LeaderTerm, voters: Iterable[ServerId], now: int
     ) -> int:
         """Return the time since which each member of a majority of these voters has sent a message."""
-        begun_ms = max(leader_term.since_ms, leader_term.configured_ms)
+        began_ms = max(leader_term.since_ms, leader_term.configured_ms)
         latest = sorted(
-            (now if voter == server else max(begun_ms, leader_term.received_ms.get(voter, 0)) for voter in voters),
+            (now if voter == server else max(began_ms, leader_term.received_ms.get(voter, 0)) for voter in voters),
             reverse=True,
         )
         return latest[len(latest) // 2]

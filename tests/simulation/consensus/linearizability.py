@@ -5,8 +5,8 @@ the value that it replaced. The decision is therefore exact, without a search. I
 of the history (Gibbons and Korach 1997, "Testing shared memories", for registers whose values differ).
 
     span      the time when the key had one value: its write, then every read of it, in any order that their times
-              permit; `ended` is the first answer among them, `begun` the last call; a span can precede another one only
-              if none of its calls comes after an answer of the other
+              permit; `ended` is the first answer among them, `last_call` the last call; a span can precede another one
+              only if none of its calls comes after an answer of the other
     chain     consecutive spans: each write found the value of the previous span
 
 An order of all operations exists exactly if an order of the chains exists. No chain or span may begin before a
@@ -63,12 +63,12 @@ class _Span:
     """Time of the call of its write."""
     ended: int
     """Time of the first answer among its operations."""
-    begun: int
+    last_call: int
     """Time of the last call among its operations."""
 
     def add(self, operation: Operation) -> None:
         self.ended = min(self.ended, operation.answered or _EVER)
-        self.begun = max(self.begun, operation.called)
+        self.last_call = max(self.last_call, operation.called)
 
 
 def judge(operations: Iterable[Operation]) -> Judgment:
@@ -109,17 +109,17 @@ def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_
 
     Return None if two writes found the same value, or if a write found a value that was never written.
     """
-    following: dict[int, int] = {}
+    successors: dict[int, int] = {}
     for write in writes:
         if write.found is not None and write.written is not None:
-            if write.found in following or write.found not in spans:
+            if write.found in successors or write.found not in spans:
                 return None
-            following[write.found] = write.written
+            successors[write.found] = write.written
     chains = []
-    for value in spans.keys() - set(following.values()) | {NOTHING}:
+    for value in spans.keys() - set(successors.values()) | {NOTHING}:
         chain = [value]
-        while chain[-1] in following:
-            chain.append(following[chain[-1]])
+        while chain[-1] in successors:
+            chain.append(successors[chain[-1]])
         chains.append(chain)
     if sum(map(len, chains)) < len(spans):
         return None  # a cycle of writes that found each other's values
@@ -129,16 +129,16 @@ def _chains(writes: Sequence[Operation], spans: dict[int, _Span]) -> list[list[_
 
 def _has_order(chains: Sequence[Sequence[_Span]]) -> bool:
     for chain in chains:
-        begun = -1
+        last_call = -1
         for span in chain:
-            if span.ended < begun:
+            if span.ended < last_call:
                 return False
-            begun = max(begun, span.begun)
+            last_call = max(last_call, span.last_call)
     ends = [min(span.ended for span in chain) for chain in chains]
-    begins = [max(span.begun for span in chain) for chain in chains]
+    begins = [max(span.last_call for span in chain) for chain in chains]
     order: TopologicalSorter[int] = TopologicalSorter()
-    for number, begun in enumerate(begins):
-        earlier = {other for other, ended in enumerate(ends) if ended < begun}
+    for number, last_call in enumerate(begins):
+        earlier = {other for other, ended in enumerate(ends) if ended < last_call}
         order.add(number, *(earlier | ({0} if number else set())) - {number})
     try:
         order.prepare()

@@ -263,10 +263,10 @@ class Machine:
             return
         self._trace(f"crash {self.server_id}")
         # The disk runs one job at a time: a group that waits for space continues between other jobs, not during one.
-        writing, begun = (run.job, 0) if run.job is not None else (run.blocked, run.done)
+        writing, first = (run.job, 0) if run.job is not None else (run.blocked, run.done)
         if isinstance(writing, WriteJob | HardStateJob | PreparationJob):
-            done = self._random.randint(begun, len(writing.operations))
-            self._keeper.disk.run(writing.operations[begun:done])
+            done = self._random.randint(first, len(writing.operations))
+            self._keeper.disk.run(writing.operations[first:done])
         self._power_off()
         self._checker.crashed(self.server_id)
         if self._random.random() < self._profile.rot and self._world.may_lose(self.server_id):

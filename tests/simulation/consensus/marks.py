@@ -305,13 +305,13 @@ class Marks:
             self.see("transfer aborted")
 
     def _fetch_taken(self, server: ServerId, fetch: Fetch, effects: Sequence[Effect]) -> None:
-        answered = any(
+        has_reply = any(
             isinstance(effect, Send)
             and isinstance(effect.message, FetchReply)
             and effect.message.correlation == fetch.correlation
             for effect in effects
         )
-        if not answered:
+        if not has_reply:
             self.see("fetch parked")
             self._parked.setdefault(server, set()).add(fetch.correlation)
 

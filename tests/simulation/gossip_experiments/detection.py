@@ -79,13 +79,13 @@ def first_detections(size: int, samples: int, random_seed: int, progress: Progre
                 crashes.append(victim)
         # The rounds of the period have failed by then, and a restarted member has half a period to be detected.
         network.run(options.probe_period_ms // 2)
-        for crash, begun in list(down.items()):
+        for crash, crashed_at in list(down.items()):
             victim = crashes[crash]
             if victim.node_id in found:
                 del down[crash]
                 revive(network, victim, [node for node in nodes if node is not victim and node.swim is not None])
-                periods[crash] = (found[victim.node_id] - begun) / options.probe_period_ms
-            elif network.now - begun > _DETECTION_LIMIT_PERIODS * options.probe_period_ms:
+                periods[crash] = (found[victim.node_id] - crashed_at) / options.probe_period_ms
+            elif network.now - crashed_at > _DETECTION_LIMIT_PERIODS * options.probe_period_ms:
                 raise AssertionError(f"random seed {random_seed}: a crash was not noticed")
         if progress is not None:
             progress(len(periods) / samples)

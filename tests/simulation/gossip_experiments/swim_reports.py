@@ -42,8 +42,8 @@ def detection(setting: Setting) -> str:
 def _groups(setting: Setting, size: int) -> list[Detection]:
     show = setting.progress(f"detection, {size} members")
     groups = []
-    for number, begun in enumerate(range(0, setting.samples, GROUP_SAMPLES)):
-        samples = min(GROUP_SAMPLES, setting.samples - begun)
+    for number, first in enumerate(range(0, setting.samples, GROUP_SAMPLES)):
+        samples = min(GROUP_SAMPLES, setting.samples - first)
         seed = setting.seed + number
         groups.append(
             setting.finished.once(
@@ -52,7 +52,7 @@ def _groups(setting: Setting, size: int) -> list[Detection]:
                 partial(first_detections, size, samples, seed),
             )
         )
-        show((begun + samples) / setting.samples)
+        show((first + samples) / setting.samples)
     return groups
 
 
