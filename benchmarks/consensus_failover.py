@@ -112,7 +112,7 @@ def figures(found: dict[str, list[float]]) -> list[Figure]:
     rows = [Figure(GROUP, name, "s", tuple(seconds)) for name, seconds in found.items()]
     if len(rows) == 1:
         return rows
-    ours, theirs = rows
-    verdict = "reached" if ours.median <= theirs.median else f"missed by {ours.median - theirs.median:.2f} s"
-    note = f"goal: at most etcd's median of {theirs.median:.2f} s: {verdict}"
-    return [Figure(GROUP, ours.name, ours.unit, ours.values, note), theirs]
+    own, etcd = rows
+    verdict = "reached" if own.median <= etcd.median else f"missed by {own.median - etcd.median:.2f} s"
+    note = f"goal: at most etcd's median of {etcd.median:.2f} s: {verdict}"
+    return [Figure(GROUP, own.name, own.unit, own.values, note), etcd]

@@ -67,7 +67,7 @@ def figures(sides: list[Side]) -> list[Figure]:
             times = tuple(turn[step] for turn in side.turns)
             rows.append(Figure(GROUP, f"{step}: {side.name}", "us", times, f"{side.calls[step]:g} calls in Python"))
         for side in sides[1:]:
-            ratios = tuple(ours[step] / theirs[step] for ours, theirs in zip(side.turns, first.turns, strict=True))
+            ratios = tuple(own[step] / reference[step] for own, reference in zip(side.turns, first.turns, strict=True))
             rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", ratios))
     return rows
 

@@ -75,12 +75,12 @@ def _costs(turns: list[Turn]) -> tuple[float, ...]:
 def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:
     if ETCD not in found:
         return []
-    pairs = [(ours.rate, theirs.rate) for ours, theirs in zip(found[OURS], found[ETCD], strict=True)]
-    times = tuple(ours.entries_per_s / theirs.entries_per_s for ours, theirs in pairs)
+    pairs = [(own.rate, etcd.rate) for own, etcd in zip(found[OURS], found[ETCD], strict=True)]
+    times = tuple(own.entries_per_s / etcd.entries_per_s for own, etcd in pairs)
     goal = _reached(times, TIMES_ETCD.get(scenario.clients))
     rows = [Figure(group, "garlicfarm's rate / etcd's", "times", times, goal)]
     if scenario.clients == 1:
-        p50s = tuple(ours.p50_ms / theirs.p50_ms for ours, theirs in pairs)
+        p50s = tuple(own.p50_ms / etcd.p50_ms for own, etcd in pairs)
         rows.insert(0, Figure(group, "garlicfarm's p50 / etcd's", "times", p50s))
     return rows
 

@@ -88,8 +88,8 @@ def _latencies(where: str, found: dict[str, list[list[int]]]) -> list[Figure]:
             Figure(where, f"{name}: latency p50", "ms", tuple(medians[name])),
             Figure(where, f"{name}: latency p99", "ms", tuple(percentile(each, 0.99) / 1000 for each in turns)),
         ]
-    ours, theirs = medians.values()
-    ratios = tuple(one / other for one, other in zip(ours, theirs, strict=True))
+    own_times, kafka_times = medians.values()
+    ratios = tuple(one / other for one, other in zip(own_times, kafka_times, strict=True))
     figures.append(Figure(where, "latency p50, garlicfarm / Kafka", "x", ratios, f"goal at most {GOAL_LATENCY:g}"))
     return figures
 
@@ -108,16 +108,16 @@ async def _failover(directory: Path) -> list[Figure]:
     async def write(quorum: MeasuredQuorum, gaps_s: list[float]) -> None:
         gaps_s.append((await quorum.write(seconds=FAILOVER_S))["longest_us"] / 1e6)
 
-    async with running_quorums(directory, {}) as (ours, theirs):
-        await ours.write(count=WARM_UP // 10)
-        found: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+    async with running_quorums(directory, {}) as (own_quorum, kafka_quorum):
+        await own_quorum.write(count=WARM_UP // 10)
+        found: dict[str, list[float]] = {own_quorum.name: [], kafka_quorum.name: []}
         gaps_s: list[float] = []
         for _ in range(KILLS):
-            for quorum in (ours, theirs):
+            for quorum in (own_quorum, kafka_quorum):
                 leader = (await led(quorum)).leader
                 async with trio.open_nursery() as nursery:
-                    if quorum is ours:
-                        nursery.start_soon(write, ours, gaps_s)
+                    if quorum is own_quorum:
+                        nursery.start_soon(write, own_quorum, gaps_s)
                         await trio.sleep(BEFORE_KILL_S)
                     found[quorum.name].append(await kill_leader(quorum))
                 await quorum.start(leader)
@@ -126,7 +126,7 @@ async def _failover(directory: Path) -> list[Figure]:
     one, other = (statistics.median(seconds) for seconds in found.values())
     note = f"= {one / other:.2f} of Kafka's time; goal at most 1, and {GOAL_FAILOVER_S:g} s"
     return [
-        Figure(where, f"{ours.name}: until a record is committed", "s", tuple(found[ours.name]), note),
-        Figure(where, f"{theirs.name}: until a record is committed", "s", tuple(found[theirs.name])),
-        Figure(where, f"{ours.name}: KafkaProducer without an acknowledgement", "s", tuple(gaps_s)),
+        Figure(where, f"{own_quorum.name}: until a record is committed", "s", tuple(found[own_quorum.name]), note),
+        Figure(where, f"{kafka_quorum.name}: until a record is committed", "s", tuple(found[kafka_quorum.name])),
+        Figure(where, f"{own_quorum.name}: KafkaProducer without an acknowledgement", "s", tuple(gaps_s)),
     ]

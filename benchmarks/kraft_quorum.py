@@ -213,15 +213,15 @@ async def running_quorums(directory: Path, settings: Settings) -> AsyncIterator[
         voters = [server.voter for server in servers.servers.values()]
         for server in servers.servers.values():
             await servers.format_static(server, voters)
-        ours, theirs = OurQuorum(directory, tools, settings), JvmQuorum(servers, tools)
+        own_quorum, kafka_quorum = OurQuorum(directory, tools, settings), JvmQuorum(servers, tools)
         try:
             async with trio.open_nursery() as nursery:
                 for node_id in VOTERS:
-                    nursery.start_soon(ours.start, node_id)
-                    nursery.start_soon(theirs.start, node_id)
-            await led(ours)
-            await led(theirs)
-            yield ours, theirs
+                    nursery.start_soon(own_quorum.start, node_id)
+                    nursery.start_soon(kafka_quorum.start, node_id)
+            await led(own_quorum)
+            await led(kafka_quorum)
+            yield own_quorum, kafka_quorum
         finally:
             with trio.CancelScope(shield=True):
-                await ours.close()
+                await own_quorum.close()

@@ -126,9 +126,9 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
                 from_parquet_runs.append(pair[1])
     group = "pipeline: the log to tables, compared with the same rows from Parquet"
     setting = f"{entries} entries, batches of {BATCH_ENTRIES}, {MASTER}, in turns, after one warm-up"
-    by_clock = tuple(mine.seconds / other.seconds for mine, other in zip(from_farm, from_parquet_runs, strict=True))
+    by_clock = tuple(own.seconds / other.seconds for own, other in zip(from_farm, from_parquet_runs, strict=True))
     by_processor = tuple(
-        mine.processor_s / other.processor_s for mine, other in zip(from_farm, from_parquet_runs, strict=True)
+        own.processor_s / other.processor_s for own, other in zip(from_farm, from_parquet_runs, strict=True)
     )
     return [
         Figure(group, "log to tables", "rows/s", tuple(entries / took.seconds for took in from_farm), setting),

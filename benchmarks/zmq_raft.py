@@ -60,7 +60,7 @@ async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure
             Figure(where, f"{NAMES[make]}: latency p50", "ms", tuple(percentile(each, 0.5) for each in ranked)),
             Figure(where, f"{NAMES[make]}: latency p99", "ms", tuple(percentile(each, 0.99) for each in ranked)),
         ]
-    ratios = tuple(ours / theirs for (ours, _), (theirs, _) in zip(found[Make.OURS], found[Make.PACKAGE], strict=True))
+    ratios = tuple(own / package for (own, _), (package, _) in zip(found[Make.OURS], found[Make.PACKAGE], strict=True))
     figures.append(Figure(where, "updates, garlicfarm / zmq-raft", "x", ratios, f"goal at least {GOAL_TIMES:g}"))
     return figures
 
@@ -84,8 +84,10 @@ async def _failover(directory: Path) -> list[Figure]:
             for _ in range(KILLS):
                 found[make].append(await _kill_leader(group))
     where = "ØMQ Raft, SIGKILL of the leader until the next acknowledged update, election timeout 200 to 300 ms"
-    theirs = statistics.median(found[Make.PACKAGE])
-    notes = {Make.OURS: f"= {statistics.median(found[Make.OURS]) / theirs:.2f} of the package's time; goal at most 1"}
+    package_s = statistics.median(found[Make.PACKAGE])
+    notes = {
+        Make.OURS: f"= {statistics.median(found[Make.OURS]) / package_s:.2f} of the package's time; goal at most 1"
+    }
     return [
         Figure(where, f"{NAMES[make]}: without an acknowledgement", "s", tuple(gaps), notes.get(make, ""))
         for make, gaps in found.items()

@@ -57,7 +57,7 @@ async def measure(directory: Path, runs: int) -> list[Figure]:
 def _figures(rates: dict[tuple[str, int], list[float]]) -> list[Figure]:
     figures = []
     for (name, window), found in rates.items():
-        ratios = [ours / other for ours, other in zip(rates[OURS, window], found, strict=True)]
+        ratios = [own / other for own, other in zip(rates[OURS, window], found, strict=True)]
         note = "" if name == OURS else f"ours is {min(ratios):.2f} to {max(ratios):.2f} times as fast"
         figures.append(Figure(GROUP, f"{name}, {window} under way", "/s", tuple(found), note))
     return figures
@@ -71,7 +71,7 @@ def _context(kind: type[ContextT]) -> Iterator[ContextT]:
         yield context
 
 
-def _ours(url: str, window: int, seconds: float) -> int:
+def _own_rate(url: str, window: int, seconds: float) -> int:
     count = 0
 
     async def exchange() -> None:
@@ -202,7 +202,7 @@ def _echo() -> None:
 
 
 OURS: Final = "ours"
-DESIGNS: Final[dict[str, Design]] = {OURS: _ours, "asyncio": _asyncio, "thread": _thread, "polling": _polling}
+DESIGNS: Final[dict[str, Design]] = {OURS: _own_rate, "asyncio": _asyncio, "thread": _thread, "polling": _polling}
 
 if __name__ == "__main__":
     _echo()

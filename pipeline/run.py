@@ -472,6 +472,6 @@ def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
     (source,) = progress["sources"]
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
     read, newest = end.get("farms", {}), latest.get("farms", {})
-    counted = [following - 1 for cluster, following in read.items() if cluster in newest or not newest]
-    there = sum(following - 1 for following in newest.values())
+    counted = [next_entry - 1 for cluster, next_entry in read.items() if cluster in newest or not newest]
+    there = sum(next_entry - 1 for next_entry in newest.values())
     return sum(counted), there, frozenset(newest), latest.get("problems", {})

@@ -184,8 +184,8 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
         raise errors[0]
     # An isolated node may still consider itself the leader of an older term.
     knowing, newest = max(replies.items(), key=lambda each: (each[1].leader_id is not None, each[1].term))
-    for address, theirs in replies.items():
-        if theirs.raft_id == newest.leader_id is not None and theirs.cluster_id == newest.cluster_id:
+    for address, reply in replies.items():
+        if reply.raft_id == newest.leader_id is not None and reply.cluster_id == newest.cluster_id:
             if address != addresses[0]:
                 echo(f"{newest.leader_name or 'The leader'} leads; the command continues there.", err=True)
             return address

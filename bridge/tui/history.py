@@ -98,8 +98,8 @@ class History:
             if not history.states or history.states[-1][1] is not member.status:
                 history.states.append((view.taken_at_ms, member.status))
         present = {member.node_id for member in view.members}
-        for gone in self.members.keys() - present:
-            del self.members[gone]
+        for former in self.members.keys() - present:
+            del self.members[former]
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:

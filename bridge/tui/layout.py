@@ -121,15 +121,15 @@ def _fitted(part: Part, width: int, *, right: bool) -> Text:
     return text
 
 
-def share(height: int, wants: Sequence[Want]) -> list[int]:
+def share(height: int, requests: Sequence[Want]) -> list[int]:
     """Return the lines for each section: minimums first, in order; then the wanted lines, in order."""
-    shares = [0] * len(wants)
+    shares = [0] * len(requests)
     left = max(0, height)
-    for number, want in enumerate(wants):
-        shares[number] = min(want.least, left)
+    for number, request in enumerate(requests):
+        shares[number] = min(request.least, left)
         left -= shares[number]
-    for number, want in enumerate(wants):
-        more = min(want.most - shares[number], left) if shares[number] == want.least else 0
+    for number, request in enumerate(requests):
+        more = min(request.most - shares[number], left) if shares[number] == request.least else 0
         shares[number] += max(0, more)
         left -= max(0, more)
     return shares

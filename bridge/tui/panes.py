@@ -230,9 +230,9 @@ def _text_lines(state: ViewState, data: ScreenData, canvas: Canvas) -> tuple[lis
         case Pane.FARM | Pane.DETAIL:
             return [], []
         case Pane.EVENTS:
-            return [], _recent(data, _wanted(state), canvas, whole=True)
+            return [], _recent(data, _pattern(state), canvas, whole=True)
         case Pane.LOG:
-            heading, *entries = _entry_lines(data.history.entries, _wanted(state), canvas)
+            heading, *entries = _entry_lines(data.history.entries, _pattern(state), canvas)
             return [heading], entries
         case Pane.PUBLISHING:
             return [], _publishing_lines(data, canvas)
@@ -252,7 +252,7 @@ def _help_lines(canvas: Canvas) -> list[Text]:
     return lines
 
 
-def _wanted(state: ViewState) -> str:
+def _pattern(state: ViewState) -> str:
     return (state.filter if state.editing is None else state.editing).lower()
 
 
@@ -400,7 +400,7 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
             line = marked(line)
         lines.append(line)
     if not lines:
-        missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
+        missed = f"  no member contains {_pattern(state)!r}; Esc shows all"
         lines = [canvas.line((missed, palette.doubtful))]
     return table_of_members(canvas.heading(columns, palette.title), lines, line_of_chosen)
 
@@ -429,7 +429,7 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
     return ScreenSection(title, lines, chosen=len(lines) - 1)
 
 
-def _recent(data: ScreenData, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
+def _recent(data: ScreenData, pattern: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
     """Return events, the newest first. Before the trace arrives, the view has some of them.
 
     `whole`: in as many lines as they take; otherwise each in one.
@@ -447,7 +447,7 @@ def _recent(data: ScreenData, wanted: str, canvas: Canvas, *, whole: bool = Fals
         ]
     lines = []
     for time_ms, text in reversed(shown):
-        if wanted in text.lower():
+        if pattern in text.lower():
             at = f"  {clock_text(time_ms)} "
             room = max(LEAST_WIDTH, canvas.width - len(at))
             parts = textwrap.wrap(printable(text), room) if whole and cell_len(text) > room else [text]
@@ -456,14 +456,14 @@ def _recent(data: ScreenData, wanted: str, canvas: Canvas, *, whole: bool = Fals
     return lines
 
 
-def _entry_lines(entries: Sequence[EntryLine], wanted: str, canvas: Canvas) -> list[Text]:
+def _entry_lines(entries: Sequence[EntryLine], pattern: str, canvas: Canvas) -> list[Text]:
     """Return the newest entry first."""
     columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("TYPE", 15)]
     columns.append(Column("ENTRY", canvas.width))
     dim = canvas.palette.dim
     lines = [canvas.heading(columns, canvas.palette.title)]
     for each in reversed(entries):
-        if wanted not in f"{each.type} {each.text}".lower():
+        if pattern not in f"{each.type} {each.text}".lower():
             continue
         at = "-" if each.log_time_ms is None else clock_text(each.log_time_ms)
         lines.append(canvas.row(columns, [str(each.index), (str(each.term), dim), (at, dim), each.type, each.text]))

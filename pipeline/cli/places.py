@@ -307,8 +307,8 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         " kafka.security.protocol=SASL_SSL; may be given several times.",
     )
     @wraps(command)
-    def taking(**asked: Any) -> None:
-        place = place_of(**{name: asked.pop(name) for name in signature(place_of).parameters})
-        command(place=place, **asked)
+    def taking(**given: Any) -> None:
+        place = place_of(**{name: given.pop(name) for name in signature(place_of).parameters})
+        command(place=place, **given)
 
     return taking

@@ -22,7 +22,7 @@ from pipeline.gold.answers import answer_sql
 from pipeline.serve.charts import nothing
 from pipeline.serve.page import cut, maybe, table
 from pipeline.serve.printing import span
-from pipeline.serve.query import Ask
+from pipeline.serve.query import SqlQuery
 from pipeline.watch.machine import HEALTHY, SILENT
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
@@ -50,9 +50,9 @@ class Names:
     destination: Callable[[str], str]
 
 
-def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
+def budgets(run_query: SqlQuery, names: Names, objective_percent: float) -> str:
     """Return the error budgets that burn."""
-    rows = sorted(ask(answer_sql("slo", objective_percent)), key=_urgency)
+    rows = sorted(run_query(answer_sql("slo", objective_percent)), key=_urgency)
     if not rows:
         return nothing()
     failing = [row for row in rows if _burn(row)[0]]
@@ -75,9 +75,9 @@ def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
     return html + cut(len(shown), len(rows), "budgets", f"the worst; {rest}")
 
 
-def reliability(ask: Ask, names: Names) -> str:
+def reliability(run_query: SqlQuery, names: Names) -> str:
     """Return the servers with the longest outages."""
-    rows = ask(answer_sql("reliability"))
+    rows = run_query(answer_sql("reliability"))
     failed = [row for row in rows if row["failures"] or row["down_ms"]]
     if rows and not failed:
         return '<p class="none">No watched server failed.</p>'
@@ -102,9 +102,9 @@ def reliability(ask: Ask, names: Names) -> str:
     return html + cut(len(shown), len(failed), "servers that failed", f"the longest down; the rest: at most {most}")
 
 
-def detection(ask: Ask, names: Names) -> str:
+def detection(run_query: SqlQuery, names: Names) -> str:
     """Return the delay of noticed losses, by farms, members and observers, next to the expectation."""
-    rows = ask(answer_sql("detection"))
+    rows = run_query(answer_sql("detection"))
     if not rows:
         return ""
     by_kind = {kind: [*same] for kind, same in groupby(rows, key=lambda row: row["kind"])}
@@ -134,9 +134,9 @@ def detection(ask: Ask, names: Names) -> str:
     )
 
 
-def capacity(ask: Ask, names: Names) -> str:
+def capacity(run_query: SqlQuery, names: Names) -> str:
     """Return reached and approaching limits, and the others' deficit without the largest router."""
-    rows = ask(answer_sql("capacity"))
+    rows = run_query(answer_sql("capacity"))
     judged = [(*_due(row), row) for row in rows]
     ordered = sorted(judged, key=lambda each: ["bad", "warn", ""].index(each[0]))
     scarce = sum(1 for kind, _, _ in judged if kind)
@@ -160,9 +160,9 @@ def capacity(ask: Ask, names: Names) -> str:
     return html + cut(len(shown), len(rows), "limits", f"the scarcest{rest}")
 
 
-def warnings(ask: Ask, names: Names) -> str:
+def warnings(run_query: SqlQuery, names: Names) -> str:
     """Return the routers that depart from their usual values."""
-    rows = ask(answer_sql("warnings"))
+    rows = run_query(answer_sql("warnings"))
     if not rows:
         return '<p class="how">No router departs from its usual values in its history.</p>'
 
@@ -188,9 +188,9 @@ def warnings(ask: Ask, names: Names) -> str:
     return html + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "the continuing first, then the strongest")
 
 
-def leader_changes(ask: Ask, names: Names) -> str:
+def leader_changes(run_query: SqlQuery, names: Names) -> str:
     """Return the days with the most changes of the leader."""
-    rows = [row for row in ask(answer_sql("leaders")) if row["changes"]]
+    rows = [row for row in run_query(answer_sql("leaders")) if row["changes"]]
     if not rows:
         return ""
     html = table(
@@ -211,9 +211,9 @@ def leader_changes(ask: Ask, names: Names) -> str:
     return html + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
 
 
-def churn(ask: Ask, names: Names) -> str:
+def churn(run_query: SqlQuery, names: Names) -> str:
     """Return the days with the most joins and departures of servers."""
-    rows = ask(answer_sql("churn"))
+    rows = run_query(answer_sql("churn"))
     counted = ("joined", "removed", "silent", "returned", "restarted")
     html = table(
         ("day", *counted),

@@ -35,7 +35,7 @@ from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, TRANSITIONS_SPEC
 
 Read = TypeVar("Read")
-Ask: TypeAlias = Callable[[str], list[dict[str, Any]]]
+SqlQuery: TypeAlias = Callable[[str], list[dict[str, Any]]]
 """Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
@@ -72,7 +72,7 @@ def documents(output: Path, sql: str) -> list[dict[str, Any]]:
         return list(answer.documents())
 
 
-def of_one_version(output: Path, read: Callable[[Ask], Read]) -> Read:
+def of_one_version(output: Path, read: Callable[[SqlQuery], Read]) -> Read:
     """Return the result of `read`, whose questions all see one version of each table. Raises QueryError."""
     with _retried(
         output, frozenset(TABLES), lambda tables: read(lambda sql: [*tables.answer(sql).documents()])
@@ -156,14 +156,14 @@ class _OpenTables:
         with _interruptible():
             found = self._connection.execute(statements[0])
 
-        def following() -> list[tuple[Any, ...]]:
+        def next_rows() -> list[tuple[Any, ...]]:
             with _interruptible():
                 return found.fetchmany(ROWS_AT_ONCE)
 
         columns = _distinct_names([column[0] for column in found.description or ()])
         # Only the first rows show whether all files exist.
-        first = following()
-        rest = iter(following, [])
+        first = next_rows()
+        rest = iter(next_rows, [])
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
 
 

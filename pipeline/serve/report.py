@@ -40,7 +40,7 @@ from pipeline.serve.answer_sections import (
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
 from pipeline.serve.page import STYLE, cut, maybe, section, table
 from pipeline.serve.printing import printable, span
-from pipeline.serve.query import Ask, of_one_version
+from pipeline.serve.query import SqlQuery, of_one_version
 from pipeline.serve.verdict import FarmEnd, Server, State, count, farm_ends, servers_now
 from pipeline.tables.names import read_names
 
@@ -77,13 +77,13 @@ def make_report(
 ) -> str:
     """Return the page as text, of one version of each table. Raises QueryError."""
     names = read_names(output) if show_destinations else {}
-    return of_one_version(output, lambda ask: _page(ask, names, made_at, objective_percent))
+    return of_one_version(output, lambda run_query: _page(run_query, names, made_at, objective_percent))
 
 
-def _page(ask: Ask, names: dict[str, str], made_at: datetime, objective_percent: float) -> str:
-    ends = farm_ends(ask)
-    servers = servers_now(ask, ends)
-    page = _Page(ask, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
+def _page(run_query: SqlQuery, names: dict[str, str], made_at: datetime, objective_percent: float) -> str:
+    ends = farm_ends(run_query)
+    servers = servers_now(run_query, ends)
+    page = _Page(run_query, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
     return (
@@ -99,13 +99,13 @@ def _page(ask: Ask, names: dict[str, str], made_at: datetime, objective_percent:
 
 def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float) -> list[str]:
     """Return the sections after the verdict, in order."""
-    ask, called = page.ask, Names(page.farm, page.server, page.destination)
+    run_query, called = page.run_query, Names(page.farm, page.server, page.destination)
     return [
         section(
             "Error budget",
             f"The objective is {objective_percent:g}% good over 30 days. A budget that burns as fast as it lasts is"
             " used up just at their end.",
-            budgets(ask, called, objective_percent),
+            budgets(run_query, called, objective_percent),
         ),
         section(
             "Servers",
@@ -115,13 +115,13 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
         section(
             "Early warning",
             "Routers whose values departed from their usual range for half an hour, in the last day.",
-            warnings(ask, called),
+            warnings(run_query, called),
         ),
         section(
             "Failures",
             "Watched servers, the longest outage first. A missing report counts when its period is over, and times"
             " count from the start of the watch.",
-            reliability(ask, called),
+            reliability(run_query, called),
         ),
         section(
             "Availability by server",
@@ -137,24 +137,24 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
             "Capacity",
             "The busiest four hours of the last day, and when the limit is reached by the trend of 28 days, with its"
             " 90% interval.",
-            capacity(ask, called),
+            capacity(run_query, called),
         ),
         section(
             "Detection",
             "Time from the last report of a member until gossip suspected it and marked it dead, compared with the"
             " expectation of SWIM for the timing lan; below it the times of each observer, the newest first.",
-            detection(ask, called) + page.detection(),
+            detection(run_query, called) + page.detection(),
         ),
         section(
             "Leaders",
             "One bar a term, from its first to its last clock entry; before it the days with the most changes.",
-            leader_changes(ask, called) + page.leaders(),
+            leader_changes(run_query, called) + page.leaders(),
         ),
         section("Publishers", "One bar a run of publications of one server.", page.publishers()),
         section(
             "Churn",
             "Servers that joined and were removed; for watched servers also missing reports, returns and restarts.",
-            churn(ask, called),
+            churn(run_query, called),
         ),
         section("Destinations", "Share of their reports that report them healthy.", page.destinations()),
         section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),
@@ -210,7 +210,7 @@ def _reach(end: FarmEnd, *, alone: bool) -> str:
 class _Page:
     """The common data of the sections: the tables, the addresses of pseudonyms, and the need for farm names."""
 
-    ask: Ask
+    run_query: SqlQuery
     names: dict[str, str]
     several: bool
 
@@ -268,7 +268,7 @@ class _Page:
 
     def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
         """Return the number of servers, and a value of the omitted ones."""
-        (row,) = self.ask(
+        (row,) = self.run_query(
             f"""{_FARED} SELECT (SELECT count(*) FROM servers) AS total, {value} AS value
                 FROM (SELECT * FROM servers ORDER BY {order}, farm, server_id OFFSET {shown})"""  # noqa: S608 - own names
         )
@@ -276,7 +276,7 @@ class _Page:
 
     def _stretches(self, order: str, shown: int, value: str) -> list[Series]:
         """Return a value for each stretch of each shown server; DuckDB returns no more than can be drawn."""
-        rows = self.ask(
+        rows = self.run_query(
             f"""{_FARED}, shown AS (SELECT *, row_number() OVER (ORDER BY {order}, farm, server_id) AS rank
                                     FROM servers ORDER BY rank LIMIT {shown})
                 SELECT s.rank, s.farm, s.server_id, c.run, min(c.window_start) AS moment, max(c.window_end) AS until,
@@ -294,7 +294,7 @@ class _Page:
 
     def detection(self) -> str:
         """Return the delay of noticed losses."""
-        rows = self.ask(
+        rows = self.run_query(
             f"""SELECT *, count(*) OVER () AS total FROM detections
                 ORDER BY coalesce(suspect_at, dead_at) DESC LIMIT {DETECTIONS_SHOWN}"""  # noqa: S608 - own names
         )
@@ -350,7 +350,7 @@ class _Page:
         return ("".join(drawn) if drawn else nothing()) + few + cut(len(rows), _total(rows), "runs", "the newest")
 
     def _runs(self, table: str) -> list[dict[str, Any]]:
-        return self.ask(
+        return self.run_query(
             f"""SELECT *, count(*) OVER () AS total FROM {table}
                 ORDER BY first_at DESC LIMIT {RUNS_SHOWN}"""  # noqa: S608 - own names
         )
@@ -362,7 +362,7 @@ class _Page:
 
     def destinations(self) -> str:
         """Return the worst destinations."""
-        rows = self.ask(
+        rows = self.run_query(
             f"""SELECT *, count(*) OVER () AS total, max(healthy) OVER () AS best FROM (
                   SELECT farm, destination, server_id, sum(healthy_share * reports) / sum(reports) AS healthy,
                     sum(breaks) AS breaks, arg_max(connections, window_start) AS connections
@@ -387,7 +387,7 @@ class _Page:
 
     def quarantine(self) -> str:
         """Return the refused entries by reason."""
-        rows = self.ask(
+        rows = self.run_query(
             "SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC, 1"
         )
         return table(("reason", "entries", "last at index"), [tuple(row.values()) for row in rows])
@@ -400,9 +400,9 @@ def _total(rows: Sequence[dict[str, Any]]) -> int:
 def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
     """Return the values of one server, with a gap after the end of each run of windows."""
     points: list[tuple[datetime, float | None]] = []
-    for row, following in zip_longest(rows, rows[1:]):
+    for row, next_row in zip_longest(rows, rows[1:]):
         points.append((row["moment"], row["value"]))
-        if row["until"] is not None and (following is None or following["run"] != row["run"]):
+        if row["until"] is not None and (next_row is None or next_row["run"] != row["run"]):
             points.append((row["until"], None))
     return points
 

@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Any
 
-from pipeline.serve.query import Ask
+from pipeline.serve.query import SqlQuery
 from pipeline.watch.machine import (
     HEALTHY,
     SILENT,
@@ -79,18 +79,18 @@ class Server:
     report: dict[str, Any]
 
 
-def farm_ends(ask: Ask) -> dict[str, FarmEnd]:
+def farm_ends(run_query: SqlQuery) -> dict[str, FarmEnd]:
     """Return the end of each farm's tables."""
-    return {end.farm: end for end in map(_end, ask("SELECT farm, index, log_time, period_ms FROM current_farm"))}
+    return {end.farm: end for end in map(_end, run_query("SELECT farm, index, log_time, period_ms FROM current_farm"))}
 
 
-def servers_now(ask: Ask, ends: dict[str, FarmEnd]) -> list[Server]:
+def servers_now(run_query: SqlQuery, ends: dict[str, FarmEnd]) -> list[Server]:
     """Return all servers that reported or should, the worst first."""
-    watched = {_key(row): row for row in ask("SELECT * FROM current_watched")}
-    reports = {_key(row): row for row in ask("SELECT * FROM current_routers")}
+    watched = {_key(row): row for row in run_query("SELECT * FROM current_watched")}
+    reports = {_key(row): row for row in run_query("SELECT * FROM current_routers")}
     configured = {
         row["farm"]: row["members"]
-        for row in ask(
+        for row in run_query(
             "SELECT farm, arg_max(list_concat(voters, learners), index) AS members FROM configurations GROUP BY farm"
         )
     }

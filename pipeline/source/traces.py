@@ -94,11 +94,11 @@ class NodeTrace:
 
     def stretch(self, start: str | None, end: str) -> Stretch:
         """Return the stretch from the two offsets alone, without a request."""
-        generation, following = _parsed(end)
+        generation, next_cursor = _parsed(end)
         _, _, offset, now, farm, name = (*end.split(":", 5), "", "", "", "")[:6]
         return Stretch(
             first=_next_cursor(start, generation),
-            end=following,
+            end=next_cursor,
             generation=generation,
             node=name or self.address,
             planned_at_ms=int(now or 0),
@@ -270,8 +270,8 @@ def _next_cursor(start: str | None, generation: int) -> int:
 
 
 def _parsed(offset: str) -> tuple[int, int]:
-    generation, following, *_ = offset.split(":")
-    return int(generation), int(following)
+    generation, next_cursor, *_ = offset.split(":")
+    return int(generation), int(next_cursor)
 
 
 def same_place(one: str, other: str) -> bool:

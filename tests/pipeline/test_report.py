@@ -262,11 +262,11 @@ def test_report_opens_each_table_log_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_report_shows_one_version_of_changing_table(tmp_path: Path) -> None:
     write_current_state(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
 
-    def servers(ask: query.Ask) -> list[list[dict[str, Any]]]:
+    def servers(run_query: query.SqlQuery) -> list[list[dict[str, Any]]]:
         """Return the servers before and after a commit."""
-        before = ask("SELECT server_id FROM current_routers")
+        before = run_query("SELECT server_id FROM current_routers")
         write_current_state(tmp_path, 1, {"routers": [last_report(2)]})
-        return [before, ask("SELECT server_id, index FROM current_routers")]
+        return [before, run_query("SELECT server_id, index FROM current_routers")]
 
     assert query.of_one_version(tmp_path, servers) == [[{"server_id": 1}], [{"server_id": 1, "index": 1}]]
     assert len(query.documents(tmp_path, "SELECT server_id FROM current_routers")) == 2

@@ -33,9 +33,9 @@ TEXT: Final = (
 class StopDeadline:
     """A deadline for the end of this process; none until `within` is called."""
 
-    def __init__(self, say: Callable[[str], object], end: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, report: Callable[[str], object], end: Callable[[int], object] = os._exit) -> None:
         """Set the function that reports the reason; it must return soon, even if the output is not read."""
-        self._say = say
+        self._report = report
         self._end = end
         self._changed = Condition()
         self._at_s = inf
@@ -68,5 +68,5 @@ class StopDeadline:
         with self._changed:
             while (left_s := self._at_s - time.monotonic()) > 0:
                 self._changed.wait(min(left_s, TIMEOUT_MAX))
-        self._say(TEXT.format(self._seconds))
+        self._report(TEXT.format(self._seconds))
         self._end(REFUSED)

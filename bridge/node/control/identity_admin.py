@@ -182,9 +182,9 @@ class IdentityAdmin:
     # -- approve -------------------------------------------------------------------------------------------------------
 
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
-        farm, wanted = self._leader(), call.body.node
+        farm, node = self._leader(), call.body.node
         state = farm.state
-        newcomer = self._newcomer(state, wanted)
+        newcomer = self._newcomer(state, node)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
         if holder is None:
@@ -238,22 +238,22 @@ class IdentityAdmin:
     def _share_refusal(self, state: FarmState, node_id: bytes) -> str | None:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
 
-    def _newcomer(self, state: FarmState, wanted: str) -> FarmMember:
+    def _newcomer(self, state: FarmState, name: str) -> FarmMember:
         """Return the running node with a name that belongs to another identity."""
         found = [
             each
             for each in self._member_directory.members()
             if each.reachable
-            and wanted in (each.node_id.hex(), each.metadata.name)
-            and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != wanted)
+            and name in (each.node_id.hex(), each.metadata.name)
+            and ((known := raft_id_of(state.admitted, each.node_id)) is None or state.admitted[known].name != name)
         ]
         if len(found) == 1:
             return found[0]
         if not found:
-            text = f"no node that runs waits for approval as {wanted[:64]!r}; see `garlicfarm node list`"
+            text = f"no node that runs waits for approval as {name[:64]!r}; see `garlicfarm node list`"
             raise Refused(404, "no-such-node", text)
         ids = ", ".join(each.node_id.hex() for each in found)
-        raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
+        raise Refused(409, "several", f"several identities come under {name[:64]!r}: {ids}; name one by its id")
 
     # -- evict ---------------------------------------------------------------------------------------------------------
 
@@ -327,20 +327,20 @@ class IdentityAdmin:
         text = f"the group could not remove the vote of server {server_id}: {why}. No node was evicted; try again"
         raise Refused(503, "not-evicted", text)
 
-    def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
+    def _target(self, state: FarmState, name: str) -> tuple[bytes, int | None]:
         known = {each.node_id: number for number, each in state.admitted.items()}
-        named = [each.node_id for each in state.admitted.values() if each.name == wanted and each.is_member]
-        named += [bytes(each.node_id) for each in self._member_directory.members() if each.metadata.name == wanted]
+        named = [each.node_id for each in state.admitted.values() if each.name == name and each.is_member]
+        named += [bytes(each.node_id) for each in self._member_directory.members() if each.metadata.name == name]
         identities = {
             *known,
             *(bytes(each.node_id) for each in self._member_directory.members()),
             bytes(self._agent.node_id),
         }
-        by_id = [node_id for node_id in identities if node_id.hex() == wanted]
+        by_id = [node_id for node_id in identities if node_id.hex() == name]
         found = set(by_id or named)
         if len(found) != 1:
             what = "several identities have" if found else "no identity has"
-            text = f"{what} the name or id {wanted[:64]!r}; `garlicfarm node list` shows them, name one by its id"
+            text = f"{what} the name or id {name[:64]!r}; `garlicfarm node list` shows them, name one by its id"
             raise Refused(404 if not found else 409, "no-such-node", text)
         node_id = found.pop()
         return node_id, known.get(node_id)

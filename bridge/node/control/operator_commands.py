@@ -232,13 +232,13 @@ class OperatorCommands:
             return str(refused)
         return None
 
-    def _server_named(self, wanted: str) -> int:
+    def _server_named(self, name: str) -> int:
         for server_id, admitted in self._state.admitted.items():
-            if wanted in {str(server_id), admitted.name, admitted.node_id.hex()}:
+            if name in {str(server_id), admitted.name, admitted.node_id.hex()}:
                 return server_id
         known = ", ".join(self._name(each) for each in sorted(self._state.admitted))
         raise Refused(
-            404, "no-such-server", f"no server has the name, Raft id or node id {wanted[:64]!r}; there are {known}"
+            404, "no-such-server", f"no server has the name, Raft id or node id {name[:64]!r}; there are {known}"
         )
 
     def _name(self, server_id: int) -> str:

@@ -112,7 +112,7 @@ class ControlServer:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve. `task_status` is started when the socket accepts; raise `ControlSocketError` on failure."""
-        listening, ours = await trio.to_thread.run_sync(listen, self.path)
+        listening, socket_id = await trio.to_thread.run_sync(listen, self.path)
         try:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             async with trio.open_nursery() as nursery:
@@ -122,7 +122,7 @@ class ControlServer:
                 task_status.started()
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
-                await trio.to_thread.run_sync(remove_if_ours, self.path, ours, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(remove_if_ours, self.path, socket_id, abandon_on_cancel=True)
 
     async def _listen_remote(self, nursery: trio.Nursery, remote: RemoteAccess) -> None:
         async def accept(transport: trio.SocketStream, address: str) -> None:

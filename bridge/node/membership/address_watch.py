@@ -106,10 +106,10 @@ class AddressWatch:
             if address.host in own and not _is_everywhere(address.host)
         }
 
-    def _follow(self, gone: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
+    def _follow(self, missing: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
         chosen = None if self._configuration.gossip is None else self._configuration.gossip.chosen
-        if chosen is None or chosen.host not in {address.host for address in gone.values()}:
-            self._show_gone(gone, interfaces)
+        if chosen is None or chosen.host not in {address.host for address in missing.values()}:
+            self._show_missing(missing, interfaces)
             return
         try:
             new = choose_address(Network(lambda: list(interfaces), self._network.route_host))
@@ -126,9 +126,9 @@ class AddressWatch:
             return
         raise AddressChangedError(chosen.host, new, moved(self._configuration, new))
 
-    def _show_gone(self, gone: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
-        settings = " and ".join(f"{setting} = {endpoint(address)}" for setting, address in sorted(gone.items()))
-        host = next(iter(gone.values())).host
+    def _show_missing(self, missing: Mapping[str, Address], interfaces: Sequence[LanInterface]) -> None:
+        settings = " and ".join(f"{setting} = {endpoint(address)}" for setting, address in sorted(missing.items()))
+        host = next(iter(missing.values())).host
         try:
             now = choose_address(Network(lambda: list(interfaces), self._network.route_host)).host
         except NoAddressError:

@@ -61,8 +61,8 @@ class MemberDirectory:
             present.add(member.node_id)
             self._take(member.info, member.status, equivocates=member.equivocates)
         for known in (self._listed, self._unreadable, self._suspected_s):
-            for gone in known.keys() - present:
-                del known[gone]
+            for former in known.keys() - present:
+                del known[former]
         self._notify()
 
     def learn(self, info: NodeInfo, status: Status, *, equivocates: bool = False) -> None:

@@ -98,13 +98,13 @@ def _is_removed(replica: Replica) -> bool:
     return not raft.configuration.is_joint and replica.server_id not in raft.configuration.member_ids
 
 
-def voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
+def voter_named(voters: Sequence[VoterView], name: str) -> ServerId:
     """Return the voter of that name or Raft id; raise `Refused` with the list of voters."""
     for voter in voters:
-        if wanted in (voter.name, str(voter.raft_id)):
+        if name in (voter.name, str(voter.raft_id)):
             return voter.raft_id
     known = ", ".join(name_of_voter(voters, voter.raft_id) for voter in voters)
-    raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {wanted[:64]!r}; there are {known}")
+    raise Refused(404, "no-such-voter", f"no voter has the name or Raft id {name[:64]!r}; there are {known}")
 
 
 def name_of_voter(voters: Sequence[VoterView], raft_id: int) -> str:

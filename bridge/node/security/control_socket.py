@@ -95,8 +95,8 @@ def identity(path: Path) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino)
 
 
-def remove_if_ours(path: Path, ours: tuple[int, int] | None) -> None:
+def remove_if_ours(path: Path, socket_id: tuple[int, int] | None) -> None:
     """Remove the socket unless another process has replaced it."""
-    if ours is not None and identity(path) == ours:
+    if socket_id is not None and identity(path) == socket_id:
         with suppress(OSError):
             path.unlink()
