@@ -5,37 +5,15 @@
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
     derived              DERIVED[table]: made of history by SQL (`pipeline/gold`)
 
+The columns of both sources are listed in docs/reference/pipeline-sources.md, those of the tables in
+docs/reference/pipeline-tables.md. Columns for entries of another kind are NULL.
+
 A history table is read with the schema given here, which is never inferred: a file of an older version lacks a column
 and gives NULL for it. So a table may only gain columns. A column keeps its name, type and unit permanently, and a new
 meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
-`farm`, column by column; columns for entries of another kind are NULL:
-
-    farm         the farm's cluster id; `farm_name`: its name in the file of several farms
-    index, term, kind, log_time    the entry's place in the log, its leader's term, its kind in the log
-                 (application, configuration, no-op; snapshot: the last report of a server in a snapshot), log time
-    entry        what it is: report, clock, publication, factors, an operator's action, …; `refused`
-    server_id    the server that reports, leads or publishes
-    request      its sender's name of it
-    reason       the reason of a refusal; `claimed`: its claimed kind; `body`: its bytes, of a refused entry only
-    report, clock, publication, configuration, factors, action    the content of such an entry
-    destinations the content of a report about each destination
-
-`farm_events`, column by column:
-
-    farm             cluster id of the node's farm; NULL before it is created, and for files without a given farm
-    node             name of the node whose trace it is
-    cursor           its place in that node's trace; begins at 1 in each process of the node
-    time_ms          the node's own clock, milliseconds since the epoch
-    log_time         log time: from the event itself, else `time_ms - clock_offset_ms`; NULL if
-                     neither is known
-    clock_offset_ms  the node's clock less log time, as measured by the reader; NULL when unknown
-    kind             lower-case word joined by `-`
-    data             the event's facts, a JSON object of texts, numbers, booleans and nulls
-
-A node's restart repeats its cursors, so an event is named by (`node`, `cursor`, `time_ms`). When a node's ring has
-overwritten events before they were read, the reader replaces them by one row of kind `events-lost`, with `{"lost": N}`,
-the time of the first event after them, and that event's cursor less one.
+A node's restart repeats its cursors, so an event is named by (`node`, `cursor`, `time_ms`). A row of kind `events-lost`
+has the time of the first event after the lost ones, and that event's cursor less one.
 """
 
 import pyarrow as pa

@@ -7,28 +7,12 @@
     plan_truncate(first_removed) ─▶ [RemoveFile …, SyncDirectory, WriteBytes (zeros) …, SyncFile]
     done()                          the planned operations were performed: all planned entries are durable
 
-The log is a row of *segments*: files of a fixed size, zero-filled before use and named after their first index.
-Overwriting zeros lets fdatasync skip the file system's journal. One group is under way at a time.
+The log is a row of *segments*: files of a fixed size, zero-filled before use and named after their first index. The
+next one is zero-filled in `SPARE`. One group is under way at a time. The reasons for segments, the spare, the
+distinction of a torn tail from rot, truncation and compaction are in docs/explanation/storage.md.
 
-*Torn tail or rot?* Each record contains the durable index at its time. A damaged record that a later record, a later
-segment or the hard state file calls durable has rotted: the server stops. Any other damaged record belongs to an
-interrupted group: it is cut. Rot in the very last acknowledged group looks like a torn tail, until a clean stop, a
-restart or a vote writes the durable index into the hard state file.
-
-*A roll-over* syncs the old segment before it names the new one, so a segment proves that all earlier ones are durable.
-
-*The next segment* is zero-filled in `SPARE`, in small synced steps between groups: a group that fills a whole segment
-would stall for seconds on an SD card, on all replicas at the same index, and their leader would seem dead. The spare
-grows by two bytes for each appended byte, so it is complete when half of the present segment is used. A roll-over also
-adopts an incomplete spare, if it has `small_bytes` and room for the record; without one, the group makes a small
-segment. Recovery removes a spare.
-
-*A truncation* erases the suffix with zeros and syncs before any append, so that its records never follow a torn tail.
-If only later entries of a group are removed, a *cut* after it ends it: rewriting in place could lose the others.
-`Storage` first notes `truncating_from` in the hard state file, so that recovery can finish the erasing.
-
-*A compaction* removes whole segments from the front. The first header names the entry before it, and recovery checks
-that the snapshot covers that entry. Memory: sixteen bytes for each group, and one run for each term.
+*A truncation* follows `Storage`'s note `truncating_from` in the hard state file. If only later entries of a group are
+removed, a *cut* after it ends it (`records`).
 """
 
 from array import array

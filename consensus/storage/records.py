@@ -1,32 +1,15 @@
 """The bytes of a log on disk: a segment's header, and one record for each group of entries.
 
-A segment file is one header block followed by records without gaps, then zeros up to its end. All integers are
-big-endian.
-
-    header  (padded to 4,096 bytes)        record  (44 bytes, then the payload)
-      4  CRC-32C of the rest                 4  CRC-32C of the rest of the header
-      8  magic "GFARMLOG"                    4  CRC-32C of the payload
-      2  version                             2  magic
-      8  node id                             1  kind: 1 group, 2 cut
-     16  storage id                          1  zero
-      8  first index                         4  payload length
-      8  term of the entry before it         4  count of entries
-      8  size of the file                    8  index of the first
-                                             8  term of the entry before it
-                                             8  durable: everything up to this index was durable at this write
+A segment file is one header block followed by records without gaps, then zeros up to its end. The fields of both are
+listed in docs/reference/storage.md, 'Bytes of a segment'; docs/explanation/storage.md has the reasons.
 
 A *group* holds entries of one append, or a part of them: its payload are the entries as the leader encoded them and the
 wire carried them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A
-*cut* without payload follows a group whose later part was truncated, and contains the first removed index: rewriting
-the group in place could lose its earlier part in a crash.
+*cut* without payload follows a group whose later part was truncated, and contains the first removed index.
 
-Only `durable` distinguishes a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). A valid
-record after the damage proves rot if it calls the damaged index durable. The previous term repeats Raft's log matching
-on disk: a record of a truncated history never continues a new one.
+Only `durable` distinguishes a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused).
 
-Both checksums start from a value derived from the storage id. So recovery never mistakes bytes in a payload, or a
-record of another server, for a record of this log. The header has its own checksum so that a search need not rely on a
-length. Decoders raise `RecordError` and nothing else.
+Both checksums start from a value derived from the storage id. Decoders raise `RecordError` and nothing else.
 """
 
 import struct

@@ -3,37 +3,12 @@
     reports, clock entries, factors ──▶ observe ──▶ smoothed figures ──▶ propose ──▶ one `factors` entry, or none
 
 The publisher weighs each report on arrival, by the current figures of the router. The pipeline adds figures that only
-history shows. Formula `strain-1`:
+history shows: formula `strain-1` in docs/reference/pipeline-sources.md, 'The formula of the factors'. The reasons are
+in docs/explanation/pipeline.md, 'Feedback'.
 
-    lag           smoothed job lag of a server, in seconds, at most 1                   each report counts one half
-    absence       share of reporting periods without a report of the server             each period counts one fifth
-                  where log time moves by more than 1.5 periods in one step, no server led: that is one period
-    illness       share of its reports with an unhealthy leaf                           each report counts one half
-    strain        0.6 lag + 0.2 absence + 0.2 illness                                   0 … 1
-                  of a leaf that several servers report: the least of theirs
-    middle        the median over the servers of the median strain of each one's leaves;
-                  servers absent more often than not are left out, unless all are
-    wanted        1 + 2 (strain - middle),  within 0.5 … 2
-
-A server's first report counts whole. The leaves of a server are the leaves of its last report: a leaf that is not in it
-is removed, and its factor fades.
-
-The factor is relative to the middle, because clients must go somewhere: if all servers of a farm are strained, higher
-costs of all entries would change nothing. A report affects its sender's leaves; naming another server's leaf can only
-make that leaf cheaper, as with the publisher's own cost. A server counts once in the middle, regardless of the number
-of its leaves.
-
-The load of a destination (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
-already. If it were counted here again, later and for longer, the feedback loop would oscillate: clients keep the
-structure for minutes, so they return long after the load that drove them away has ended. Load also causes a part of the
-lag; the smoothing, the publisher's damping and the pause between two entries dampen that.
-
-*Time of a proposal.* The publisher moves a factor by a tenth per entry and drops it within ten minutes
-(docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries in the log. A proposal is
-due when an entry would change some leaf's factor by more than 5 %. It is not sooner than ten reporting periods after
-the last entry: five minutes with the usual 30 s, and never longer. The farm has room for 1,024 factors; if there are
-more leaves, those with the smallest changes get none. Figures come from reports and clock entries only: an entry of the
-pipeline is a target, and must not count as a measurement.
+`CurrentFactors` models the publisher's steps and the expiry of a factor (docs/reference/publishing-rules.md), from the
+`factors` entries in the log. Figures come from reports and clock entries only: an entry of the pipeline is a target,
+and must not count as a measurement.
 
 The result depends only on the entries and their log time, in order. After a restart that reads the recent past again,
 the result is the same except for the first periods; without that past nothing is proposed for three periods.

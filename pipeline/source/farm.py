@@ -1,37 +1,17 @@
 """The Spark data source `farm`: committed entries of farms' logs, as a batch or as a stream.
 
     spark.read.format("farm").option("node", "farm-state/node-1/control.sock").load()
-    spark.readStream.format("farm").option("directory", "backup/node-1").option("start", "5000").load()
     spark.readStream.format("farm").option("farms", "farms.toml").load()
 
-A stream's offset has the next entry of each farm, `{"farms": {CLUSTER: INDEX}}`, and the first entry of farms that are
-new in the batch (`begins`). So farms join and leave without a new checkpoint, and a farm that returns continues from
-its last entry. For a directory it also has log time at that entry (`times`), so that planning the next batch does not
-search earlier segments for clock entries. Indexes never change their entry once committed, so a range that is read
-again after a crash gives the same rows: replay is exact by construction, without acknowledgements to the farm. Rows are
-decoded entries, in typed columns (`pipeline.schemas.ENTRIES`).
+Options, columns, filters and the form of an offset: docs/reference/pipeline-sources.md. Exactly one of the options
+`node`, `directory` and `farms` is required. Rows are decoded entries, in typed columns (`pipeline.schemas.ENTRIES`).
+
+A stream's offset has the next entry of each farm. So farms join and leave without a new checkpoint, and a farm that
+returns continues from its last entry. Indexes never change their entry once committed, so a range that is read again
+after a crash gives the same rows: replay is exact by construction, without acknowledgements to the farm.
 
 The planner's calls run in one long-lived process and `read` in others: state from `latestOffset` is missing in `read`,
 so a partition carries everything for its reader.
-
-Options; exactly one of `node`, `directory` and `farms` is required:
-
-    node                 control sockets or https://HOST:PORT, separated by commas: the first to reply is read
-    tokenFile            the read token of TCP endpoints        certificate   PEM of their certificates
-    directory            a state directory or a copy of one     committedThrough   N, if its own note is missing
-    farms                a file that names several farms (`pipeline/source/farms.py`)
-    start                "oldest" (default), "snapshot" (of a directory), or an index
-    end                  the last index; without it there is no end
-    pageSize             entries per request                    maxEntriesPerBatch   admission limit of a stream
-    entriesPerPartition  entries per task; no more than 16 tasks are planned
-    columns              the selected columns, separated by commas
-    entries, servers     only entries of these kinds (`report,clock`), only of these servers
-    since, until         only log time from a moment on, and before a moment (2026-01-31T12:00:00Z)
-    pushFilters          true: a batch read applies Spark's filters (see below)
-
-Spark passes filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default. If it is
-off, Spark ends a read by a source with this ability. So a batch read applies them only with the option `pushFilters`.
-Spark cannot pass columns, nor filters to streams: the options select there.
 """
 
 import time
