@@ -4,7 +4,7 @@
 
 The publisher weighs each report on arrival, by the current figures of the router. The pipeline adds figures that only
 history shows: formula `strain-1` in docs/reference/pipeline-sources.md, 'The formula of the factors'. The reasons are
-in docs/explanation/pipeline.md, 'Feedback'.
+in docs/explanation/pipeline.md, 'Feedback: factors on the costs of leaves'.
 
 `CurrentFactors` models the publisher's steps and the expiry of a factor (docs/reference/publishing-rules.md), from the
 `factors` entries in the log. Figures come from reports and clock entries only: an entry of the pipeline is a target,
