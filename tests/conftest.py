@@ -18,6 +18,7 @@ ordinary way; pytest 9.2 ignores its marks.)
 import os
 import signal
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -89,6 +90,11 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
         for other in self.nodes:
             self._reschedule(other)
         return fatal
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        # A worker that has just ended refuses the group. `remove_node` follows and queues it again.
+        with suppress(OSError):
+            super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
         if node.shutting_down or node not in self.registered_collections:
