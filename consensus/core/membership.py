@@ -8,18 +8,11 @@ A direct switch to C_new is safe only if every majority of C_old shares a server
 one server is added or removed (`JointConsensus`). With more, each configuration could elect its own leader in one term.
 Joint consensus needs both majorities in between. Learners and endpoints may change with any step.
 
-*Catching up* (`CatchUp`, thesis section 4.2.1). A new server first stores the log in rounds; each round brings the
-entries that arrived during the previous one. When a round lasts no longer than an election timeout, the server may
-vote. After a bounded number of rounds, or without progress, the leader refuses the change: a voter that cannot keep up
-uses the one failure that the group must survive.
+`CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
 
 *One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is
 uncommitted, and before the leader has committed an entry of its own term. Without the last rule a single-server change
 may miss an unfinished one of an older leader, and two majorities without a common server can decide differently.
-
-The next entry follows from the log alone: a leader that inherits a committed joint configuration appends its C_new. A
-leader outside C_new does not count itself, and steps down when C_new is committed. All members, newcomers and, for a
-removal grace, removed servers get the log: a server that has received its removal does not campaign.
 """
 
 from dataclasses import dataclass, field

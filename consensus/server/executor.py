@@ -5,24 +5,13 @@
     next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
     written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
-*Group commit.* No Persist waits for a timer. While one write is under way, Persists accumulate; the next job carries
-them all, with one sync. A group is bounded (`group_bytes`), so that a burst does not delay its own first
-acknowledgement.
-
 *Order.* A Send with `after=n` leaves when Persist n is durable, in the order of emission. A Send with `after=0` leaves
 immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait and
-do not come here.
+do not come here. The core bounds the waiting Persists by its window; the server refuses new proposals while
+`backlog_bytes` is too high.
 
-*Reads* and writes take turns, so that a follower fed from disk neither delays commits without end nor starves. A read
-waits for every earlier Persist: until then the disk may still hold entries that the Persist will truncate. Steps that
-prepare the log's next segment (`journal`) and chunks of a snapshot use the reads' turns. The Persist that stores a
-snapshot forms its own group.
-
-*A full disk* blocks a group in the middle. Terms and votes overwrite a few bytes, so they need no space, and an
-election must not wait for the operator: the newest hard state is written separately (`HardStateJob`), and replies that
-depend only on it leave. Entries that are durable and that no waiting Persist removes are still read.
-
-The core bounds the waiting Persists by its window; the server refuses new proposals while `backlog_bytes` is too high.
+The order of groups, reads and snapshots, and the work during a full disk (`HardStateJob`), are in
+docs/explanation/storage.md, 'The order of disk jobs'.
 """
 
 from collections import deque

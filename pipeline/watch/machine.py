@@ -8,22 +8,13 @@
                  ▲                            the next report: a new session   │
                  └─────────────────────────────────────────────────────────────┘
 
-A report is *bad* when its router is not attached, fewer than half of its destinations are healthy, or its job lag is
-above `lag_bad_ms`; *good* when none of this holds and the lag is below `lag_good_ms`. Between the two lags it is
-neither and counts for neither, so a lag at the limit does not flap. A session lasts from a server's first report to its
-silence or its router's restart (an uptime below the last reported one). At its beginning the first report alone decides
-whether the server is healthy. Each change is one row of the table `transitions`.
+Each change is one row of the table `transitions`; docs/reference/pipeline-tables.md describes bad and good reports,
+sessions, repeated reports and missing reports there. `RouterWatch` is a value, independent of batches, tables and farms
+(`pipeline/watch/watching.py`).
 
-A report that is in the log again, because its sender got no reply, counts once: `request` numbers the reports of a
-sender, and a report whose number is not above the last has no effect.
-
-Missing reports yield a row without any report: the watch calls `passed` when the farm's log time, which the other
-servers' reports and the leader's clock entries advance, is beyond the limit. The row carries the moment of the limit,
-not of the batch that noticed it. If the server reports again first, the same row is made then. So the rows depend on
-the log alone, not on its division into batches. When the whole farm stops, log time stops as well, and no server
-becomes `silent`; the nodes' own alarm reports that.
-
-`RouterWatch` is a value, independent of batches, tables and farms (`pipeline/watch/watching.py`).
+Missing reports yield a row without any report: the watch calls `passed` when the farm's log time is beyond the limit.
+The row carries the moment of the limit, not of the batch that noticed it. If the server reports again first, the same
+row is made then. So the rows depend on the log alone, not on its division into batches.
 """
 
 from dataclasses import dataclass, replace

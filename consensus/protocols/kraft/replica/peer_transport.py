@@ -4,28 +4,18 @@
          ─▶ Vote, Begin-, EndQuorumEpoch ──────▶ connection "elections" ───┴─▶ peer's listener
     deliver_reply ◀── mapping ◀── response, in the order of the requests of its connection
 
-*Two connections to a peer.* A server replies to one connection in order, and parks a Fetch up to `max_wait_ms`. A later
-vote would wait as long. Raft accepts messages in any order, so votes and fetches may use separate connections. Each is
-opened at its first use.
-
-*Large replies.* Bytes of a reply are reported to the core as they arrive (`answer_arriving`). A sign of life, a fetch
-of size 0, takes the other connection. A peer without the feature `FETCH_SIZES`, such as Kafka's controllers, gets no
-sign of life, and each fetch requests the largest size.
-
-*An unreachable peer* is tried again, with a request to send, 20 ms after the first failure and twice as long after each
-further one, up to 1,000 ms, with a random part. The newest request of each kind waits, and is dropped after its
-timeout; the core repeats it. A request without a timely reply ends its connection, since all later replies would wait
-for it.
+The rules are in docs/reference/kraft.md: 'Connections, retries, times' has the reason for two connections and the
+retries, 'Slow links' the sizes of fetches. Each connection is opened at its first use.
 
 *Pre-vote* does not exist before version 2 of Vote. After connecting, the core learns if the peer supports pre-votes,
 and counts a pre-vote of a peer without support as granted (KIP-996). A pre-vote that waits for the connection is
 dropped then.
 
-*Addresses.* The recorded address may be wrong: a typing error, recorded by a leader that then died, must not prevent an
-election. So an unreachable or misidentified peer is tried at other places in turn (`elsewhere`). A place counts when
-its server has proven to be this peer (`identification`), until the configuration has another address; it is tried
-first. If the address of a peer changes, its connections end at the next request. A reply may contain the leader's
-address (`learned`). A reply with an error outside Raft is counted and dropped.
+*Addresses.* An unreachable or misidentified peer is tried at other places in turn (`elsewhere`), because the recorded
+address may be wrong (docs/explanation/other-protocols.md). A place counts when its server has proven to be this peer
+(`identification`), until the configuration has another address; it is tried first. If the address of a peer changes,
+its connections end at the next request. A reply may contain the leader's address (`learned`). A reply with an error
+outside Raft is counted and dropped.
 """
 
 import math

@@ -3,21 +3,14 @@
     listener ─▶ FetchDispatch ─┬─ replica id ≥ 0 ─▶ QuorumService ─▶ mapping ─▶ Receiver.ask ─▶ QuorumReplies
                                └─ consumers ──────▶ the clients' service
 
-Kafka has one Fetch for replicas and consumers; only the replica's id distinguishes them. A replica reads to the end of
-the leader's log, and reports its position; a consumer reads below the high watermark. So each service has its own
-Fetch, and `FetchDispatch` combines them.
+Kafka has one Fetch for replicas and consumers. A replica reads to the end of the leader's log, and reports its
+position; a consumer reads below the high watermark. So each service has its own Fetch.
 
-*The cluster id* may be absent. The core refuses a contradicting one with INCONSISTENT_CLUSTER_ID: only the leader
-refuses a Fetch this way, and no server ends because of a server that is not an elected leader. Otherwise one
-misconfigured server could stop a healthy quorum.
-
-*Authorization.* TLS or SASL protects a listener for replicas; `may_join` selects the replicas among the authenticated
-clients. Others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`. The id of a replica is not bound to
-its principal, as in Kafka.
+docs/reference/kraft.md has the rules of the cluster id, and in 'Trust' those of authorization: `may_join` selects the
+replicas among the authenticated clients. Others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`.
 
 *Whole batches* (`FETCH_SIZES`). If a fetch requests less than one batch, the core is queried for more until the reply
-has a whole one. A feature in ApiVersions announces this, and the support of signs of life. A busy core replies
-BROKER_NOT_AVAILABLE, after which Kafka's replicas retry.
+has a whole one. A busy core replies BROKER_NOT_AVAILABLE, after which Kafka's replicas retry.
 
 *Replies* (`QuorumReplies`, `AnsweringLeader`). The records of a reply are encoded once for all followers. The high
 watermark of a new leader is omitted before it has committed its first entries: until then it may lie below values that
