@@ -202,8 +202,8 @@ class ClientConnection:
         if not self._in_flight:
             return inf
         oldest = self._in_flight[0]
-        begun_s = max(oldest.sent_s, self._replied_s)
-        due_s = begun_s + self._reply_timeout_s + oldest.size_bytes / self._least_bytes_per_s
+        start_s = max(oldest.sent_s, self._replied_s)
+        due_s = start_s + self._reply_timeout_s + oldest.size_bytes / self._least_bytes_per_s
         return max(due_s, self._alive_until_s)
 
     def _abandon(self) -> None:

@@ -89,8 +89,8 @@ class ClientRequests:
     def _who_leads(self) -> ClientAnswer:
         role = self._server.role
         leads = role.role is Role.LEADER
-        following = self._server.describe().raft.last.index + 1 if leads else 0
-        return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
+        next_index = self._server.describe().raft.last.index + 1 if leads else 0
+        return ClientAnswer(accepted=leads, leader=role.leader, next_index=next_index, term=role.term)
 
     def _found(
         self,

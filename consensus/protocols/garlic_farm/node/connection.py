@@ -295,10 +295,10 @@ class ServerConnection:
             # `hold` may have closed this very connection.
             await trio.lowlevel.checkpoint_if_cancelled()
         elif size > FREE_BYTES and not self._reserved_bytes:
-            asked_s = trio.current_time()
+            start_s = trio.current_time()
             await self._budget.reserve(self._account, size)
             self._reserved_bytes = size
-            self._began_s += trio.current_time() - asked_s
+            self._began_s += trio.current_time() - start_s
 
     def _evict(self) -> None:
         text = (
@@ -362,10 +362,10 @@ class ServerConnection:
                 | wire.AppendEntriesRequest()
                 | wire.InstallSnapshotRequest()
             ):
-                asked = request_from_wire(request, next_call())
+                core_request = request_from_wire(request, next_call())
                 return self._handler.request(
                     request.source,
-                    asked,
+                    core_request,
                     lambda reply: self._settle(slot, None if reply is None else reply_to_wire(reply, request)),
                 )
             case wire.ClientRequest():
@@ -426,11 +426,11 @@ class ServerConnection:
     def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
         if answer is None or (answer.expired and Extension.SESSIONS not in self._upgraded.extensions):
             return None
-        ours = self._identity().server_id or UNKNOWN_SERVER
+        own_id = self._identity().server_id or UNKNOWN_SERVER
         leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         return reply(
-            source=ours,
-            destination=ours if answer.busy or answer.expired else leader,
+            source=own_id,
+            destination=own_id if answer.busy or answer.expired else leader,
             term=answer.term,
             next_index=answer.next_index,
             accepted=answer.accepted,

@@ -66,9 +66,9 @@ class Joining:
         accepted = not belongs
         if accepted and (known is None or (known.leader, known.term) != (leader, request.term)):
             known = self._invitation = _Invitation(leader, request.term)
-        wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1
+        next_index = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1
         return wire.JoinClusterResponse(
-            source=self._own_id, destination=leader, term=raft.term, next_index=wanted, accepted=accepted
+            source=self._own_id, destination=leader, term=raft.term, next_index=next_index, accepted=accepted
         )
 
     def sync(self, request: wire.SyncLogRequest, answered: Answered) -> Cancel:

@@ -237,7 +237,7 @@ class _Link:
     def _invite(self, connection: ClientConnection, joining: JoiningPeer) -> None:
         joining.trusting = not self._extensions
 
-        def answered(reply: wire.Reply | Lost) -> None:
+        def on_reply(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
                 joining.connection_lost()
                 return
@@ -248,7 +248,7 @@ class _Link:
             joining.on_join_reply(reply)
 
         invitation = joining.invitation(Extension.CONFIGURATIONS in self._extensions)
-        self._sent += connection.post(encode_request(invitation, self._links.limits), answered)
+        self._sent += connection.post(encode_request(invitation, self._links.limits), on_reply)
 
     @property
     def is_unused(self) -> bool:
@@ -290,10 +290,10 @@ class _Link:
             self._connection = None
             if self._peer in self._links.joining_peers:
                 self._links.joining_peers[self._peer].connection_lost()
-        answered = connection is not None and connection.replies > 0
-        if answered:
+        has_replied = connection is not None and connection.replies > 0
+        if has_replied:
             self._backoff.reset()
-        return answered
+        return has_replied
 
     async def _carry(self, connection: ClientConnection, address: PeerAddress) -> None:
         """Run the connection, and a second one for heartbeats when it is needed."""
@@ -446,7 +446,7 @@ class _Link:
         """Post `data`, the encoded `request`; the core gets the answer if `tell`. False: the queue is full."""
         sent_s = trio.current_time()
 
-        def answered(reply: wire.Reply | Lost) -> None:
+        def on_reply(reply: wire.Reply | Lost) -> None:
             if isinstance(reply, Lost):
                 self._drop()
                 return
@@ -460,7 +460,7 @@ class _Link:
             if tell:
                 self._receiver.deliver_reply(self._peer, found)
 
-        if not connection.post(data, answered):
+        if not connection.post(data, on_reply):
             self._drop()
             return False
         self._sent += 1

@@ -214,8 +214,8 @@ class MemberRequests(TaskOwner):
                 voters, learners = _without(self._server.describe().raft.configuration, newcomer.server_id)
                 resolved = await self._server.change_configuration(voters, (*learners, newcomer))
         finally:
-            begun = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
-            if begun and self._nursery is not None:
+            is_committed = resolved is not None and resolved.outcome is ChangeOutcome.COMMITTED
+            if is_committed and self._nursery is not None:
                 self._nursery.start_soon(self._bring_up, integer_id(newcomer.server_id), joining_peer)
             else:
                 self._links.end_joining(newcomer.server_id)
@@ -253,8 +253,8 @@ class MemberRequests(TaskOwner):
         reply: wire.Reply | Lost = Lost.UNANSWERED
         with trio.move_on_after(self._options.leave_s):
             reply = await self._links.call(leaving, request)
-        answered = isinstance(reply, wire.LeaveClusterResponse)
-        self._metrics.count(ConnectionEvent.FAREWELLS_ANSWERED if answered else ConnectionEvent.FAREWELLS_UNANSWERED)
+        has_replied = isinstance(reply, wire.LeaveClusterResponse)
+        self._metrics.count(ConnectionEvent.FAREWELLS_ANSWERED if has_replied else ConnectionEvent.FAREWELLS_UNANSWERED)
 
     def _invitation(self, newcomer: int, *, extended: bool) -> wire.JoinClusterRequest:
         raft, before = self._server.describe().raft, self._links.configuration_before

@@ -84,9 +84,9 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
 
     `hint` is a possible reason for the leader to end the connection.
     """
-    asked = MembershipAnswer(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
+    result = MembershipAnswer(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):
-        while not asked.begun:
+        while not result.begun:
             found = await client.submit((), patience_s=patience_s)
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
                 return MembershipAnswer(begun=False, leader=found.leader, reason=found.reason)
@@ -102,4 +102,4 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
                 reason = "" if reply.accepted else f"server {reply.source} leads and refused; see its log"
                 return MembershipAnswer(reply.accepted, found.leader, reason)
             await trio.sleep(_ELECTION_PAUSE_S)
-    return asked
+    return result

@@ -66,12 +66,12 @@ class RequestEncoder:
         """Return the bytes for `peer`; raises `GarlicFarmError` for requests without support by peer or protocol."""
         log = None
         if not isinstance(request, core.AppendEntries):
-            asked = request_to_wire(request, peer, self._configuration_before)
+            message = request_to_wire(request, peer, self._configuration_before)
         else:
             entries, log = self._encoded_entries.of(request)
-            asked = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
-        check_agreed(asked, extensions)
-        return encode_request(asked, self._limits, log)
+            message = append_to_wire(request, peer, entries, b"" if LogEntry in map(type, entries) else log)
+        check_agreed(message, extensions)
+        return encode_request(message, self._limits, log)
 
     def encode_pack(
         self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
@@ -80,8 +80,8 @@ class RequestEncoder:
 
         `offset` is the size in bytes of the newcomer's data file; raises as `encode` does.
         """
-        asked = sync_to_wire(append, peer, self._configuration_before, offset)
-        check_agreed(asked, extensions)
-        packs = (each.value for each in asked.entries if isinstance(each, LogEntry))
+        message = sync_to_wire(append, peer, self._configuration_before, offset)
+        check_agreed(message, extensions)
+        packs = (each.value for each in message.entries if isinstance(each, LogEntry))
         added = sum(records_bytes(pack.entries, self._limits) for pack in packs if isinstance(pack, LogPack))
-        return encode_request(asked, self._limits), added
+        return encode_request(message, self._limits), added

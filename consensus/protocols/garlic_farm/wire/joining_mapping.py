@@ -68,9 +68,13 @@ def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> w
     A leader of another make continues at the next index even after a refusal, and ends its process if that lies beyond
     its log. So a refusal never names an index beyond the pack.
     """
-    wanted = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
+    next_index = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
     return wire.SyncLogResponse(
-        source=asked.destination, destination=asked.source, term=reply.term, next_index=wanted, accepted=reply.success
+        source=asked.destination,
+        destination=asked.source,
+        term=reply.term,
+        next_index=next_index,
+        accepted=reply.success,
     )
 
 

@@ -58,9 +58,9 @@ class LookAhead:
         request = _Request(size_bytes)
         self._requests.append(request)
         self.held_bytes += size_bytes
-        begun = trio.Event()
-        self._nursery.start_soon(self._run, request, answer, begun)
-        await begun.wait()
+        task_started = trio.Event()
+        self._nursery.start_soon(self._run, request, answer, task_started)
+        await task_started.wait()
 
     async def drain(self) -> None:
         """Return when every response is sent."""

@@ -311,16 +311,16 @@ class ConsumerGroup:
         """Perform due work."""
         self._reserved_ids = {member_id: due_ms for member_id, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
-        gone = [
+        removed_members = [
             member
             for member in self.members.values()
             if (member.expires_ms <= now_ms and not _waits(member)) or (is_late and not member.has_synced)
         ]
         if is_late:
             self._sync_until_ms = None
-        for member in gone:
+        for member in removed_members:
             self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        if gone:
+        if removed_members:
             self._go_on_without(now_ms)
         elif self.state is GroupState.PREPARING:
             self._complete_if_all_joined(now_ms)

@@ -131,7 +131,7 @@ class GroupService(Service):
 
     async def join_group(self, request: groups.JoinGroupRequest, caller: Caller) -> groups.JoinGroupResponse:
         """Become a member; waits for the others."""
-        wanted_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
+        timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
         answer = await self._coordinator.join(
             request.group_id,
             JoinRequest(
@@ -140,7 +140,7 @@ class GroupService(Service):
                 client_id=caller.client_id,
                 client_host=caller.host,
                 session_timeout_ms=request.session_timeout_ms,
-                rebalance_timeout_ms=min(wanted_ms, self._options.max_rebalance_timeout_ms),
+                rebalance_timeout_ms=min(timeout_ms, self._options.max_rebalance_timeout_ms),
                 protocol_type=request.protocol_type,
                 protocols=tuple((each.name, each.metadata) for each in request.protocols),
                 needs_known_id=caller.api_version >= _FIRST_JOIN_WITH_KNOWN_ID,

@@ -89,7 +89,7 @@ class ConfigsService(Service):
                 )
             case _:
                 error, text = ErrorCode.INVALID_REQUEST, "only topics and brokers have settings here"
-        wanted = asked.configuration_keys
+        requested_names = asked.configuration_keys
         return admin.DescribeConfigsResponseResult(
             error_code=error,
             error_message=text,
@@ -98,7 +98,7 @@ class ConfigsService(Service):
             configs=tuple(
                 _setting(name, value, kind, source, has_synonyms=request.include_synonyms)
                 for name, (value, kind) in settings.items()
-                if not wanted or name in wanted
+                if not requested_names or name in requested_names
             ),
         )
 

@@ -68,12 +68,12 @@ class ConsumerService(Service):
     async def metadata(self, request: clients.MetadataRequest, caller: Caller) -> clients.MetadataResponse:
         """Return the brokers, and the topic with its leader."""
         state = self._topic.state()
-        asked = request.topics
+        requested_topics = request.topics
         # Version 0 cannot send null: there an empty list requests all topics.
-        if asked is None or (not asked and caller.api_version == 0):
+        if requested_topics is None or (not requested_topics and caller.api_version == 0):
             topics: tuple[clients.MetadataResponseTopic, ...] = (_topic(state),)
         else:
-            topics = tuple(_asked_topic(state, topic) for topic in asked)
+            topics = tuple(_asked_topic(state, topic) for topic in requested_topics)
         return clients.MetadataResponse(
             brokers=tuple(
                 clients.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)

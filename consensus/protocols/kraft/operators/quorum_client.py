@@ -230,8 +230,8 @@ class QuorumClient:
             )
             cluster = await self._exchange(first, request)
             if cluster.error_code:
-                told = cluster.error_message or error_name(cluster.error_code)
-                raise QuorumClientError(f"{first.peer} does not describe its cluster: {told}")
+                error_text = cluster.error_message or error_name(cluster.error_code)
+                raise QuorumClientError(f"{first.peer} does not describe its cluster: {error_text}")
             leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
             if leader is None and self._endpoint_type != _BROKERS:
                 raise _AskAgainError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
@@ -292,8 +292,8 @@ class QuorumClient:
         found = [each for topic in response.topics for each in topic.partitions]
         code = response.error_code or (found[0].error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if code:
-            told = response.error_message or (found[0].error_message if found else None) or error_name(code)
-            text = f"{connection.peer} does not describe the quorum: {told}"
+            error_text = response.error_message or (found[0].error_message if found else None) or error_name(code)
+            text = f"{connection.peer} does not describe the quorum: {error_text}"
             raise _AskAgainError(text) if code in _TRANSIENT else QuorumClientError(text)
         state = found[0]
         return QuorumDescription(
@@ -354,8 +354,8 @@ class QuorumClient:
             last_fetched_epoch=epoch_before if topic.is_replicated_by_fetch else NO_EPOCH,
             partition_max_bytes=_FETCH_BYTES,
         )
-        asked = clients.FetchRequestTopic(topic_id=topic.topic_id, topic=topic.name, partitions=(partition,))
-        request = clients.FetchRequest(max_wait_ms=_FETCH_WAIT_MS, min_bytes=1, topics=(asked,))
+        fetch_topic = clients.FetchRequestTopic(topic_id=topic.topic_id, topic=topic.name, partitions=(partition,))
+        request = clients.FetchRequest(max_wait_ms=_FETCH_WAIT_MS, min_bytes=1, topics=(fetch_topic,))
         response = await self._exchange(connection, request, _FETCH_WAIT_MS)
         _check(connection, response.error_code)
         parts: list[clients.FetchResponsePartition] = [part for each in response.responses for part in each.partitions]
@@ -365,8 +365,10 @@ class QuorumClient:
         partition = clients.ListOffsetsRequestPartition(
             partition_index=PARTITION, current_leader_epoch=topic.epoch, timestamp=_LATEST
         )
-        asked = clients.ListOffsetsRequestTopic(name=topic.name, partitions=(partition,))
-        response = await self._exchange(connection, clients.ListOffsetsRequest(replica_id=NO_REPLICA, topics=(asked,)))
+        offsets_topic = clients.ListOffsetsRequestTopic(name=topic.name, partitions=(partition,))
+        response = await self._exchange(
+            connection, clients.ListOffsetsRequest(replica_id=NO_REPLICA, topics=(offsets_topic,))
+        )
         part = _only(connection, [part for each in response.topics for part in each.partitions])
         _check(connection, part.error_code)
         return int(part.offset)

@@ -72,10 +72,10 @@ class ServerSecurity:
 
 def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings of TLS and SASL, and the others."""
-    ours = {name: text for name, text in settings.items() if name.startswith(("ssl.", "sasl.", "listener.name."))}
+    security = {name: text for name, text in settings.items() if name.startswith(("ssl.", "sasl.", "listener.name."))}
     if PROTOCOL_MAP in settings:
-        ours[PROTOCOL_MAP] = settings[PROTOCOL_MAP]
-    return ours, {name: text for name, text in settings.items() if name not in ours}
+        security[PROTOCOL_MAP] = settings[PROTOCOL_MAP]
+    return security, {name: text for name, text in settings.items() if name not in security}
 
 
 def server_security(settings: Mapping[str, str], listener: str, users: UserSource | None) -> ServerSecurity:

@@ -41,12 +41,12 @@ async def identify(
     version = connection.version_of(ApiKey.VOTE)
     if version is None or version < FIRST_PRE_VOTE_VERSION:
         return VoterMatch.UNKNOWN
-    asked = RequestVote(
+    vote_request = RequestVote(
         term=epoch + 1, candidate=names.local(), last=ORIGIN, correlation=0, pre_vote=True, cluster_id=cluster_id
     )
     try:
         with trio.fail_after(timeout_s):
-            answer = await connection.exchange(request_to_wire(asked, voter, names))
+            answer = await connection.exchange(request_to_wire(vote_request, voter, names))
     except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, KafkaWireError) as error:
         raise KafkaConnectionError(f"{connection.peer} did not report its voter id") from error
     codes = {part.error_code for topic in answer.topics for part in topic.partitions} | {answer.error_code}

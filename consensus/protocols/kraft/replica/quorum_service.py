@@ -146,39 +146,45 @@ class QuorumService:
         """Query the server. Raises `ServerStoppedError`."""
         if not self._may_join(caller):
             return refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        asked = request_from_wire(request, next_call(), self._names)
-        if isinstance(asked, RefusedRequest):
-            return asked.response
+        core_request = request_from_wire(request, next_call(), self._names)
+        if isinstance(core_request, RefusedRequest):
+            return core_request.response
         endpoints = named_endpoints(request)
         if endpoints:
             self._learned(endpoints)
         try:
-            reply = await self._ask(asked)
-            while isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and self._is_part(reply.entries):
-                asked = replace(asked, max_bytes=_FETCH_GROWTH * asked.max_bytes, correlation=next_call())
-                before, reply = reply, await self._ask(asked)
+            reply = await self._ask(core_request)
+            while (
+                isinstance(core_request, core.Fetch)
+                and isinstance(reply, core.FetchReply)
+                and self._is_part(reply.entries)
+            ):
+                core_request = replace(
+                    core_request, max_bytes=_FETCH_GROWTH * core_request.max_bytes, correlation=next_call()
+                )
+                before, reply = reply, await self._ask(core_request)
                 if not isinstance(reply, core.FetchReply) or len(reply.entries) <= len(before.entries):
                     break
         except ServerBusyError:
             return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
-        return self._replies.response(asked, reply)
+        return self._replies.response(core_request, reply)
 
     def _is_part(self, entries: tuple[Entry, ...]) -> bool:
         """Return True if these are entries of one batch without its end."""
         return bool(entries) and not any(map(self._ends_batch, reversed(entries)))
 
     async def _ask(self, asked: core.Request) -> core.Reply:
-        answered = trio.Event()
+        reply_received = trio.Event()
         replies: list[core.Reply | None] = []
 
         def take(reply: core.Reply | None) -> None:
             replies.append(reply)
-            answered.set()
+            reply_received.set()
 
         self._receiver.ask(sender_of(asked), asked, take)
         if not replies:
             try:
-                await answered.wait()
+                await reply_received.wait()
             except BaseException:
                 self._receiver.forget(asked.correlation)
                 raise

@@ -153,9 +153,9 @@ class _EntryStream:
 
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
         """Return the next message, or the reason why it is missing. Late replies to ended requests prolong the time."""
-        asked_s = trio.current_time()
+        start_s = trio.current_time()
         while not self._kept and not self._is_cut:
-            due_s = max(asked_s, self.link.leftover_s) + ttl_s
+            due_s = max(start_s, self.link.leftover_s) + ttl_s
             if trio.current_time() >= due_s:
                 break
             self._arrived = trio.Event()

@@ -90,28 +90,28 @@ class _Unanswered(Generic[A]):
     def __init__(self, options: EndpointOptions, send: Callable[[bytes, A], object]) -> None:
         self._options = options
         self._send: Callable[[bytes, A], object] = send
-        self._asked: dict[RequestId, _UnansweredRequest] = {}
+        self._pending: dict[RequestId, _UnansweredRequest] = {}
         self._of_client: Counter[bytes] = Counter()
         self._held: deque[tuple[float, RequestId, _UnansweredRequest, A]] = deque()
         self._any_held = trio.Event()
 
     def __len__(self) -> int:
-        return len(self._asked)
+        return len(self._pending)
 
     def ask(self, request_id: RequestId, identity: bytes, ask: Callable[[Callable[[A], None]], None]) -> bool:
         """Have the log take a request, and send its answers to `identity`; False if too many are under way."""
-        asked = self._asked.get(request_id)
-        if asked is None or asked.identity != identity:
+        pending = self._pending.get(request_id)
+        if pending is None or pending.identity != identity:
             if self._of_client[identity] >= self._options.unanswered_of_client:
                 return False
-            if asked is None and len(self._asked) >= self._options.unanswered:
+            if pending is None and len(self._pending) >= self._options.unanswered:
                 return False
-            if asked is not None:
+            if pending is not None:
                 self._forget(request_id)
-            asked = self._asked[request_id] = _UnansweredRequest(identity, answered=asked is not None)
+            pending = self._pending[request_id] = _UnansweredRequest(identity, answered=pending is not None)
             self._of_client[identity] += 1
         ask(partial(self._answer, request_id))
-        if not asked.answered and self._asked.get(request_id) is asked:
+        if not pending.answered and self._pending.get(request_id) is pending:
             self._forget(request_id)
         return True
 
@@ -127,32 +127,34 @@ class _Unanswered(Generic[A]):
     def _answer_held(self, now_s: float) -> None:
         """Send the due replies. Requests with a final reply leave before they are due: most cost no wake-up."""
         while self._held:
-            due_s, request_id, asked, reply = self._held[0]
-            waits = self._asked.get(request_id) is asked and asked.held
+            due_s, request_id, pending, reply = self._held[0]
+            waits = self._pending.get(request_id) is pending and pending.held
             if waits and due_s > now_s:
                 return
             self._held.popleft()
             if waits:
-                asked.held = False
-                self._send(asked.identity, reply)
+                pending.held = False
+                self._send(pending.identity, reply)
 
     def _answer(self, request_id: RequestId, reply: A) -> None:
-        asked = self._asked.get(request_id)
-        if asked is None:
+        pending = self._pending.get(request_id)
+        if pending is None:
             return
-        is_first, asked.answered = not asked.answered, True
+        is_first, pending.answered = not pending.answered, True
         if isinstance(reply, UpdateAccepted) and is_first and self._options.accepted_after_ms:
-            asked.held = True
-            self._held.append((trio.current_time() + self._options.accepted_after_ms / 1000, request_id, asked, reply))
+            pending.held = True
+            self._held.append(
+                (trio.current_time() + self._options.accepted_after_ms / 1000, request_id, pending, reply)
+            )
             self._any_held.set()
             return
-        asked.held = False
+        pending.held = False
         if not isinstance(reply, UpdateAccepted | ChangeAccepted):
             self._forget(request_id)
-        self._send(asked.identity, reply)
+        self._send(pending.identity, reply)
 
     def _forget(self, request_id: RequestId) -> None:
-        identity = self._asked.pop(request_id).identity
+        identity = self._pending.pop(request_id).identity
         self._of_client[identity] -= 1
         if not self._of_client[identity]:
             del self._of_client[identity]

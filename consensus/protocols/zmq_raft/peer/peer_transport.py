@@ -185,12 +185,12 @@ class PeerTransport:
             self._counters[PeerEvent.REQUEST_TO_NON_MEMBER] += 1
             return
         try:
-            told = request_to_wire(request, member.link.next_id(), self._ident, self._snapshot_bytes(request))
-            frames = self._encode(told)
+            message = request_to_wire(request, member.link.next_id(), self._ident, self._snapshot_bytes(request))
+            frames = self._encode(message)
         except ZmqRaftError:
             self._counters[PeerEvent.REQUEST_UNENCODABLE] += 1
             return
-        member.link.send(request, told, frames, self._interval_ms(told))
+        member.link.send(request, message, frames, self._interval_ms(message))
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry messages until cancelled; closes every socket."""
@@ -369,10 +369,10 @@ class PeerTransport:
         configuration: Configuration = _NO_MEMBERS,
     ) -> None:
         """Pass a request to the core; `seen` is its record."""
-        answered = partial(self._answered, member, identity, seen, request)
-        asked = request_from_wire(request, next_call(), configuration)
-        if not self._hand_in(member.link.peer.peer_id, asked, answered):
-            answered(None)
+        on_reply = partial(self._answered, member, identity, seen, request)
+        core_request = request_from_wire(request, next_call(), configuration)
+        if not self._hand_in(member.link.peer.peer_id, core_request, on_reply):
+            on_reply(None)
 
     def _hand_in(self, sender: str, request: core.Request, answered: Callable[[core.Reply | None], None]) -> bool:
         if self._running is None:
@@ -388,8 +388,8 @@ class PeerTransport:
         self, member: _Member, identity: bytes, seen: _Seen | None, request: PeerRequest, reply: core.Reply | None
     ) -> None:
         try:
-            told = None if reply is None else reply_to_wire(reply, request)
-            frames = [] if told is None else encode_reply(told)
+            message = None if reply is None else reply_to_wire(reply, request)
+            frames = [] if message is None else encode_reply(message)
         except ZmqRaftError:
             frames = []
         if not frames:
