@@ -2,24 +2,12 @@
 
     group         = entry …                            adjacent entries, as a log stores them
     entry         = term 8 │ kind 1 │ length 4 │ data
-    configuration = voters │ old voters │ learners     the last two only if there is any of either
-    servers       = count 2 │ server …
-    server        = id 4 │ length 2 │ endpoint (UTF-8)
-    no-op         = leader 4 (0: unknown) │ voters 2 │ granted 2 │ id 4 …
 
-The compact form above is for ids that are 32-bit integers and servers with one endpoint. Otherwise a first number that
-cannot be a count or a leader announces the general form, in which each id has a type:
-
-    configuration = 65,535 │ voters │ old voters │ learners
-    server        = id │ number of listeners 2 │ endpoint │ (name │ endpoint) …       a text = length 2 │ UTF-8
-    no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
-    id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
+The forms of configurations and no-ops are in docs/reference/storage.md, 'Bytes of an entry'. A compact form is for ids
+that are 32-bit integers and servers with one endpoint; in the general form each id has a type.
 
 A head holds values that a wire carries with each entry, such as a request id or a time. The head of a command comes
 first in its data (`Features.command_head_bytes`). The bytes of a control record belong to the protocol.
-
-    configuration = 65,534 │ length 1 │ head │ configuration without a head
-    no-op         = -2**31 + 1 (4 bytes) │ length 1 │ head │ no-op without a head
 
 All integers are big-endian. The leader encodes a group once; messages and Persists carry these bytes (`encoded`), so a
 follower writes the bytes that it receives. If `encoded` is empty, the disk encodes the entries. Equal configurations

@@ -4,15 +4,11 @@
     spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
 
 A trace is not a log: it is a ring in a node's memory, each node dates its events by its own clock, and a restart
-empties the ring. So, unlike `farm`:
+empties the ring. So, unlike `farm`, *all* nodes are read, not the first that replies. An offset names for each node its
+generation, which a restart raises, and the next cursor in it. docs/reference/pipeline-sources.md, 'The source
+`farm_events`', describes lost events, repeated batches and columns.
 
-* *All* nodes are read, not the first that replies. An unresponsive node is skipped, and read when it is back.
-* An offset names for each node its generation, which a restart raises, and the next cursor in it.
-* Events that a node had overwritten, or lost by a restart after a batch was planned, leave one row of kind
-  `events-lost`. A batch that is repeated after a crash of the pipeline gives the same rows while the rings still hold
-  them.
-* `clock_offset_ms` is the node's clock less log time, both from one view that is requested when a batch is planned; it
-  is part of the offset.
+`clock_offset_ms` is the node's clock less log time, both from one view that is requested when a batch is planned.
 
 `files` are lines of JSON, each an event from `/v1/events`; an offset in a file is a number of bytes.
 

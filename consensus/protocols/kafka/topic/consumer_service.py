@@ -5,18 +5,12 @@
                                                          └───── wait for the watermark ◀────┘ at most max_wait
 
 *Epochs.* A request with a lower epoch than the topic's gets FENCED_LEADER_EPOCH, with a higher one
-UNKNOWN_LEADER_EPOCH: the client then requests Metadata and retries (KIP-320). Many clients then use
-OffsetForLeaderEpoch, and treat an end before their position as a cut log. Within one cluster nothing below the high
-watermark is ever cut, but a recovered farm restarts at the end of a backup, before offsets that consumers may have
-read. An epoch ends at the first committed entry of a later one; without any, the reply is `MAX_OFFSET` (no known end),
-since the server may lag. A missing reply would make kafka-python repeat the request forever. An epoch unknown to the
-whole cluster gets -1, at which clients apply their reset policy.
+UNKNOWN_LEADER_EPOCH: the client then requests Metadata and retries (KIP-320). An epoch ends at the first committed
+entry of a later one; without any, the reply is `MAX_OFFSET` (no known end), since the server may lag. A missing reply
+would make kafka-python repeat the request forever. An epoch unknown to the whole cluster gets -1, at which clients
+apply their reset policy.
 
-*An offset beyond the high watermark.* A client of a crashed server may have read entries whose commitment this server
-does not know. OFFSET_OUT_OF_RANGE would make it restart and read records twice. So the request first waits for the
-watermark. Then only the quorum's leader replies OFFSET_OUT_OF_RANGE, and only for an offset beyond the end of its log:
-only the leader knows that end, and a new leader does not know yet which entries are committed. Otherwise the reply is
-NOT_LEADER_OR_FOLLOWER, which makes every client retry soon.
+docs/explanation/other-protocols.md explains the ends of epochs, and the reply to an offset beyond the high watermark.
 
 *Sessions* (KIP-227) would save the list of partitions in each request. With one partition, every reply has session id
 0: no session. A request of a session gets FETCH_SESSION_ID_NOT_FOUND.

@@ -4,21 +4,16 @@
                       ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
                       ─▶ the next producer id             ─┘
 
-*Records.* Only the application can interpret them; Kafka's controllers know their own (`kept_records`). So a snapshot
-has all records again. They are kept in memory up to `max_bytes`. A log with more is never compacted from here on, and
-the memory is released. There is no snapshot within a batch: its records would be two batches to a server that begins
-from it.
+*Records.* A snapshot has all records again, up to `max_bytes` (docs/reference/kraft.md, 'Snapshots'). There is no
+snapshot within a batch: its records would be two batches to a server that begins from it.
 
 *Producers.* A client without a reply repeats its batch, maybe to another leader, so the written batches of each
-producer are replicated state. The last `BATCHES` batches are kept, as in Kafka. A producer expires after
-`PRODUCER_EXPIRY_MS` of the log's time without a write. If there are too many, the user with the most loses the least
-recent one, so a user cannot displace another's. The log's time is the latest timestamp of a control record or of a
-record with a producer, so each server drops the same ones.
+producer are replicated state: the last `BATCHES`, as in Kafka. A producer expires after `PRODUCER_EXPIRY_MS` of the
+log's time without a write. If there are too many, the user with the most loses the least recent one, so a user cannot
+displace another's. The log's time is the latest timestamp of a control record or of a record with a producer, so each
+server drops the same ones.
 
-*Producer ids.* The id is the index of the entry that requested it, which makes it unique. The entry has a hash of the
-user (`owner_of`), who owns the producer. Entries of earlier versions have none: all of their producers belong to one
-user. It is a control record of a type unknown to Kafka, so that consumers skip it. The table goes into the snapshot as
-another one, only if it is not empty: a JVM controller cannot read unknown records.
+*Producer ids* are in docs/reference/kraft.md, 'Producer ids'.
 """
 
 import hashlib

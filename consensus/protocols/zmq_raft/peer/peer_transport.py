@@ -13,14 +13,8 @@ has replied, a repetition only counts as contact: the core gets an append withou
 slow disk does not campaign. Repeated votes go to the core, which answers the same vote in the same way. If a reply has
 no form on the wire (`mapping`), the request is dropped, and its next repetition is processed like the first.
 
-*Addresses.* The log names a member's URL, and the settings may name another one (`elsewhere`). Changing a URL in the
-log needs a leader, and a majority may have moved. So a member that does not reply at one URL is tried at the other. A
-URL of another member in the log is never tried: one server could vote as two.
-
-*Configuration of a snapshot.* InstallSnapshot does not contain it, so the first chunk waits for the sender's reply to
-RequestConfig. Without a reply the chunk is dropped, and the leader repeats it. This server's own members may be older
-than the snapshot, and two disjoint majorities could elect two leaders. If the reply is newer, later entries repeat it.
-During a change the reply lists the members of both configurations, without marking the change.
+docs/explanation/other-protocols.md, 'ØMQ Raft', explains other addresses (`elsewhere`), and the configuration of a
+snapshot.
 """
 
 import math
