@@ -244,10 +244,10 @@ class Leader:
         replica, due = self._replica, self._stall_deadline
         if due is None or replica.now < due:
             return False
-        wanted = self._pending[0].last
+        pending_index = self._pending[0].last
         for peer in replica.others:
             progress = self.followers.get(peer)
-            if progress is not None and progress.match < wanted:
+            if progress is not None and progress.match < pending_index:
                 self.tracker.committed_ms = max(self.tracker.committed_ms, progress.advanced_ms)
         due = self._stall_deadline
         return due is not None and replica.now >= due
@@ -274,8 +274,8 @@ def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[
     head, named = records.head(), records.named
     configuration = configuration_entry(replica.term, replica.log.configuration, head)
     voters = tuple(map(named, sorted(replica.voters)))
-    said = NoOp(named(replica.server_id), voters, tuple(map(named, granted_by)))
-    no_op = no_op_entry(replica.term, said, head)
+    no_op_content = NoOp(named(replica.server_id), voters, tuple(map(named, granted_by)))
+    no_op = no_op_entry(replica.term, no_op_content, head)
     match replica.features.first_entries:
         case FirstEntries.CONFIGURATION:
             return (configuration,)

@@ -254,13 +254,13 @@ class Reconfiguration:
         if known == self._known:
             return False
         self._known = known
-        wanted = log.configuration.member_ids | {server.server_id for server in self.newcomers}
+        recipient_ids = log.configuration.member_ids | {server.server_id for server in self.newcomers}
         if leaving:
-            wanted |= log.previous_configuration.member_ids
-        wanted -= {replica.server_id}
-        for gone in [peer for peer in self._followers if peer not in wanted]:
-            del self._followers[gone]
-        for server_id in sorted(wanted.difference(self._followers)):
+            recipient_ids |= log.previous_configuration.member_ids
+        recipient_ids -= {replica.server_id}
+        for removed_id in [peer for peer in self._followers if peer not in recipient_ids]:
+            del self._followers[removed_id]
+        for server_id in sorted(recipient_ids.difference(self._followers)):
             self._followers[server_id] = Progress(
                 log.last_index + 1,
                 contact_ms=replica.now,

@@ -158,8 +158,13 @@ def _fault_of_fetch_reply(reply: FetchReply, features: Features) -> Drop | None:
         return Drop.FETCH_REPLY_DIVERGENCE
     if reply.snapshot is not None and (reply.snapshot.index == 0 or not _possible_position(reply.snapshot)):
         return Drop.FETCH_REPLY_SNAPSHOT
-    said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
-    if sum(said) > 1:
+    parts_present = (
+        reply.entries != (),
+        reply.diverging is not None,
+        reply.snapshot is not None,
+        reply.error is not None,
+    )
+    if sum(parts_present) > 1:
         return Drop.AMBIGUOUS_FETCH_REPLY
     return _fault_of_entries(_OF_FETCHED_ENTRIES, 0, reply.entries, reply.term, features)
 

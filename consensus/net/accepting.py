@@ -179,8 +179,8 @@ class AcceptQueue:
         self._selector = selectors.DefaultSelector()
         self._changed = trio.Event()
         self._some_wait = trio.Event()
-        self._begun = self.options.begun_per_s
-        self._begun_at_s = 0.0
+        self._allowance = self.options.begun_per_s
+        self._allowance_at_s = 0.0
 
     @property
     def waiting(self) -> int:
@@ -287,12 +287,12 @@ class AcceptQueue:
     async def _begin(self, nursery: trio.Nursery, handle: Handle) -> None:
         while True:
             self._changed = trio.Event()
-            begun = 0
-            while begun < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
+            started = 0
+            while started < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(pending.connection))
                 nursery.start_soon(handle, stream, pending.address)
-                begun += 1
-            if begun:
+                started += 1
+            if started:
                 await trio.lowlevel.checkpoint()
                 continue
             with trio.move_on_after(_PAUSE_S if self._strangers.all else float("inf")):
@@ -303,11 +303,11 @@ class AcceptQueue:
         if pending is not None:
             return pending
         now_s, rate = trio.current_time(), self.options.begun_per_s
-        self._begun = min(rate, self._begun + (now_s - self._begun_at_s) * rate)
-        self._begun_at_s = now_s
-        if self._begun < 1 or (pending := self._strangers.next()) is None:
+        self._allowance = min(rate, self._allowance + (now_s - self._allowance_at_s) * rate)
+        self._allowance_at_s = now_s
+        if self._allowance < 1 or (pending := self._strangers.next()) is None:
             return None
-        self._begun -= 1
+        self._allowance -= 1
         return pending
 
     async def _expire(self) -> None:

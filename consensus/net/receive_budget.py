@@ -122,11 +122,11 @@ class ReceiveBudget:
 
     def _close_one(self) -> None:
         """Close the oldest connection of the source that holds most: a proper request is complete within moments."""
-        held: Counter[str] = Counter()
+        bytes_by_owner: Counter[str] = Counter()
         for account in self._others:
-            held[account.owner] += account.held_bytes
-        most = max(held.values())
-        oldest = next(account for account in self._others if held[account.owner] == most)
+            bytes_by_owner[account.owner] += account.held_bytes
+        most = max(bytes_by_owner.values())
+        oldest = next(account for account in self._others if bytes_by_owner[account.owner] == most)
         self.hold(oldest, 0)
         oldest.close()
 

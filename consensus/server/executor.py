@@ -51,7 +51,7 @@ class Executor:
         self._durable = 0
         self._waiting: deque[tuple[Persist, int]] = deque()
         self._reads: deque[tuple[StorageRead | SnapshotWrite, int]] = deque()
-        self._held: deque[Send] = deque()
+        self._held_sends: deque[Send] = deque()
         self._job: Job | None = None
         self._blocked: WriteJob | None = None
         self._blocked_rest: tuple[DiskOperation, ...] = ()
@@ -87,7 +87,7 @@ class Executor:
         """Return True if the message may leave now; otherwise hold it until its Persist is durable."""
         if self._may_leave(send):
             return True
-        self._held.append(send)
+        self._held_sends.append(send)
         return False
 
     def ask(self, wanted: StorageRead) -> None:
@@ -132,9 +132,9 @@ class Executor:
         """Return the held messages that may leave now, in order."""
         released: list[Send] = []
         still_held: deque[Send] = deque()
-        for send in self._held:
+        for send in self._held_sends:
             (released if self._may_leave(send) else still_held).append(send)
-        self._held = still_held
+        self._held_sends = still_held
         return released
 
     def _may_leave(self, send: Send) -> bool:

@@ -121,10 +121,10 @@ class LogStreams(TaskOwner):
         self, life: trio.CancelScope, items: trio.MemorySendChannel[StreamItem], first: Index, batch_bytes: int
     ) -> None:
         with life, items:
-            following = first
+            next_index = first
             while True:
                 try:
-                    following = await self._send_next(items, following, batch_bytes)
+                    next_index = await self._send_next(items, next_index, batch_bytes)
                 except ServerBusyError:
                     await trio.sleep(_BUSY_S)
                 except (ServerStoppedError, trio.BrokenResourceError):

@@ -115,8 +115,8 @@ class Segment:
     def remove_from(self, first_removed: Index) -> bool:
         """Drop the entries from `first_removed` on; return True if a part of a group stays, which needs a cut."""
         kept = bisect_left(self.firsts, first_removed)
-        following = self.firsts[kept] if kept < len(self.firsts) else self.last + 1
-        is_cut = kept > 0 and first_removed < following
+        next_first = self.firsts[kept] if kept < len(self.firsts) else self.last + 1
+        is_cut = kept > 0 and first_removed < next_first
         if is_cut:
             self.end_bytes = self.ends[kept - 1]
         elif kept < len(self.firsts):
@@ -254,11 +254,11 @@ class Journal:
         """Return the next step of the next segment; empty if it is far enough ahead. Not while a group is under way."""
         if self._no_space and self._unprepared_bytes < self._segment_bytes // 16:
             return []
-        wanted_bytes = self._segment_bytes
+        target_bytes = self._segment_bytes
         if self._segments and self._segments[-1].size_bytes >= self._segment_bytes:
-            wanted_bytes = min(wanted_bytes, 2 * self._segments[-1].end_bytes)
-        missing_bytes = wanted_bytes - self._spare_bytes
-        if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and wanted_bytes < self._segment_bytes):
+            target_bytes = min(target_bytes, 2 * self._segments[-1].end_bytes)
+        missing_bytes = target_bytes - self._spare_bytes
+        if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and target_bytes < self._segment_bytes):
             return []
         begin_bytes = self._spare_bytes
         # Large groups would outrun small steps; a step is then up to twice the records written since the last step.

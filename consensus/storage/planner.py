@@ -302,20 +302,28 @@ class RecoveryReport:
         if self.created:
             return ["a new, empty storage was created"]
         found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
-        said = [f"{found} of term {self.last.term}; every checksum matches"]
+        sentences = [f"{found} of term {self.last.term}; every checksum matches"]
         if self.snapshot is not None:
             last, size_bytes = self.snapshot.last, self.snapshot.size_bytes
             text = f"a snapshot of {size_bytes} bytes covers the log up to index {last.index} of term {last.term}"
-            said.append(f"{text}; all its checksums match")
+            sentences.append(f"{text}; all its checksums match")
         if self.install_finished:
-            said.append("the leader's snapshot, whose installation was interrupted by a stop, has replaced the log")
+            sentences.append(
+                "the leader's snapshot, whose installation was interrupted by a stop, has replaced the log"
+            )
         if self.torn_bytes:
-            said.append(f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged")
+            sentences.append(
+                f"an unfinished write of {self.torn_bytes} bytes was cut at {self.torn_at}: never acknowledged"
+            )
         if self.truncation_finished:
-            said.append(f"a truncation from index {self.truncation_finished} on, interrupted by a stop, was finished")
+            sentences.append(
+                f"a truncation from index {self.truncation_finished} on, interrupted by a stop, was finished"
+            )
         if self.hard_state_slot_repaired:
-            said.append("one of the hard state's two slots was unfinished or damaged and was copied from the other")
-        return said
+            sentences.append(
+                "one of the hard state's two slots was unfinished or damaged and was copied from the other"
+            )
+        return sentences
 
 
 @dataclass(frozen=True, slots=True)

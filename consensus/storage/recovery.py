@@ -392,12 +392,12 @@ def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> list[
         while offset < extent.length_bytes:
             header = decode_record_header(seed, data, offset)
             begin = begin or (0 if header is None else header.first)
-            following = begin + len(entries)
-            if header is None or (header.first != following and not begin < header.first < following):
+            next_index = begin + len(entries)
+            if header is None or (header.first != next_index and not begin < header.first < next_index):
                 break
             if header.kind == CUT:
                 del entries[header.first - begin :]
-            elif header.first != following:
+            elif header.first != next_index:
                 break
             start = offset + RECORD_HEADER_BYTES
             offset += header.size_bytes

@@ -163,10 +163,10 @@ class StoredLog:
                     index += 1
                     if index == end:
                         return
-            following = self.segment_of(index)
-            if following.first != index or following.file == place.file:
+            next_segment = self.segment_of(index)
+            if next_segment.first != index or next_segment.file == place.file:
                 raise self._damaged(place.file, None, index)
-            place = self.beginning(following)
+            place = self.beginning(next_segment)
 
     def groups_holding(
         self, segment: StoredSegment, wanted: bytes, start_bytes: int
@@ -268,10 +268,10 @@ class StoredLog:
         except RecordError:
             return None
         group = _Group(offset, end, header, payload, header.count)
-        following = self._header_at(content, end)
-        if following is not None and following.kind == CUT:
-            group.count = min(group.count, max(0, following.first - header.first))
-            group.end_bytes = end + following.size_bytes
+        next_header = self._header_at(content, end)
+        if next_header is not None and next_header.kind == CUT:
+            group.count = min(group.count, max(0, next_header.first - header.first))
+            group.end_bytes = end + next_header.size_bytes
         return group
 
     def _header_at(self, content: mmap.mmap, offset: int) -> RecordHeader | None:

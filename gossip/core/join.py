@@ -275,7 +275,7 @@ class Joiner:
     def _candidates(self) -> list[MemberRecord]:
         members = self._members
         free = self._options.joins_in_flight - len(self._joins)
-        wanted = min(members.capacity, members.live_count) - len(members.links)
+        missing_links = min(members.capacity, members.live_count) - len(members.links)
         others = [
             entry
             for entry in members.strangers()
@@ -285,7 +285,7 @@ class Joiner:
         ]
         with_room = [entry for entry in others if entry.peer_count is None or entry.has_room]
         pool = with_room or others
-        return self._random.sample(pool, max(min(free, wanted - len(self._joins), len(pool)), 0))
+        return self._random.sample(pool, max(min(free, missing_links - len(self._joins), len(pool)), 0))
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 

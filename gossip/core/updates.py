@@ -68,8 +68,8 @@ class Suspicion:
         self._started_at = now
         self._accusers = {accuser}
         shrinks = options.suspicion_max_multiplier > 1 and not options.overlay
-        wanted = max(options.suspicion_multiplier - 2, 0) if shrinks else 0
-        self._wanted = wanted if group_size - 2 >= wanted else 0
+        confirmations = max(options.suspicion_multiplier - 2, 0) if shrinks else 0
+        self._confirmations_needed = confirmations if group_size - 2 >= confirmations else 0
         scale = max(1.0, log10(max(group_size, 1)))
         self._min_ms = round(options.suspicion_multiplier * scale * options.probe_period_ms)
         self._max_ms = self._min_ms * options.suspicion_max_multiplier
@@ -78,7 +78,7 @@ class Suspicion:
 
     def confirm(self, accuser: NodeId) -> bool:
         """Count an accuser; return True if it is new and still shortens the suspicion."""
-        if accuser in self._accusers or len(self._accusers) > self._wanted:
+        if accuser in self._accusers or len(self._accusers) > self._confirmations_needed:
             return False
         self._accusers.add(accuser)
         self.deadline = self._deadline()
@@ -90,9 +90,9 @@ class Suspicion:
         self.deadline = self._deadline()
 
     def _deadline(self) -> int:
-        if self._wanted == 0:
+        if self._confirmations_needed == 0:
             return self._started_at + self._min_ms
-        shrunk = (self._max_ms - self._min_ms) * log(len(self._accusers)) / log(self._wanted + 1)
+        shrunk = (self._max_ms - self._min_ms) * log(len(self._accusers)) / log(self._confirmations_needed + 1)
         return self._started_at + max(self._max_ms - round(shrunk), self._min_ms)
 
 

@@ -202,14 +202,14 @@ class OpenQueries:
     def __init__(self) -> None:
         self._tickets = count(1)
         self._open: dict[int, _OpenQuery] = {}
-        self._begun = trio.Event()
+        self._query_opened = trio.Event()
 
     def begin(self, timeout_ms: int) -> tuple[int, trio.MemoryReceiveChannel[Answer]]:
         """Return a ticket, and the channel of its replies."""
         ticket = next(self._tickets)
         channel, answers = trio.open_memory_channel[Answer](ANSWERS_LIMIT)
         self._open[ticket] = _OpenQuery(channel, trio.current_time() + timeout_ms / 1000 + GRACE_S)
-        self._begun.set()
+        self._query_opened.set()
         return ticket, answers
 
     def answered(self, effect: QueryAnswered) -> bool:
@@ -234,9 +234,9 @@ class OpenQueries:
     async def end_overdue(self) -> None:
         """Close each query that the core does not end, until cancelled."""
         while True:
-            self._begun = trio.Event()
+            self._query_opened = trio.Event()
             with trio.move_on_at(min((each.ends_at for each in self._open.values()), default=inf)):
-                await self._begun.wait()
+                await self._query_opened.wait()
             now = trio.current_time()
             for ticket in [ticket for ticket, each in self._open.items() if each.ends_at <= now]:
                 self.end(ticket)

@@ -303,9 +303,9 @@ class GossipNetwork:
     def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
         """Return True if each of the running nodes has exactly all others as peers, alive."""
         members = self.up if nodes is None else nodes
-        wanted = {node.number for node in members}
+        numbers = {node.number for node in members}
         return all(
-            self.peers(node) == wanted - {node.number}
+            self.peers(node) == numbers - {node.number}
             and all(self.status(other, node) is Status.ALIVE for other in members if other is not node)
             for node in members
         )

@@ -177,8 +177,8 @@ class Play:
             self._join()
         if story.settled_by <= period < story.churned_by:
             begun, steps = period - story.settled_by, story.churned_by - story.settled_by
-            wanted = round(story.members * story.churn)
-            for _ in range(wanted * begun // steps, wanted * (begun + 1) // steps):
+            churn_count = round(story.members * story.churn)
+            for _ in range(churn_count * begun // steps, churn_count * (begun + 1) // steps):
                 self._crash()
                 self._join()
         if story.partition and period == story.churned_by:

@@ -188,9 +188,9 @@ class AppendLeader:
         for peer, progress in self._followers.items():
             if progress.read_id == event.request_id:
                 progress.read_id = None
-                wanted = event.first == progress.next > self._replica.log.start.index
+                is_next = event.first == progress.next > self._replica.log.start.index
                 may_send = progress.may_send_entries(self._window) and self._may_ask(progress)
-                if wanted and event.entries and may_send:
+                if is_next and event.entries and may_send:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
                 self._resume_requests(peer, progress)
@@ -206,7 +206,7 @@ class AppendLeader:
             if progress.state is not ProgressState.SNAPSHOT or not self._may_ask(progress):
                 transfer.read_id = None
             elif transfer.send(self._replica, peer, event, self._round_number):
-                progress.sent_ms, progress.asked_round = self._replica.now, self._round_number
+                progress.sent_ms, progress.requested_round = self._replica.now, self._round_number
                 progress.newest = transfer.correlation or 0
                 self._tracker.wake_by(self._due_ms(progress))
             else:
@@ -232,7 +232,7 @@ class AppendLeader:
         self._replicate(peer, progress)
         if not self._may_ask(progress):
             return
-        if progress.asked_round < self._round_number and not self._is_kept_for_disk(progress):
+        if progress.requested_round < self._round_number and not self._is_kept_for_disk(progress):
             self._send(peer, progress, ())
         else:
             self._tracker.wake_by(self._due_ms(progress))

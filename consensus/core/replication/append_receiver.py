@@ -175,8 +175,8 @@ def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after:
 def _store(replica: Replica, request: AppendEntries, first_new: Index | None, matched: Index) -> None:
     if first_new is not None:
         truncate_from = first_new if first_new <= replica.log.last_index else None
-        held = first_new - request.previous.index - 1
-        replica.append(request.entries[held:], truncate_from, encoded_behind(request, held))
+        known_count = first_new - request.previous.index - 1
+        replica.append(request.entries[known_count:], truncate_from, encoded_behind(request, known_count))
     if not request.entries:
         acknowledge(replica, request, min(matched, replica.log.durable_index), replica.hard_state_number)
     else:

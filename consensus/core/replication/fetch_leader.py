@@ -64,7 +64,7 @@ class FetchLeader:
         self._observers: dict[ServerId, Progress] = {}
         """Servers that fetch and are not followers; `match` is the position of their last fetch."""
         self._chunks = SnapshotServer(replica)
-        self._begun: dict[int, tuple[ServerId, int]] = {}
+        self._announcements: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: the recipient, and the round of `confirm`."""
 
     @property
@@ -340,16 +340,16 @@ class FetchLeader:
     def _begin_quorum_epoch(self, voter: ServerId) -> None:
         replica = self._replica
         correlation = replica.next_correlation()
-        self._begun[correlation] = (voter, self._round_number)
-        if len(self._begun) > MAX_REMEMBERED_REQUESTS:
-            del self._begun[next(iter(self._begun))]
+        self._announcements[correlation] = (voter, self._round_number)
+        if len(self._announcements) > MAX_REMEMBERED_REQUESTS:
+            del self._announcements[next(iter(self._announcements))]
         begin = BeginQuorumEpoch(
             term=self._term, leader=replica.server_id, correlation=correlation, cluster_id=replica.cluster_id
         )
         replica.outbox.send(voter, begin)
 
     def _endorsed(self, sender: ServerId, correlation: int) -> None:
-        voter, round_number = self._begun.pop(correlation, (None, 0))
+        voter, round_number = self._announcements.pop(correlation, (None, 0))
         progress = self._followers.get(sender)
         if voter != sender or progress is None:
             self._replica.dropped[Drop.STALE_ENDORSEMENT] += 1

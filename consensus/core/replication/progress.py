@@ -80,7 +80,7 @@ class Progress:
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` with a reply from it."""
-    asked_round: int = 0
+    requested_round: int = 0
     """The newest round with a message to it."""
     caught_up_ms: Milliseconds | None = None
     """Time at which it last held our whole log (KIP-595: lastCaughtUpTimestamp), according to its replies."""
@@ -196,7 +196,7 @@ class Progress:
         transfer_ms = slow_link_ms(self.bytes_under_way) if size_bytes else 0
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms, size_bytes)
         self.appends_in_flight += last > previous
-        self.sent_ms, self.asked_round, self.newest = now, round_number, correlation
+        self.sent_ms, self.requested_round, self.newest = now, round_number, correlation
         if self.state is ProgressState.REPLICATING:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
@@ -357,8 +357,8 @@ class ProgressTracker:
         replica = self._replica
         matches = {peer: progress.match for peer, progress in self.followers.items()}
         matches[replica.server_id] = self._own_match()
-        held = quorum.held_by_majorities(matches, replica.majorities)
-        if not self._may_commit(held) or not replica.applier.commit_up_to(held):
+        match_index = quorum.held_by_majorities(matches, replica.majorities)
+        if not self._may_commit(match_index) or not replica.applier.commit_up_to(match_index):
             return False
         self.committed_ms = replica.now
         return True

@@ -331,10 +331,10 @@ async def _first_exchange(connection: KafkaConnection, *, is_secured: bool) -> N
     try:
         await _negotiate(connection)
     except trio.BrokenResourceError as error:
-        wanted = "a certificate (ssl.keystore.location)" if is_secured else "TLS (security.protocol)"
+        requirement = "a certificate (ssl.keystore.location)" if is_secured else "TLS (security.protocol)"
         raise KafkaConnectionError(
             f"no connection to {connection.peer}: it ended the connection without a reply ({error}); it may require"
-            f" {wanted}, or not be a Kafka listener"
+            f" {requirement}, or not be a Kafka listener"
         ) from error
     except KafkaWireError as error:
         raise KafkaConnectionError(

@@ -418,8 +418,8 @@ def _decode_vote_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.Re
 
 def _decode_install_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.InstallSnapshotResponse:
     _check_count(frames, 2, "the answer to InstallSnapshot")
-    wanted_offset = _optional_uint(frames, 2, "offset")
-    return wire.InstallSnapshotResponse(_message_id(frames[0]), read_uint(frames[1], "term"), wanted_offset)
+    next_offset = _optional_uint(frames, 2, "offset")
+    return wire.InstallSnapshotResponse(_message_id(frames[0]), read_uint(frames[1], "term"), next_offset)
 
 
 def _decode_config_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ConfigReply:
