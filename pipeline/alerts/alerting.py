@@ -9,9 +9,7 @@ several batches together, and a repeated batch has no effect. It checks when the
 `LOOK_SECONDS` while an alert is firing, since silences end by the clock. It then rests for `REST_TIMES` the duration of
 the check.
 
-*A backlog does not cause alerts.* Full batches with old entries show the past, so the servers of these farms do not
-alert
-until the entries are young (`backlog.py`). It is reported and counted.
+*A backlog does not cause alerts* until its entries are young (`backlog.py`). It is reported and counted.
 
 *Undelivered messages stay due.* After a round of failed attempts the failure is reported and counted, and retried after
 `AGAIN_SECONDS`, as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.

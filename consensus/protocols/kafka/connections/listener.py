@@ -8,19 +8,13 @@ not name its request, so the order matters; and a fast client fills its own sock
 fetch delays later requests on its connection. Only commits of offsets and heartbeats overlap (`look_ahead`), since a
 commit may be held for longer than in Kafka.
 
-*Limits.* A connection ends, and is counted by reason, if it is idle for long, if a frame is not complete soon, if the
-client does not take its replies, or if a frame is too long or invalid. Before authentication, frames are short and time
-is limited. All incomplete frames together have a budget of bytes (`net.receive_budget`), and so have all untaken
-replies. One address gets a part of all connections at most. There is one deadline for each connection, moved from step
-to step.
+*Limits* are listed in docs/reference/kafka.md, unsupported requests in its section 'APIs'. All incomplete frames
+together have a budget of bytes (`net.receive_budget`), and so have all untaken replies. There is one deadline for each
+connection, moved from step to step.
 
-*ApiVersions* of an unsupported version gets a reply in version 0 with error 35, which shows the client the versions
-(KIP-511). Any other unsupported request ends the connection, as in Kafka.
-
-*SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. After a wrong password
-the reply is delayed, then the connection is closed. On any other listener a handshake gets ILLEGAL_SASL_STATE, so that
-a misconfigured client reports the mistake. Version 0 of SaslHandshake is listed, since librdkafka 2.6 requires it for
-its login by version 1. A client that uses it is refused.
+*SASL.* Before a required login only ApiVersions, SaslHandshake and SaslAuthenticate are served. On any other listener a
+handshake gets ILLEGAL_SASL_STATE, so that a misconfigured client reports the mistake. Version 0 of SaslHandshake is
+listed, since librdkafka 2.6 requires it for its login by version 1. A client that uses it is refused.
 """
 
 from collections import Counter

@@ -6,22 +6,17 @@
       └───────────────────────────┼─┘                                           │ a member joins, leaves or times out
                                   └─────────────────────────────────────────────┴───────────────────────────────┘
 
-This is the classic protocol of Kafka's consumers (KIP-62, KIP-394, KIP-345). A *generation* is one round of assignment.
-All JoinGroups get their replies together when the members are known, since the leader needs their list. SyncGroup gets
-its reply when the leader has sent the assignment. Replies to heartbeats announce a new round (REBALANCE_IN_PROGRESS).
+The classic protocol (KIP-62, KIP-394, KIP-345). Reasons are in docs/explanation/other-protocols.md. A *generation* is
+one round of assignment. All JoinGroups get their replies together, since the leader needs the list of members.
+Heartbeats' replies announce a new round (REBALANCE_IN_PROGRESS). A waiting request has a *ticket*;
+a later call returns its reply:
 
     call(ticket, …, now_ms) ──▶ [Answered(ticket, answer), …]      and   deadline_ms, after which `expire` is due
 
-A waiting request has a *ticket*; a later call returns its reply. A member has at most one waiting JoinGroup and one
-SyncGroup: a second one replaces the first, which is refused.
-
-*Removal.* A member is removed after its session timeout without requests, if it does not join a round within the
-longest rebalance timeout, or if it does not request its assignment in that time. A static member (`group.instance.id`)
-stays until its session is over. Its successor comes without a member id, replaces it, and needs no new round.
-
-*The first round* begins with a delay, so that members that start together meet. *Member ids* are sent to a client
-before it becomes a member (KIP-394). Otherwise each lost reply to JoinGroup would leave a member without a client.
-Unused ids expire, and they count as members.
+A second JoinGroup or SyncGroup of a member replaces its first, which is refused. A member is removed after its session
+timeout without requests, or if it does not join a round, or request its assignment, within the longest rebalance
+timeout. A static member (`group.instance.id`) stays until its session is over. Its successor comes without a member id,
+replaces it, and needs no new round.
 """
 
 from collections import Counter

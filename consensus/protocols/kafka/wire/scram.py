@@ -6,20 +6,12 @@
     c=biws,r=<both>,p=<proof>            ──▶        proof XOR signature hashes to the stored key?
     checks the server's signature        ◀──        v=<signature>
 
-The server stores salt, iterations, H(ClientKey) and ServerKey. A thief of these can neither log in nor learn a short
-password without `iterations` computations for each guess.
-
-*An unknown user costs the same.* The server replies with a salt derived from the name and a secret, and with the
-iterations of one of its users, and does every computation before it refuses. The secret is derived from the stored data
-of all users (`UnknownUsers`). So the reply is the same at each server with these users and after each restart, as for
-an existing user. Otherwise the replies would reveal the existing users.
+The server stores salt, iterations, H(ClientKey) and ServerKey. docs/explanation/other-protocols.md explains the
+protection of stored data and of the existing users (`UnknownUsers`), and the encoding of names.
 
 *The nonce* of the client's last message must equal the server's (RFC 5802, section 5.1). librdkafka before 2.6.1
 prepends its own again. It gets a separate error text, after the same computations: an error about the password would
 mislead operators. The nonce is not a secret, so the text reveals nothing about users.
-
-Names and passwords are unprepared UTF-8: Kafka does not use SASLprep either, and a server with it would refuse clients
-that Kafka accepts. Channel binding is not supported; Kafka's clients do not offer it.
 """
 
 import hashlib

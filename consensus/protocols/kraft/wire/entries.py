@@ -1,28 +1,18 @@
 """Entries of the core as Kafka's record batches, and back; and the head of an entry's data.
 
-    core                         record batch
-    COMMAND                      a record of a batch of data
-    NO_OP                        LeaderChange, control type 2       `control_records`
-    CONFIGURATION                Voters, control type 6             `control_records`
-    CONTROL                      any other control record, opaque
-    term                         leader epoch of the batch
-    index                        offset + 1
-
-Data of a COMMAND and of a CONTROL are a head and the record's tail (`record_batches`), so key, value and headers are
-never decoded on their way. The head has the fields outside the tail, once for each record:
+docs/reference/kraft.md, 'The log', maps entries to records and explains the stored ends of batches. Data of a COMMAND
+and of a CONTROL are a head and the record's tail (`record_batches`), so key, value and headers are never decoded on
+their way. The head has the fields outside the tail, once for each record. All integers are big-endian:
 
     flags 1 │ timestamp in ms 8 │ producer id 8 │ producer epoch 2 │ sequence 4     the last three with flag 0x02
 
     flags   0x01 the batch continues after this record      0x04 the batch is transactional
 
-All integers are big-endian. The first record of a batch has its base sequence, each further one the next. No-ops and
-configurations have the same head (`no_op_head`, `configuration_head`); a configuration's also has unusual versions of
-its voters (`voters_of`).
+The first record of a batch has its base sequence, each further one the next. No-ops and configurations have the same
+head (`no_op_head`, `configuration_head`); a configuration's also has unusual versions of its voters (`voters_of`).
 
-*Batches.* The end of a batch is part of the log: a producer repeats whole batches, and each replica must derive the
-same table of producers. So each record has the mark, and `entries_of` restores the leader's entries byte for byte.
-Batches are written uncompressed, each record with its own timestamp. A replica gets whole batches
-(`batches_for_replicas`); a partial one would be a separate batch to it.
+A replica gets whole batches (`batches_for_replicas`); a partial one would be a separate batch to it.
+`entries_of` restores the leader's entries byte for byte.
 
 *Trust.* `fetched_entries` reads a leader's batches, and raises `KafkaWireError` and nothing else: offsets are without a
 gap, epochs do not fall, each record is valid. A first batch may begin before the position, and the last may be cut off.
