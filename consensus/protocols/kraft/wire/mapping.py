@@ -12,9 +12,7 @@
 reply for its former voter (`INVALID_VOTER_KEY`). This, another topic than the log's, and negative numbers are
 `RefusedRequest` here, and do not reach the core.
 
-*High watermark of a new leader.* A JVM follower dies of a decreasing high watermark. A new leader's may decrease until
-it has committed an entry of its epoch; till then it sends -1, "not known" (`Answering.began`). The reply's epoch
-counts, since the server may have a later one when the response leaves.
+*High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md).
 
 *Pre-vote* does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
 The permission to campaign against a live leader (`transfer`) comes by EndQuorumEpoch instead.

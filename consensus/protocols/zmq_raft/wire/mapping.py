@@ -11,9 +11,7 @@
     both, of a term below the request no response: this leader is refused, and must not count the reply
     correlation                       message id, chosen by the transport
 
-*Omitted replies.* A leader treats success as storage of all sent entries. The core reports the durable end, which is
-lower while a disk is slow or full, and which the wire cannot express. Without a reply the leader repeats the message,
-and the follower may have progressed. A request for the same chunk again would also return at the speed of the network.
+The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
 
 *A missing conflict index.* The package sends one only if the follower's log ends before `previous`. Without it the
 entry at `previous` has another term, and the leader tries one entry earlier.
