@@ -89,7 +89,7 @@ class FetchSchedule:
                 return
             self._waiting = None
             if not redirected:
-                self._ask_for_less()
+                self._reduce_request_size()
             else:
                 # The leader of a new term announces itself to the voters soon; other servers must query the voters.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
@@ -102,7 +102,7 @@ class FetchSchedule:
         if incoming is None or self._is_busy or (incoming.term, incoming.leader) != (replica.term, leader):
             self._ask(target)
         else:
-            self._ask_for_chunk(incoming)
+            self._fetch_chunk(incoming)
 
     def take_reply_to(self, sender: ServerId, correlation: int) -> PendingFetch | None:
         """Return the fetch of this reply, once; None if the sender received no such fetch, or it is dropped."""
@@ -128,11 +128,11 @@ class FetchSchedule:
         """Adapt the limit to a reply: raise it if the reply was full and came soon, lower it if it took long."""
         took_ms, retry_ms = self._replica.now - pending.sent_ms, self._replica.options.retry_ms
         if size_bytes and took_ms > retry_ms:
-            self._ask_for_less()
+            self._reduce_request_size()
         elif took_ms <= retry_ms // 2 and 2 * size_bytes >= pending.max_bytes >= self._limit_bytes:
             self._limit_bytes = min(2 * self._limit_bytes, self._replica.options.max_bytes_per_append)
 
-    def _ask_for_less(self) -> None:
+    def _reduce_request_size(self) -> None:
         self._limit_bytes = max(1, LEAST_FETCH_BYTES, self._limit_bytes // 2)
 
     def restart(self, leader: ServerId) -> None:
@@ -219,7 +219,7 @@ class FetchSchedule:
             cluster_id=replica.cluster_id,
         )
 
-    def _ask_for_chunk(self, incoming: IncomingSnapshot) -> None:
+    def _fetch_chunk(self, incoming: IncomingSnapshot) -> None:
         replica = self._replica
         limit_bytes = min(self._limit_bytes, replica.options.snapshot_chunk_bytes)
         correlation = replica.next_correlation()

@@ -67,7 +67,7 @@ class ConsumerService(Service):
         if requested_topics is None or (not requested_topics and caller.api_version == 0):
             topics: tuple[clients.MetadataResponseTopic, ...] = (_topic(state),)
         else:
-            topics = tuple(_asked_topic(state, topic) for topic in requested_topics)
+            topics = tuple(_requested_topic(state, topic) for topic in requested_topics)
         return clients.MetadataResponse(
             brokers=tuple(
                 clients.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
@@ -296,7 +296,7 @@ def _controller(state: TopicState) -> int:
     return state.controller_id if any(it.node_id == state.controller_id for it in state.brokers) else NO_REPLICA
 
 
-def _asked_topic(state: TopicState, asked: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
+def _requested_topic(state: TopicState, asked: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
     if asked.name == state.name or (asked.name is None and asked.topic_id == state.topic_id):
         return _topic(state)
     by_id = asked.topic_id != ZERO_UUID

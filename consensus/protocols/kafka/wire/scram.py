@@ -119,7 +119,7 @@ def scram_credential(
 
 
 @dataclass(slots=True)
-class _Begun:
+class _Exchange:
     """State of the server between the client's two messages."""
 
     user: str
@@ -140,7 +140,7 @@ class ScramServer:
         self._mechanism = mechanism
         self._credentials = credentials
         self._random_bytes = random_bytes
-        self._begun: _Begun | None = None
+        self._exchange: _Exchange | None = None
         self._ended = False
         self.user: str | None = None
 
@@ -149,10 +149,10 @@ class ScramServer:
         if self._ended:
             raise ScramError("the authentication is over already")
         text = _text(message)
-        if self._begun is None:
+        if self._exchange is None:
             return self._first(text)
         self._ended = True
-        return self._final(text, self._begun)
+        return self._final(text, self._exchange)
 
     def _first(self, text: str) -> bytes:
         flag, _, rest = text.partition(",")
@@ -170,10 +170,10 @@ class ScramServer:
         used = credential or self._credentials.unknown.credential(self._mechanism, user)
         answer = f"r={nonce},s={b64encode(used.salt).decode()},i={used.iterations}"
         header = f"{flag},{authorization},"
-        self._begun = _Begun(user, used, credential is not None, header, fields["r"], nonce, f"{bare},{answer}")
+        self._exchange = _Exchange(user, used, credential is not None, header, fields["r"], nonce, f"{bare},{answer}")
         return answer.encode()
 
-    def _final(self, text: str, begun: _Begun) -> bytes:
+    def _final(self, text: str, begun: _Exchange) -> bytes:
         fields = _fields(text, "crp")
         signed = f"{begun.messages},{text.rpartition(',p=')[0]}".encode()
         digest, credential = self._mechanism.digest, begun.credential
@@ -248,7 +248,7 @@ class ScramUsers:
         return self._users.get(user, {}).get(mechanism)
 
 
-def _nonce_objection(nonce: str, begun: _Begun) -> str:
+def _nonce_objection(nonce: str, begun: _Exchange) -> str:
     if nonce == begun.client_nonce + begun.nonce:
         return (
             "the client repeats its nonce, which RFC 5802 forbids: librdkafka before 2.6.1 does; use a client with "

@@ -145,7 +145,7 @@ class QuorumClient:
 
     async def describe(self) -> QuorumDescription:
         """Return the state of the quorum. Raises `QuorumClientError`."""
-        return await self._ask_leader(self._describe)
+        return await self._call_leader(self._describe)
 
     async def add_voter(
         self, cluster_id: str, voter_id: int, directory_id: UUID, listeners: Sequence[Endpoint], timeout_ms: int
@@ -178,9 +178,9 @@ class QuorumClient:
         end = math.inf if follow else await self._end()
         while at.offset < end:
             found = await (
-                self._ask_topic(lambda connection, topic: self._fetch(connection, topic, at))
+                self._call_topic(lambda connection, topic: self._fetch(connection, topic, at))
                 if self._endpoint_type == _BROKERS
-                else self._ask_leader(lambda connection, cluster: self._fetch_from_leader(connection, cluster, at))
+                else self._call_leader(lambda connection, cluster: self._fetch_from_leader(connection, cluster, at))
             )
             for each in found:
                 yield each
@@ -191,18 +191,18 @@ class QuorumClient:
     async def _end(self) -> int:
         """Return the present high watermark."""
         if self._endpoint_type == _BROKERS:
-            return await self._ask_topic(self._latest_offset)
+            return await self._call_topic(self._latest_offset)
         return (await self.describe()).high_watermark
 
-    async def _ask_leader(
+    async def _call_leader(
         self, question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]]
     ) -> T:
-        return await self._ask_any(lambda host, port: self._from_leader(host, port, question))
+        return await self._call_any(lambda host, port: self._from_leader(host, port, question))
 
-    async def _ask_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
-        return await self._ask_any(lambda host, port: self._from_topic(host, port, question))
+    async def _call_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
+        return await self._call_any(lambda host, port: self._from_topic(host, port, question))
 
-    async def _ask_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
+    async def _call_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
         """Return the reply of the first server that has one, within the time limit."""
         reason = "no server was named"
         deadline_s = trio.current_time() + self._patience_s
@@ -324,7 +324,7 @@ class QuorumClient:
                 raise _AskAgainError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
             return ChangeAnswer(response.error_code, response.error_message or "")
 
-        return await self._ask_leader(ask)
+        return await self._call_leader(ask)
 
     async def _fetch_from_leader(
         self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: ReadPosition

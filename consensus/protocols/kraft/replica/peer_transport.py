@@ -273,13 +273,13 @@ class _Lane:
                 written = replace(request, max_bytes=FETCH_BYTES)
         try:
             message = request_to_wire(written, self._peer, self._transport.names)
-            answered = partial(self._answered, request, is_peer=self._is_peer)
+            answered = partial(self._on_reply, request, is_peer=self._is_peer)
             arriving = partial(self._arriving, request.correlation) if self._is_peer else not_reported
             connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
         except (KafkaWireError, KafkaConnectionError):
             self._count(TransportEvent.REQUEST_NOT_SENT)
 
-    def _answered(self, request: core.Request, response: Any | None, *, is_peer: bool) -> None:
+    def _on_reply(self, request: core.Request, response: Any | None, *, is_peer: bool) -> None:
         if response is None:
             self._count(TransportEvent.REQUEST_UNANSWERED)
             return

@@ -148,7 +148,7 @@ class ZmqRaftClient:
         if not 1 <= len(data) <= most:
             raise ValueError(f"an update has 1 to {most} bytes, not {len(data)}")
         request = UpdateRequest(self._checked(request_id), self._ident, data)
-        reply = await self._ask_within(patience_s, request)
+        reply = await self._call_within(patience_s, request)
         match reply:
             case UpdateCommitted():
                 return reply.index
@@ -167,7 +167,7 @@ class ZmqRaftClient:
         request = ChangeRequest(self._checked(request_id), self._ident, tuple(peers))
         deadline_s = trio.current_time() + patience_s
         while True:
-            reply = await self._ask_within(deadline_s - trio.current_time(), request)
+            reply = await self._call_within(deadline_s - trio.current_time(), request)
             match reply:
                 case ChangeCommitted():
                     return reply.index
@@ -192,9 +192,9 @@ class ZmqRaftClient:
         """Return the state of the log of the peer at `url`, in any role, or of the leader. Raises `NoAnswerError`."""
         request = LogInfoRequest(self._links.next_request_id(), self._ident)
         if url is None:
-            reply = await self._ask_within(patience_s, request)
+            reply = await self._call_within(patience_s, request)
         else:
-            reply = await self._ask_peer(url, request, patience_s)
+            reply = await self._call_peer(url, request, patience_s)
         if not isinstance(reply, LogInfoReply):
             raise TypeError(f"a question about the log was answered by {type(reply).__name__}")
         return reply
@@ -203,7 +203,7 @@ class ZmqRaftClient:
         """Return the address of the leader's PUB socket. Raises `NoAnswerError`, also if the leader has none."""
         with trio.move_on_after(max(0.0, patience_s)):
             while True:
-                reply, link = await self._ask_leader(UrlRequest(self._links.next_request_id(), self._ident))
+                reply, link = await self._call_leader(UrlRequest(self._links.next_request_id(), self._ident))
                 if isinstance(reply, UrlReply) and reply.url is not None and is_url(reply.url):
                     return reply.url
                 self._leader.unfit(link.url, "does not return the URL of a broadcast")
@@ -254,7 +254,7 @@ class ZmqRaftClient:
             except NoProgressError:
                 raise self._no_answer(f"no entries came for {patience_s:g} s") from None
 
-    async def _ask_peer(self, url: str, request: ClientRequest, patience_s: float) -> ClientReply:
+    async def _call_peer(self, url: str, request: ClientRequest, patience_s: float) -> ClientReply:
         """Return the reply of this peer; repeat the request until it replies. Raises `NoAnswerError`."""
         deadline_s = trio.current_time() + patience_s
         try:
@@ -267,7 +267,7 @@ class ZmqRaftClient:
             raise NoAnswerError(f"{url} cannot be queried: {error.strerror or error}") from error
         raise NoAnswerError(f"{url} did not reply within {patience_s:g} s")
 
-    async def _ask_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
+    async def _call_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
         """Return the leader's final reply, or raise `NoAnswerError`. One request id has one call at a time."""
         if request.request_id in self._under_way:
             raise ValueError(f"a request with the id {request.request_id.hex()} is under way")
@@ -276,7 +276,7 @@ class ZmqRaftClient:
             with trio.move_on_after(max(0.0, patience_s)):
                 await self._take_place()
                 try:
-                    reply, _ = await self._ask_leader(request)
+                    reply, _ = await self._call_leader(request)
                 finally:
                     self._places.release()
                 return reply
@@ -292,7 +292,7 @@ class ZmqRaftClient:
         except trio.WouldBlock:
             await self._places.acquire()
 
-    async def _ask_leader(self, request: ClientRequest) -> tuple[ClientReply, ClientLink]:
+    async def _call_leader(self, request: ClientRequest) -> tuple[ClientReply, ClientLink]:
         """Return the final reply and its sender; repeat the request without a limit."""
         frames = encode_request(request)
         while True:

@@ -148,14 +148,14 @@ class KnownLeader:
         """Return the members and the leader, as reported by the leader, or by another peer while no leader replies."""
         while True:
             async with self._searching:
-                config = None if self._url is not None else await self._ask_in_turn()
+                config = None if self._url is not None else await self._request_config_in_turn()
             if self._url is not None:
-                config = await self._ask_for_config(self._url) or config
+                config = await self._request_config(self._url) or config
             if config is not None:
                 return config
             await trio.sleep(self.options.election_grace_s)
 
-    async def _ask_for_config(self, url: str) -> ConfigReply | None:
+    async def _request_config(self, url: str) -> ConfigReply | None:
         try:
             request = ConfigRequest(self.links.next_request_id(), self.ident)
             reply = await self.links.ask(url, request, self.options.response_ttl_s)
@@ -176,9 +176,9 @@ class KnownLeader:
             if self._waits_first:
                 await trio.sleep(self.options.election_grace_s)
             self._waits_first = True
-            await self._ask_in_turn()
+            await self._request_config_in_turn()
 
-    async def _ask_in_turn(self) -> ConfigReply | None:
+    async def _request_config_in_turn(self) -> ConfigReply | None:
         """Query every known peer until one names a leader; return the last reply."""
         waiting, best = deque(self._in_order()), None
         send, answers = trio.open_memory_channel[tuple[str, ConfigReply]](len(waiting))

@@ -363,7 +363,7 @@ class PeerTransport:
         configuration: Configuration = _NO_MEMBERS,
     ) -> None:
         """Pass a request to the core; `seen` is its record."""
-        on_reply = partial(self._answered, member, identity, seen, request)
+        on_reply = partial(self._on_reply, member, identity, seen, request)
         core_request = request_from_wire(request, next_call(), configuration)
         if not self._hand_in(member.link.peer.peer_id, core_request, on_reply):
             on_reply(None)
@@ -378,7 +378,7 @@ class PeerTransport:
             return False
         return True
 
-    def _answered(
+    def _on_reply(
         self, member: _Member, identity: bytes, seen: _Seen | None, request: PeerRequest, reply: core.Reply | None
     ) -> None:
         try:
