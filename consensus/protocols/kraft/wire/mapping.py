@@ -13,7 +13,6 @@ reply for its former voter (`INVALID_VOTER_KEY`). This, another topic than the l
 `RefusedRequest` here, and do not reach the core.
 
 *High watermark.* A new leader sends -1 at first (`Answering.began`; docs/explanation/other-protocols.md).
-
 *Pre-vote* does not exist before version 2 of Vote: the transport grants it instead of the peer, as KIP-996 specifies.
 The permission to campaign against a live leader (`transfer`) comes by EndQuorumEpoch instead.
 

@@ -12,7 +12,6 @@
     correlation                       message id, chosen by the transport
 
 The reason for omitted replies is in docs/explanation/other-protocols.md, 'ØMQ Raft'.
-
 *A missing conflict index.* The package sends one only if the follower's log ends before `previous`. Without it the
 entry at `previous` has another term, and the leader tries one entry earlier.
 
