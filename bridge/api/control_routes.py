@@ -185,8 +185,8 @@ CONFIRM_CLUSTER: Final = _post(
 TRANSFER: Final = _post(
     "/v1/transfer",
     LeaderAnswer,
-    "transfer leadership. A follower passes the order on through the log, and replies when another server leads."
-    " 404, 409 or 503 with the reason",
+    "transfer leadership. A node that is not the leader passes the order on through the log, and replies when another"
+    " server leads. 404, 409 or 503 with the reason",
     body=TransferRequest,
     empty=b"{}",
 )
