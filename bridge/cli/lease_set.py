@@ -76,7 +76,7 @@ def _show(file: Path, *, as_json: bool) -> str | None:
     signature = found.signature
     if signature.verdict == Verdict.CANNOT_VERIFY.value:
         return f"{file}: {signature.reason}"
-    return None if signature.verified else f"{file}: the signature does not hold: {signature.reason}"
+    return None if signature.verified else f"{file}: the signature is invalid: {signature.reason}"
 
 
 def _print(found: LeaseSetReport) -> None:
@@ -95,8 +95,10 @@ def _print(found: LeaseSetReport) -> None:
     facts.extend(("option", f"{name} = {value}") for name, value in found.options.items())
     facts.extend(("revoked", revoked) for revoked in found.revocations)
     facts.append(("signature", _verdict(found.signature)))
-    routers = "accepts it now" if acceptable.java_router else f"refuses it now: {'; '.join(acceptable.reasons)}"
-    facts.append(("a Java router", routers))
+    routers = (
+        "would accept it now" if acceptable.java_router else f"would refuse it now: {'; '.join(acceptable.reasons)}"
+    )
+    facts.append(("Java router", routers))
     print_facts(facts)
     rows = [
         (
@@ -137,10 +139,10 @@ def _transient(offline: OfflineReport) -> list[tuple[str, str]]:
 
 def _verdict(signature: SignatureReport) -> str:
     if signature.verified:
-        return f"holds: {signature.reason}"
+        return f"valid: {signature.reason}"
     if signature.verdict == Verdict.CANNOT_VERIFY.value:
         return f"UNKNOWN: {signature.reason}"
-    return f"DOES NOT HOLD: {signature.reason}"
+    return f"INVALID: {signature.reason}"
 
 
 def _entry_kind(entry: EntryReport) -> str:

@@ -155,7 +155,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
         TITLE,
-        (f" {running}/{len(farm.processes)} nodes run", palette.title),
+        (f" {running}/{len(farm.processes)} nodes running", palette.title),
         f" in {farm.state_directory}  ",
         (farm.notice, palette.doubtful),
     )

@@ -42,7 +42,7 @@ def test_text_shows_address_entries_verdict(tmp_path: Path, structure: bytes) ->
     path.write_bytes(structure)
     result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
     assert result.exit_code == 0
-    assert "signature          holds" in result.stdout
+    assert "signature          valid" in result.stdout
     assert "marked             demo" in result.stdout
     assert result.stdout.count(".b32.i2p") == 3
 
@@ -67,7 +67,7 @@ def test_text_shows_all_fields_of_structure(tmp_path: Path) -> None:
         "which ends ",
         r"name = value\x1b[2J",
         f"revoked            {(b'r' * 32).hex()}",
-        "holds: signed by the transient key",
+        "valid: signed by the transient key",
         "LeaseSet2, flags 0x0200  7 ",
         "upper flag bits",
         "marked unpublished",
@@ -85,7 +85,7 @@ def test_unsupported_signature_is_reported_as_unknown(tmp_path: Path, structure:
     assert result.exit_code == 1
     assert "UNKNOWN: cannot verify signatures of ECDSA-SHA256-P256" in result.stdout
     assert "cannot verify signatures of ECDSA-SHA256-P256" in result.stderr
-    assert "does not hold" not in result.output
+    assert "invalid" not in result.output
 
 
 def test_tampered_structure_is_shown_with_exit_code_one(tmp_path: Path, structure: bytes) -> None:
@@ -93,8 +93,8 @@ def test_tampered_structure_is_shown_with_exit_code_one(tmp_path: Path, structur
     path.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
     result = CliRunner().invoke(cli, ["lease-set", "show", str(path)])
     assert result.exit_code == 1
-    assert "DOES NOT HOLD" in result.stdout
-    assert "the signature does not hold" in result.stderr
+    assert "INVALID" in result.stdout
+    assert "the signature is invalid" in result.stderr
 
 
 def test_several_files_must_all_verify(tmp_path: Path, structure: bytes) -> None:
@@ -103,11 +103,11 @@ def test_several_files_must_all_verify(tmp_path: Path, structure: bytes) -> None
     bad.write_bytes(structure[:-1] + bytes([structure[-1] ^ 1]))
     both = CliRunner().invoke(cli, ["lease-set", "show", str(good), str(good)])
     assert both.exit_code == 0, both.output
-    assert both.stdout.count("signature          holds") == 2
+    assert both.stdout.count("signature          valid") == 2
     mixed = CliRunner().invoke(cli, ["lease-set", "show", str(bad), str(tmp_path / "absent"), str(good)])
     assert mixed.exit_code == 1
-    assert mixed.stdout.count("signature          holds") == 1
-    assert f"{bad}: the signature does not hold" in mixed.stderr
+    assert mixed.stdout.count("signature          valid") == 1
+    assert f"{bad}: the signature is invalid" in mixed.stderr
     assert "absent cannot be read" in mixed.stderr
 
 

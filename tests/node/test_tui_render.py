@@ -88,7 +88,7 @@ def test_missing_leader_is_shown() -> None:
 def test_local_farm_shows_processes_and_their_end() -> None:
     text = drawn(render_local_farm(local_farm(3), 80, 24, color=False), 80, 24)
     for fact in (
-        "2/3 nodes run",
+        "2/3 nodes running",
         "4001",
         "follower",
         "stopped",
