@@ -145,9 +145,9 @@ class JoiningPeer:
             self._packing = False
             self._expected = max(self._expected or 1, after)
 
-    def replied(self, asked: core.Request, reply: core.Reply) -> None:
+    def replied(self, request: core.Request, reply: core.Reply) -> None:
         """Take its reply to another request, which may show the end of its log."""
-        match asked, reply:
+        match request, reply:
             case core.AppendEntries(), core.AppendReply(success=True, next_index=next_index):
                 self._holds(next_index)
             case core.AppendEntries(), core.AppendReply(next_index=next_index) if self.trusting:

@@ -62,16 +62,16 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, corr
     )
 
 
-def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
+def sync_reply_to_wire(reply: core.AppendReply, request: wire.SyncLogRequest) -> wire.SyncLogResponse:
     """Return the reply to a log pack.
 
     A leader of another make continues at the next index even after a refusal, and ends its process if that lies beyond
     its log. So a refusal never names an index beyond the pack.
     """
-    next_index = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
+    next_index = reply.next_index if reply.success else min(reply.next_index, request.last_log_index + 1)
     return wire.SyncLogResponse(
-        source=asked.destination,
-        destination=asked.source,
+        source=request.destination,
+        destination=request.source,
         term=reply.term,
         next_index=next_index,
         accepted=reply.success,

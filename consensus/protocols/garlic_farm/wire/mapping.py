@@ -167,25 +167,29 @@ def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
         )
 
 
-def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
-    """Return the wire form of the reply to `asked`."""
+def reply_to_wire(reply: core.Reply, request: wire.Request) -> wire.Reply:
+    """Return the wire form of the reply to `request`."""
     match reply:
         case core.VoteReply(term=term, granted=granted):
-            return wire.ANSWERS[type(asked)](
-                source=asked.destination, destination=asked.source, term=term, next_index=0, accepted=granted
+            return wire.ANSWERS[type(request)](
+                source=request.destination, destination=request.source, term=term, next_index=0, accepted=granted
             )
         case core.TimeoutNowReply(term, accepted, _):
             return wire.TimeoutNowResponse(
-                source=asked.destination, destination=asked.source, term=term, next_index=0, accepted=accepted
+                source=request.destination, destination=request.source, term=term, next_index=0, accepted=accepted
             )
         case core.AppendReply(term=term, success=success, next_index=next_index):
             return wire.AppendEntriesResponse(
-                source=asked.destination, destination=asked.source, term=term, next_index=next_index, accepted=success
+                source=request.destination,
+                destination=request.source,
+                term=term,
+                next_index=next_index,
+                accepted=success,
             )
         case core.SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed):
             offset = LONG_MAX if installed else next_offset
             return wire.InstallSnapshotResponse(
-                source=asked.destination, destination=asked.source, term=term, next_index=offset, accepted=accepted
+                source=request.destination, destination=request.source, term=term, next_index=offset, accepted=accepted
             )
         case core.FetchReply() | core.FetchSnapshotReply() | core.BeginQuorumEpochReply() | core.EndQuorumEpochReply():
             raise _no_word(reply)
@@ -193,32 +197,36 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
             assert_never(reply)
 
 
-def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
-    """Return the core form of the reply to `asked`, with its correlation."""
-    match reply, asked:
+def reply_from_wire(reply: wire.Reply, request: core.Request) -> core.Reply:
+    """Return the core form of the reply to `request`, with its correlation."""
+    match reply, request:
         case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
-            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation)
+            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=request.correlation)
         case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
-            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation)
+            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=request.correlation)
         case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
-            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation, pre_vote=True)
+            return core.VoteReply(
+                term=reply.term, granted=reply.accepted, correlation=request.correlation, pre_vote=True
+            )
         case (wire.TimeoutNowResponse(), core.TimeoutNow()):
-            return core.TimeoutNowReply(reply.term, reply.accepted, asked.correlation)
+            return core.TimeoutNowReply(reply.term, reply.accepted, request.correlation)
         case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
             return core.AppendReply(
-                term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=asked.correlation
+                term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=request.correlation
             )
         case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
-            whole = reply.next_index == LONG_MAX or (asked.done and reply.next_index >= asked.offset + len(asked.data))
+            whole = reply.next_index == LONG_MAX or (
+                request.done and reply.next_index >= request.offset + len(request.data)
+            )
             return core.SnapshotReply(
                 term=reply.term,
                 accepted=reply.accepted,
                 next_offset=reply.next_index,
                 installed=reply.accepted and whole,
-                correlation=asked.correlation,
+                correlation=request.correlation,
             )
         case _:
-            text = f"a {type(reply).__name__} does not answer a {type(asked).__name__}"
+            text = f"a {type(reply).__name__} does not answer a {type(request).__name__}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
 
 

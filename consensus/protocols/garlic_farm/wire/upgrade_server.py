@@ -257,16 +257,16 @@ class UpgradeServer:
         return RefusedUpgrade(_plain_response(status, headers or []), fault, text)
 
 
-def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
+def _explained(method: str, requested: str, own: str) -> tuple[Fault, str]:
     """Return the fault and the reason for a request that is not our handshake. A misconfigured peer gets the usual 404.
 
     Our operator gets the reason: a wrong method reveals nothing about the version of the protocol.
     """
-    if asked == own:
+    if requested == own:
         return Fault.WRONG_METHOD, f"requested with the method {method[:32]!r}, but a handshake begins with {_METHOD}"
-    found, expected = _HANDSHAKE.fullmatch(asked), _HANDSHAKE.fullmatch(own)
+    found, expected = _HANDSHAKE.fullmatch(requested), _HANDSHAKE.fullmatch(own)
     if found is None or expected is None:
-        return Fault.WRONG_PATH, f"requested {asked[:100]!r}, which is not a path of a handshake"
+        return Fault.WRONG_PATH, f"requested {requested[:100]!r}, which is not a path of a handshake"
     if found[1] != expected[1]:
         return Fault.WRONG_CLUSTER, f"requested the cluster {found[1]!r}, but this server serves {expected[1]!r}"
     return (

@@ -141,28 +141,28 @@ class GroupCoordinator:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return ErrorCode.NONE
 
-    async def join(self, group_id: str, asked: JoinRequest) -> Answer:
+    async def join(self, group_id: str, request: JoinRequest) -> Answer:
         """Become a member, or one again; returns when the generation has its members."""
         self.advance(group_id)
-        error = self.refusal_to(group_id, asked.principal) or self._check_joining(group_id, asked)
+        error = self.refusal_to(group_id, request.principal) or self._check_joining(group_id, request)
         if error is not ErrorCode.NONE:
             return Refused(error)
         now_ms, group = _now_ms(), self._groups.get(group_id)
-        adopts = bool(asked.member_id) and now_ms < self._takes_over_until_ms
+        adopts = bool(request.member_id) and now_ms < self._takes_over_until_ms
         if group is None:
-            if asked.member_id and not adopts:
+            if request.member_id and not adopts:
                 return Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            if not self._has_room_for_group(asked.principal):
+            if not self._has_room_for_group(request.principal):
                 return Refused(ErrorCode.POLICY_VIOLATION)
             delay_ms = self.options.takeover_delay_ms if adopts else self.options.first_delay_ms
             group = self._groups[group_id] = ConsumerGroup(
-                group_id, delay_ms, self._first_generation(), asked.principal
+                group_id, delay_ms, self._first_generation(), request.principal
             )
-        if not group.knows(asked) and not self._has_room_in(group):
+        if not group.knows(request) and not self._has_room_in(group):
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        new_id = f"{(asked.instance_id or asked.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
+        new_id = f"{(request.instance_id or request.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
         waiting = self._open()
-        self._deliver(group.join(waiting.ticket, asked, new_id, now_ms, adopts=adopts))
+        self._deliver(group.join(waiting.ticket, request, new_id, now_ms, adopts=adopts))
         return await self._answer(group, waiting)
 
     async def sync(
@@ -235,18 +235,18 @@ class GroupCoordinator:
         if group is not None:
             group.heartbeat(member, _now_ms())
 
-    def _check_joining(self, group_id: str, asked: JoinRequest) -> ErrorCode:
+    def _check_joining(self, group_id: str, request: JoinRequest) -> ErrorCode:
         options = self.options
         if not 0 < len(group_id) <= options.max_name_characters:
             return ErrorCode.INVALID_GROUP_ID
-        if not options.min_session_timeout_ms <= asked.session_timeout_ms <= options.max_session_timeout_ms:
+        if not options.min_session_timeout_ms <= request.session_timeout_ms <= options.max_session_timeout_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        if len(asked.member_id) > _MAX_MEMBER_ID_CHARACTERS:
+        if len(request.member_id) > _MAX_MEMBER_ID_CHARACTERS:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        has_name = asked.instance_id is None or 0 < len(asked.instance_id) <= options.max_name_characters
-        if not has_name or len(asked.protocols) > options.max_protocols:
+        has_name = request.instance_id is None or 0 < len(request.instance_id) <= options.max_name_characters
+        if not has_name or len(request.protocols) > options.max_protocols:
             return ErrorCode.INVALID_REQUEST
-        if sum(len(name) + len(metadata) for name, metadata in asked.protocols) > options.max_metadata_bytes:
+        if sum(len(name) + len(metadata) for name, metadata in request.protocols) > options.max_metadata_bytes:
             return ErrorCode.MESSAGE_TOO_LARGE
         return ErrorCode.NONE
 

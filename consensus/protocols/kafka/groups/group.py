@@ -201,25 +201,25 @@ class ConsumerGroup:
         return min(due, default=None)
 
     def join(
-        self, ticket: Ticket, asked: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
+        self, ticket: Ticket, request: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
     ) -> list[Answered]:
         """Join a consumer. `new_id` is for one without an id; `adopts` accepts an id from another coordinator."""
-        instance, member_id = asked.instance_id, asked.member_id
+        instance, member_id = request.instance_id, request.member_id
         holder = None if instance is None else self._instances.get(instance)
-        if not self._takes(asked):
+        if not self._takes(request):
             self._refuse(ticket, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif holder is not None and not member_id:
-            self._succeed(ticket, self.members[holder], asked, new_id, now_ms)
+            self._succeed(ticket, self.members[holder], request, new_id, now_ms)
         elif holder is not None and holder != member_id:
             self._refuse(ticket, ErrorCode.FENCED_INSTANCE_ID)
         elif member_id in self.members:
-            self._join_again(ticket, self.members[member_id], asked, now_ms)
-        elif not member_id and asked.needs_known_id and instance is None:
-            self._reserved_ids[new_id] = now_ms + asked.session_timeout_ms
+            self._join_again(ticket, self.members[member_id], request, now_ms)
+        elif not member_id and request.needs_known_id and instance is None:
+            self._reserved_ids[new_id] = now_ms + request.session_timeout_ms
             self._answers.append(Answered(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
         elif not member_id or member_id in self._reserved_ids or adopts:
             self._reserved_ids.pop(member_id, None)
-            self._add(ticket, asked, member_id or new_id, now_ms)
+            self._add(ticket, request, member_id or new_id, now_ms)
         else:
             self._refuse(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
         return self._drain()
@@ -227,7 +227,7 @@ class ConsumerGroup:
     def sync(
         self,
         ticket: Ticket,
-        asked: MemberRef,
+        sender: MemberRef,
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
         now_ms: int,
@@ -236,7 +236,7 @@ class ConsumerGroup:
 
         `protocol` is type and name, if given.
         """
-        error = self._check(asked)
+        error = self._check(sender)
         protocol_type, protocol_name = protocol
         if error is ErrorCode.NONE and (
             protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name)
@@ -247,7 +247,7 @@ class ConsumerGroup:
         if error is not ErrorCode.NONE:
             self._refuse(ticket, error)
             return self._drain()
-        member = self.members[asked.member_id]
+        member = self.members[sender.member_id]
         self._extend_session(member, now_ms)
         member.has_synced = True
         if self.state is GroupState.STABLE:
@@ -259,11 +259,11 @@ class ConsumerGroup:
                 self._assign(assignments, now_ms)
         return self._drain()
 
-    def heartbeat(self, asked: MemberRef, now_ms: int) -> ErrorCode:
+    def heartbeat(self, sender: MemberRef, now_ms: int) -> ErrorCode:
         """Record a member's heartbeat."""
-        error = self._check(asked)
+        error = self._check(sender)
         if error is ErrorCode.NONE:
-            self._extend_session(self.members[asked.member_id], now_ms)
+            self._extend_session(self.members[sender.member_id], now_ms)
             if self.state is GroupState.PREPARING:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -283,23 +283,23 @@ class ConsumerGroup:
         self._go_on_without(now_ms)
         return ErrorCode.NONE, self._drain()
 
-    def check_commit(self, asked: MemberRef, now_ms: int) -> ErrorCode:
+    def check_commit(self, sender: MemberRef, now_ms: int) -> ErrorCode:
         """Return NONE for a commit of offsets by a member of this generation, or by an outsider of an empty group."""
-        if asked.is_outsider:
+        if sender.is_outsider:
             return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
-        error = self._check(asked)
+        error = self._check(sender)
         if error is ErrorCode.NONE:
-            self._extend_session(self.members[asked.member_id], now_ms)
+            self._extend_session(self.members[sender.member_id], now_ms)
             if self.state is GroupState.COMPLETING:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
-    def knows(self, asked: JoinRequest) -> bool:
+    def knows(self, request: JoinRequest) -> bool:
         """Return True for a member, its successor, or the owner of a reserved id."""
         return (
-            asked.member_id in self.members
-            or asked.member_id in self._reserved_ids
-            or asked.instance_id in self._instances
+            request.member_id in self.members
+            or request.member_id in self._reserved_ids
+            or request.instance_id in self._instances
         )
 
     def expire(self, now_ms: int) -> list[Answered]:
@@ -331,45 +331,45 @@ class ConsumerGroup:
             if member.syncing == ticket:
                 member.syncing = None
 
-    def _check(self, asked: MemberRef) -> ErrorCode:
+    def _check(self, sender: MemberRef) -> ErrorCode:
         """Return NONE for a member of the present generation."""
-        holder = None if asked.instance_id is None else self._instances.get(asked.instance_id)
-        if holder is not None and holder != asked.member_id:
+        holder = None if sender.instance_id is None else self._instances.get(sender.instance_id)
+        if holder is not None and holder != sender.member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-        if asked.member_id not in self.members:
+        if sender.member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if asked.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE if sender.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
-    def _takes(self, asked: JoinRequest) -> bool:
+    def _takes(self, request: JoinRequest) -> bool:
         """Return True if all members would have a common assignment method."""
-        if not asked.protocol_type or not asked.protocols:
+        if not request.protocol_type or not request.protocols:
             return False
-        others = [member for member in self.members.values() if member.member_id != asked.member_id]
+        others = [member for member in self.members.values() if member.member_id != request.member_id]
         if not others:
             return True
-        names = {name for name, _ in asked.protocols}
-        return asked.protocol_type == self.protocol_type and any(
+        names = {name for name, _ in request.protocols}
+        return request.protocol_type == self.protocol_type and any(
             all(any(name == known for known, _ in member.request.protocols) for member in others) for name in names
         )
 
-    def _add(self, ticket: Ticket, asked: JoinRequest, member_id: str, now_ms: int) -> None:
-        member = GroupMember(member_id, asked, now_ms + asked.session_timeout_ms, joining=ticket)
+    def _add(self, ticket: Ticket, request: JoinRequest, member_id: str, now_ms: int) -> None:
+        member = GroupMember(member_id, request, now_ms + request.session_timeout_ms, joining=ticket)
         self.members[member_id] = member
-        self.protocol_type = asked.protocol_type
-        if asked.instance_id is not None:
-            self._instances[asked.instance_id] = member_id
+        self.protocol_type = request.protocol_type
+        if request.instance_id is not None:
+            self._instances[request.instance_id] = member_id
         if self._round is not None:
             self._round.has_newcomer = True
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _join_again(self, ticket: Ticket, member: GroupMember, asked: JoinRequest, now_ms: int) -> None:
+    def _join_again(self, ticket: Ticket, member: GroupMember, request: JoinRequest, now_ms: int) -> None:
         """Join a member to a new round, or repeat the reply of this one."""
-        is_same = member.request.protocols == asked.protocols
+        is_same = member.request.protocols == request.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
         self._extend_session(member, now_ms)
-        member.request = asked
+        member.request = request
         if is_repeated:
             self._answers.append(Answered(ticket, self._joined(member)))
             return
@@ -378,16 +378,16 @@ class ConsumerGroup:
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _succeed(self, ticket: Ticket, former: GroupMember, asked: JoinRequest, new_id: str, now_ms: int) -> None:
+    def _succeed(self, ticket: Ticket, former: GroupMember, request: JoinRequest, new_id: str, now_ms: int) -> None:
         """Replace a restarted static member, with a new member id."""
         protocol = self.protocol_name
         self._supersede(former.joining, ErrorCode.FENCED_INSTANCE_ID)
         self._supersede(former.syncing, ErrorCode.FENCED_INSTANCE_ID)
-        member = GroupMember(new_id, asked, now_ms + asked.session_timeout_ms, former.assignment, has_synced=True)
+        member = GroupMember(new_id, request, now_ms + request.session_timeout_ms, former.assignment, has_synced=True)
         self.members = {
             each.member_id: each for each in (member if other is former else other for other in self.members.values())
         }
-        self._instances[asked.instance_id or ""] = new_id
+        self._instances[request.instance_id or ""] = new_id
         if self.leader_id == former.member_id:
             self.leader_id = new_id
         if self.state is GroupState.STABLE and self._chosen_protocol() == protocol:

@@ -306,14 +306,14 @@ class GroupService(Service):
         )
 
     def _offsets_of(
-        self, group_id: str, asked: tuple[groups.OffsetFetchRequestTopic, ...] | None, principal: str | None
+        self, group_id: str, topics: tuple[groups.OffsetFetchRequestTopic, ...] | None, principal: str | None
     ) -> groups.OffsetFetchResponseGroup:
         error, offsets = self._refusal(group_id, principal), self._topic.groups()
         known: Mapping[str, CommittedOffset] = {}
         if error is ErrorCode.NONE and offsets is not None:
             known = offsets.committed(group_id)
-        if asked is None:
-            asked = tuple(
+        if topics is None:
+            topics = tuple(
                 groups.OffsetFetchRequestTopic(name=name, partition_indexes=(PARTITION,)) for name in sorted(known)
             )
         return groups.OffsetFetchResponseGroup(
@@ -326,7 +326,7 @@ class GroupService(Service):
                         for index in topic.partition_indexes
                     ),
                 )
-                for topic in asked
+                for topic in topics
             ),
             error_code=error,
         )

@@ -70,17 +70,17 @@ class ConfigsService(Service):
         )
 
     def _result(
-        self, state: TopicState, asked: admin.DescribeConfigsRequestResource, request: admin.DescribeConfigsRequest
+        self, state: TopicState, resource: admin.DescribeConfigsRequestResource, request: admin.DescribeConfigsRequest
     ) -> admin.DescribeConfigsResponseResult:
         error, text, settings, source = ErrorCode.NONE, None, dict[str, tuple[str, _Type]](), _DEFAULT
-        match asked.resource_type:
-            case _Resource.TOPIC if asked.resource_name == state.name:
+        match resource.resource_type:
+            case _Resource.TOPIC if resource.resource_name == state.name:
                 settings = dict(self._of_topic())
             case _Resource.TOPIC:
                 error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic here is {state.name}"
-            case _Resource.BROKER if asked.resource_name == str(state.node_id):
+            case _Resource.BROKER if resource.resource_name == str(state.node_id):
                 settings, source = dict(self._of_server(state)), _STATIC
-            case _Resource.BROKER if not asked.resource_name:
+            case _Resource.BROKER if not resource.resource_name:
                 pass  # the default of all brokers, which cannot be set
             case _Resource.BROKER:
                 error, text = (
@@ -89,12 +89,12 @@ class ConfigsService(Service):
                 )
             case _:
                 error, text = ErrorCode.INVALID_REQUEST, "only topics and brokers have settings here"
-        requested_names = asked.configuration_keys
+        requested_names = resource.configuration_keys
         return admin.DescribeConfigsResponseResult(
             error_code=error,
             error_message=text,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
             configs=tuple(
                 _setting(name, value, kind, source, has_synonyms=request.include_synonyms)
                 for name, (value, kind) in settings.items()

@@ -119,19 +119,19 @@ class ConsumerService(Service):
         return clients.ListOffsetsResponse(topics=tuple(topics))
 
     async def _offset_of(
-        self, name: str, asked: clients.ListOffsetsRequestPartition, *, is_repeated: bool
+        self, name: str, partition: clients.ListOffsetsRequestPartition, *, is_repeated: bool
     ) -> clients.ListOffsetsResponsePartition:
         state = self._topic.state()
-        index = asked.partition_index
-        error = _refusal(state, index, asked.current_leader_epoch, is_known=name == state.name)
+        index = partition.partition_index
+        error = _refusal(state, index, partition.current_leader_epoch, is_known=name == state.name)
         if is_repeated:
             error = ErrorCode.INVALID_REQUEST
         found: tuple[int, int] | None = None
         if error is ErrorCode.NONE:
             try:
-                match asked.timestamp:
-                    case _ if asked.timestamp >= 0:
-                        found = await self._topic.offset_for_time(asked.timestamp)
+                match partition.timestamp:
+                    case _ if partition.timestamp >= 0:
+                        found = await self._topic.offset_for_time(partition.timestamp)
                     case -1:
                         found = (state.high_watermark, -1)
                     case -2 | -4:
@@ -161,29 +161,29 @@ class ConsumerService(Service):
         topics = []
         for topic in request.topics:
             parts = [
-                await self._epoch_end(topic.topic, asked, is_repeated=named[topic.topic, asked.partition] > 1)
-                for asked in topic.partitions
+                await self._epoch_end(topic.topic, partition, is_repeated=named[topic.topic, partition.partition] > 1)
+                for partition in topic.partitions
             ]
             topics.append(clients.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(parts)))
         return clients.OffsetForLeaderEpochResponse(topics=tuple(topics))
 
     async def _epoch_end(
-        self, name: str, asked: clients.OffsetForLeaderEpochRequestPartition, *, is_repeated: bool
+        self, name: str, partition: clients.OffsetForLeaderEpochRequestPartition, *, is_repeated: bool
     ) -> clients.OffsetForLeaderEpochResponsePartition:
         state = self._topic.state()
-        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=name == state.name)
+        error = _refusal(state, partition.partition, partition.current_leader_epoch, is_known=name == state.name)
         if is_repeated:
             error = ErrorCode.INVALID_REQUEST
         end: int | None = MAX_OFFSET
-        if error is ErrorCode.NONE and asked.leader_epoch >= 0:
+        if error is ErrorCode.NONE and partition.leader_epoch >= 0:
             try:
-                end = await self._topic.epoch_end(asked.leader_epoch)
+                end = await self._topic.epoch_end(partition.leader_epoch)
             except (ServerBusyError, ServerStoppedError):
                 error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if error is not ErrorCode.NONE or end is None:
-            return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=asked.partition)
+            return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=partition.partition)
         return clients.OffsetForLeaderEpochResponsePartition(
-            partition=asked.partition, leader_epoch=asked.leader_epoch, end_offset=end
+            partition=partition.partition, leader_epoch=partition.leader_epoch, end_offset=end
         )
 
     async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
@@ -210,9 +210,9 @@ class ConsumerService(Service):
         topics = []
         for topic in request.topics:
             parts = []
-            for asked in topic.partitions:
+            for partition in topic.partitions:
                 room = budget - taken if taken else max(budget, 1)
-                part = await self._partition(topic, asked, caller, room, is_last=is_last)
+                part = await self._partition(topic, partition, caller, room, is_last=is_last)
                 taken += len(part.records or b"")
                 is_refused |= part.error_code != ErrorCode.NONE
                 waits |= part.error_code == ErrorCode.NONE
@@ -230,7 +230,7 @@ class ConsumerService(Service):
     async def _partition(
         self,
         topic: clients.FetchRequestTopic,
-        asked: clients.FetchRequestPartition,
+        partition: clients.FetchRequestPartition,
         caller: Caller,
         room_bytes: int,
         *,
@@ -239,26 +239,28 @@ class ConsumerService(Service):
         state = self._topic.state()
         by_id = caller.api_version >= _FIRST_FETCH_BY_ID
         is_known = topic.topic_id == state.topic_id if by_id else topic.topic == state.name
-        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=is_known)
+        error = _refusal(state, partition.partition, partition.current_leader_epoch, is_known=is_known)
         if by_id and not is_known:
             error = ErrorCode.UNKNOWN_TOPIC_ID
         records = b""
         if error is ErrorCode.NONE:
-            if not 0 <= state.log_start_offset <= asked.fetch_offset:
+            if not 0 <= state.log_start_offset <= partition.fetch_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
-            elif asked.fetch_offset > state.high_watermark:
-                is_gap = asked.fetch_offset <= state.final_end
-                error = _beyond(state, asked.fetch_offset) if is_last and not is_gap else ErrorCode.NONE
-            elif asked.fetch_offset < state.high_watermark and room_bytes > 0:
+            elif partition.fetch_offset > state.high_watermark:
+                is_gap = partition.fetch_offset <= state.final_end
+                error = _beyond(state, partition.fetch_offset) if is_last and not is_gap else ErrorCode.NONE
+            elif partition.fetch_offset < state.high_watermark and room_bytes > 0:
                 try:
-                    records = await self._topic.read(asked.fetch_offset, min(asked.partition_max_bytes, room_bytes))
+                    records = await self._topic.read(
+                        partition.fetch_offset, min(partition.partition_max_bytes, room_bytes)
+                    )
                 except OffsetOutOfRangeError:
                     error = ErrorCode.OFFSET_OUT_OF_RANGE
                 except (ServerBusyError, ServerStoppedError):
                     error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         state = self._topic.state()
         return clients.FetchResponsePartition(
-            partition_index=asked.partition,
+            partition_index=partition.partition,
             error_code=error,
             high_watermark=state.high_watermark if error is ErrorCode.NONE else -1,
             last_stable_offset=state.high_watermark if error is ErrorCode.NONE else -1,
@@ -296,14 +298,14 @@ def _controller(state: TopicState) -> int:
     return state.controller_id if any(it.node_id == state.controller_id for it in state.brokers) else NO_REPLICA
 
 
-def _requested_topic(state: TopicState, asked: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
-    if asked.name == state.name or (asked.name is None and asked.topic_id == state.topic_id):
+def _requested_topic(state: TopicState, requested: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
+    if requested.name == state.name or (requested.name is None and requested.topic_id == state.topic_id):
         return _topic(state)
-    by_id = asked.topic_id != ZERO_UUID
+    by_id = requested.topic_id != ZERO_UUID
     return clients.MetadataResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        name=asked.name,
-        topic_id=asked.topic_id,
+        name=requested.name,
+        topic_id=requested.topic_id,
         partitions=(),
     )
 

@@ -93,11 +93,11 @@ class QuorumReplies:
         self._answering = answering
         self._written: tuple[Index, tuple[Entry, ...], bytes] = 0, (), b""
 
-    def response(self, asked: core.Request, reply: core.Reply) -> QuorumResponse:
-        """Return the response to `asked`; raises `KafkaWireError` for a reply without a message in KRaft."""
+    def response(self, request: core.Request, reply: core.Reply) -> QuorumResponse:
+        """Return the response to `request`; raises `KafkaWireError` for a reply without a message in KRaft."""
         records = b""
-        if isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and reply.entries:
-            records = self._records(asked.position.index + 1, reply.entries)
+        if isinstance(request, core.Fetch) and isinstance(reply, core.FetchReply) and reply.entries:
+            records = self._records(request.position.index + 1, reply.entries)
         return reply_to_wire(reply, self._answering(), self._names, records)
 
     def _records(self, first: Index, entries: tuple[Entry, ...]) -> bytes:
@@ -173,7 +173,7 @@ class QuorumService:
         """Return True if these are entries of one batch without its end."""
         return bool(entries) and not any(map(self._ends_batch, reversed(entries)))
 
-    async def _ask(self, asked: core.Request) -> core.Reply:
+    async def _ask(self, request: core.Request) -> core.Reply:
         reply_received = trio.Event()
         replies: list[core.Reply | None] = []
 
@@ -181,12 +181,12 @@ class QuorumService:
             replies.append(reply)
             reply_received.set()
 
-        self._receiver.ask(sender_of(asked), asked, take)
+        self._receiver.ask(sender_of(request), request, take)
         if not replies:
             try:
                 await reply_received.wait()
             except BaseException:
-                self._receiver.forget(asked.correlation)
+                self._receiver.forget(request.correlation)
                 raise
         if replies[0] is None:
             raise ServerStoppedError("the server has stopped")
@@ -235,12 +235,12 @@ def is_of_replica(request: clients.FetchRequest) -> bool:
     return max(request.replica_state.replica_id, request.replica_id) >= 0
 
 
-def sender_of(asked: core.Request) -> ServerId:
+def sender_of(request: core.Request) -> ServerId:
     """Return the replica that a request names as its sender."""
-    match asked:
+    match request:
         case core.RequestVote():
-            return asked.candidate
+            return request.candidate
         case core.Fetch() | core.FetchSnapshot():
-            return asked.replica
+            return request.replica
         case _:
-            return asked.leader
+            return request.leader

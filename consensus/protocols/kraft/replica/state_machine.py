@@ -148,10 +148,10 @@ class QuorumLog:
             if head is not None and head.producer_id >= 0:
                 self._wrote(index, head)
             self._kept.keep(entry)
-        elif entry.kind is EntryKind.CONTROL and (asked := control_value(entry.data, NEW_PRODUCER)) is not None:
+        elif entry.kind is EntryKind.CONTROL and (owner_data := control_value(entry.data, NEW_PRODUCER)) is not None:
             head = entry_head(entry.data)
             if head is not None:
-                owner = asked.decode("ascii", "replace") if len(asked) == _OWNER_DIGITS else ""
+                owner = owner_data.decode("ascii", "replace") if len(owner_data) == _OWNER_DIGITS else ""
                 self._note(index, Producer(0, 0, owner=owner), head.timestamp_ms)
 
     def _wrote(self, index: Index, head: EntryHead) -> None:

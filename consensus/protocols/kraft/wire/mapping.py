@@ -225,26 +225,26 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
 
 
 def reply_from_wire(
-    response: QuorumResponse, asked: core.Request, names: Names, read_entries: ReadEntries
+    response: QuorumResponse, request: core.Request, names: Names, read_entries: ReadEntries
 ) -> core.Reply:
-    """Return the core form of a peer's reply to `asked`.
+    """Return the core form of a peer's reply to `request`.
 
     Raises `KafkaWireError` for another kind of reply, or for an error outside Raft: the request failed, and is sent
     again later.
     """
-    match response, asked:
+    match response, request:
         case quorum.VoteResponse(), core.RequestVote():
-            return _vote_reply(response, asked)
+            return _vote_reply(response, request)
         case clients.FetchResponse(), core.Fetch():
-            return _fetch_reply(response, asked, names, read_entries)
+            return _fetch_reply(response, request, names, read_entries)
         case quorum.FetchSnapshotResponse(), core.FetchSnapshot():
-            return _fetch_snapshot_reply(response, asked, names)
+            return _fetch_snapshot_reply(response, request, names)
         case quorum.BeginQuorumEpochResponse(), core.BeginQuorumEpoch():
-            return _announcement_reply(core.BeginQuorumEpochReply, response, asked, names)
+            return _announcement_reply(core.BeginQuorumEpochReply, response, request, names)
         case quorum.EndQuorumEpochResponse(), core.EndQuorumEpoch():
-            return _announcement_reply(core.EndQuorumEpochReply, response, asked, names)
+            return _announcement_reply(core.EndQuorumEpochReply, response, request, names)
         case _:
-            raise KafkaWireError(f"{type(response).__name__} is not a reply to {type(asked).__name__}")
+            raise KafkaWireError(f"{type(response).__name__} is not a reply to {type(request).__name__}")
 
 
 def named_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
@@ -536,52 +536,56 @@ def _begin_response(
 def _announcement_reply(
     kind: type[_Announced],
     response: quorum.BeginQuorumEpochResponse | quorum.EndQuorumEpochResponse,
-    asked: core.BeginQuorumEpoch | core.EndQuorumEpoch,
+    request: core.BeginQuorumEpoch | core.EndQuorumEpoch,
     names: Names,
 ) -> _Announced:
     if response.error_code:
         error = _reason(response.error_code)
-        return kind(term=asked.term, leader=None, correlation=asked.correlation, error=error)
+        return kind(term=request.term, leader=None, correlation=request.correlation, error=error)
     partition: quorum.BeginQuorumEpochResponsePartition | quorum.EndQuorumEpochResponsePartition
     if isinstance(response, quorum.BeginQuorumEpochResponse):
         partition = _only(_only(response.topics).partitions)
     else:
         partition = _only(_only(response.topics).partitions)
     return kind(
-        term=_term(partition.leader_epoch, asked),
+        term=_term(partition.leader_epoch, request),
         leader=leader_of(partition.leader_id, names),
-        correlation=asked.correlation,
+        correlation=request.correlation,
         error=_reason(partition.error_code),
     )
 
 
-def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.VoteReply:
+def _vote_reply(response: quorum.VoteResponse, request: core.RequestVote) -> core.VoteReply:
     if response.error_code:
         return core.VoteReply(
-            term=asked.term,
+            term=request.term,
             granted=False,
-            correlation=asked.correlation,
-            pre_vote=asked.pre_vote,
+            correlation=request.correlation,
+            pre_vote=request.pre_vote,
             error=_reason(response.error_code),
         )
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     granted = partition.vote_granted and error is None
     # The sender of a granted pre-vote may have the candidate's epoch by then; the core counts it for the term after it.
-    term = asked.term if granted and asked.pre_vote else _term(partition.leader_epoch, asked)
+    term = request.term if granted and request.pre_vote else _term(partition.leader_epoch, request)
     return core.VoteReply(
-        term=term, granted=granted, correlation=asked.correlation, pre_vote=asked.pre_vote, error=error
+        term=term, granted=granted, correlation=request.correlation, pre_vote=request.pre_vote, error=error
     )
 
 
 def _fetch_reply(
-    response: clients.FetchResponse, asked: core.Fetch, names: Names, read_entries: ReadEntries
+    response: clients.FetchResponse, request: core.Fetch, names: Names, read_entries: ReadEntries
 ) -> core.FetchReply:
     if response.error_code:
         leaders = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
         leader = leader_of(leaders[0], names) if len(leaders) == 1 else None
         return core.FetchReply(
-            term=asked.term, leader=leader, commit=0, correlation=asked.correlation, error=_reason(response.error_code)
+            term=request.term,
+            leader=leader,
+            commit=0,
+            correlation=request.correlation,
+            error=_reason(response.error_code),
         )
     partition = _only(_only(response.responses).partitions)
     error = _reason(partition.error_code)
@@ -591,11 +595,11 @@ def _fetch_reply(
         raise KafkaWireError("FetchResponse names a place in the log that is below zero")
     has_records = error is None and not diverges and not snapshotted and partition.records
     return core.FetchReply(
-        term=_term(partition.current_leader.leader_epoch, asked),
+        term=_term(partition.current_leader.leader_epoch, request),
         leader=leader_of(partition.current_leader.leader_id, names),
         commit=max(0, partition.high_watermark),
-        correlation=asked.correlation,
-        entries=read_entries(partition.records or b"", asked.position) if has_records else (),
+        correlation=request.correlation,
+        entries=read_entries(partition.records or b"", request.position) if has_records else (),
         diverging=LogId(diverging.end_offset, diverging.epoch) if diverges else None,
         snapshot=LogId(snapshot.end_offset, snapshot.epoch) if snapshotted and not diverges else None,
         error=error,
@@ -603,17 +607,17 @@ def _fetch_reply(
 
 
 def _fetch_snapshot_reply(
-    response: quorum.FetchSnapshotResponse, asked: core.FetchSnapshot, names: Names
+    response: quorum.FetchSnapshotResponse, request: core.FetchSnapshot, names: Names
 ) -> core.FetchSnapshotReply:
     refused = partial(
-        core.FetchSnapshotReply, snapshot=asked.snapshot, offset=asked.offset, correlation=asked.correlation
+        core.FetchSnapshotReply, snapshot=request.snapshot, offset=request.offset, correlation=request.correlation
     )
     if response.error_code:
-        return refused(term=asked.term, leader=None, error=_reason(response.error_code))
+        return refused(term=request.term, leader=None, error=_reason(response.error_code))
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     leader = leader_of(partition.current_leader.leader_id, names)
-    term = _term(partition.current_leader.leader_epoch, asked)
+    term = _term(partition.current_leader.leader_epoch, request)
     if error is not None:
         return refused(term=term, leader=leader, error=error)
     snapshot = partition.snapshot_id
@@ -624,7 +628,7 @@ def _fetch_snapshot_reply(
         leader=leader,
         snapshot=LogId(snapshot.end_offset, snapshot.epoch),
         offset=partition.position,
-        correlation=asked.correlation,
+        correlation=request.correlation,
         data=partition.unaligned_records,
         size_bytes=partition.size,
     )
@@ -670,5 +674,5 @@ def _reason(error_code: int) -> RefusalReason | None:
     return reason
 
 
-def _term(epoch: int, asked: core.Request) -> int:
-    return epoch if epoch != NO_EPOCH and epoch >= 0 else asked.term
+def _term(epoch: int, request: core.Request) -> int:
+    return epoch if epoch != NO_EPOCH and epoch >= 0 else request.term

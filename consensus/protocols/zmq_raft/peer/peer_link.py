@@ -163,7 +163,9 @@ class PeerLink:
         self._last_id = (self._last_id + 1) & MAX_MESSAGE_ID
         return self._last_id
 
-    def send(self, asked: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int | None) -> None:
+    def send(
+        self, core_request: core.Request, request: PeerRequest, frames: list[bytes], interval_ms: int | None
+    ) -> None:
         """Send the frames of a request, whose id is from `next_id`, until it is answered or another one is sent.
 
         Without an interval it is sent once, as soon as there is a connection.
@@ -172,7 +174,7 @@ class PeerLink:
             self._unanswered_since_s = trio.current_time()
         if self._outstanding is not None:
             self._counters[PeerEvent.REQUEST_REPLACED] += 1
-        self._remembered[request.message_id] = asked, type(request)
+        self._remembered[request.message_id] = core_request, type(request)
         if len(self._remembered) > REMEMBERED_REQUESTS:
             del self._remembered[next(iter(self._remembered))]
         interval_s = math.inf if interval_ms is None else interval_ms / 1000
@@ -233,8 +235,8 @@ class PeerLink:
         if message_id not in self._remembered:
             self._counters[PeerEvent.UNMATCHED_REPLY] += 1
             return
-        asked, request_type = self._remembered[message_id]
-        reply = reply_from_wire(decode_reply(request_type, frames, self._limits), asked)
+        core_request, request_type = self._remembered[message_id]
+        reply = reply_from_wire(decode_reply(request_type, frames, self._limits), core_request)
         del self._remembered[message_id]
         self._unanswered_since_s = None
         if self._outstanding is not None and self._outstanding.message_id == message_id:

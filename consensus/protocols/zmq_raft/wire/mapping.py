@@ -114,35 +114,35 @@ def request_from_wire(
             assert_never(request)
 
 
-def reply_to_wire(reply: core.Reply, asked: wire.PeerRequest) -> wire.PeerReply | None:
-    """Return the reply to `asked`; None if the protocol omits it.
+def reply_to_wire(reply: core.Reply, request: wire.PeerRequest) -> wire.PeerReply | None:
+    """Return the reply to `request`; None if the protocol omits it.
 
     Raises `ZmqRaftError` for a reply that does not belong to this request.
     """
-    match reply, asked:
+    match reply, request:
         case core.VoteReply(term=term, granted=granted), wire.RequestVoteRpc(message_id=message_id):
             return wire.RequestVoteResponse(message_id, term, granted)
         case core.AppendReply(), wire.AppendEntriesRpc():
-            return _append_reply_to_wire(reply, asked)
+            return _append_reply_to_wire(reply, request)
         case core.SnapshotReply(), wire.InstallSnapshotRpc():
-            return _snapshot_reply_to_wire(reply, asked)
+            return _snapshot_reply_to_wire(reply, request)
         case _:
-            raise _no_answer(reply, asked)
+            raise _no_answer(reply, request)
 
 
-def reply_from_wire(reply: wire.PeerReply, asked: core.Request) -> core.Reply:
-    """Return the core form of a peer's reply to `asked`; raises `ZmqRaftError` for another kind of request."""
-    match reply, asked:
+def reply_from_wire(reply: wire.PeerReply, request: core.Request) -> core.Reply:
+    """Return the core form of a peer's reply to `request`; raises `ZmqRaftError` for another kind of request."""
+    match reply, request:
         case wire.RequestVoteResponse(_, term, granted), core.RequestVote():
-            return core.VoteReply(term=term, granted=granted, correlation=asked.correlation)
+            return core.VoteReply(term=term, granted=granted, correlation=request.correlation)
         case wire.AppendEntriesResponse(term=term, success=success, conflict_index=conflict_index), core.AppendEntries(
             previous=previous
         ):
             if success:
-                next_index = previous.index + len(asked.entries) + 1
+                next_index = previous.index + len(request.entries) + 1
             else:
                 next_index = max(1, previous.index if conflict_index is None else conflict_index)
-            return core.AppendReply(term=term, success=success, next_index=next_index, correlation=asked.correlation)
+            return core.AppendReply(term=term, success=success, next_index=next_index, correlation=request.correlation)
         case wire.InstallSnapshotResponse(_, term, wanted_offset), core.InstallSnapshot(offset=offset, data=data):
             accepted = wanted_offset is None
             next_offset = offset + len(data) if wanted_offset is None else wanted_offset
@@ -150,11 +150,11 @@ def reply_from_wire(reply: wire.PeerReply, asked: core.Request) -> core.Reply:
                 term=term,
                 accepted=accepted,
                 next_offset=next_offset,
-                installed=accepted and asked.done,
-                correlation=asked.correlation,
+                installed=accepted and request.done,
+                correlation=request.correlation,
             )
         case _:
-            raise _no_answer(reply, asked)
+            raise _no_answer(reply, request)
 
 
 def is_last_chunk(request: wire.InstallSnapshotRpc) -> bool:
@@ -162,31 +162,35 @@ def is_last_chunk(request: wire.InstallSnapshotRpc) -> bool:
     return request.offset + len(request.data) == request.total_bytes
 
 
-def _append_reply_to_wire(reply: core.AppendReply, asked: wire.AppendEntriesRpc) -> wire.AppendEntriesResponse | None:
-    if reply.term < asked.term:
+def _append_reply_to_wire(reply: core.AppendReply, request: wire.AppendEntriesRpc) -> wire.AppendEntriesResponse | None:
+    if reply.term < request.term:
         return None
     if reply.success:
-        is_whole = reply.next_index - 1 >= asked.previous_index + len(asked.entries)
+        is_whole = reply.next_index - 1 >= request.previous_index + len(request.entries)
         return (
-            wire.AppendEntriesResponse(message_id=asked.message_id, term=reply.term, success=True) if is_whole else None
+            wire.AppendEntriesResponse(message_id=request.message_id, term=reply.term, success=True)
+            if is_whole
+            else None
         )
-    hint = reply.next_index if 1 <= reply.next_index <= asked.previous_index else None
-    return wire.AppendEntriesResponse(message_id=asked.message_id, term=reply.term, success=False, conflict_index=hint)
+    hint = reply.next_index if 1 <= reply.next_index <= request.previous_index else None
+    return wire.AppendEntriesResponse(
+        message_id=request.message_id, term=reply.term, success=False, conflict_index=hint
+    )
 
 
 def _snapshot_reply_to_wire(
-    reply: core.SnapshotReply, asked: wire.InstallSnapshotRpc
+    reply: core.SnapshotReply, request: wire.InstallSnapshotRpc
 ) -> wire.InstallSnapshotResponse | None:
-    if reply.term < asked.term:
+    if reply.term < request.term:
         return None
     if reply.accepted:
         # A package leader ignores a larger offset and continues to send: it installs only by its own last chunk.
-        unfinished = is_last_chunk(asked) and not reply.installed
-        return None if unfinished else wire.InstallSnapshotResponse(asked.message_id, reply.term)
-    if reply.term == asked.term and reply.next_offset == asked.offset:
+        unfinished = is_last_chunk(request) and not reply.installed
+        return None if unfinished else wire.InstallSnapshotResponse(request.message_id, reply.term)
+    if reply.term == request.term and reply.next_offset == request.offset:
         return None
-    return wire.InstallSnapshotResponse(asked.message_id, reply.term, reply.next_offset)
+    return wire.InstallSnapshotResponse(request.message_id, reply.term, reply.next_offset)
 
 
-def _no_answer(reply: core.Reply | wire.PeerReply, asked: core.Request | wire.PeerRequest) -> ZmqRaftError:
-    return ZmqRaftError(f"{type(reply).__name__} does not answer {type(asked).__name__}")
+def _no_answer(reply: core.Reply | wire.PeerReply, request: core.Request | wire.PeerRequest) -> ZmqRaftError:
+    return ZmqRaftError(f"{type(reply).__name__} does not answer {type(request).__name__}")
