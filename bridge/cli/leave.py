@@ -106,4 +106,4 @@ def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(LeaderAnswer(leader))
     else:
-        echo(f"{leader} leads now.")
+        echo(f"{leader} is now the leader.")

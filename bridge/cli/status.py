@@ -34,8 +34,8 @@ from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_tri
 def status(node: str | None, *, as_json: bool) -> None:
     """Show the health of the farm, as one node sees it: the verdict, Raft, publications, alarms.
 
-    Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, not published, without a
-    healthy leaf, another farm's key); 1 and 2 as with every command.
+    Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, nothing published, no
+    healthy leaf, wrong farm key); 1 and 2 have the same meaning as for every command.
     """
     view = query_node(node, ControlClient.view)
     if as_json:
@@ -102,7 +102,7 @@ def _server_text(server: VoterView) -> str:
 
 
 def _link_text(link: LinkView) -> str:
-    agreed = ", ".join(link.extensions) or "the protocol's own words alone"
+    agreed = ", ".join(link.extensions) or "no extensions"
     state = "" if link.connected else "not connected; last "
     return f"to {server_label(link.raft_id, link.name)}: {state}agreed on {agreed}"
 
@@ -111,7 +111,7 @@ def _follower_text(follower: FollowerView) -> str:
     name = follower.name or follower.raft_id
     if follower.lag_entries is None:
         return f"{name} has not answered in this term"
-    return f"{name} lacks {follower.lag_entries}"
+    return f"{name} lacks {follower.lag_entries} entries"
 
 
 def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
@@ -129,7 +129,9 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 
 
 @click.command()
-@click.option("--rtt", "matrix", is_flag=True, help="Print the round-trip times between all nodes instead, by a query.")
+@click.option(
+    "--rtt", "matrix", is_flag=True, help="Query all nodes and print the round-trip times between them instead."
+)
 @node_option
 @output_options
 def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
@@ -142,7 +144,7 @@ def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
         print_json(MembersOutput(tuple(ordered)))
         return
     print_table(
-        ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "SERVER", "GOSSIP AT", "RAFT AT"),
+        ("NAME", "STATUS", "INCARNATION", "RTT", "PEERS", "RAFT ID", "SERVER", "GOSSIP ADDRESS", "RAFT ADDRESS"),
         [
             (
                 member.name + (" (self)" if member.is_self else ""),

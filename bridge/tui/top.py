@@ -302,7 +302,7 @@ def _done(order: Order) -> Callable[[ControlClient], Awaitable[str]]:
     async def carry_out(client: ControlClient) -> str:
         match order:
             case Transfer(name):
-                return f"{await client.transfer(name)} leads now."
+                return f"{await client.transfer(name)} is now the leader."
             case Exclude(destinations, excluded):
                 texts = [
                     (await client.command(CommandRequest(exclusion=ExclusionOrder(each, excluded)))).text

@@ -1,18 +1,19 @@
 """Elections: campaigns of candidates (Raft section 5.2) and the rules for votes (sections 5.4.1 and 6).
 
-    timeout ──▶ pre-vote ──majority would──▶ vote in term + 1 ──majority did──▶ leader
-                   │                            │
-                   └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
+    timeout ──▶ pre-vote ──majority would grant──▶ vote in term + 1 ──majority granted──▶ leader
+                   │                                  │
+                   └──────── so many denials that no majority is left, or a leader appears ──▶ follower
                    └──────── timeout ──▶ again from the start, with a new random timeout
 
 A pre-vote request changes no term and no vote, so a server that was cut off does not raise other servers' terms. A peer
 whose handshake excludes pre-vote counts as granting: if it counted as denying, a mixed cluster could not elect a
 leader. A peer that was never reached counts as neither; otherwise a server that was cut off from the start would raise
-its term with each timeout. The request makes the transport dial the peer, and the handshake decides within the round.
+its term with each timeout. Sending the request makes the transport connect to the peer, and the handshake then shows,
+within the same round, whether the peer supports pre-vote.
 
 A server that leads or is in contact with a leader refuses votes before this module sees the request
-(`ServerRole.sticks_to_leader`). Without that rule, one server that misses heartbeats deposes leader after leader. A
-vote is durable before its reply leaves: otherwise a server could vote twice in one term after a crash and restart.
+(`ServerRole.sticks_to_leader`). Without that rule, one server that misses heartbeats would depose leader after leader.
+A vote is durable before its reply leaves: otherwise a server could vote twice in one term after a crash and restart.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from consensus.core.replica import Replica
 
 
 def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
-    """Return True if the vote of the current term goes to the candidate."""
+    """Return True if this server may vote for the candidate in the current term."""
     return (
         request.term == hard_state.term
         and hard_state.voted_for in (None, request.candidate)
@@ -35,15 +36,16 @@ def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
 
 
 def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
-    """Return True if a real request would get a vote if its term began now."""
+    """Return True if this server would grant a real vote request in the requested term."""
     return request.term > hard_state.term and request.last.at_least_as_up_to_date_as(last)
 
 
 def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
-    """Return the reason to deny a vote under protocols with more rules than Raft (KIP-595, Vote), if any.
+    """Return the reason to deny a vote, if any, under protocols that add rules to Raft's (KIP-595, Vote).
 
-    A candidate outside the configuration is refused, unless its log is longer than ours: an entry that we lack may have
-    made it a voter. Otherwise a change of the voters that reached only one server could leave no server that can win.
+    A candidate outside the configuration is refused, unless its log is more up to date than ours (term first, then
+    length): an entry that we lack may have made it a voter. Without this exception, if a change of the voters reached
+    only one server, possibly no server could win an election.
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER
@@ -54,14 +56,14 @@ def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
 
 
 def answer_pre_vote(replica: Replica, request: RequestVote) -> None:
-    """Answer a pre-vote: nothing changes here."""
+    """Answer a pre-vote request; this changes neither our term nor our vote."""
     error = objection(replica, request)
     granted = error is None and would_vote(replica.hard_state, replica.log.last, request)
     replica.answer_vote(request, granted=granted, error=error)
 
 
 def answer_vote(replica: Replica, request: RequestVote) -> bool:
-    """Answer a vote request of the current term or an older one; returns whether it was granted."""
+    """Answer a vote request of the current term or an older one; return True if the vote was granted."""
     error = objection(replica, request)
     granted = error is None and may_vote(replica.hard_state, replica.log.last, request)
     if granted and replica.hard_state.voted_for is None:
@@ -72,14 +74,14 @@ def answer_vote(replica: Replica, request: RequestVote) -> bool:
 
 @dataclass(slots=True)
 class Candidate:
-    """One round of a campaign, in its pre-vote phase or for real."""
+    """One round of a campaign, in its pre-vote phase or in its voting phase."""
 
     deadline: Milliseconds
     pre_vote: bool
     term: Term
     """The requested term: one above ours during pre-vote."""
     transfer: bool = False
-    """The leader requested the election: voters reply although they are still in contact with it."""
+    """The leader requested the election: voters may grant it although they are still in contact with that leader."""
     asked: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
 
@@ -89,27 +91,27 @@ class Candidate:
         return None
 
     def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
-        """Count an answer to this round's question, once per voter."""
+        """Count a reply to this round's request, once per voter."""
         if self.asked.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
             replica.dropped[Drop.STALE_VOTE_REPLY] += 1
             return
         del self.asked[sender]
         self.votes[sender] = reply.granted
 
-    def settle_extension(self, replica: Replica, peer: ServerId) -> None:
+    def count_peer_without_pre_vote(self, replica: Replica, peer: ServerId) -> None:
         """Count a peer whose handshake excludes pre-vote as granting."""
         if self.pre_vote and peer in self.asked and replica.lacks_pre_vote(peer):
             del self.asked[peer]
             self.votes[peer] = True
 
     def count_own_vote(self, replica: Replica, durable: int) -> None:
-        """Persist `durable` is done; if our hard state was in it or before it, our own vote counts."""
+        """Count our own vote once our hard state is on disk; `durable` numbers the latest completed Persist."""
         if not self.pre_vote and durable >= replica.hard_state_number:
             self.votes[replica.server_id] = True
 
     @property
     def granted_by(self) -> tuple[ServerId, ...]:
-        """The servers that granted, in order."""
+        """The servers that granted a vote or pre-vote, in order of id."""
         return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
 
     def verdict(self, replica: Replica) -> VoteResult:

@@ -383,7 +383,7 @@ class Raft:
     def _learn_extensions(self, settled: PeerExtensions) -> None:
         self._replica.learn_extensions(settled.peer, settled.extensions)
         if isinstance(self._role.current, Candidate):
-            self._role.current.settle_extension(self._replica, settled.peer)
+            self._role.current.count_peer_without_pre_vote(self._replica, settled.peer)
             self._role.conclude_campaign()
 
     def _persisted(self, number: int) -> None:

@@ -503,7 +503,7 @@ class Joiner:
     def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
         """Return True if `proof` is the link's secret or the number of our last ping, which address forgers lack."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
-        return has_secret or self._prober.is_of_ping(proof, peer.node_id)
+        return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
         """Exchange links, with some probability, so that one leads to a member that has revived in this node's view."""

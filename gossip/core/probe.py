@@ -1,18 +1,19 @@
-"""Failure detection: one round per period, and acks and help for the rounds of other nodes.
+"""Failure detection: one round per period, plus acks and relaying for other nodes' rounds.
 
     0 ─────────── timeout ──────────────────────────────── period
     ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
     of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
-docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md has the path of a relayed
-ping ("Relay"), and the probes of members outside the peers: scrub, dead and departed members ("Decisions").
+docs/explanation/gossip.md ("Probing") describes the round. docs/reference/gossip-protocol.md
+describes how a ping is relayed ("Relay") and how members that are not peers are probed: scrubs, dead members and
+departed members ("Decisions").
 
 Period and timeout are stretched by the local health multiplier. Peers are probed in SWIM's round robin with random
-insertion (SWIM paper, section 4.3). A random choice in each round would leave the time until a given peer is probed
-unbounded. The rotation probes each peer once per pass, so a failed peer is found within two passes. Newcomers enter at
-a random place and the order is shuffled after each pass, so that the group does not fall into step.
+insertion (SWIM paper, section 4.3). With a random choice in each round, there would not be a bound on the time until
+a given peer is probed. The rotation probes each peer once per pass, so a failed peer is found within two passes.
+Newcomers enter at a random place and the order is shuffled after each pass, so that the group does not fall into step.
 
-Gossip pings, and pings of members that are dead or have left, use the same messages outside of rounds: a missing ack
+Gossip pings, and pings to members that are dead or have left, use the same messages outside of rounds: a missing ack
 does not accuse a member.
 """
 
@@ -29,13 +30,16 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, PingRequest, 
 from gossip.core.updates import Updates
 
 RELAY_TTL_MAX: Final = 8
-"""A higher ttl counts as this one: otherwise one datagram of an unknown node with ttl 255 would use 254 helpers."""
+"""A higher ttl is treated as this value: otherwise one datagram of an unknown node with ttl 255 would use 254
+helpers.
+"""
 _PENDING_LIMIT: Final = 1_024
 _NONCE_BITS: Final = 64
-"""The size of the number of a ping to another instance: it signs the number, which must not have been signed before."""
+"""Number of random bits in a ping to a possible second instance of this node. That instance signs the number in its
+ack, so the number must be one that it never signed before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
-"""The size of the number of a ping, in the etag of a message about a link."""
+"""Size in bytes of a ping's number in the etag of a message about a link."""
 
 
 class Rotation:
@@ -81,7 +85,10 @@ class _Relay:
 
     @property
     def previous_node(self) -> NodeId | None:
-        """The requester, or None for one more helper, whose id is not in the ping."""
+        """Id of the node that sent us the ping: the source if it came directly.
+
+        None if another helper forwarded it, because a ping does not contain its helper's id.
+        """
         return self.request.source_id if self.request.requester is None else None
 
 
@@ -94,7 +101,7 @@ class Relays:
 
     @property
     def deadline(self) -> int:
-        """The time of the next due nack or the next end of an entry."""
+        """The time when the next nack is due or the next entry expires."""
         return min(relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self.passed_on.values())
 
     def expire(self) -> None:
@@ -110,7 +117,7 @@ class Relays:
                 del self.passed_on[key]
 
     def pass_on(self, source: Address, ping: PingRequest) -> None:
-        """Relay a ping for another member towards its target, within the limit of ttl."""
+        """Relay a ping for another member toward its target, within the limit of ttl."""
         context, options = self._context, self._context.options
         key = (ping.source_id, ping.target_id, ping.seq)
         next_hop = self._next_hop(source, ping)
@@ -124,7 +131,7 @@ class Relays:
             context.drop(DropReason.RELAY_TABLE_FULL)
             return
         forwarded = replace(ping, ttl=min(ping.ttl, RELAY_TTL_MAX) - 1, requester=ping.requester or source)
-        # Three quarters: the nack must be back before the requester's round ends.
+        # Three quarters of the timeout: the nack must be back before the requester's round ends.
         nacks = options.nacks and (next_hop.node_id == ping.target_id or options.overlay)
         nack_at = context.now + options.probe_timeout_ms * 3 // 4 if nacks else None
         self.passed_on[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
@@ -144,7 +151,7 @@ class Relays:
         return self._context.random.choice(others) if others else None
 
     def pass_back(self, response: PingResponse) -> bool:
-        """Send a response to another node's ping one hop back. Return True if this node had relayed the ping."""
+        """Pass a response to another node's ping back one hop. Return True if this node had relayed the ping."""
         key = (response.source_id, response.target_id, response.seq)
         relay = self.passed_on.get(key)
         if relay is None:
@@ -165,7 +172,7 @@ class _ProbeRound:
     helpers_pinged: int = 0
     answered: bool = False
     ends_at: int = 0
-    """The end of a round that another node's verdict caused."""
+    """When the round ends; set only if another node's verdict started it."""
 
 
 class Prober:
@@ -183,13 +190,13 @@ class Prober:
         self._relays = Relays(context)
         self._round: _ProbeRound | None = None
         self._doubted: dict[int, _ProbeRound] = {}
-        """Rounds that others' verdicts caused, by the number of their pings."""
+        """Rounds that other nodes' verdicts started, by ping number."""
         self._rounds = 0
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
         self._numbers: dict[int, NodeId] = {}
-        """The targets of the last pings by their numbers, acked or not: a peer's message about a link names a
-        number.
+        """Target of each recent ping, by ping number, whether acked or not. A peer proves a message about a link by
+        naming one of these numbers.
         """
         self._pending: dict[int, tuple[NodeId, int]] = {}
         """The target and send time of each ping that may still be acked, by its number."""
@@ -211,7 +218,7 @@ class Prober:
         return min(self.round_deadline, self._reconnect_at)
 
     def postpone(self, duration_ms: int) -> None:
-        """Extend the rounds by a standstill of this node: acks to the current round may be unread in the socket."""
+        """Extend all rounds by this node's standstill: acks may still be unread in the socket."""
         self._next_round_at += duration_ms
         current = self._round
         for each in (current, *self._doubted.values()):
@@ -279,11 +286,12 @@ class Prober:
             self._context.send(helper.address, ping, helper.node_id)
 
     def _own_fault(self, current: _ProbeRound) -> int:
-        """Return the points of a failed round that indicate a fault of this node itself."""
+        """Return how much a failed round adds to this node's own fault score (see `Awareness`)."""
         if not self._options.nacks or not current.helpers_pinged:
             return 1
         if self._options.overlay:
-            # Helpers die as often as targets, and this node detects it much later: a single response clears this node.
+            # In an overlay, helpers die as often as targets, and this node detects a helper's death much later. So
+            # missing nacks count only if all helpers failed to respond.
             return int(len(current.awaited_nacks) == current.helpers_pinged)
         return len(current.awaited_nacks)
 
@@ -292,7 +300,7 @@ class Prober:
         for address in self._updates.conflict_suspects:
             seq = self._random.getrandbits(_NONCE_BITS)
             self._expect(seq, own.node_id)
-            # With this node's description it is larger than the ack, which carries a signature.
+            # Include this node's description, so that the ping is larger than the ack, which carries a signature.
             payload = Payload((AliveUpdate(own),))
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0, payload=payload)
             self._context.send(address, ping, own.node_id)
@@ -313,7 +321,7 @@ class Prober:
             self.ping(suspect)
 
     def verify_doubted(self) -> None:
-        """Probe the members against which others sent a verdict, outside of the rounds."""
+        """Probe, outside the regular rounds, the members that other nodes reported as suspect or dead."""
         awareness = self._local.awareness
         for node_id in self._updates.doubts.take_unprobed():
             entry = self._members.get(node_id)
@@ -356,7 +364,7 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Send this node's record to a node that sent an outdated update about itself, so that it can refute."""
+        """Send a node that sent an outdated update about itself this node's record of it, for a refutation."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
@@ -370,7 +378,7 @@ class Prober:
         self._numbers[seq] = target
         return seq
 
-    def is_of_ping(self, number: bytes, target: NodeId) -> bool:
+    def is_number_of_recent_ping(self, number: bytes, target: NodeId) -> bool:
         """Return True if one of the last pings to the target had this number, which no other node can guess."""
         return len(number) == NUMBER_BYTES and self._numbers.get(int.from_bytes(number)) == target
 
@@ -386,15 +394,18 @@ class Prober:
     # -- pings of others -----------------------------------------------------------------------------------------------
 
     def is_for_us(self, source: Address, ping: PingRequest) -> bool:
-        """Return True if another member pings this node. Any other ping is relayed, or concerns the identity."""
+        """Return True if another member pings this node, and handle any other ping.
+
+        Any other ping is relayed or dropped. If it uses this node's own id, it may show an identity conflict.
+        """
         own_id = self._local.node_id
         if ping.source_id == own_id:
             if ping.seq in self._pending or ping.target_id != own_id:
                 # This node's own ping returned: from its other address, or by helpers in a circle.
                 self._context.drop(DropReason.OWN_MESSAGE)
             else:
-                # Acked, so that the other instance can detect the conflict; it counts only once it acks a ping of this
-                # node.
+                # Ack it, so that the other instance can detect the conflict. This node considers the conflict proved
+                # only after the other instance acks a ping from this node.
                 self._updates.suspect_conflict(source)
                 self.ack(source, ping, None)
             return False
@@ -404,7 +415,7 @@ class Prober:
         return True
 
     def ack(self, source: Address, ping: PingRequest, entry: MemberRecord | None) -> None:
-        """Ack a ping; `entry` is its sender's, if known."""
+        """Ack a ping; `entry` is the sender's member record, if known."""
         own = self._local.info
         first: list[Update] = []
         if entry is not None and (entry.status > Status.SUSPECT or ping.source_incarnation < entry.incarnation):
@@ -420,7 +431,7 @@ class Prober:
             self._context.send(ping.requester, ack, ping.source_id)
 
     def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
-        """Return True and the round of the current period for its ping, else False and another round or None."""
+        """Return the probe round that sent ping `seq`, if any, after True if it is the current period's round."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
         return False, self._doubted.get(seq)

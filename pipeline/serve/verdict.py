@@ -142,11 +142,11 @@ def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd
         destinations=report["destinations"] or 0,
         healthy_destinations=report["healthy_destinations"] or 0,
     )
-    watch, _ = RouterWatch().saw(seen, rules)
+    watch, _ = RouterWatch().after_report(seen, rules)
     # A silence before this report is over, regardless of the watch's record.
     if watched is not None and not (watched["state"] == SILENT and watched["at"] <= reported):
         watch = replace(watch, state=watched["state"])
-    watch, _ = watch.passed(_ms(end.log_time), rules)
+    watch, _ = watch.after_silence_until(_ms(end.log_time), rules)
     return State(watch.state), max(0, _ms(end.log_time) - _ms(reported))
 
 

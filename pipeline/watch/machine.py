@@ -1,4 +1,4 @@
-"""Sessions of routers and their health with hysteresis: a state machine for each server, with timers on log time.
+"""Router sessions and router health, with hysteresis: a state machine for each server, with timers on log time.
 
                         3 bad reports in a row
             ┌─ healthy ─────────────────────────▶ unhealthy ─┐
@@ -9,12 +9,13 @@
                  └─────────────────────────────────────────────────────────────┘
 
 Each change is one row of the table `transitions`; docs/reference/pipeline-tables.md describes bad and good reports,
-sessions, repeated reports and missing reports there. `RouterWatch` is a value, independent of batches, tables and farms
-(`pipeline/watch/watching.py`).
+sessions, repeated reports and missing reports there. `RouterWatch` is an immutable value,
+independent of batches, tables and farms (`pipeline/watch/watching.py`).
 
-Missing reports yield a row without any report: the watch calls `passed` when the farm's log time is beyond the limit.
-The row carries the moment of the limit, not of the batch that noticed it. If the server reports again first, the same
-row is made then. So the rows depend on the log alone, not on its division into batches.
+If reports stop, a row is written although no report arrives: the watch calls `after_silence_until` once the farm's log
+time is past the limit. The row contains the time of the limit, not the time of the batch that detected it. If the
+server's next report arrives before the watch detects the silence, that report produces the same row. So the rows depend
+only on the log, not on its division into batches.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
 DIGITS_MAX = 19
-"""The maximum number of digits at the end of a submission's name."""
+"""Maximum number of digits in a request's sequence number."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
 
 
@@ -68,7 +69,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RouterWatch:
-    """A server's state by its reports so far. Times are log time; -1 is an unknown uptime."""
+    """A server's state according to its reports so far. Times are log time; -1 is an unknown uptime."""
 
     state: str = UNKNOWN
     last_ms: int = 0
@@ -80,18 +81,18 @@ class RouterWatch:
     session_reports: int = 0
     request: str = ""
 
-    def saw(self, seen: ReportFacts, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
-        """Return the watch after one more report, and its changes."""
+    def after_report(self, seen: ReportFacts, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
+        """Return the watch after one more report, and the resulting transitions."""
         if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
             return self, []
-        watch, changes = self.passed(seen.at_ms, rules)
+        watch, changes = self.after_silence_until(seen.at_ms, rules)
         watch, begun = _begin(watch, seen)
         verdict = _verdict(seen, rules)
         watch = replace(
             watch,
             last_ms=seen.at_ms,
             last_index=seen.index,
-            # A router that restarts does not reply for a while: compare with the uptime that it reported before.
+            # A router that restarts does not reply for a while: compare the next uptime with the last reported one.
             uptime_ms=watch.uptime_ms if seen.uptime_ms is None else seen.uptime_ms,
             bad_in_a_row=watch.bad_in_a_row + 1 if verdict is False else 0 if verdict else watch.bad_in_a_row,
             good_in_a_row=watch.good_in_a_row + 1 if verdict else 0 if verdict is False else watch.good_in_a_row,
@@ -110,8 +111,8 @@ class RouterWatch:
             return watch, [*changes, _change(watch, UNHEALTHY, "recovered", seen.at_ms, seen.index)]
         return watch, changes
 
-    def passed(self, until_ms: int, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
-        """Return the watch when log time has reached `until_ms` without another report."""
+    def after_silence_until(self, until_ms: int, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
+        """Return the watch after no report until log time `until_ms`, and the resulting transitions."""
         silent_at_ms = self.silent_at_ms(rules)
         if silent_at_ms is None or until_ms < silent_at_ms:
             return self, []
@@ -120,12 +121,12 @@ class RouterWatch:
         return silent, [_change(silent, self.state, reason, silent_at_ms, None)]
 
     def silent_at_ms(self, rules: Rules) -> int | None:
-        """Return the time of the missing-report limit; None if the server is `silent` already."""
+        """Return the time of the missing-report limit; None if it is `silent` already, or has not reported yet."""
         return self.last_ms + rules.silent_after_ms if self.state in {HEALTHY, UNHEALTHY} else None
 
 
 def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
-    """Return the watch at the beginning of a new session, and its reason; or the same watch, and an empty text."""
+    """Return the watch at the start of a new session and its reason, or the unchanged watch and an empty string."""
     if watch.state == UNKNOWN:
         reason = "first report"
     elif watch.state == SILENT:
@@ -139,7 +140,10 @@ def _begin(watch: RouterWatch, seen: ReportFacts) -> tuple[RouterWatch, str]:
 
 
 def _repeats(request: str, last: str) -> bool:
-    """Return True if it repeats the last one, or an earlier one: `CLIENT-BORN-SEQUENCE` of the same client."""
+    """Return True if `request` is the same as `last` or older.
+
+    A request is named `CLIENT-BORN-SEQUENCE`; only names with the same CLIENT-BORN part are compared.
+    """
     (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
     if not sender or sender != last_sender:
         return False

@@ -107,7 +107,7 @@ class Watching:
                     farm.period_ms = period_ms
                 continue
             server = row["server_id"]
-            watch, changes = farm.servers.get(server, RouterWatch()).saw(_report_facts(row), farm.rules)
+            watch, changes = farm.servers.get(server, RouterWatch()).after_report(_report_facts(row), farm.rules)
             farm.servers[server] = watch
             yield from ((name, server, change) for change in changes)
         for name, farm in self._farms.items():
@@ -128,7 +128,7 @@ def _silences(name: str, farm: _FarmWatch) -> Iterator[tuple[str, int, Transitio
     """Yield the changes of servers without a report for too long, by the farm's log time."""
     rules = farm.rules
     for server, watch in farm.servers.items():
-        silent, changes = watch.passed(farm.now_ms, rules)
+        silent, changes = watch.after_silence_until(farm.now_ms, rules)
         if changes:
             farm.servers[server] = silent
             yield from ((name, server, change) for change in changes)

@@ -1,4 +1,4 @@
-"""Killed processes of a farm: acknowledged entries survive, and other servers become leader and publisher."""
+"""Killing a farm's processes: acknowledged entries survive, and other servers become leader and publisher."""
 
 import json
 import time
@@ -9,11 +9,11 @@ from tests.end_to_end.farm import LEADER_BOUND_S, PUBLISHER_BOUND_S, START_BOUND
 from tests.end_to_end.layout import Read
 from tests.end_to_end.submitter import Submitter
 
-ROUNDS_OF_KILLING_ALL = 3
+KILL_ALL_ROUNDS = 3
 
 
 def publisher(farm: Farm) -> tuple[Node, Read] | None:
-    """Return the publisher in the leader's view, and its published structure."""
+    """Return the publisher according to the leader, and the first structure that it published."""
     leader = farm.leader()
     if leader is None:
         return None
@@ -45,7 +45,7 @@ def test_killed_leader_is_replaced_without_loss_of_entries(farm: Farm) -> None:
     for node in others:
         farm.wait_log(node, submitter.acknowledged)
 
-    def is_shown() -> bool:
+    def views_show_failover() -> bool:
         # Use the current leader: another election is possible.
         now_leader = farm.leader()
         views = [node.view() for node in others]
@@ -56,7 +56,7 @@ def test_killed_leader_is_replaced_without_loss_of_entries(farm: Farm) -> None:
         return statuses == {MemberStatus.DEAD} and status["raft"]["role"] == RaftRole.LEADER.value
 
     assert new_leader in others
-    farm.wait_until(is_shown, START_BOUND_S, "the views show the new leader, and the old one as dead")
+    farm.wait_until(views_show_failover, START_BOUND_S, "the views show the new leader, and the old one as dead")
 
     leader.start()
     farm.wait_settled()
@@ -81,13 +81,13 @@ def test_killed_publisher_is_replaced(farm: Farm) -> None:
     print(f"a new publisher after {time.monotonic() - killed_at:.2f} s")  # noqa: T201 - shown with -s
     assert made.destination == last.destination
 
-    def is_shown() -> bool:
+    def views_show_failover() -> bool:
         chosen = {each.publisher_name for node in farm.running for each in node.view().publishing}
         successors = [node for node in farm.running if chosen == {node.name}]
         return any(len(each.entries) == 2 for node in successors for each in node.published())
 
     farm.wait_until(
-        is_shown, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead node's leaf is omitted"
+        views_show_failover, PUBLISHER_BOUND_S, "the views name the new publisher, and the dead node's leaf is omitted"
     )
 
     old.start()
@@ -99,10 +99,10 @@ def test_killed_publisher_is_replaced(farm: Farm) -> None:
     )
 
 
-def test_entries_survive_kill_of_all_nodes(farm: Farm) -> None:
+def test_entries_survive_killing_all_nodes(farm: Farm) -> None:
     random = seeded("kill all")
     acknowledged: dict[int, str] = {}
-    for round_number in range(ROUNDS_OF_KILLING_ALL):
+    for round_number in range(KILL_ALL_ROUNDS):
         farm.start_all()
         farm.wait_settled()
         submitters = [Submitter(farm, [node], f"all-{round_number}-{node.name}") for node in farm.nodes]
@@ -129,7 +129,7 @@ def test_follower_forwards_transfer_request_to_leader(farm: Farm) -> None:
     follower, successor = (node for node in farm.nodes if node is not leader)
     done = call("transfer", "--to", successor.name, "--node", follower.directory)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{successor.name} leads now.\n"
+    assert done.stdout == f"{successor.name} is now the leader.\n"
     farm.wait_until(lambda: farm.leader() is successor, START_BOUND_S, "the successor leads")
     again = call("transfer", "--to", successor.name, "--node", follower.directory)
     assert again.returncode == 1

@@ -252,9 +252,9 @@ def test_members_are_listed_as_text_or_json(garlicfarm: Callable[..., Result]) -
         "ID",
         "SERVER",
         "GOSSIP",
-        "AT",
+        "ADDRESS",
         "RAFT",
-        "AT",
+        "ADDRESS",
     ]
     assert lines[4].split()[:4] == ["node-4", "suspect", "1.4", "1.24ms"]
     found = json.loads(garlicfarm("members", "--json").stdout)
@@ -351,7 +351,7 @@ def test_leave_names_the_node(node: Node, garlicfarm: Callable[..., Result]) -> 
 
 def test_transfer_names_new_leader_or_reason(node: Node, garlicfarm: Callable[..., Result]) -> None:
     del node
-    assert garlicfarm("transfer").stdout == "node-2 leads now.\n"
+    assert garlicfarm("transfer").stdout == "node-2 is now the leader.\n"
     assert json.loads(garlicfarm("transfer", "--to", "node-1", "--json").stdout) == {"schema": 1, "leader": "node-1"}
     refused = garlicfarm("transfer", "--to", "unknown")
     assert refused.exit_code == 1

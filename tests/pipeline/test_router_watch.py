@@ -20,10 +20,10 @@ def reports(kinds: list[ReportFacts], period_ms: int = 30_000) -> list[ReportFac
 def transitions(seen: list[ReportFacts], until_ms: int | None = None) -> list[Transition]:
     watch, changes = RouterWatch(), []
     for each in seen:
-        watch, found = watch.saw(each, RULES)
+        watch, found = watch.after_report(each, RULES)
         changes += found
     if until_ms is not None:
-        changes += watch.passed(until_ms, RULES)[1]
+        changes += watch.after_silence_until(until_ms, RULES)[1]
     return changes
 
 
@@ -65,8 +65,8 @@ def test_timeout_dates_transition_and_is_reported_once() -> None:
     by_return = transitions([*reports([GOOD]), replace(GOOD, index=99, at_ms=9_000_000)])
     assert by_timer[1] == by_return[1]
     assert (by_timer[1].at_ms, by_timer[1].index, by_timer[1].state) == (120_000, None, SILENT)
-    watch = RouterWatch().saw(reports([GOOD])[0], RULES)[0].passed(120_000, RULES)[0]
-    assert watch.passed(10_000_000, RULES) == (watch, [])
+    watch = RouterWatch().after_report(reports([GOOD])[0], RULES)[0].after_silence_until(120_000, RULES)[0]
+    assert watch.after_silence_until(10_000_000, RULES) == (watch, [])
 
 
 def test_repeated_report_counts_once() -> None:

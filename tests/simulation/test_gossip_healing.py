@@ -1,6 +1,6 @@
-"""Automatic healing, and identities: an old and a new node with one address or one id.
+"""Automatic healing, and identity: an old and a new node that share an address or an id.
 
-Each test runs under several random seeds; the test's id and the message of a failure contain the seed.
+Each test runs under several random seeds; the test id and the failure message contain the seed.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ SEEDS = [1, 2, 3]
 def must(network: GossipNetwork, holds: Callable[[], bool], *, within_ms: int, what: str) -> None:
     """Run until the condition holds; the failure names the random seed."""
     is_reached = network.run_until(holds, limit_ms=within_ms)
-    assert is_reached, f"random seed {network.random_seed}: not within {within_ms} ms: {what}"
+    assert is_reached, f"random seed {network.random_seed}: expected within {within_ms} ms: {what}"
 
 
 def formed(random_seed: int, size: int, capacity: int = 64) -> tuple[GossipNetwork, list[Node]]:
-    """Return an idle group."""
+    """Start a group, and return it after 10 seconds of simulated time."""
     network = GossipNetwork(random_seed)
     nodes = network.start(size, capacity=capacity)
     network.run(10_000)
@@ -34,7 +34,7 @@ def member_view(name: NodeId, seen_by: Node) -> Member | None:
 
 
 def all_see(nodes: list[Node], name: NodeId, status: Status) -> Callable[[], bool]:
-    """Return a condition: all these nodes see the member with this status."""
+    """Return a predicate that is true when all these nodes see the member with this status."""
 
     def holds() -> bool:
         views = [member_view(name, node) for node in nodes]
@@ -62,20 +62,20 @@ def test_halves_without_common_seeds_merge_after_partition(
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-def test_member_declared_dead_returns_by_higher_incarnation(random_seed: int) -> None:
+def test_member_declared_dead_returns_with_higher_incarnation(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     lost, others = nodes[2], nodes[:2] + nodes[3:]
     network.partition([lost], others)
-    must(network, all_see(others, lost.node_id, Status.DEAD), within_ms=60_000, what="dead to the others")
+    must(network, all_see(others, lost.node_id, Status.DEAD), within_ms=60_000, what="others see it as dead")
     network.heal()
     must(network, all_see(others, lost.node_id, Status.ALIVE), within_ms=60_000, what="alive to all")
     own = lost.core.describe().self_info.incarnation
-    assert own > Incarnation(1, 0), "the updates of others were not enough"
+    assert own > Incarnation(1, 0), "expected a higher incarnation: it must refute its death itself"
     assert own.generation == 1, "it never stopped, so the generation is the same"
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
-@pytest.mark.parametrize("after_ms", [0, 60_000], ids=["immediately", "after-declared-death"])
+@pytest.mark.parametrize("after_ms", [0, 60_000], ids=["immediately", "after-being-declared-dead"])
 def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: int) -> None:
     network, nodes = formed(random_seed, 6)
     old, new, others = nodes[2].node_id, node_id(77), nodes[:2] + nodes[3:]
@@ -114,7 +114,7 @@ def test_new_generation_at_another_address_is_distinguished(random_seed: int) ->
         view = member_view(name, node)
         assert view is not None
         assert (view.status, view.info.address, view.incarnation.generation) == (Status.ALIVE, moved.address, 2)
-    assert moved.alarms == [], "the first run is over, so it is no conflict"
+    assert moved.alarms == [], "the first run is over, so there is no conflict"
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)
@@ -132,7 +132,7 @@ def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
         assert (view.incarnation.generation, view.metadata) == (2, b"")
 
 
-# -- a node listed by at least one other is in the group ---------------------------------------------------------------
+# -- a node that at least one other node has as a peer is in the group -------------------------------------------------
 
 
 @pytest.mark.parametrize("random_seed", SEEDS)

@@ -1,7 +1,7 @@
-"""An append that the transport holds back is not a reply: it moves the peer's progress and nothing else.
+"""The report of a held-back append changes only the leader's record of the peer's progress: it is not a reply.
 
-A link may hold back an append that would leave a gap in the log of a joining peer. If the leader counted that as a
-reply, it would remain the leader of unreachable peers, and serve reads without confirmation by a majority.
+A link may hold back an append that would leave a gap in the log of a joining peer. If the leader counted this report as
+a reply, it would remain the leader of unreachable peers, and serve reads without confirmation by a majority.
 """
 
 from consensus.core.effects import ReadReady, Role, Send
@@ -15,7 +15,7 @@ def sent(bench: Bench) -> list[AppendEntries]:
     return bench.appends(TWO)
 
 
-def test_leader_without_sent_appends_resigns() -> None:
+def test_leader_whose_appends_are_never_sent_resigns() -> None:
     bench = Bench(1, 1, voters=2)
     bench.lead()
     began_ms, under_way = bench.now, sent(bench)
@@ -24,11 +24,11 @@ def test_leader_without_sent_appends_resigns() -> None:
             bench.step(AppendNotSent(TWO, append.correlation, 1))
         bench.expire()
         under_way = sent(bench)
-        assert bench.now <= began_ms + 1_000, "the leader stays beyond the minimum election timeout"
+        assert bench.now <= began_ms + 1_000, "still the leader after the minimum election timeout"
     assert bench.now == began_ms + 1_000
 
 
-def test_unsent_append_confirms_no_read() -> None:
+def test_unsent_append_does_not_confirm_read() -> None:
     bench = Bench(1, voters=2)
     bench.lead()
     (first,) = sent(bench)
@@ -44,7 +44,7 @@ def test_unsent_append_confirms_no_read() -> None:
     assert [ready.read_id for ready in bench.all(ReadReady)] == [1]
 
 
-def test_unsent_append_moves_leader_back_to_missing_entries() -> None:
+def test_unsent_append_makes_leader_go_back_to_missing_entries() -> None:
     bench = Bench(1, 1, 1, voters=2)
     bench.lead()
     (first,) = sent(bench)
@@ -52,7 +52,8 @@ def test_unsent_append_moves_leader_back_to_missing_entries() -> None:
     bench.step(AppendNotSent(TWO, first.correlation, 1))
     (again,) = sent(bench)
     assert (again.previous.index, len(again.entries)) == (0, 4)
-    # An append that is held back again, or is not in transfer, is not repeated immediately, which would not end.
+    # If the append is held back again, or is no longer in flight, the leader does not resend it immediately: that would
+    # loop forever.
     bench.step(AppendNotSent(TWO, again.correlation, 1))
     assert bench.all(Send) == []
     bench.step(AppendNotSent(TWO, again.correlation, 1))

@@ -1,6 +1,7 @@
 """Publishing without a quorum: one server decides from its own observations alone.
 
-docs/explanation/publishing.md ("Without a quorum") has the reasons, docs/reference/publishing-rules.md the rules.
+docs/explanation/publishing.md ("Without a quorum") explains why; docs/reference/publishing-rules.md
+lists the rules.
 
     with a quorum      the log decides, and all servers decide alike
     without            publisher: the server that published last if it is reachable and able; else the reachable and
@@ -9,11 +10,12 @@ docs/explanation/publishing.md ("Without a quorum") has the reasons, docs/refere
                             and with every server that gossip marks dead treated as not reporting
                        time: as usual (`bridge.core.publishing.publication`)
 
-None of this enters the log. When there is a quorum again, the publisher's report carries the second of its last
-publication, and the next committed publication is later (`FarmState.unfenced_second`).
+None of this enters the log. When there is a quorum again, the publisher's report contains the timestamp, in whole
+seconds, of its last publication, and the next committed publication gets a later timestamp
+(`FarmState.unfenced_second`).
 
 Clock entries show whether there is a quorum: the leader commits one each period. A check for a known leader would be
-simpler. But a server that does not vote does not notice an election, and a leader may be unable to commit.
+simpler, but a non-voting server does not notice elections, and a leader may be unable to commit.
 """
 
 from collections.abc import Set as AbstractSet
@@ -26,10 +28,12 @@ from bridge.core.publishing.publication import Pace, PlannedPublication, plan_pu
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, MasterState, ServerState
 
 PATIENCE_PERIODS = 2.5
-"""Periods without a clock entry after which the quorum is lost: one may be late, and an election may delay the next."""
+"""The quorum is considered lost after this many periods without a clock entry. One entry may be late, and an election
+may delay the next."""
 PATIENCE_ELECTIONS = 3
-PATIENCE_LEAST_MS = 5_000
-"""An election is not an outage, for any reporting period and any distances between servers."""
+MIN_PATIENCE_MS = 5_000
+"""Minimum limit, so that an ordinary election is never treated as an outage, for any reporting period and any distance
+between servers."""
 
 
 class QuorumWatch:
@@ -38,15 +42,15 @@ class QuorumWatch:
     def __init__(self, now: int) -> None:
         self._moved_at = now
         self.moved = False
-        """A clock entry was committed since this node started."""
+        """True once a clock entry has been committed since this node started."""
 
     def clock_committed(self, now: int) -> None:
-        """Note that the log has advanced."""
+        """Record that the log has advanced."""
         self._moved_at, self.moved = now, True
 
     def lost_for_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> int | None:
-        """Return the duration without a quorum; None while there is one, or may be."""
-        patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, PATIENCE_LEAST_MS)
+        """Return how long there has been no quorum, in milliseconds; None if it is not considered lost yet."""
+        patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, MIN_PATIENCE_MS)
         still_ms = now - self._moved_at
         return still_ms if still_ms > patience_ms else None
 
@@ -57,14 +61,14 @@ class LocalObservations:
 
     own: Report
     reachable: AbstractSet[int]
-    """Raft ids of the other members of the group that are alive."""
+    """Raft ids of the live members of the group other than this server."""
 
 
-def acting_publisher(state: FarmState, master: str, around: LocalObservations, now_s: int) -> int | None:
-    """Return the publisher of `master` without a quorum, as this server sees it; None if it finds none."""
+def acting_publisher(state: FarmState, master: str, observations: LocalObservations, now_s: int) -> int | None:
+    """Return the publisher of `master` without a quorum, as this server sees it; None if no server is able."""
     known = state.masters.get(master, MasterState())
     last = known.choice.server_id if known.publication is None else known.publication.server_id
-    eligible = _eligible(state, master, around, now_s)
+    eligible = _eligible(state, master, observations, now_s)
     if last in eligible:
         return last
     return min(eligible, key=lambda each: (_node_id(state, each), each), default=None)
@@ -75,24 +79,24 @@ def plan_without_quorum(
     master: str,
     tuning: FarmTuning,
     pace: Pace,
-    around: LocalObservations,
+    observations: LocalObservations,
     now_ms: int,
     *,
     handed_over: Publication | None,
 ) -> PlannedPublication | None:
-    """Return the publication that this server signs and hands over now, if it is due.
+    """Return the publication, if due, that this server should sign and hand to its router now.
 
     `handed_over` is the last publication that it gave to its router. `now_ms` is this server's estimate of log time.
     The plan has the form of a committed publication, but never enters the log.
     """
-    own_id = around.own.server_id
+    own_id = observations.own.server_id
     known = state.masters.get(master)
-    if known is None or acting_publisher(state, master, around, now_ms // 1000) != own_id:
+    if known is None or acting_publisher(state, master, observations, now_ms // 1000) != own_id:
         return None
     last = known.publication
     if handed_over is not None and (last is None or handed_over.published_s > last.published_s):
         last = handed_over
-    seen = as_seen(state, tuning, around, now_ms)
+    seen = state_as_observed(state, tuning, observations, now_ms)
     acting = replace(
         known,
         choice=Choice(own_id),
@@ -103,9 +107,9 @@ def plan_without_quorum(
     return plan_publication(seen, master, own_id, pace, now_ms, handed_over=handed_over)
 
 
-def _eligible(state: FarmState, master: str, around: LocalObservations, now_s: int) -> set[int]:
-    reports = {each: server.report for each, server in state.servers.items() if each in around.reachable}
-    reports[around.own.server_id] = around.own
+def _eligible(state: FarmState, master: str, observations: LocalObservations, now_s: int) -> set[int]:
+    reports = {each: server.report for each, server in state.servers.items() if each in observations.reachable}
+    reports[observations.own.server_id] = observations.own
     return {server_id for server_id, report in reports.items() if _is_able(state, report, master, now_s)}
 
 
@@ -129,13 +133,13 @@ def _node_id(state: FarmState, server_id: int) -> bytes:
     return b"" if admitted is None else admitted.node_id
 
 
-def as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
+def state_as_observed(state: FarmState, tuning: FarmTuning, observations: LocalObservations, now_ms: int) -> FarmState:
     """Return the state as it would be if the log contained this server's observations."""
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1
     servers = {
-        server_id: replace(server, heard_ms=log_time_ms if server_id in around.reachable else silent_ms)
+        server_id: replace(server, heard_ms=log_time_ms if server_id in observations.reachable else silent_ms)
         for server_id, server in state.servers.items()
     }
-    servers[around.own.server_id] = ServerState(around.own, log_time_ms)
+    servers[observations.own.server_id] = ServerState(observations.own, log_time_ms)
     return replace(state, log_time_ms=log_time_ms, servers=servers)

@@ -56,7 +56,7 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
 
 
 def refused_transfer(outcome: TransferOutcome, leader: str) -> Refused:
-    """Return the error that explains a failed handover to operators; `leader` leads now."""
+    """Return the error that explains a failed handover to operators; `leader` is the leader now."""
     return Refused(409, f"transfer-{outcome.value}", EXPLAINED[outcome].format(leader=leader))
 
 

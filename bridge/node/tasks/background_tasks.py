@@ -15,7 +15,7 @@ import trio
 
 from bridge.api.build_view import LocalView
 from bridge.core.farm.state_machine import Change, RequestRefused
-from bridge.core.publishing.without_quorum import acting_publisher, as_seen
+from bridge.core.publishing.without_quorum import acting_publisher, state_as_observed
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing import PublishingTask, publishing_alarms
@@ -56,10 +56,13 @@ class BackgroundTasks:
         own = self._reporting.latest
         if own is None or not self._outage.lasts:
             return None
-        farm, around, log_time_ms = self._outage.farm, self._outage.around(own), self._outage.log_time_ms
+        farm, observations, log_time_ms = self._outage.farm, self._outage.observations(own), self._outage.log_time_ms
         return LocalView(
-            as_seen(farm.state, farm.tuning, around, log_time_ms),
-            {each: acting_publisher(farm.state, each, around, log_time_ms // 1000) for each in farm.state.masters},
+            state_as_observed(farm.state, farm.tuning, observations, log_time_ms),
+            {
+                each: acting_publisher(farm.state, each, observations, log_time_ms // 1000)
+                for each in farm.state.masters
+            },
             {task.master: task.signed for task in self.publishing if task.signed is not None},
         )
 

@@ -55,7 +55,7 @@ class Outage:
         paced_ms = max(self.farm.state.log_time_ms, applied_state.log_time.paced(now_ms()))
         return paced_ms if applied_state.quorum.moved else max(paced_ms, self._context.clock_ms())
 
-    def around(self, own: Report) -> LocalObservations:
+    def observations(self, own: Report) -> LocalObservations:
         """Return the nodes that this node reaches. Only members count: a removed server must not publish."""
         members = map(integer_id, self._context.replica.server.describe().raft.configuration.member_ids)
         present = self._context.reachable()

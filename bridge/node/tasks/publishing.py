@@ -185,12 +185,18 @@ class PublishingTask:
         """Pass a plan directly to the router without a quorum; a plan in progress there comes first."""
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
-        farm, around, now_ms = self._outage.farm, self._outage.around(self._own), self._outage.log_time_ms
-        if acting_publisher(farm.state, self.master, around, now_ms // 1000) != self._context.replica.server_id:
+        farm, observations, now_ms = self._outage.farm, self._outage.observations(self._own), self._outage.log_time_ms
+        if acting_publisher(farm.state, self.master, observations, now_ms // 1000) != self._context.replica.server_id:
             self._alarms.unfenced.clear(self.master)
             return
         plan = plan_without_quorum(
-            farm.state, self.master, farm.tuning, self._context.pace, around, now_ms, handed_over=self._handed_over
+            farm.state,
+            self.master,
+            farm.tuning,
+            self._context.pace,
+            observations,
+            now_ms,
+            handed_over=self._handed_over,
         )
         if plan is not None:
             self._alarms.unfenced.set(
