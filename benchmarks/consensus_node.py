@@ -60,7 +60,7 @@ from consensus.protocols.garlic_farm import (
     NonceBook,
     PeerAddress,
     PeerLinks,
-    ask_server,
+    call_server,
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
 from consensus.storage import Recovery
@@ -139,23 +139,23 @@ class Gateway:
         self.server: ConsensusServer | None = None
         self._server_id = server_id
 
-    def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> Cancel:
         """Handle a request of a peer."""
         if self.server is None:
             raise GarlicFarmError(Fault.BUSY, "not started")
-        return ask_server(self.server, sender, request, answered)
+        return call_server(self.server, sender, request, on_reply)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Handle the entries of a client; without entries, report the leader."""
-        return self._clients().client_request(commands, answered)
+        return self._clients().client_request(commands, on_reply)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Return the index that a linearizable read must wait for."""
-        return self._clients().read_index(answered)
+        return self._clients().read_index(on_reply)
 
-    def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
+    def membership_request(self, request: MembershipRequest, on_reply: Callable[[WireReply | None], None]) -> Cancel:
         """Handle a request about members; a benchmark does not send any."""
-        return self._clients().membership_request(request, answered)
+        return self._clients().membership_request(request, on_reply)
 
     def _clients(self) -> ClientRequests:
         if self.server is None:

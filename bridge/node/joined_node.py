@@ -116,7 +116,7 @@ async def join(
 ) -> AsyncIterator[JoinedNode]:
     """Stay in contact with others while the block lasts. `gateway` handles their connections."""
     metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)
-    keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_tell_keys)
+    keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_send_keys)
 
     def name_of_server(server_id: int) -> str | None:
         admitted = None if peers.farm is None else peers.farm.applied_state.state.admitted.get(server_id)

@@ -82,7 +82,7 @@ class Candidate:
     """The requested term: one above ours during pre-vote."""
     transfer: bool = False
     """The leader requested the election: voters may grant it although they are still in contact with that leader."""
-    asked: dict[ServerId, int] = field(default_factory=dict)
+    correlations: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
 
     @property
@@ -92,16 +92,16 @@ class Candidate:
 
     def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
         """Count a reply to this round's request, once per voter."""
-        if self.asked.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
+        if self.correlations.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
             replica.dropped[Drop.STALE_VOTE_REPLY] += 1
             return
-        del self.asked[sender]
+        del self.correlations[sender]
         self.votes[sender] = reply.granted
 
     def count_peer_without_pre_vote(self, replica: Replica, peer: ServerId) -> None:
         """Count a peer whose handshake excludes pre-vote as granting."""
-        if self.pre_vote and peer in self.asked and replica.lacks_pre_vote(peer):
-            del self.asked[peer]
+        if self.pre_vote and peer in self.correlations and replica.lacks_pre_vote(peer):
+            del self.correlations[peer]
             self.votes[peer] = True
 
     def count_own_vote(self, replica: Replica, durable: int) -> None:
@@ -127,7 +127,7 @@ def begin_pre_vote(replica: Replica) -> Candidate:
         if replica.lacks_pre_vote(peer):
             round_.votes[peer] = True
         else:
-            _ask(replica, round_, peer)
+            _request_vote(replica, round_, peer)
     return round_
 
 
@@ -136,11 +136,11 @@ def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
     replica.set_hard_state(HardState(replica.term + 1, replica.server_id))
     round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term, transfer=transfer)
     for peer in replica.others:
-        _ask(replica, round_, peer)
+        _request_vote(replica, round_, peer)
     return round_
 
 
-def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
+def _request_vote(replica: Replica, round_: Candidate, peer: ServerId) -> None:
     correlation = replica.next_correlation()
     request = RequestVote(
         term=round_.term,
@@ -152,4 +152,4 @@ def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
         cluster_id=replica.cluster_id,
     )
     replica.outbox.send(peer, request, after=0 if round_.pre_vote else replica.hard_state_number)
-    round_.asked[peer] = correlation
+    round_.correlations[peer] = correlation

@@ -79,11 +79,11 @@ def leave_joint(configuration: Configuration) -> Configuration:
 class CatchUp:
     """Progress of one new server to the end of the leader's log. `goal` is the end of the present round.
 
-    A learner that becomes a voter may have lagged for long, so its time limit begins at `asked_ms`.
+    A learner that becomes a voter may have lagged for long, so its time limit begins at `requested_ms`.
     """
 
     goal: Index
-    asked_ms: Milliseconds
+    requested_ms: Milliseconds
     began_ms: Milliseconds
     round_number: int = 1
     caught_up: bool = False
@@ -105,7 +105,7 @@ class CatchUp:
 
     def deadline(self, progress: Progress, options: Options) -> Milliseconds:
         """Return the time at which a server without further progress is refused."""
-        return max(self.asked_ms, progress.advanced_ms) + options.catch_up_stall_ms
+        return max(self.requested_ms, progress.advanced_ms) + options.catch_up_stall_ms
 
 
 @dataclass(slots=True)

@@ -32,12 +32,12 @@ def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[Serv
     return VoteResult.WON if verdicts == {VoteResult.WON} else VoteResult.OPEN
 
 
-def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Collection[ServerId]]) -> int:
+def value_of_majorities(values: Mapping[ServerId, int], majorities: Collection[Collection[ServerId]]) -> int:
     """Return the greatest value that a majority of every set has reached; a voter without a value counts as 0.
 
     With match indexes this is the index stored on a majority; with times of contact, the last contact of a majority.
     """
-    return min([_held_by_majority(values, voters) for voters in majorities])
+    return min([_value_of_majority(values, voters) for voters in majorities])
 
 
 def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> VoteResult:
@@ -50,6 +50,6 @@ def _tally_one(votes: Mapping[ServerId, bool], voters: Collection[ServerId]) -> 
     return VoteResult.OPEN
 
 
-def _held_by_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:
+def _value_of_majority(values: Mapping[ServerId, int], voters: Collection[ServerId]) -> int:
     ordered = sorted([values.get(voter, 0) for voter in voters])
     return ordered[len(ordered) - majority(voters)]

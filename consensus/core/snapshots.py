@@ -110,7 +110,7 @@ class OutgoingSnapshot:
         """Return True if this replies to the newest chunk of this transfer, or to one that seemed lost."""
         return correlation == self.correlation or correlation in self.late
 
-    def answered(self, replica: Replica, reply: SnapshotReply) -> None:
+    def handle_reply(self, replica: Replica, reply: SnapshotReply) -> None:
         """Continue from the offset in the follower's reply to a chunk, which may be late."""
         if reply.correlation != self.correlation:
             self.late.remove(reply.correlation)
@@ -151,7 +151,7 @@ class SnapshotServer:
         self._replica = replica
         self._reads: dict[int, FetchSnapshot] = {}
 
-    def asked(self, fetch: FetchSnapshot) -> None:
+    def handle_fetch(self, fetch: FetchSnapshot) -> None:
         """Process a server's request for a chunk."""
         replica, snapshot = self._replica, self._replica.log.snapshot
         if snapshot is None or snapshot.last != fetch.snapshot:
@@ -359,10 +359,12 @@ class SnapshotReceiver:
         )
         self._answer(chunk.leader, reply, incoming.number)
 
-    def _refuse(self, leader: ServerId, correlation: int, wanted: int) -> None:
+    def _refuse(self, leader: ServerId, correlation: int, next_offset: int) -> None:
         """Answer a chunk that changed nothing."""
         term = self._replica.term
-        reply = SnapshotReply(term=term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
+        reply = SnapshotReply(
+            term=term, accepted=False, next_offset=next_offset, installed=False, correlation=correlation
+        )
         self._answer(leader, reply, self._replica.hard_state_number)
 
     def _answer_installed(self, leader: ServerId, correlation: int, offset: int, after: int) -> None:

@@ -37,11 +37,11 @@ class LeadershipTransfer:
     target: ServerId
     term: Term
     deadline: Milliseconds
-    asked_ms: Milliseconds | None = None
+    request_sent_ms: Milliseconds | None = None
     correlation: int | None = None
     declined: bool = False
-    held: list[Proposed] = field(default_factory=list)
-    held_bytes: int = 0
+    pending: list[Proposed] = field(default_factory=list)
+    pending_bytes: int = 0
 
 
 class LeadershipTransfers:
@@ -64,7 +64,7 @@ class LeadershipTransfers:
     @property
     def held(self) -> int:
         """Proposals that wait for the outcome."""
-        return 0 if self._transfer is None else len(self._transfer.held)
+        return 0 if self._transfer is None else len(self._transfer.pending)
 
     @property
     def deadline(self) -> Milliseconds | None:
@@ -72,9 +72,9 @@ class LeadershipTransfers:
         transfer = self._transfer
         if transfer is None:
             return None
-        if transfer.correlation is None or transfer.asked_ms is None:
+        if transfer.correlation is None or transfer.request_sent_ms is None:
             return transfer.deadline
-        return min(transfer.deadline, transfer.asked_ms + self._replica.options.retry_ms)
+        return min(transfer.deadline, transfer.request_sent_ms + self._replica.options.retry_ms)
 
     def begin(self, event: TransferLeadership, leader: Leader | None, known_leader: ServerId | None) -> None:
         """Begin a transfer for an operator, or for a server that is about to stop."""
@@ -97,15 +97,15 @@ class LeadershipTransfers:
             return False
         size = sum(ENTRY_OVERHEAD_BYTES + len(command) for command in proposed.commands)
         if (
-            len(transfer.held) >= replica.options.max_pending_proposals
-            or transfer.held_bytes + size > replica.options.max_pending_bytes
+            len(transfer.pending) >= replica.options.max_pending_proposals
+            or transfer.pending_bytes + size > replica.options.max_pending_bytes
         ):
             replica.outbox.add(
                 ProposalResolved(proposal_id=proposed.proposal_id, outcome=Outcome.BUSY, leader=replica.server_id)
             )
         else:
-            transfer.held.append(proposed)
-            transfer.held_bytes += size
+            transfer.pending.append(proposed)
+            transfer.pending_bytes += size
         return True
 
     def replied(self, sender: ServerId, reply: TimeoutNowReply) -> None:
@@ -160,29 +160,29 @@ class LeadershipTransfers:
         if not replica.understands_transfer(transfer.target):
             transfer.deadline = self.abstain_until()
             return True
-        first = transfer.asked_ms is None
+        first = transfer.request_sent_ms is None
         overdue = transfer.correlation is not None and (
-            replica.now >= (transfer.asked_ms or 0) + replica.options.retry_ms
+            replica.now >= (transfer.request_sent_ms or 0) + replica.options.retry_ms
         )
         if first or overdue:
-            transfer.asked_ms, transfer.correlation = replica.now, replica.next_correlation()
+            transfer.request_sent_ms, transfer.correlation = replica.now, replica.next_correlation()
             replica.outbox.send(transfer.target, TimeoutNow(replica.term, replica.server_id, transfer.correlation))
         return False
 
     def _resume(self, transfer: LeadershipTransfer, leader: Leader, outcome: TransferOutcome) -> None:
         self._transfer = None
         self._replica.outbox.add(TransferEnded(transfer.transfer_id, outcome, self._replica.server_id))
-        for proposed in transfer.held:
+        for proposed in transfer.pending:
             leader.propose(proposed)
 
     def _follow_up(self, transfer: LeadershipTransfer, known_leader: ServerId | None) -> None:
         """Resolve the transfer after the end of our term as leader: at the new leader or at the deadline."""
         replica = self._replica
-        for proposed in transfer.held:
+        for proposed in transfer.pending:
             replica.outbox.add(
                 ProposalResolved(proposal_id=proposed.proposal_id, outcome=Outcome.NOT_LEADER, leader=known_leader)
             )
-        transfer.held.clear()
+        transfer.pending.clear()
         transfer.correlation = None
         if known_leader is not None:
             outcome = TransferOutcome.DONE if known_leader == transfer.target else TransferOutcome.ELSEWHERE

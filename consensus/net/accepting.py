@@ -47,7 +47,7 @@ class AcceptOptions:
     strangers_per_source_max: int = 64
     known_max: int = 128
     waiting_s: float = 5.0
-    begun_per_s: float = 200.0
+    starts_per_s: float = 200.0
     """A handshake costs about a millisecond, so unknown sources get a fifth of a processor."""
 
 
@@ -179,7 +179,7 @@ class AcceptQueue:
         self._selector = selectors.DefaultSelector()
         self._changed = trio.Event()
         self._some_wait = trio.Event()
-        self._allowance = self.options.begun_per_s
+        self._allowance = self.options.starts_per_s
         self._allowance_at_s = 0.0
 
     @property
@@ -287,12 +287,12 @@ class AcceptQueue:
     async def _begin(self, nursery: trio.Nursery, handle: Handle) -> None:
         while True:
             self._changed = trio.Event()
-            started = 0
-            while started < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
+            started_count = 0
+            while started_count < _BEGIN_AT_ONCE and (pending := self._next()) is not None:
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(pending.connection))
                 nursery.start_soon(handle, stream, pending.address)
-                started += 1
-            if started:
+                started_count += 1
+            if started_count:
                 await trio.lowlevel.checkpoint()
                 continue
             with trio.move_on_after(_PAUSE_S if self._strangers.all else float("inf")):
@@ -302,7 +302,7 @@ class AcceptQueue:
         pending = self._members.next()
         if pending is not None:
             return pending
-        now_s, rate = trio.current_time(), self.options.begun_per_s
+        now_s, rate = trio.current_time(), self.options.starts_per_s
         self._allowance = min(rate, self._allowance + (now_s - self._allowance_at_s) * rate)
         self._allowance_at_s = now_s
         if self._allowance < 1 or (pending := self._strangers.next()) is None:

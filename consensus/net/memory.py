@@ -100,13 +100,13 @@ class MemoryTransport:
         if self._running is None:
             return
 
-        def answered(reply: Reply | None) -> None:
+        def on_reply(reply: Reply | None) -> None:
             if reply is not None:
                 numbered = replace(reply, correlation=request.correlation)
                 self._to(sender.server_id).put(lambda peer: peer.take_reply(self, numbered) if peer is sender else None)
 
         with suppress(ServerBusyError, ServerStoppedError):
-            self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), answered)
+            self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), on_reply)
 
     def take_reply(self, sender: "MemoryTransport", reply: Reply) -> None:
         """Take an arriving reply."""

@@ -41,11 +41,11 @@ class Account:
     is_server: bool
     close: Callable[[], None]
     """Closes the connection, to free its bytes."""
-    held_bytes: int = 0
+    used_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class _WaitingReceipt:
+class _PendingReceipt:
     account: Account
     size: int
     admitted: trio.Event = field(default_factory=trio.Event)
@@ -59,7 +59,7 @@ class ReceiveBudget:
         self._servers: Counter[str] = Counter()
         self._others: dict[Account, None] = {}
         self._others_bytes = 0
-        self._waiting: list[_WaitingReceipt] = []
+        self._waiting: list[_PendingReceipt] = []
 
     @property
     def servers_bytes(self) -> int:
@@ -78,7 +78,7 @@ class ReceiveBudget:
     async def reserve(self, account: Account, size: int) -> None:
         """Wait until there is room for a request of `size` bytes of a proven server, and take it."""
         if self._waiting or not self._fits(account, size):
-            waiting = _WaitingReceipt(account, size)
+            waiting = _PendingReceipt(account, size)
             self._waiting.append(waiting)
             # The waiting requests may have reached only the limit of their own server.
             self._admit()
@@ -95,17 +95,17 @@ class ReceiveBudget:
 
     def release(self, account: Account, size: int) -> None:
         """Release the bytes of an answered request of a proven server."""
-        account.held_bytes -= size
+        account.used_bytes -= size
         self._servers[account.owner] -= size
         if not self._servers[account.owner]:
             del self._servers[account.owner]
         self._admit()
 
-    def hold(self, account: Account, held_bytes: int) -> None:
-        """Record that a connection of another peer holds `held_bytes` now. Beyond the limit, connections are closed."""
-        counted = max(0, held_bytes - FREE_BYTES)
-        self._others_bytes += counted - account.held_bytes
-        account.held_bytes = counted
+    def hold(self, account: Account, used_bytes: int) -> None:
+        """Record that a connection of another peer holds `used_bytes` now. Beyond the limit, connections are closed."""
+        counted = max(0, used_bytes - FREE_BYTES)
+        self._others_bytes += counted - account.used_bytes
+        account.used_bytes = counted
         if not counted:
             self._others.pop(account, None)
             return
@@ -117,14 +117,14 @@ class ReceiveBudget:
         """Release the account of a closed connection."""
         if not account.is_server:
             self.hold(account, 0)
-        elif account.held_bytes:
-            self.release(account, account.held_bytes)
+        elif account.used_bytes:
+            self.release(account, account.used_bytes)
 
     def _close_one(self) -> None:
         """Close the oldest connection of the source that holds most: a proper request is complete within moments."""
         bytes_by_owner: Counter[str] = Counter()
         for account in self._others:
-            bytes_by_owner[account.owner] += account.held_bytes
+            bytes_by_owner[account.owner] += account.used_bytes
         most = max(bytes_by_owner.values())
         oldest = next(account for account in self._others if bytes_by_owner[account.owner] == most)
         self.hold(oldest, 0)
@@ -138,7 +138,7 @@ class ReceiveBudget:
         return not all_bytes or all_bytes + size <= self._options.servers_bytes
 
     def _take(self, account: Account, size: int) -> None:
-        account.held_bytes += size
+        account.used_bytes += size
         self._servers[account.owner] += size
 
     def _admit(self) -> None:

@@ -68,7 +68,7 @@ class Proposal:
         self,
         commands: tuple[bytes, ...],
         limit: ProposalLimit,
-        answered: Callable[[ProposalResolved], None],
+        on_reply: Callable[[ProposalResolved], None],
         accepted: Callable[[LogId], None] | None = None,
         *,
         control: bool = False,
@@ -80,7 +80,7 @@ class Proposal:
         self.abandoned = False
         self._limit = limit
         self._admitted = False
-        self._answered: Callable[[ProposalResolved], None] | None = answered
+        self._on_reply: Callable[[ProposalResolved], None] | None = on_reply
         self._accepted = accepted
 
     @property
@@ -90,7 +90,7 @@ class Proposal:
 
     def accept(self, position: LogId) -> None:
         """Report the place of the last command to the client, if it still waits."""
-        if self._accepted is not None and self._answered is not None:
+        if self._accepted is not None and self._on_reply is not None:
             try:
                 self._accepted(position)
             except Exception as error:  # noqa: BLE001 - logged
@@ -104,16 +104,16 @@ class Proposal:
     def resolve(self, answer: ProposalResolved) -> None:
         """Answer the client, if it still waits."""
         self._leave()
-        answered, self._answered = self._answered, None
-        if answered is not None:
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
             try:
-                answered(answer)
+                on_reply(answer)
             except Exception as error:  # noqa: BLE001 - logged
-                log_failure(answered, error)
+                log_failure(on_reply, error)
 
     def abandon(self) -> None:
         """Abandon it for the caller. Before submission it never takes effect; after submission it may."""
-        self._answered = None
+        self._on_reply = None
         if not self.submitted:
             self.abandoned = True
             self._leave()
@@ -203,7 +203,7 @@ class Batches:
         wants_accepted = any(proposal.wants_accepted for proposal in batch)
         if wants_accepted:
             self._unaccepted[number] = batch
-        self._calls.begin(self._calls.batches, number, lambda answer: self._answered(number, batch, answer))
+        self._calls.begin(self._calls.batches, number, lambda answer: self._resolve_batch(number, batch, answer))
         commands = tuple(command for proposal in batch for command in proposal.commands)
         return Proposed(proposal_id=number, commands=commands, report_accepted=wants_accepted, control=batch[0].control)
 
@@ -239,7 +239,7 @@ class Batches:
             if not proposal.abandoned:
                 proposal.resolve(ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER))
 
-    def _answered(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
+    def _resolve_batch(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
         """Answer every proposal of a batch, each with its own place; None: the server stops, their fate is unknown."""
         answer = answer or ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN)
         self._unaccepted.pop(number, None)

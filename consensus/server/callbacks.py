@@ -1,6 +1,6 @@
 """Calls from a turn of the server to functions of other parts: observers, replies to callers, the transport.
 
-    turn ──▶ core.step ──▶ effects ──▶ run_callback(answered, answer)        the turn continues after any exception
+    turn ──▶ core.step ──▶ effects ──▶ run_callback(on_reply, answer)        the turn continues after any exception
 
 The core has completed its step when such a function runs, so its error does not contradict the stored state. Without
 this boundary the error ends the turn, and with it the server: one reply that cannot be encoded would stop a voter. The

@@ -1,6 +1,6 @@
 """Schedules disk jobs for the core, and holds messages until their Persist is durable: no threads, no files.
 
-    persist(effect), ask(read)      wait here for their turn on the disk
+    persist, queue_read             wait here for their turn on the disk
     may_send(effect) ──▶ bool       a message that waits for a Persist is held here
     next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
     written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
@@ -51,7 +51,7 @@ class Executor:
         self._durable = 0
         self._waiting: deque[tuple[Persist, int]] = deque()
         self._reads: deque[tuple[StorageRead | SnapshotWrite, int]] = deque()
-        self._held_sends: deque[Send] = deque()
+        self._delayed_sends: deque[Send] = deque()
         self._job: Job | None = None
         self._blocked: WriteJob | None = None
         self._blocked_rest: tuple[DiskOperation, ...] = ()
@@ -87,12 +87,12 @@ class Executor:
         """Return True if the message may leave now; otherwise hold it until its Persist is durable."""
         if self._may_leave(send):
             return True
-        self._held_sends.append(send)
+        self._delayed_sends.append(send)
         return False
 
-    def ask(self, wanted: StorageRead) -> None:
+    def queue_read(self, request: StorageRead) -> None:
         """Queue a read, after everything emitted before."""
-        self._reads.append((wanted, self._emitted))
+        self._reads.append((request, self._emitted))
 
     def next_job(self) -> Job | None:
         """Return the next job of the disk; None while one is under way, or if there is no work."""
@@ -132,9 +132,9 @@ class Executor:
         """Return the held messages that may leave now, in order."""
         released: list[Send] = []
         still_held: deque[Send] = deque()
-        for send in self._held_sends:
+        for send in self._delayed_sends:
             (released if self._may_leave(send) else still_held).append(send)
-        self._held_sends = still_held
+        self._delayed_sends = still_held
         return released
 
     def _may_leave(self, send: Send) -> bool:
@@ -192,39 +192,39 @@ class Executor:
         unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
         if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):
             return HardStateJob(self._emitted, tuple(self._storage.plan_hard_state(unwritten[-1].hard_state)))
-        for position, (wanted, _) in enumerate(self._reads):
-            durable_part = self._durable_part(wanted)
+        for position, (request, _) in enumerate(self._reads):
+            durable_part = self._durable_part(request)
             if durable_part is not None:
                 del self._reads[position]
                 return ReadJob(durable_part, self._storage.binding, extents=tuple(self._storage.extents(durable_part)))
         return None
 
-    def _durable_part(self, wanted: StorageRead | SnapshotWrite) -> ReadEntries | None:
+    def _durable_part(self, request: StorageRead | SnapshotWrite) -> ReadEntries | None:
         """Return the part of the read that no waiting Persist may remove; None if there is none."""
-        if not isinstance(wanted, ReadEntries) or any(each.snapshot is not None for each, _ in self._waiting):
+        if not isinstance(request, ReadEntries) or any(each.snapshot is not None for each, _ in self._waiting):
             return None
         cuts = [each.truncate_from - 1 for each, _ in self._waiting if each.truncate_from is not None]
-        last = min(wanted.last, self._storage.durable, *cuts)
-        return replace(wanted, last=last) if wanted.first <= last else None
+        last = min(request.last, self._storage.durable, *cuts)
+        return replace(request, last=last) if request.first <= last else None
 
     def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
         """Return True if one more Persist fits into the group; a change of the snapshot is alone."""
         alone = newest.snapshot is not None or persist.snapshot is not None
         return not alone and self._job_bytes + size <= self._group_bytes
 
-    def _begin_read(self, wanted: StorageRead | SnapshotWrite) -> ReadJob | SnapshotWrite:
+    def _begin_read(self, request: StorageRead | SnapshotWrite) -> ReadJob | SnapshotWrite:
         storage = self._storage
-        match wanted:
+        match request:
             case SnapshotWrite():
-                return wanted
+                return request
             case ReadEntries():
-                return ReadJob(wanted, storage.binding, extents=tuple(storage.extents(wanted)))
+                return ReadJob(request, storage.binding, extents=tuple(storage.extents(request)))
             case ReadSnapshot():
-                return ReadJob(wanted, storage.binding, chunk=storage.chunk_extent(wanted))
+                return ReadJob(request, storage.binding, chunk=storage.chunk_extent(request))
             case CheckSnapshot():
-                return ReadJob(wanted, storage.binding, check_state=self._check_state, form=storage.snapshot_form)
+                return ReadJob(request, storage.binding, check_state=self._check_state, form=storage.snapshot_form)
             case _:
-                assert_never(wanted)
+                assert_never(request)
 
 
 def _needs_no_log(message: Message) -> bool:

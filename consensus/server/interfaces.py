@@ -34,10 +34,10 @@ def next_call() -> int:
 class Receiver(Protocol):
     """The receiving side of a transport: a `ConsensusServer`. Its methods never wait."""
 
-    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
-        """Process a peer's request; `answered` gets the reply, immediately or later, or None if the server stops.
+    def ask(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> None:
+        """Process a peer's request; `on_reply` gets the reply, immediately or later, or None if the server stops.
 
-        Raises `ServerBusyError` or `ServerStoppedError`: then `answered` is never called.
+        Raises `ServerBusyError` or `ServerStoppedError`: then `on_reply` is never called.
         """
 
     def forget(self, number: int) -> None:

@@ -31,7 +31,7 @@ from consensus.storage.jobs import StorageReadResult
 T = TypeVar("T")
 
 
-class Awaited(Generic[T]):
+class CallbackResult(Generic[T]):
     """A value that a callback gives to a task; None if the server stops instead."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class PendingCalls:
         self.ended = False
         self._waiting: dict[int, tuple[CallKind[Any], Callable[[Any], None]]] = {}
 
-    def begin(self, kind: CallKind[T], number: int, answered: Callable[[T | None], None]) -> None:
+    def begin(self, kind: CallKind[T], number: int, on_reply: Callable[[T | None], None]) -> None:
         """Wait for the answer to a call that is about to be made: the answer may come within it.
 
         Raises `ServerStoppedError`, or `ServerBusyError` if too many calls of this kind wait.
@@ -85,14 +85,14 @@ class PendingCalls:
         if number in self._waiting:
             raise ValueError(f"a call with the number {number} is under way; take another from next_call")
         kind.waiting += 1
-        self._waiting[number] = kind, answered
+        self._waiting[number] = kind, on_reply
 
     async def ask(self, kind: CallKind[T], make: Callable[[int], bool]) -> T:
         """Begin a call by `make(number)`, and wait for the reply. `make` returns False if there is no room.
 
         Raises `ServerStoppedError` or `ServerBusyError`.
         """
-        number, awaited = next_call(), Awaited[T]()
+        number, awaited = next_call(), CallbackResult[T]()
         self.begin(kind, number, awaited.give)
         try:
             if not make(number):
@@ -108,12 +108,12 @@ class PendingCalls:
         """Give the answer to the task that waits for it, if it still waits."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
-            kind, answered = waiting
+            kind, on_reply = waiting
             kind.waiting -= 1
             try:
-                answered(answer)
+                on_reply(answer)
             except Exception as error:  # noqa: BLE001 - logged
-                log_failure(answered, error)
+                log_failure(on_reply, error)
 
     def forget(self, number: int) -> None:
         """Stop waiting for this reply."""

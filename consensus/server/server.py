@@ -78,7 +78,7 @@ from consensus.server.interfaces import next_call
 from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.parts import ServerParts
-from consensus.server.pending_calls import Awaited, PendingCalls
+from consensus.server.pending_calls import CallbackResult, PendingCalls
 from consensus.server.snapshotting import Snapshotting
 from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription, ShellDrop
 from consensus.server.storage_reads import StorageReads
@@ -203,7 +203,7 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
         """
-        awaited = Awaited[ProposalResolved]()
+        awaited = CallbackResult[ProposalResolved]()
         proposal = self.submit(commands, awaited.give)
         try:
             answer = await awaited.wait()
@@ -215,12 +215,12 @@ class ConsensusServer:
     def submit(
         self,
         commands: tuple[bytes, ...],
-        answered: Callable[[ProposalResolved], None],
+        on_reply: Callable[[ProposalResolved], None],
         accepted: Callable[[LogId], None] | None = None,
         *,
         control: bool = False,
     ) -> Proposal:
-        """Submit commands; `answered` is called once, immediately or later, unless the proposal is abandoned before.
+        """Submit commands; `on_reply` is called once, immediately or later, unless the proposal is abandoned before.
 
         `accepted` is called before, when they are in the leader's log but not committed. With `control` they are
         records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` leaves no trace, so
@@ -234,10 +234,10 @@ class ConsensusServer:
             raise ValueError(f"a command has {largest} bytes; at most {features.max_command_bytes} can be stored")
         # Here, for within a turn the error would end this server.
         features.kind_of(commands, control=control)
-        proposal = Proposal(commands, self._proposal_limit, answered, accepted, control=control)
+        proposal = Proposal(commands, self._proposal_limit, on_reply, accepted, control=control)
         refusal = self._refusal(proposal.size_bytes)
         if refusal is not None:
-            answered(refusal)
+            on_reply(refusal)
         else:
             proposal.admit()
             self._mailbox.propose(proposal)
@@ -263,11 +263,11 @@ class ConsensusServer:
         except ServerStoppedError:
             return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.UNKNOWN)
 
-    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
+    def ask(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> None:
         """Process a peer's request. See `Receiver.ask`."""
         try:
             # Registered first: the reply may come immediately.
-            self._calls.begin(self._calls.requests, request.correlation, answered)
+            self._calls.begin(self._calls.requests, request.correlation, on_reply)
             event: Received | Rejected = Received(sender, request)
             if isinstance(request, AppendEntries) and request.entries and self._rejects(sender, request.entries):
                 event = Rejected(sender, request)
@@ -319,13 +319,13 @@ class ConsensusServer:
             case _:
                 assert_never(answer)
 
-    def ask_read(self, answered: Callable[[ReadReady | ReadRefused | None], None]) -> int:
-        """Request the index for a linearizable read; `answered` gets None if the server stops.
+    def request_read(self, on_reply: Callable[[ReadReady | ReadRefused | None], None]) -> int:
+        """Request the index for a linearizable read; `on_reply` gets None if the server stops.
 
         Returns a number for `forget`. Raises `ServerBusyError` or `ServerStoppedError`.
         """
         number = next_call()
-        self._calls.begin(self._calls.reads, number, answered)
+        self._calls.begin(self._calls.reads, number, on_reply)
         self._put_call(number, ReadRequested(number))
         return number
 
@@ -459,7 +459,7 @@ class ConsensusServer:
                 case TransferEnded():
                     self._calls.answer(effect.transfer_id, effect)
                 case ReadEntries() | ReadSnapshot() | CheckSnapshot():
-                    self._executor.ask(effect)
+                    self._executor.queue_read(effect)
                 case TakeSnapshot():
                     self._snapshots.granted(effect)
                 case Restore():
@@ -522,12 +522,12 @@ class ConsensusServer:
         if job is not None:
             self._worker.submit(job)
 
-    def _end_job(self, told: JobDone | JobBlocked) -> Event | None:
+    def _end_job(self, report: JobDone | JobBlocked) -> Event | None:
         """Process a completed or blocked disk job; return the event for the core, if any."""
-        if isinstance(told, JobBlocked):
-            self._send_all(self._executor.blocked(told.job, told.resume_at))
+        if isinstance(report, JobBlocked):
+            self._send_all(self._executor.blocked(report.job, report.resume_at))
             return None
-        match told.job:
+        match report.job:
             case WriteJob() as job:
                 self._send_all(self._executor.written(job))
                 return Persisted(job.number)
@@ -540,9 +540,9 @@ class ConsensusServer:
                 self._snapshots.written(job)
             case ReadJob() as job:
                 self._executor.read(job)
-                return self._read_answered(job.request.request_id, told.answer)
+                return self._read_answered(job.request.request_id, report.answer)
             case _:
-                assert_never(told.job)
+                assert_never(report.job)
         return None
 
     def _read_answered(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
@@ -571,8 +571,8 @@ class ConsensusServer:
             self._mailbox.put(DiskSpace(full))
             self._notify(DiskFull(full))
 
-    def _read_storage(self, wanted: StorageRead) -> None:
-        self._executor.ask(wanted)
+    def _read_storage(self, request: StorageRead) -> None:
+        self._executor.queue_read(request)
         self._start_job()
 
     def _stop(self) -> None:

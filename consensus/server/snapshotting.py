@@ -29,7 +29,7 @@ from consensus.server.applying import Applying
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
-from consensus.server.pending_calls import Awaited
+from consensus.server.pending_calls import CallbackResult
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.jobs import SnapshotWrite
 from consensus.storage.planner import Storage
@@ -66,7 +66,7 @@ class Snapshotting:
         self._life = trio.CancelScope()
         self._ended = False
         self._granted: TakeSnapshot | None = None
-        self._side: tuple[SnapshotWrite, Awaited[SnapshotWrite]] | None = None
+        self._side: tuple[SnapshotWrite, CallbackResult[SnapshotWrite]] | None = None
         self._taken_ms = now_ms()
         self.taken = 0
         self.given_up = 0
@@ -148,7 +148,7 @@ class Snapshotting:
 
     async def _write(self, writer: SnapshotWriter, operations: list[DiskOperation], *, settle: bool = False) -> bool:
         job = SnapshotWrite(tuple(operations), writer.file, settle=settle)
-        awaited = Awaited[SnapshotWrite]()
+        awaited = CallbackResult[SnapshotWrite]()
         self._side = job, awaited
         self._write_aside(job)
         done = await awaited.wait()

@@ -38,7 +38,7 @@ class StorageReads:
 
     async def chunk(self, snapshot: SnapshotDescription, offset: int, limit_bytes: int = CHUNK_BYTES) -> bytes | None:
         """Return bytes of the stored snapshot for a reader of the log; None if it was replaced."""
-        answer = await self._ask(self._calls.log_reads, _chunk_at(snapshot, offset, limit_bytes))
+        answer = await self._read_storage(self._calls.log_reads, _chunk_at(snapshot, offset, limit_bytes))
         return answer.data if isinstance(answer, SnapshotRead) else None
 
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
@@ -47,7 +47,7 @@ class StorageReads:
         image = self._form.reading(snapshot.last, snapshot.configuration)
         try:
             while not done:
-                answer = await self._ask(self._calls.own_reads, _chunk_at(snapshot, offset))
+                answer = await self._read_storage(self._calls.own_reads, _chunk_at(snapshot, offset))
                 if not isinstance(answer, SnapshotRead) or answer.data is None:
                     raise SnapshotReplacedError
                 for data in image.feed(answer.data):
@@ -64,12 +64,14 @@ class StorageReads:
     async def _entries(
         self, kind: CallKind[StorageReadResult], first: Index, last: Index, limit_bytes: int
     ) -> tuple[Entry, ...]:
-        answer = await self._ask(
+        answer = await self._read_storage(
             kind, lambda number: ReadEntries(request_id=number, first=first, last=last, limit_bytes=limit_bytes)
         )
         return answer.entries if isinstance(answer, EntriesRead) else ()
 
-    async def _ask(self, kind: CallKind[StorageReadResult], read: Callable[[int], StorageRead]) -> StorageReadResult:
+    async def _read_storage(
+        self, kind: CallKind[StorageReadResult], read: Callable[[int], StorageRead]
+    ) -> StorageReadResult:
         def put(number: int) -> bool:
             self._put(read(-number))
             return True

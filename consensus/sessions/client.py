@@ -107,7 +107,7 @@ class ExactlyOnceClient:
                 )
             return found
         finally:
-            self._numbers.answered(request)
+            self._numbers.release(request)
 
     async def _open_session(self) -> Index | None:
         patience_s = self._numbers.silence_max_s

@@ -48,7 +48,7 @@ class RequestNumbers:
                 return request
             await self._changed.wait()
 
-    def answered(self, request: RequestId) -> None:
+    def release(self, request: RequestId) -> None:
         """Release this number: it is not sent any more."""
         self._unanswered.discard(request)
         self._used_s = trio.current_time()

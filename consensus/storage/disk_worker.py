@@ -75,8 +75,8 @@ class DiskWorker:
     ) -> None:
         self._disk = disk
         self._done = done
-        self._tell_blocked = blocked
-        self._tell_unblocked = unblocked
+        self._report_blocked = blocked
+        self._report_unblocked = unblocked
         self._retry_ms = retry_ms
         self._jobs, self._jobs_to_do = trio.open_memory_channel[Job | _Failed](1)
         self._blocked: _Blocked | None = None
@@ -152,7 +152,7 @@ class DiskWorker:
         except OutOfSpaceError as error:
             self._block(job, error)
             return False
-        self._tell_unblocked()
+        self._report_unblocked()
         return True
 
     def _fail(self, failed: _Failed) -> None:
@@ -162,7 +162,7 @@ class DiskWorker:
 
     def _block(self, job: WriteJob, error: OutOfSpaceError) -> None:
         self._blocked = _Blocked(job, error.resume_at, trio.current_time() + self._retry_ms / 1000)
-        self._tell_blocked(job, error.resume_at)
+        self._report_blocked(job, error.resume_at)
 
     async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
         """Perform operations that need no space, except on file systems that never overwrite in place."""

@@ -169,23 +169,23 @@ class StoredLog:
             place = self.beginning(next_segment)
 
     def groups_holding(
-        self, segment: StoredSegment, wanted: bytes, start_bytes: int
+        self, segment: StoredSegment, pattern: bytes, start_bytes: int
     ) -> Iterator[tuple[int, list[StoredEntry]]]:
-        """Yield end and entries of each group with `wanted` in one segment, from `start_bytes` on."""
+        """Yield end and entries of each group with `pattern` in one segment, from `start_bytes` on."""
         try:
             with (self.path / segment.file).open("rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise self._unreadable(segment.file, error) from error
         with content:
-            hit = content.find(wanted, start_bytes)
+            hit = content.find(pattern, start_bytes)
             while hit >= 0:
                 found = self._group_around(content, hit, start_bytes)
                 if found is None:
-                    hit = content.find(wanted, hit + 1)
+                    hit = content.find(pattern, hit + 1)
                     continue
                 yield found.end_bytes, found.entries()
-                hit = content.find(wanted, found.end_bytes)
+                hit = content.find(pattern, found.end_bytes)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
         """Yield the state machine's bytes in the snapshot, if there is one."""

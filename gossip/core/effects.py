@@ -112,7 +112,7 @@ class KeyOffered:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdateRefused:
-    """A node without permission to distribute keys (`may_tell_keys`) sent some. Emitted at a low rate."""
+    """A node without permission to distribute keys (`may_send_keys`) sent some. Emitted at a low rate."""
 
     sender: NodeId
     source: Address

@@ -170,7 +170,7 @@ class _ProbeRound:
     relay_at: int | None
     awaited_nacks: dict[Address, None]
     helpers_pinged: int = 0
-    answered: bool = False
+    is_answered: bool = False
     ends_at: int = 0
     """When the round ends; set only if another node's verdict started it."""
 
@@ -206,7 +206,7 @@ class Prober:
         """The time of the next action for the round or a relay."""
         earliest = self._next_round_at
         current = self._round
-        if current is not None and not current.answered and current.relay_at is not None:
+        if current is not None and not current.is_answered and current.relay_at is not None:
             earliest = min(earliest, current.relay_at)
         for each in self._doubted.values():
             earliest = min(earliest, each.ends_at if each.relay_at is None else each.relay_at)
@@ -233,7 +233,7 @@ class Prober:
             self._relays.expire()
             self._expire_doubted()
             current = self._round
-            is_open = current is not None and not current.answered
+            is_open = current is not None and not current.is_answered
             if current is not None and is_open and current.relay_at is not None and current.relay_at <= now:
                 current.relay_at = None
                 self._ping_through_helpers(current)
@@ -344,7 +344,7 @@ class Prober:
                 self._updates.doubts.settle(doubted.target)
                 self._updates.accuse(doubted.target, doubted.incarnation)
 
-    def _answered(self, node_id: NodeId) -> None:
+    def _clear_doubts(self, node_id: NodeId) -> None:
         """End the doubts about a member that is up, since others' verdicts against it are false."""
         for seq in [seq for seq, each in self._doubted.items() if each.target == node_id]:
             del self._doubted[seq]
@@ -456,10 +456,10 @@ class Prober:
         if response.target_id == own_id:
             return True
         if is_round and current is not None:
-            current.answered = True
+            current.is_answered = True
             self._local.awareness.adjust(-1)
         if self._doubted:
-            self._answered(response.target_id)
+            self._clear_doubts(response.target_id)
         entry = self._members.get(response.target_id)
         if entry is not None and source == entry.address:
             self._note_direct_ack(entry, current, sent_at)

@@ -361,7 +361,7 @@ class Group:
             case MembershipChanged() | Alarm() | UserEventReceived() | QueryReceived() | KeyOffered():
                 self._ring.append(effect)
             case QueryAnswered():
-                if not self._queries.answered(effect):
+                if not self._queries.forward_reply(effect):
                     self._transport.counters.drop(Loss.ANSWER_LOST)
             case QueryEnded(ticket):
                 self._queries.end(ticket)

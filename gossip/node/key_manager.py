@@ -216,5 +216,5 @@ def _is_unstored(summary: bytes) -> bool:
     return rest == 1 and summary[-1:] == _NOT_STORED
 
 
-def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, wanted: frozenset[int]) -> tuple[NodeId, ...]:
-    return tuple(sorted(node_id for node_id, known in states.items() if known.get(name) in wanted))
+def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, statuses: frozenset[int]) -> tuple[NodeId, ...]:
+    return tuple(sorted(node_id for node_id, known in states.items() if known.get(name) in statuses))

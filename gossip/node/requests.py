@@ -212,7 +212,7 @@ class OpenQueries:
         self._query_opened.set()
         return ticket, answers
 
-    def answered(self, effect: QueryAnswered) -> bool:
+    def forward_reply(self, effect: QueryAnswered) -> bool:
         """Forward a reply; return False if its channel was full or closed."""
         try:
             self._open[effect.ticket].channel.send_nowait(Answer(effect.responder, effect.body))

@@ -48,7 +48,7 @@ class GroupSettings:
     after the node has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most
     256 bytes, or empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public
     key), and it receives the offer as the event `KeyOffered`. `admit` returns None, or the group's own JoinNak for a
-    joiner; if it raises, the joiner is refused, with an alarm. `may_tell_keys` decides whether keyring updates signed
+    joiner; if it raises, the joiner is refused, with an alarm. `may_send_keys` decides whether keyring updates signed
     by an identity count, and whether that identity is sent keys in a box; by default every identity is trusted.
     `clocks` detect a machine that was resumed from a snapshot (`gossip.node.resumption`).
     """
@@ -71,7 +71,7 @@ class GroupSettings:
     keyring_changed: Callable[[Keyring], None] | None = None
     offer_keys: Callable[[NodeId, bytes], bytes] | None = None
     admit: AdmissionPolicy = admit_all
-    may_tell_keys: Callable[[NodeId], bool] = any_member
+    may_send_keys: Callable[[NodeId], bool] = any_member
     clocks: Clocks = field(default_factory=system_clocks)
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "keyring_changed": _FUNCTION,
     "offer_keys": _FUNCTION,
     "admit": _FUNCTION,
-    "may_tell_keys": _FUNCTION,
+    "may_send_keys": _FUNCTION,
     "clocks": (_of(Clocks), "Clocks"),
 }
 _MAY_BE_NONE: Final = frozenset(

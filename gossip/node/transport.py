@@ -186,7 +186,7 @@ class DatagramTransport:
         if isinstance(message, _NEWCOMERS) and not self._limits.newcomers.allows(source.host, now_ms):
             self.counters.drop(Loss.RATE_LIMITED)
             return None
-        if isinstance(message, KeyringUpdate) and not self._settings.may_tell_keys(message.sender):
+        if isinstance(message, KeyringUpdate) and not self._settings.may_send_keys(message.sender):
             self.counters.drop(Loss.KEYRING_OF_A_STRANGER)
             if self._limits.refused_keyrings.take(now_ms):
                 self._publish(KeyringUpdateRefused(message.sender, source))
@@ -225,7 +225,7 @@ class DatagramTransport:
             return sealed
         if not effect.boxed_for:
             return self._seal(effect.target, effect.message, effect.recipient)
-        may_read = effect.recipient is not None and self._settings.may_tell_keys(effect.recipient)
+        may_read = effect.recipient is not None and self._settings.may_send_keys(effect.recipient)
         if not may_read or not isinstance(effect.message, KeyringUpdate):
             return ()
         try:
@@ -239,7 +239,7 @@ class DatagramTransport:
         target: Address,
         message: Message,
         recipient: NodeId | None,
-        answered_key_id: bytes = b"",
+        reply_key_id: bytes = b"",
         limit_bytes: int | None = None,
     ) -> Iterable[Datagram]:
         if not self._settings.allow_wan and not may_gossip(target.host):
@@ -249,7 +249,7 @@ class DatagramTransport:
             self._codec.renew_secrets(self._resumption.fresh_secrets(SECRETS_BYTES))
             self.counters.resumptions += 1
         try:
-            return ((self._codec.outgoing(message, recipient, answered_key_id, limit_bytes), target),)
+            return ((self._codec.outgoing(message, recipient, reply_key_id, limit_bytes), target),)
         except DatagramError:
             self.counters.drop(Loss.UNENCODABLE if limit_bytes is None else Loss.LARGER_THAN_QUESTION)
             return ()
@@ -273,10 +273,8 @@ class DatagramTransport:
         token = self._codec.mint_token(target, applicant, now_ms)
         self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant, now_ms)
 
-    def _refuse(
-        self, target: Address, nak: JoinNak, applicant: NodeId, now_ms: int, answered_key_id: bytes = b""
-    ) -> None:
+    def _refuse(self, target: Address, nak: JoinNak, applicant: NodeId, now_ms: int, reply_key_id: bytes = b"") -> None:
         if self._limits.errors.allows(target.host, now_ms):
-            self.post(self._seal(target, nak, applicant, answered_key_id))
+            self.post(self._seal(target, nak, applicant, reply_key_id))
         else:
             self.counters.drop(Loss.RATE_LIMITED)

@@ -174,7 +174,7 @@ class GossipNetwork:
         """Let datagrams pass everywhere."""
         self._side = {}
 
-    def say(self, node: Node, metadata: bytes) -> None:
+    def set_metadata(self, node: Node, metadata: bytes) -> None:
         """Change the metadata of a node's application."""
         self.step(node, MetadataChanged(metadata))
 

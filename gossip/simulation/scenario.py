@@ -176,9 +176,9 @@ class Play:
         while self._members < story.members * (period + 1) // max(story.formed_by, 1) and self._members < story.members:
             self._join()
         if story.settled_by <= period < story.churned_by:
-            begun, steps = period - story.settled_by, story.churned_by - story.settled_by
+            start, steps = period - story.settled_by, story.churned_by - story.settled_by
             churn_count = round(story.members * story.churn)
-            for _ in range(churn_count * begun // steps, churn_count * (begun + 1) // steps):
+            for _ in range(churn_count * start // steps, churn_count * (start + 1) // steps):
                 self._crash()
                 self._join()
         if story.partition and period == story.churned_by:

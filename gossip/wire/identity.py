@@ -215,7 +215,7 @@ class Verifier:
                     raise ForgedError(f"{source.node_id.hex()} did not sign that it leaves")
             case JoinAck(description, sample):
                 self._require(description, SignatureUse.PRESENCE)
-                kept = self._kept(sample)
+                kept = self._verified(sample)
                 return replace(message, sample=kept), len(sample) - len(kept)
             case KeyringUpdate():
                 if not _holds_keys(message):
@@ -230,7 +230,7 @@ class Verifier:
         if not self.holds(info, purpose):
             raise ForgedError(f"a record of {info.node_id.hex()} is not signed by that node")
 
-    def _kept(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
+    def _verified(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
         return tuple([info for info in sample if self.holds(info)])
 
     def _proved(self, payload: Payload) -> tuple[Payload, int]:
@@ -240,7 +240,7 @@ class Verifier:
         if not left_out:
             return payload, 0
         updates = tuple([update for update in payload.updates if update not in unproved_updates])
-        return replace(payload, updates=updates, sample=self._kept(payload.sample)), left_out
+        return replace(payload, updates=updates, sample=self._verified(payload.sample)), left_out
 
     def _is_proved(self, update: Update) -> bool:
         if isinstance(update, AliveUpdate):

@@ -143,7 +143,7 @@ class Envelope(Protocol):
 
     overhead_bytes: int
 
-    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
         """Return the datagram on the wire."""
 
     def open(self, datagram: bytes) -> Opened:
@@ -159,7 +159,7 @@ class Unsealed:
         self,
         plain: bytes,
         receiver: NodeId = ANY_NODE,  # noqa: ARG002 - the protocol of envelopes
-        answered_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
+        reply_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
     ) -> bytes:
         """Return the same bytes with the version."""
         return plain[:1] + _VERSION_BYTE + plain[1:]
@@ -216,13 +216,13 @@ class Sealed:
         """The number of salts of other nodes with a replay window."""
         return len(self._salts)
 
-    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
+    def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, reply_key_id: bytes = b"") -> bytes:
         """Seal for `receiver` with the primary key, or with another of the ring if the receiver holds only that."""
         if self._counter >= _COUNTER_LIMIT:
             raise OverflowError("the datagram counter is used up: restart the node")
         self._counter += 1
         counter = self._counter.to_bytes(COUNTER_BYTES, "big")
-        names, encrypt = self._own[answered_key_id or self._primary_id]
+        names, encrypt = self._own[reply_key_id or self._primary_id]
         header = plain[:1] + names + counter
         return header + encrypt(_NONCE_PREFIX + counter, receiver + plain[1:], header)
 

@@ -112,12 +112,12 @@ class SecureCodec:
         self,
         message: Message,
         receiver: NodeId | None = None,
-        answered_key_id: bytes = b"",
+        reply_key_id: bytes = b"",
         limit_bytes: int | None = None,
     ) -> bytes:
         """Return the datagram for a message of the core; raise DatagramError if it does not fit.
 
-        `receiver`: None if not known, for the messages above only. `answered_key_id`: seal with this key of the ring,
+        `receiver`: None if not known, for the messages above only. `reply_key_id`: seal with this key of the ring,
         since the receiver does not hold a newer one. `limit_bytes`: lower than usual, for a reply.
         """
         message = self._signer.endorse(message)
@@ -127,7 +127,7 @@ class SecureCodec:
             message = replace(message, proof=conflict_proof(self._signer.key, self._life, message.seq))
         most_bytes = self._limit_bytes if limit_bytes is None else min(limit_bytes, self._limit_bytes)
         plain = encode(message, most_bytes - self._envelope.overhead_bytes)
-        return self._envelope.seal(plain, receiver or ANY_NODE, answered_key_id)
+        return self._envelope.seal(plain, receiver or ANY_NODE, reply_key_id)
 
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
         """Return a keyring update for the identity of this credential only; raise DatagramError if impossible."""

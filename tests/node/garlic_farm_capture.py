@@ -17,7 +17,7 @@ import trio
 
 from consensus.protocols.garlic_farm.node.connectors import Reached, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
-from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
+from consensus.protocols.garlic_farm.node.membership_client import request_addition
 from consensus.protocols.garlic_farm.wire.messages import EXCHANGES, MessageType
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, ValueType
 from tests.node.loopback_group import LoopbackGroup, until
@@ -213,7 +213,7 @@ async def capture(directory: Path) -> Transcript:
         await servers.start(ALICE)
         client = servers.client(server_id=ALICE)
         await nursery.start(client.run)
-        await ask_to_add(client, ClusterServer(ALICE, servers.endpoint(ALICE)))
+        await request_addition(client, ClusterServer(ALICE, servers.endpoint(ALICE)))
         await until(lambda: ALICE in charlie.describe().raft.configuration.voter_ids)
         await until(lambda: charlie.describe().raft.change is None)
         nursery.cancel_scope.cancel()

@@ -67,37 +67,37 @@ class ScriptedHandler:
         self.delay_s: Callable[[core.Request], float] = lambda _: 0
         self.client_answer: Callable[[tuple[bytes, ...]], ClientAnswer | None] = self._append
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
         """Send the scripted reply after the scripted delay."""
         self.requests.append((sender, request))
 
         async def answer() -> None:
-            answered(await self._reply(request))
+            on_reply(await self._reply(request))
 
         return _in_the_background(answer)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Send the scripted reply."""
         self.commands_of_clients.append(commands)
 
         async def answer() -> None:
             await trio.lowlevel.checkpoint()
-            answered(self.client_answer(commands))
+            on_reply(self.client_answer(commands))
 
         return _in_the_background(answer)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Send the end of the log if this server leads."""
-        return self.client_request((), answered)
+        return self.client_request((), on_reply)
 
     def membership_request(
-        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Refuse the request: the scripted server's members do not change."""
         self.refused += 1
         is_from_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
         destination = self.leader or UNKNOWN_SERVER if is_from_client else request.source
-        answered(
+        on_reply(
             wire.ANSWERS[type(request)](
                 source=self.own_id, destination=destination, term=self.term, next_index=0, accepted=False
             )

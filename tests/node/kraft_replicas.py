@@ -86,15 +86,15 @@ class ScriptedReceiver(RecordedReceiver):
         self._answer = answer
         self._changed = trio.Event()
 
-    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
+    def ask(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> None:
         """Keep a request, and answer it if `answer` is set."""
         if self.busy:
             raise ServerBusyError("busy")
-        self.requests.append((sender, request, answered))
+        self.requests.append((sender, request, on_reply))
         self._changed.set()
         self._changed = trio.Event()
         if self._answer is not None:
-            answered(self._answer(request))
+            on_reply(self._answer(request))
 
     def forget(self, number: int) -> None:
         """Record the number of a dropped request."""

@@ -20,7 +20,7 @@ from consensus.core.raft import Raft
 from consensus.net.tls import load_or_create_certificate
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_requests import ClientRequests
-from consensus.protocols.garlic_farm.node.connection import Cancel, ask_server
+from consensus.protocols.garlic_farm.node.connection import Cancel, call_server
 from consensus.protocols.garlic_farm.node.connectors import Connector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
@@ -135,14 +135,14 @@ class Gateway(ClientRequests):
         self._members = members
 
     def membership_request(
-        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Handle a request to add or remove a server."""
-        return self._members.membership_request(request, answered)
+        return self._members.membership_request(request, on_reply)
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
         """Handle a peer's request."""
-        return ask_server(self._server, sender, request, answered)
+        return call_server(self._server, sender, request, on_reply)
 
 
 class LoopbackGroup:

@@ -19,7 +19,7 @@ from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import ContentChecks, StateMachine, Transport, next_call
 from consensus.server.options import ServerOptions
 from consensus.server.parts import ServerParts
-from consensus.server.pending_calls import Awaited
+from consensus.server.pending_calls import CallbackResult
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.directory import OutOfSpaceError
@@ -133,7 +133,7 @@ def build(
 
 async def request(node: Node, sender: int, sent: Request) -> Reply:
     """Return the server's reply to a peer's request. The correlation is translated, as a transport does."""
-    awaited = Awaited[Reply]()
+    awaited = CallbackResult[Reply]()
     node.server.ask(sender, replace(sent, correlation=next_call()), awaited.give)
     reply = await awaited.wait()
     assert reply is not None

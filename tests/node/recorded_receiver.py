@@ -21,9 +21,9 @@ class RecordedReceiver:
         self.connected = trio.Event()
         self._replied = trio.Event()
 
-    def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
+    def ask(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> None:
         """Refuse every request as busy."""
-        del sender, request, answered
+        del sender, request, on_reply
         raise ServerBusyError("this receiver answers nothing")
 
     def forget(self, number: int) -> None:

@@ -46,7 +46,7 @@ def accept(executor: Executor, effects: list[Persist | Send | ReadEntries]) -> l
             case Send():
                 released += [effect] if executor.may_send(effect) else []
             case ReadEntries():
-                executor.ask(effect)
+                executor.queue_read(effect)
     return released
 
 

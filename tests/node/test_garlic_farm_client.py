@@ -160,8 +160,8 @@ async def test_unanswered_submission_has_unknown_outcome(stage: Stage, autojump_
     assert "has not answered in time" in submission.reason
 
 
-def never(commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-    del commands, answered
+def never(commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
+    del commands, on_reply
     return lambda: None
 
 

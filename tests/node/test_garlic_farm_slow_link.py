@@ -15,7 +15,7 @@ from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.protocols.garlic_farm.node.connection import Cancel, ask_server
+from consensus.protocols.garlic_farm.node.connection import Cancel, call_server
 from consensus.protocols.garlic_farm.node.connectors import Reached
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
@@ -41,9 +41,9 @@ class ServedCore(ScriptedHandler):
         super().__init__(own_id)
         self._server = server
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
         """Send the reply of the core."""
-        return ask_server(self._server, sender, request, answered)
+        return call_server(self._server, sender, request, on_reply)
 
 
 @dataclass

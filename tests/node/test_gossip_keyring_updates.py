@@ -49,7 +49,7 @@ async def test_keyring_update_without_permission_is_dropped() -> None:
     # Given a group that accepts keys from its three members, and an attacker with a copy of its key
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
-        agents = await farm.start_many(3, may_tell_keys=lambda node_id: node_id in members)
+        agents = await farm.start_many(3, may_send_keys=lambda node_id: node_id in members)
         members.update(agent.node_id for agent in agents)
         await until_all_see_all(agents)
         attacker = Ed25519PrivateKey.generate()
@@ -123,7 +123,7 @@ async def test_member_isolated_during_rotation_receives_ring_in_box() -> None:
 async def test_box_is_not_made_for_member_without_permission() -> None:
     network, members = MemoryNetwork(), set[NodeId]()
     async with running_farm(network) as farm:
-        agents = await farm.start_many(2, may_tell_keys=lambda node_id: node_id in members)
+        agents = await farm.start_many(2, may_send_keys=lambda node_id: node_id in members)
         await until_all_see_all(agents)
         members.add(agents[0].node_id)
         chain = rotated(agents[0], b"n" * 32).keyring

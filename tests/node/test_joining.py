@@ -15,7 +15,7 @@ from consensus.core.options import Options
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, MembershipOptions
-from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, ask_to_remove, join
+from consensus.protocols.garlic_farm.node.membership_client import join, request_addition, request_removal
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
@@ -87,8 +87,8 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server")
         servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
         # when it requests to be added
-        addition = await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
-        assert addition.begun, addition.reason
+        addition = await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
+        assert addition.has_begun, addition.reason
         # then the leader connects to it, invites it, and sends it the log in packs before it is a member
         leader = await leading(servers)
         await until_members(leader, 1, 2, 3, 4)
@@ -102,8 +102,8 @@ async def test_document_server_joins_by_log_packs_and_is_removed(tmp_path: Path)
         assert document_server.commands() == before + after
         assert document_server.members == (1, 2, 3, 4)
         # when it requests its removal, it receives the reply, and the cluster continues without it
-        removal = await ask_to_remove(await client_as_server(servers, nursery, FOURTH), FOURTH)
-        assert removal.begun, removal.reason
+        removal = await request_removal(await client_as_server(servers, nursery, FOURTH), FOURTH)
+        assert removal.has_begun, removal.reason
         await until_members(await leading(servers), 1, 2, 3)
         assert document_server.ordered_to_leave
         await submit(client, [b"without it"])
@@ -124,7 +124,7 @@ async def test_document_server_joins_by_snapshot_of_compacted_log(tmp_path: Path
         await submit(client, [b"tail"])
         document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server")
         servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
-        await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
+        await request_addition(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
         assert "InstallSnapshotRequest" in document_server.received
         assert document_server.start[0] >= taken.last.index
@@ -148,7 +148,7 @@ async def test_snapshot_resumes_after_broken_connection(tmp_path: Path) -> None:
         assert await leader.server.take_snapshot() is not None
         document_server = WordsOnlyServer(FIFTH, tmp_path / "document_server", breaks_at={"InstallSnapshotRequest"})
         servers.outsiders[FIFTH] = await nursery.start(document_server.listen)
-        await ask_to_add(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
+        await request_addition(client, ClusterServer(FIFTH, "tcp://127.0.0.1:5"))
         await until_members(leader, 1, 2, 3, 5)
         assert document_server.breaks_at == set()
         assert document_server.counted["JoinClusterRequest"] == 2
@@ -166,7 +166,7 @@ async def test_log_packs_resume_after_broken_connection(tmp_path: Path) -> None:
         await submit(client, before)
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", breaks_at={"SyncLogRequest"})
         servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
-        await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
+        await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))
         await until_members(await leading(servers), 1, 2, 3, 4)
         assert document_server.breaks_at == set()
         await document_server.until(lambda: document_server.commands() == before)
@@ -185,11 +185,11 @@ async def test_own_server_joins_by_document_messages_and_leaves(tmp_path: Path) 
         await run.server.wait_applied(leader.server.commit_index)
         assert run.executed == leader.executed
         # then a repeated request is accepted without a change
-        again = await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))
-        assert again.begun
+        again = await request_addition(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))
+        assert again.has_begun
         assert leader.server.describe().raft.change is None
         # and a follower sends the leader a request for its removal
-        assert (await ask_to_remove(own, FOURTH)).begun
+        assert (await request_removal(own, FOURTH)).has_begun
         await until_members(leader, 1, 2, 3)
 
 
@@ -240,7 +240,7 @@ async def test_join_completes_after_loss_of_leader(tmp_path: Path) -> None:
         run = await servers.start(FOURTH)
         own = servers.client()
         await nursery.start(own.run)
-        assert (await ask_to_add(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).begun
+        assert (await request_addition(own, ClusterServer(FOURTH, servers.endpoint(FOURTH)))).has_begun
         await servers.kill(first)
         # when the new server repeats the request at each new leader
         await join(own, run.server, ClusterServer(FOURTH, servers.endpoint(FOURTH)), Random(4))
@@ -258,21 +258,21 @@ async def test_impossible_change_is_refused_with_sentence(tmp_path: Path) -> Non
         document_server = WordsOnlyServer(FOURTH, tmp_path / "document_server", catching_up=True)
         servers.outsiders[FOURTH] = await nursery.start(document_server.listen)
         refused = [
-            (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
-            (await ask_to_add(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
-            (await ask_to_remove(await client_as_server(servers, nursery, 9), 9), "it is not a member"),
+            (await request_addition(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
+            (await request_addition(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
+            (await request_removal(await client_as_server(servers, nursery, 9), 9), "it is not a member"),
             (
-                await ask_to_remove(await client_as_server(servers, nursery, leader_id), leader_id),
+                await request_removal(await client_as_server(servers, nursery, leader_id), leader_id),
                 "it leads; hand leadership",
             ),
         ]
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]
-        assert not any(change.begun for change, _ in refused)
+        assert not any(change.has_begun for change, _ in refused)
         assert [reason in text for (_, reason), text in zip(refused, texts, strict=True)] == [True] * len(refused)
         leader = servers.runs[leader_id]
         assert leader.metrics.counts[Fault.REFUSED_CHANGE] == len(refused)
         # and a server that rejects the invitation is not added: nothing was appended
-        assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
+        assert (await request_addition(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).has_begun
         await until(lambda: leader.metrics.counts[Fault.REFUSED_CHANGE] > len(refused))
         assert leader.server.describe().raft.configuration.voter_ids == {1, 2, 3}
 

@@ -88,14 +88,14 @@ def test_replica_times_do_not_go_back_within_epoch() -> None:
     """
     now_ms = 1_000
     times: ReplicaTimes[str] = ReplicaTimes(lambda: now_ms)
-    assert times.tell(1, {"two": (30, 700), "three": (None, None)}) == {"two": (970, 300), "three": (-1, -1)}
+    assert times.timestamps(1, {"two": (30, 700), "three": (None, None)}) == {"two": (970, 300), "three": (-1, -1)}
     now_ms = 999
-    assert times.tell(1, {"two": (30, 700), "three": (5, None)}) == {"two": (970, 300), "three": (994, -1)}
+    assert times.timestamps(1, {"two": (30, 700), "three": (5, None)}) == {"two": (970, 300), "three": (994, -1)}
     now_ms = 1_100
-    assert times.tell(1, {"two": (100, 100)}) == {"two": (1_000, 1_000)}
+    assert times.timestamps(1, {"two": (100, 100)}) == {"two": (1_000, 1_000)}
     # Another leader uses its own clock
     now_ms = 500
-    assert times.tell(2, {"two": (100, None)}) == {"two": (400, -1)}
+    assert times.timestamps(2, {"two": (100, None)}) == {"two": (400, -1)}
 
 
 async def test_follower_redirects_tool_to_reachable_leader() -> None:

@@ -63,7 +63,7 @@ async def test_restarted_node_takes_keys_only_from_founders(
     network, peers = MemoryNetwork(), peers_without_farm()
     async with running_farm(network) as farm:
         founder = await farm.start()
-        node = await farm.start(founder, may_tell_keys=peers.may_tell_keys)
+        node = await farm.start(founder, may_send_keys=peers.may_send_keys)
         founding = founding_of(founder.node_id, node.node_id)
         admissions = AdmissionStore(tmp_path, founding, node.node_id, founded=True)
         state = AppliedState(0, EventLog("node", lambda: 0), founding.founders, founding.cluster_id)
@@ -85,7 +85,7 @@ async def test_restarted_node_takes_keys_only_from_founders(
 
 
 def test_node_without_farm_accepts_any_signer() -> None:
-    assert peers_without_farm().may_tell_keys(UNKNOWN)
+    assert peers_without_farm().may_send_keys(UNKNOWN)
 
 
 @pytest.mark.parametrize("stored_state", ["as founder", "as later member", "without farm"])
@@ -115,7 +115,7 @@ def test_stored_farm_decides_from_first_datagram(
 
     @asynccontextmanager
     async def open_membership(_settings: object, _metadata: bytes, keys: GroupKeys, _: object) -> AsyncIterator[None]:
-        accepted.extend(keys.may_tell_keys(NodeId(each)) for each in signers)
+        accepted.extend(keys.may_send_keys(NodeId(each)) for each in signers)
         await trio.lowlevel.checkpoint()
         raise NodeStopped("the story ends here")
         yield

@@ -244,8 +244,8 @@ def test_batch_repeated_after_client_timeout_is_written_once(tmp_path: Path, mon
             pending: list[tuple[tuple[bytes, ...], Callable[[ProposalResolved], None]]] = []
             submit = leader.server.submit
 
-            def delay(commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None], **_: bool) -> None:
-                pending.append((commands, answered))
+            def delay(commands: tuple[bytes, ...], on_reply: Callable[[ProposalResolved], None], **_: bool) -> None:
+                pending.append((commands, on_reply))
 
             monkeypatch.setattr(leader.server, "submit", delay)
             answers: list[Produced] = []

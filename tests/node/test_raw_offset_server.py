@@ -14,7 +14,7 @@ import trio
 from consensus.core.effects import Role
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.joining_peers import PACKED_ENTRIES_MAX
-from consensus.protocols.garlic_farm.node.membership_client import ask_to_add
+from consensus.protocols.garlic_farm.node.membership_client import request_addition
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from tests.node.loopback_group import CALM, LoopbackGroup, Run
@@ -46,8 +46,8 @@ async def add_server(
     servers: LoopbackGroup, client: GarlicFarmClient, nursery: trio.Nursery, their: RawOffsetServer
 ) -> None:
     servers.plain[THEIRS] = ("127.0.0.1", await nursery.start(their.listen))
-    addition = await ask_to_add(client, ClusterServer(THEIRS, "tcp://127.0.0.1:4"))
-    assert addition.begun, addition.reason
+    addition = await request_addition(client, ClusterServer(THEIRS, "tcp://127.0.0.1:4"))
+    assert addition.has_begun, addition.reason
 
 
 @pytest.mark.parametrize("elects_itself", [False, True], ids=["empty", "elected-itself"])

@@ -49,16 +49,16 @@ class Server:
     proposed: list[tuple[bytes, ...]] = field(default_factory=list)
     late: list[Callable[[ProposalResolved], None]] | None = None
 
-    def submit(self, commands: tuple[bytes, ...], answered: Callable[[ProposalResolved], None]) -> Proposal:
+    def submit(self, commands: tuple[bytes, ...], on_reply: Callable[[ProposalResolved], None]) -> Proposal:
         """Reply with the chosen answer or error, or later."""
         self.proposed.append(commands)
         if self.error is not None:
             raise self.error
         if self.late is None:
-            answered(self.answer)
+            on_reply(self.answer)
         else:
-            self.late.append(answered)
-        return Proposal(commands, ProposalLimit(1, 1), answered)
+            self.late.append(on_reply)
+        return Proposal(commands, ProposalLimit(1, 1), on_reply)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """Return the chosen answer; never return if replies are late."""
@@ -69,7 +69,7 @@ class Server:
             raise self.error
         return self.answer
 
-    def ask(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> None:
+    def ask(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> None:
         """Raise the chosen error."""
         assert self.error is not None
         raise self.error

@@ -107,7 +107,7 @@ def test_segment_is_ready_under_load_with_reads() -> None:
     # Given that a group and a read are always waiting
     for _ in range(1_000):
         log.append(4)
-        log.executor.ask(ReadEntries(request_id=log.number, first=1, last=1, limit_bytes=10))
+        log.executor.queue_read(ReadEntries(request_id=log.number, first=1, last=1, limit_bytes=10))
         log.work(2)
     assert log.executor._reads
     assert log.storage.segment_count >= 3

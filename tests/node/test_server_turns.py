@@ -173,10 +173,10 @@ async def test_read_from_reply_callback_keeps_number_of_first_read(
 
         def repeat_request(answer: ReadReady | ReadRefused | None) -> None:
             answers.append(answer)
-            seconds.append(server.ask_read(answers.append))
+            seconds.append(server.request_read(answers.append))
 
         # when a read is requested, and another one in its callback
-        first = server.ask_read(repeat_request)
+        first = server.request_read(repeat_request)
         assert [type(answer) for answer in answers] == [ReadRefused]
         # then cancelling the first does not cancel the second
         server.forget(first)

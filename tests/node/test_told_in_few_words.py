@@ -34,7 +34,7 @@ async def test_unreachable_is_reported_for_every_server(autojump_clock: MockCloc
     logged: list[Incident] = []
     metrics = Metrics(logged.append)
     for number in range(20):
-        metrics.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", ours=True)
+        metrics.incident(Fault.UNREACHABLE, f"server {number}", "it does not answer", outgoing=True)
     assert len(logged) == 20
 
 
@@ -72,7 +72,7 @@ async def test_down_server_is_reported_once_then_with_count(autojump_clock: Mock
     del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
     refused = RefusedConnections(trace, Alarms(trace), {2: "node-2"}.get)
-    failure = Incident(Fault.UNREACHABLE, "127.0.0.1:7669", "link to server 2: connection refused", ours=True)
+    failure = Incident(Fault.UNREACHABLE, "127.0.0.1:7669", "link to server 2: connection refused", outgoing=True)
     for _ in range(30):
         refused.incident(failure)
         await trio.sleep(10)
@@ -92,5 +92,5 @@ async def test_incidents_are_separate_per_reason_and_server(autojump_clock: Mock
     refused = RefusedConnections(trace, Alarms(trace))
     for fault in (Fault.UNREACHABLE, Fault.WRONG_CREDENTIALS):
         for peer in ("a:1", "b:1"):
-            refused.incident(Incident(fault, peer, f"{peer} {fault.value}", ours=True))
+            refused.incident(Incident(fault, peer, f"{peer} {fault.value}", outgoing=True))
     assert [event.kind for event in trace.recent(100)].count("connection-failed") == 4

@@ -73,7 +73,7 @@ class Crowd:
 
         try:
             if kind < 0.8:
-                read = server.ask_read(on_reply_in_turn)
+                read = server.request_read(on_reply_in_turn)
                 return lambda: server.forget(read)
             request = replace(OUT_OF_DATE, correlation=next_call())
             server.ask(TWO, request, on_reply_in_turn)

@@ -196,7 +196,7 @@ async def test_query_is_traced_before_answers_of_members() -> None:
             await trio.sleep(1)
             assert [each.kind for each in oslo.trace_events()] == ["query"]
             for responder in (NodeId(bytes([7]) * 16), kyoto.group.node_id):
-                assert oslo.group._queries.answered(QueryAnswered(1, responder, b"sunny"))
+                assert oslo.group._queries.forward_reply(QueryAnswered(1, responder, b"sunny"))
 
     async def send_query(oslo: Node) -> None:
         answer = await oslo.messages.ask("weather", "", 5.0)

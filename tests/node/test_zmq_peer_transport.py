@@ -64,12 +64,12 @@ class Script:
         self.busy = False
         self._changed = trio.Event()
 
-    def ask(self, sender: ServerId, request: core.Request, answered: Answer) -> None:
+    def ask(self, sender: ServerId, request: core.Request, on_reply: Answer) -> None:
         """Record a request."""
         self._notify()
         if self.busy:
             raise ServerBusyError("busy")
-        self.received.append((sender, request, answered))
+        self.received.append((sender, request, on_reply))
 
     def forget(self, number: int) -> None:
         """Do nothing."""
@@ -150,9 +150,9 @@ class Stage:
         earlier = len(self.script.received)
         self.requester.send(*encode_request(request))
         await self.script.until(lambda: len(self.script.received) > earlier)
-        sender, received, answered = self.script.received[-1]
+        sender, received, on_reply = self.script.received[-1]
         assert sender == "2"
-        return received, answered
+        return received, on_reply
 
     async def process_all(self) -> None:
         """Wait until the core has received all earlier messages, by a vote request after them."""
@@ -189,19 +189,19 @@ SUCCESS_FRAMES = encode_reply(wire.AppendEntriesResponse(message_id=7, term=4, s
 
 async def test_request_of_peer_gets_reply_of_core() -> None:
     async with running_stage() as stage:
-        received, answered = await stage.ask(HEARTBEAT)
+        received, on_reply = await stage.ask(HEARTBEAT)
         assert replace(received, correlation=0) == core.AppendEntries(
             term=4, leader="2", previous=LogId(6, 3), entries=(), commit=5, correlation=0
         )
-        answered(success())
+        on_reply(success())
         assert await stage.requester.take() == SUCCESS_FRAMES
 
 
 async def test_repeated_append_gets_same_reply_without_core() -> None:
     async with running_stage() as stage:
         # Given: an append with a reply
-        _, answered = await stage.ask(HEARTBEAT)
-        answered(success())
+        _, on_reply = await stage.ask(HEARTBEAT)
+        on_reply(success())
         await stage.requester.take()
         # When: it is repeated twice
         for _ in range(2):
@@ -216,7 +216,7 @@ async def test_repeat_of_pending_append_counts_as_contact() -> None:
     async with running_stage() as stage:
         # Given: an append with an entry that the disk has not stored yet
         append = replace(HEARTBEAT, entries=(Entry.command(4, b"request-id-1x"),))
-        _, answered = await stage.ask(append)
+        _, on_reply = await stage.ask(append)
         # When: the leader repeats it
         received, answered_repeat = await stage.ask(append)
         # Then: the core gets it as contact with the leader
@@ -225,7 +225,7 @@ async def test_repeat_of_pending_append_counts_as_contact() -> None:
         )
         # And: there is one reply, to the append
         answered_repeat(success(1))
-        answered(success(8))
+        on_reply(success(8))
         assert await stage.requester.take() == SUCCESS_FRAMES
         await stage.process_all()
         assert stage.requester.waiting == 0
@@ -235,13 +235,13 @@ async def test_append_without_reply_processed_again_on_repeat() -> None:
     async with running_stage() as stage:
         # Given: an append that the core stored only in part
         append = replace(HEARTBEAT, entries=(Entry.command(4, b"request-id-1x"),))
-        _, answered = await stage.ask(append)
-        answered(success(7))
+        _, on_reply = await stage.ask(append)
+        on_reply(success(7))
         # When: the leader repeats it, and now the core stores all
-        received, answered = await stage.ask(append)
+        received, on_reply = await stage.ask(append)
         assert isinstance(received, core.AppendEntries)
         assert received.entries == append.entries
-        answered(success(8))
+        on_reply(success(8))
         # Then: there is one reply, to the repeat
         assert await stage.requester.take() == SUCCESS_FRAMES
         assert stage.transport.counters[PeerEvent.NO_REPLY] == 1
@@ -253,16 +253,16 @@ async def test_busy_server_processes_repeat() -> None:
         stage.requester.send(*encode_request(HEARTBEAT))
         await stage.script.until(lambda: PeerEvent.REQUEST_BUSY in stage.transport.counters)
         stage.script.busy = False
-        _, answered = await stage.ask(HEARTBEAT)
-        answered(success())
+        _, on_reply = await stage.ask(HEARTBEAT)
+        on_reply(success())
         assert await stage.requester.take() == SUCCESS_FRAMES
 
 
 async def test_repeated_vote_request_passed_to_core() -> None:
     async with running_stage() as stage:
         for granted in (True, False):
-            _, answered = await stage.ask(VOTE)
-            answered(core.VoteReply(term=4, granted=granted, correlation=0))
+            _, on_reply = await stage.ask(VOTE)
+            on_reply(core.VoteReply(term=4, granted=granted, correlation=0))
             assert await stage.requester.take() == encode_reply(wire.RequestVoteResponse(9, 4, granted))
 
 
@@ -467,7 +467,7 @@ async def test_snapshot_received_with_members_from_its_sender() -> None:
             *encode_reply(wire.ConfigReply(request_id=request.request_id, is_leader=True, leader="2", peers=members)),
         )
         await stage.script.until(lambda: bool(stage.script.received))
-        _, received, answered = stage.script.received[0]
+        _, received, on_reply = stage.script.received[0]
         configuration = Configuration((Server("1", "tcp://127.0.0.1:1"), Server("2", "tcp://127.0.0.1:2")))
         assert replace(received, correlation=0) == core.InstallSnapshot(
             term=4,
@@ -479,13 +479,13 @@ async def test_snapshot_received_with_members_from_its_sender() -> None:
             done=False,
             correlation=0,
         )
-        answered(core.SnapshotReply(term=4, accepted=True, next_offset=4, installed=False, correlation=0))
+        on_reply(core.SnapshotReply(term=4, accepted=True, next_offset=4, installed=False, correlation=0))
         assert await stage.requester.take() == encode_reply(wire.InstallSnapshotResponse(8, 4))
         # And: further chunks do not cause a request
-        received, answered = await stage.ask(replace(CHUNK, message_id=10, offset=4, total_bytes=6, data=b"56"))
+        received, on_reply = await stage.ask(replace(CHUNK, message_id=10, offset=4, total_bytes=6, data=b"56"))
         assert isinstance(received, core.InstallSnapshot)
         assert (received.configuration, received.done) == (configuration, True)
-        answered(core.SnapshotReply(term=4, accepted=True, next_offset=6, installed=True, correlation=0))
+        on_reply(core.SnapshotReply(term=4, accepted=True, next_offset=6, installed=True, correlation=0))
         assert await stage.requester.take() == encode_reply(wire.InstallSnapshotResponse(10, 4))
         assert stage.peer.waiting == 0
 

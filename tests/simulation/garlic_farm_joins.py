@@ -24,7 +24,7 @@ from consensus.core.effects import Outcome
 from consensus.core.model import Index, LogId
 from consensus.core.options import lan
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
-from consensus.protocols.garlic_farm.node.membership_client import ask_to_remove, join
+from consensus.protocols.garlic_farm.node.membership_client import join, request_removal
 from consensus.protocols.garlic_farm.wire.values import ClusterServer
 from consensus.sessions.client import ExactlyOnceClient
 from consensus.sessions.dedup_state_machine import OPENING_ENTRY, request_entry
@@ -173,7 +173,7 @@ class Story:
                 leader = servers.runs[await servers.leader()].server
                 if server_id not in leader.describe().raft.configuration.voter_ids:
                     break
-                await ask_to_remove(own, server_id)
+                await request_removal(own, server_id)
                 await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
         await servers.kill(server_id)

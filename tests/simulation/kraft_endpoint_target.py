@@ -186,14 +186,14 @@ class _Server(ScriptedReceiver):
         super().__init__()
         self.waiting: dict[int, Any] = {}
 
-    def ask(self, sender: Any, request: Request, answered: Any) -> None:
+    def ask(self, sender: Any, request: Request, on_reply: Any) -> None:
         del sender
         if self.busy:
             raise ServerBusyError("busy")
         if isinstance(request, core.Fetch) and request.max_wait_ms:
-            self.waiting[request.correlation] = answered
+            self.waiting[request.correlation] = on_reply
         else:
-            answered(_reply_to(request))
+            on_reply(_reply_to(request))
 
     def forget(self, number: int) -> None:
         self.waiting.pop(number, None)

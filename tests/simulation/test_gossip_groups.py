@@ -226,7 +226,7 @@ def test_departed_node_is_left_and_never_dead(random_seed: int, loss: float) -> 
 @pytest.mark.parametrize("random_seed", SEEDS)
 def test_metadata_change_reaches_every_member(random_seed: int) -> None:
     network, nodes = formed(random_seed, 12)
-    network.say(nodes[3], b"role=publisher")
+    network.set_metadata(nodes[3], b"role=publisher")
 
     def is_known() -> bool:
         return all(

@@ -99,7 +99,7 @@ def test_new_node_at_old_address_is_distinguished(random_seed: int, after_ms: in
 def test_new_generation_at_another_address_is_distinguished(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
     name, others = nodes[2].node_id, nodes[:2] + nodes[3:]
-    network.say(nodes[2], b"first generation")
+    network.set_metadata(nodes[2], b"first generation")
     network.run(5_000)
     network.kill(nodes[2])
     moved = network.add(40, seeds=(0,), identity=2, generation=2, metadata=b"second generation")
@@ -120,7 +120,7 @@ def test_new_generation_at_another_address_is_distinguished(random_seed: int) ->
 @pytest.mark.parametrize("random_seed", SEEDS)
 def test_late_update_of_first_generation_is_ignored(random_seed: int) -> None:
     network, nodes = formed(random_seed, 6)
-    network.say(nodes[2], b"first generation")
+    network.set_metadata(nodes[2], b"first generation")
     first = nodes[2].core.describe().self_info
     network.kill(nodes[2])
     network.restart(nodes[2], seeds=(0,))

@@ -84,13 +84,13 @@ def test_fuzz_detects_unchecked_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fuzz_detects_response_before_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = KafkaListener._ask
+    right = KafkaListener._call_service
 
     async def ask(listener: KafkaListener, session: Any, request: Any) -> Any:
         session.must_login = False
         return await right(listener, session, request)
 
-    monkeypatch.setattr(KafkaListener, "_ask", ask)
+    monkeypatch.setattr(KafkaListener, "_call_service", ask)
     with pytest.raises(FuzzError, match="is answered before the login"):
         play(fuzz.subject(EndpointTarget()), 1, 100, Tally())
 
@@ -98,12 +98,12 @@ def test_fuzz_detects_response_before_login(monkeypatch: pytest.MonkeyPatch) -> 
 def test_fuzz_detects_kept_request_of_closed_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = QuorumService._ask
+    right = QuorumService._call_server
 
     async def ask(service: QuorumService, request: Any) -> Any:
         monkeypatch.setattr(service._receiver, "forget", lambda _: None)
         return await right(service, request)
 
-    monkeypatch.setattr(QuorumService, "_ask", ask)
+    monkeypatch.setattr(QuorumService, "_call_server", ask)
     with pytest.raises(FuzzError, match="are left after all clients have closed"):
         play(fuzz.subject(EndpointTarget()), 1, 300, Tally())

@@ -31,8 +31,8 @@ def test_fuzz_hostile_clients_get_correct_replies_or_none() -> None:
 
 
 def test_fuzz_detects_reply_to_wrong_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = EntryStreams.ask
-    monkeypatch.setattr(EntryStreams, "ask", lambda streams, _, request: right(streams, IDENTITIES[0], request))
+    right = EntryStreams.submit
+    monkeypatch.setattr(EntryStreams, "submit", lambda streams, _, request: right(streams, IDENTITIES[0], request))
     with pytest.raises(FuzzError, match="got the reply"):
         play(fuzz.subject(EndpointTarget()), 1, 100, Tally())
 

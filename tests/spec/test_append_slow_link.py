@@ -40,10 +40,10 @@ def test_heartbeat_overtaking_entries_resends_none() -> None:
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, 1_000_000)
     progress.sent(2, 9, 9, 100)
-    heartbeat = progress.answered(2)
+    heartbeat = progress.pop_request(2)
     assert heartbeat is not None
     assert progress.overtook(heartbeat, 100)
-    progress.answered(1)
+    progress.pop_request(1)
     assert not progress.overtook(heartbeat, 100)
 
 
@@ -54,7 +54,7 @@ def test_acknowledged_bytes_do_not_extend_later_deadlines() -> None:
     first = progress.oldest_sent_ms()
     for number in range(1, 1_000):
         progress.sent(number, number, number + 1, 0, 0, FULL)
-        progress.answered(number - 1)
+        progress.pop_request(number - 1)
     assert progress.bytes_under_way == FULL
     assert (first or 0) < (progress.oldest_sent_ms() or 0) < 3 * (first or 0)
 
@@ -65,7 +65,7 @@ def test_refused_heartbeat_after_lost_entries_counts(size_bytes: int, now: int) 
     progress = Progress(3, match=2, state=ProgressState.REPLICATING)
     progress.sent(1, 2, 9, 0, 0, size_bytes)
     progress.sent(2, 9, 9, now)
-    heartbeat = progress.answered(2)
+    heartbeat = progress.pop_request(2)
     assert heartbeat is not None
     assert not progress.overtook(heartbeat, now)
 

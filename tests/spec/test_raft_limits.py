@@ -189,7 +189,7 @@ def test_append_reply_counts_once_by_correlation() -> None:
 def test_vote_counts_once_by_correlation() -> None:
     bench = Bench(voters=5)
     bench.expire()
-    request = bench.raft._role.current.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
+    request = bench.raft._role.current.correlations[TWO]  # type: ignore[union-attr] # the bench campaigns here
     for correlation in (request, request, request + 50):
         bench.receive(TWO, VoteReply(term=1, granted=True, correlation=correlation))
     assert bench.is_(Role.CANDIDATE)

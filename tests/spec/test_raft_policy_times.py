@@ -99,7 +99,7 @@ def test_stall_timeout_ends_leadership() -> None:
 
 @pytest.mark.parametrize(("round_ms", "caught_up"), [(499, False), (500, True)])
 def test_catch_up_round_time_limits_last_round(round_ms: int, *, caught_up: bool) -> None:
-    server = CatchUp(goal=1, asked_ms=0, began_ms=0)
+    server = CatchUp(goal=1, requested_ms=0, began_ms=0)
     options = with_time("catch_up_round_ms", round_ms)
     assert server.check(Progress(next=2, match=1), last_index=5, now=500, options=options) is None
     assert server.caught_up is caught_up

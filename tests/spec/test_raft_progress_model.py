@@ -133,7 +133,7 @@ class _LeaderAndFollower(RuleBasedStateMachine):
 
     def receive(self, reply: tuple[int, bool, int]) -> None:
         correlation, success, index = reply
-        request: SentAppend | None = self.progress.answered(correlation)
+        request: SentAppend | None = self.progress.pop_request(correlation)
         if request is None:
             return
         if success:
@@ -156,10 +156,10 @@ def test_late_reply_to_expired_append_keeps_match() -> None:
     for correlation, previous, last in ((2, 0, 0), (3, 0, 3)):
         if correlation not in progress.in_flight:
             progress.sent(correlation, previous, last, 30)
-        request = progress.answered(correlation)
+        request = progress.pop_request(correlation)
         assert request is not None
         progress.succeeded(request, last, 40)
-    late = progress.answered(1)
+    late = progress.pop_request(1)
     assert late is not None
     progress.succeeded(late, 1, 50)
     assert (progress.match, progress.next) == (3, 4)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.model import Configuration, Server, ServerId, possible_configuration
-from consensus.core.quorum import VoteResult, held_by_majorities, tally
+from consensus.core.quorum import VoteResult, tally, value_of_majorities
 
 ids = st.integers(1, 8)
 majorities = st.lists(st.frozensets(ids, min_size=1, max_size=6), min_size=1, max_size=2)
@@ -30,7 +30,7 @@ def test_index_held_when_majority_of_each_set_has_it(sets: Sets, values: dict[Se
     reached = [
         value for value in range(7) if holds(sets, {voter for voter in all_ids if values.get(voter, 0) >= value})
     ]
-    assert held_by_majorities(values, sets) == max(reached)
+    assert value_of_majorities(values, sets) == max(reached)
 
 
 @given(majorities, st.dictionaries(ids, st.booleans()))

@@ -19,7 +19,7 @@ BOUNDED: dict[tuple[str, ...], str] = {
     ("consensus/protocols/kraft/wire/control_records.py", "_length"): "the shifts of a loop of at most ten bytes",
     ("consensus/protocols/kafka/wire/record_batches.py", "read_varint"): "the shifts of a loop of at most ten bytes",
     ("consensus/protocols/kafka/wire/serialization.py", "varint"): "the shifts of a loop of five bytes",
-    ("consensus/protocols/zmq_raft/peer/peer_link.py", "ask_members"): "a constant",
+    ("consensus/protocols/zmq_raft/peer/peer_link.py", "query_members"): "a constant",
     ("consensus/protocols/zmq_raft/wire/frames.py", ""): "a constant",
     ("gossip/core/join.py", "_seek_pause_ms"): "clamped in the expression",
     ("gossip/core/join.py", "_backoff_ms"): "clamped in the expression",

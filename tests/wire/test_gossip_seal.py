@@ -148,7 +148,7 @@ def test_retired_key_opens_only_join_requests() -> None:
     assert refusal(rotated, latecomer.seal(PING)) is SealFault.RETIRED_KEY
     opened = rotated.open(latecomer.seal(b"\x3fjoin"))
     assert opened == Opened(b"\x3fjoin", key_id(KEY))
-    nak = rotated.seal(b"\x42nak", answered_key_id=opened.retired_key_id)
+    nak = rotated.seal(b"\x42nak", reply_key_id=opened.retired_key_id)
     assert latecomer.open(nak) == Opened(b"\x42nak")
 
 

@@ -74,7 +74,7 @@ class Cluster:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, protocol.NoAnswerError) and not error.is_heard:
+    if isinstance(error, protocol.NoAnswerError) and not error.has_peer_replied:
         return f"{error}\nA peer does not answer a client that names another cluster: is --ident right?"
     return str(error)
 

@@ -85,7 +85,7 @@ class KnownFarm:
         each = self.applied_state.state.admitted.get(server_id)
         return each is not None and not each.is_member
 
-    def may_tell_keys(self, node_id: bytes) -> bool:
+    def may_send_keys(self, node_id: bytes) -> bool:
         """Return True if this identity may announce gossip keys: the farm admitted it.
 
         The farm's data on disk counts until the log is replayed. Otherwise a copied key could announce keys to every
@@ -194,12 +194,12 @@ class FarmPeers:
         """Return True if this identity was retired or evicted: no node connects to it."""
         return self.farm is not None and self.farm.expulsion(node_id) is not None
 
-    def may_tell_keys(self, node_id: bytes) -> bool:
+    def may_send_keys(self, node_id: bytes) -> bool:
         """Return True if this identity may announce gossip keys.
 
         Before a node knows its farm, no node is admitted: a signing identity may become a founder, and is accepted.
         """
-        return self.farm is None or self.farm.may_tell_keys(node_id)
+        return self.farm is None or self.farm.may_send_keys(node_id)
 
     def is_server_out(self, server_id: int) -> bool:
         """Return True if the log retired or evicted this server's identity: no node exchanges messages with it."""

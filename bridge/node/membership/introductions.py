@@ -256,7 +256,7 @@ class Introductions:
         try:
             dialed = await dialer.dial(address)
         except GarlicFarmError as error:
-            self._metrics.incident(error.fault, str(address), f"introduction to {address}: {error}", ours=True)
+            self._metrics.incident(error.fault, str(address), f"introduction to {address}: {error}", outgoing=True)
         else:
             self._metrics.connected(str(address))
             with trio.move_on_after(1.0):

@@ -80,7 +80,7 @@ class GroupKeys:
     """The keys of the farm key file."""
     offer_keys: Callable[[NodeId, bytes], bytes]
     """Returns the reply to a node with a retired key (NodeId, public key)."""
-    may_tell_keys: Callable[[NodeId], bool]
+    may_send_keys: Callable[[NodeId], bool]
     """Returns True if this identity may announce keys."""
 
 
@@ -104,7 +104,7 @@ async def open_membership(
             interface=chosen.interface,
             allow_wan=chosen.allow_wan,
             offer_keys=keys.offer_keys,
-            may_tell_keys=keys.may_tell_keys,
+            may_send_keys=keys.may_send_keys,
         ) as group:
             yield group
         return

@@ -206,7 +206,7 @@ class Reconciling:
                 resolved = invited
             case Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):
-                    await self.replica.members.requests.ask_to_leave(server_id)
+                    await self.replica.members.requests.request_leave(server_id)
                 voters, learners = self._target(proposal, server_id)
                 resolved = await server.change_configuration(voters, learners)
         if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:

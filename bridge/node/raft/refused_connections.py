@@ -125,9 +125,9 @@ class RefusedConnections:
         """Report a refused connection."""
         incident = replace(incident, text=_SERVER.sub(self._named, incident.text))
         self._report(incident)
-        if incident.ours and incident.fault in _DO_WHERE_REFUSED:
+        if incident.outgoing and incident.fault in _DO_WHERE_REFUSED:
             _remember(self._by_peers, incident.peer, incident)
-        elif not incident.ours and incident.fault in _DO_WHERE_REFUSING:
+        elif not incident.outgoing and incident.fault in _DO_WHERE_REFUSING:
             _remember(self._peers, (incident.peer, incident.fault), (incident, trio.current_time()))
         else:
             return
@@ -149,12 +149,12 @@ class RefusedConnections:
         return self._name_of(int(found[1])) or found[0]
 
     def _report(self, incident: Incident) -> None:
-        kind = "connection-failed" if incident.ours else "connection-refused"
+        kind = "connection-failed" if incident.outgoing else "connection-refused"
         facts: dict[str, Scalar] = {"reason": incident.fault.value, "text": incident.text}
         if incident.fault is Fault.REFUSED_CHANGE:
             self._trace.append("change-refused", facts)
             return
-        key, now_s = (incident.ours, incident.peer, incident.fault), trio.current_time()
+        key, now_s = (incident.outgoing, incident.peer, incident.fault), trio.current_time()
         known = self._repeated.get(key)
         if known is not None and now_s - known.reported_s < REPORT_EVERY_S:
             known.unreported += 1

@@ -72,7 +72,7 @@ from consensus.protocols.garlic_farm import (
     PeerAddress,
     PeerLinks,
     SessionStateMachine,
-    ask_server,
+    call_server,
     nothing_to_cancel,
     read_barrier_anywhere,
 )
@@ -262,32 +262,32 @@ class RequestGateway:
         replica = self._replica()
         return Identity() if replica is None else replica.identity
 
-    def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: Request, on_reply: Callable[[Reply | None], None]) -> Cancel:
         """Pass on a peer's request."""
         replica = self._started()
         if self._is_out(integer_id(sender)):
             raise GarlicFarmError(
                 Fault.WRONG_SERVER, f"the identity of server {sender} was retired or evicted; its requests are refused"
             )
-        return ask_server(replica.server, sender, request, answered)
+        return call_server(replica.server, sender, request, on_reply)
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Pass on a client's entries; without entries, return only the leader."""
         replica = self._replica()
         if replica is None:
-            return _no_leader_known(answered)
+            return _no_leader_known(on_reply)
         if any(is_leaders_own(command) for command in commands):
             raise GarlicFarmError(Fault.OUT_OF_TURN, LEADERS_OWN_TEXT)
-        return replica.clients.client_request(commands, answered)
+        return replica.clients.client_request(commands, on_reply)
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Return the index that a client must apply for a linearizable read."""
         replica = self._replica()
-        return _no_leader_known(answered) if replica is None else replica.clients.read_index(answered)
+        return _no_leader_known(on_reply) if replica is None else replica.clients.read_index(on_reply)
 
-    def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
+    def membership_request(self, request: MembershipRequest, on_reply: Callable[[WireReply | None], None]) -> Cancel:
         """Pass on the request of a server to join or leave."""
-        return self._started().members.membership_request(request, answered)
+        return self._started().members.membership_request(request, on_reply)
 
     def _started(self) -> Replica:
         replica = self._replica()
@@ -296,8 +296,8 @@ class RequestGateway:
         return replica
 
 
-def _no_leader_known(answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-    answered(ClientAnswer(term=0))
+def _no_leader_known(on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
+    on_reply(ClientAnswer(term=0))
     return nothing_to_cancel
 
 

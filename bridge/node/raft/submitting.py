@@ -141,7 +141,7 @@ class Submitting:
                 self._numbers.session_expired(request)
             return answer
         finally:
-            self._numbers.answered(request)
+            self._numbers.release(request)
 
     async def _submit(self, entry: bytes, request: RequestId | None) -> SubmitAnswer:
         try:

@@ -113,7 +113,7 @@ class AppendLeader:
 
     def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
         replica, tracker = self._replica, self._tracker
-        request = progress.answered(message.correlation)
+        request = progress.pop_request(message.correlation)
         if request is None:
             replica.dropped[Drop.STALE_APPEND_REPLY] += 1
             return
@@ -167,7 +167,7 @@ class AppendLeader:
         It has not replied, so this counts neither for a quorum nor for a read.
         """
         progress = self._followers.get(peer)
-        request = None if progress is None else progress.answered(correlation)
+        request = None if progress is None else progress.pop_request(correlation)
         if progress is None or request is None:
             return
         reachable_again = progress.state is ProgressState.UNREACHABLE
@@ -299,7 +299,7 @@ class AppendLeader:
         tracker.note_contact(progress)
         tracker.confirmed(progress, transfer.round_number)
         if self._is_late(progress, message.correlation):
-            transfer.answered(replica, message)
+            transfer.handle_reply(replica, message)
             if message.installed:
                 self._holds(progress, transfer.last.index)
             return
@@ -312,7 +312,7 @@ class AppendLeader:
                 progress.advanced_ms = replica.now
             if transfer.sent_ms is not None:
                 progress.took(replica.now - transfer.sent_ms, replica.options.retry_ms)
-            transfer.answered(replica, message)
+            transfer.handle_reply(replica, message)
             if progress.state is ProgressState.UNREACHABLE:
                 progress.needs_snapshot()
         self._replicate(sender, progress)

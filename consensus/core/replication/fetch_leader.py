@@ -74,8 +74,8 @@ class FetchLeader:
         for progress in self._followers.values():
             if progress.announced_ms is not None:
                 due.append(progress.announced_ms + self._announce_every_ms)
-            if progress.asked_ms is not None:
-                due.append(progress.asked_ms + self._replica.options.retry_ms)
+            if progress.queried_ms is not None:
+                due.append(progress.queried_ms + self._replica.options.retry_ms)
         return min(due, default=None)
 
     def begin(self) -> None:
@@ -93,8 +93,8 @@ class FetchLeader:
             if progress.announced_ms is not None and now >= progress.announced_ms + self._announce_every_ms:
                 self._announce(peer, progress)
         for peer, progress in self._followers.items():
-            if progress.asked_ms is not None and now >= progress.asked_ms + self._replica.options.retry_ms:
-                self._ask_again(peer, progress)
+            if progress.queried_ms is not None and now >= progress.queried_ms + self._replica.options.retry_ms:
+                self._repeat_announcement(peer, progress)
 
     def appended(self) -> None:
         """Answer the fetches that waited for entries."""
@@ -130,7 +130,7 @@ class FetchLeader:
                 self._note_contact(sender)
                 if sender in self._followers:
                     self._followers[sender].fetches_chunk(message.snapshot.index, message.offset, self._replica.now)
-                self._chunks.asked(message)
+                self._chunks.handle_fetch(message)
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)
             case _:
@@ -164,7 +164,7 @@ class FetchLeader:
         """
         self._round_number = round_number
         for voter in self._replica.others:
-            self._followers[voter].asked_ms = self._replica.now
+            self._followers[voter].queried_ms = self._replica.now
             self._begin_quorum_epoch(voter)
         self._tracker.wake_by(self._replica.now + self._replica.options.retry_ms)
 
@@ -330,11 +330,11 @@ class FetchLeader:
         self._begin_quorum_epoch(voter)
         self._tracker.wake_by(self._replica.now + self._announce_every_ms)
 
-    def _ask_again(self, peer: ServerId, progress: Progress) -> None:
+    def _repeat_announcement(self, peer: ServerId, progress: Progress) -> None:
         """Repeat the announcement of the round of `confirm` until this voter has replied in it."""
-        progress.asked_ms = None
+        progress.queried_ms = None
         if peer in self._replica.voters:
-            progress.asked_ms = self._replica.now
+            progress.queried_ms = self._replica.now
             self._begin_quorum_epoch(peer)
 
     def _begin_quorum_epoch(self, voter: ServerId) -> None:
@@ -356,7 +356,7 @@ class FetchLeader:
             return
         progress.announced_ms = None
         if round_number == self._round_number:
-            progress.asked_ms = None
+            progress.queried_ms = None
         # It follows us, and yet may fetch nothing: only fetches count for check-quorum.
         self._tracker.confirmed(progress, round_number)
 

@@ -100,7 +100,7 @@ class FetchSchedule:
             return
         incoming = self._snapshots.incoming
         if incoming is None or self._is_busy or (incoming.term, incoming.leader) != (replica.term, leader):
-            self._ask(target)
+            self._send_fetch(target)
         else:
             self._fetch_chunk(incoming)
 
@@ -182,7 +182,7 @@ class FetchSchedule:
             replica.random.shuffle(self._untried)
         return self._untried.pop() if self._untried else None
 
-    def _ask(self, target: ServerId) -> None:
+    def _send_fetch(self, target: ServerId) -> None:
         replica, log = self._replica, self._replica.log
         # While the disk writes, this is only a sign of life: its position is not the log's end, so its entries will be
         # dropped, but the leader counts the contact.

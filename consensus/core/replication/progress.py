@@ -109,7 +109,7 @@ class Progress:
     """Progress of fetching a snapshot: its last index, and the offset up to which the follower holds its bytes."""
     announced_ms: Milliseconds | None = None
     """Time of the last announcement of the leader to it, until it has followed."""
-    asked_ms: Milliseconds | None = None
+    queried_ms: Milliseconds | None = None
     """Time of the last query to it in the newest round of `confirm`, until it has replied."""
 
     def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
@@ -208,7 +208,7 @@ class Progress:
         for sent in self.in_flight.values():
             sent.transfer_ms = sent.size_bytes = 0
 
-    def answered(self, correlation: int) -> SentAppend | None:
+    def pop_request(self, correlation: int) -> SentAppend | None:
         """Remove and return the request for this reply; None if the reply is stale or foreign."""
         sent = self.in_flight.pop(correlation, None)
         if sent is None:
@@ -243,7 +243,7 @@ class Progress:
             older = sent.sent_ms <= request.sent_ms and sent.round_number <= request.round_number
             settled = sent.last <= self.match if sent.carries_entries else older
             if settled:
-                self.answered(correlation)
+                self.pop_request(correlation)
             elif sent.last <= request.previous:
                 # The log matched at `previous`, so these entries arrived; the follower's disk is still writing them.
                 sent.sent_ms = now
@@ -298,7 +298,7 @@ class Progress:
 
     def _expire(self, correlation: int) -> None:
         """Take the answer for overdue."""
-        sent = self.answered(correlation)
+        sent = self.pop_request(correlation)
         if sent is None:
             return
         self.expired[correlation] = sent
@@ -322,14 +322,14 @@ class ProgressTracker:
         """The newest round of `confirm` that a majority has answered."""
         rounds = {peer: progress.round_number for peer, progress in self.followers.items()}
         rounds[self._replica.server_id] = MAX_NUMBER
-        return quorum.held_by_majorities(rounds, self._replica.majorities)
+        return quorum.value_of_majorities(rounds, self._replica.majorities)
 
     @property
     def quorum_contact_ms(self) -> Milliseconds:
         """The time since which a majority has answered us."""
         contacts = {peer: progress.contact_ms for peer, progress in self.followers.items()}
         contacts[self._replica.server_id] = self._replica.now
-        return quorum.held_by_majorities(contacts, self._replica.majorities)
+        return quorum.value_of_majorities(contacts, self._replica.majorities)
 
     def wake_by(self, due_ms: Milliseconds) -> None:
         """Something will be due at this time."""
@@ -357,7 +357,7 @@ class ProgressTracker:
         replica = self._replica
         matches = {peer: progress.match for peer, progress in self.followers.items()}
         matches[replica.server_id] = self._own_match()
-        match_index = quorum.held_by_majorities(matches, replica.majorities)
+        match_index = quorum.value_of_majorities(matches, replica.majorities)
         if not self._may_commit(match_index) or not replica.applier.commit_up_to(match_index):
             return False
         self.committed_ms = replica.now

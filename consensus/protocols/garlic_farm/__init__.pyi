@@ -10,7 +10,7 @@ from .node.connection import (
     ClientAnswer as ClientAnswer,
     ConnectionOptions as ConnectionOptions,
     RequestHandler as RequestHandler,
-    ask_server as ask_server,
+    call_server as call_server,
     nothing_to_cancel as nothing_to_cancel,
 )
 from .node.connectors import (

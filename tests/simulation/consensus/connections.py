@@ -65,7 +65,7 @@ class Way(Protocol):
 @dataclass(slots=True, eq=False)
 class _Slot:
     correlation: int
-    asked_ms: int
+    requested_ms: int
     reply: Reply | None = None
 
 
@@ -116,7 +116,7 @@ class Connections:
         is_heartbeat = isinstance(request, AppendEntries) and not request.entries
         if self._wiring is not Wiring.HEARTBEATS_APART or not is_heartbeat or first is None or not first.slots:
             return False
-        oldest_ms, newest_ms = first.slots[0].asked_ms, first.slots[-1].asked_ms
+        oldest_ms, newest_ms = first.slots[0].requested_ms, first.slots[-1].requested_ms
         return self._way.now >= max(oldest_ms + _OWING_MS, newest_ms + _OVERTAKING_MS)
 
     def send_reply(self, answerer: ServerId, asker: ServerId, reply: Reply) -> None:

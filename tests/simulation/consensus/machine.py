@@ -414,7 +414,7 @@ class Machine:
                 case Persist():
                     run.executor.persist(effect)
                 case ReadEntries() | ReadSnapshot() | CheckSnapshot():
-                    run.executor.ask(effect)
+                    run.executor.queue_read(effect)
                 case Apply():
                     run.state.apply(effect)
                 case Restore() | TakeSnapshot():
@@ -547,7 +547,7 @@ class Machine:
     def _begin_with_snapshot(self, run: Run, effect: Restore | TakeSnapshot) -> None:
         match effect:
             case Restore():
-                run.executor.ask(run.state.begin_restore(effect))
+                run.executor.queue_read(run.state.begin_restore(effect))
             case TakeSnapshot():
                 run.state.begin_snapshot(effect)
                 run.executor.write_aside(run.state.jobs.popleft())

@@ -137,7 +137,7 @@ class GarlicFarmClient(TaskOwner):
         attempt.under_way = True
         answer = await connection.call(data)
         attempt.under_way = False
-        attempt.answered(answer)
+        attempt.take_reply(answer)
         if attempt.leader is not None and attempt.leader != server:
             self._preferred = attempt.leader
         elif attempt.outcome is not Outcome.COMMITTED and attempt.outcome is not Outcome.BUSY:
@@ -208,7 +208,7 @@ class _Attempt:
         self.outcome, self.leader, self.reason, self.pause = outcome, None, reason, True
         self.doubtful |= outcome is Outcome.UNKNOWN
 
-    def answered(self, answer: wire.Reply | Lost) -> None:
+    def take_reply(self, answer: wire.Reply | Lost) -> None:
         match answer:
             case Lost.QUEUE_FULL:
                 self.failed(f"too many requests wait for server {self.target}", Outcome.BUSY)

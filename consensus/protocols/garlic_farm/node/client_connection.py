@@ -21,7 +21,7 @@ from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.messages import Reply
-from consensus.server.pending_calls import Awaited
+from consensus.server.pending_calls import CallbackResult
 
 _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
@@ -38,13 +38,13 @@ class Lost(Enum):
     UNANSWERED = "unanswered"
 
 
-Answered = Callable[[Reply | Lost], None]
+OnReply = Callable[[Reply | Lost], None]
 
 
 class _Sent(NamedTuple):
     sent_s: float
     size_bytes: int
-    answered: Answered
+    on_reply: OnReply
 
 
 class ClientConnection:
@@ -67,7 +67,7 @@ class ClientConnection:
         self._window = window
         self._queue_max = queue_max
         self._least_bytes_per_s = least_bytes_per_s
-        self._queue: deque[tuple[bytes, Answered]] = deque()
+        self._queue: deque[tuple[bytes, OnReply]] = deque()
         self._in_flight: deque[_Sent] = deque()
         self._alive_until_s = -inf
         self._replied_s = -inf
@@ -79,20 +79,20 @@ class ClientConnection:
         self.open = True
         self.replies = 0
 
-    def post(self, request: bytes, answered: Answered) -> bool:
-        """Queue a request; `answered` is called exactly once. False, and never called, when full or closed."""
+    def post(self, request: bytes, on_reply: OnReply) -> bool:
+        """Queue a request; `on_reply` is called exactly once. False, and never called, when full or closed."""
         if not self.open or len(self._queue) >= self._queue_max:
             return False
         self.posted_s = trio.current_time()
-        if not self.waiting and self._sent_at_once(request, answered):
+        if not self.waiting and self._sent_at_once(request, on_reply):
             return True
-        self._queue.append((request, answered))
+        self._queue.append((request, on_reply))
         self._work.set()
         return True
 
     async def call(self, request: bytes) -> Reply | Lost:
         """Post a request and wait for its reply. Cancelling the caller does not withdraw the request."""
-        awaited = Awaited[Reply | Lost]()
+        awaited = CallbackResult[Reply | Lost]()
         if not self.post(request, awaited.give):
             return Lost.QUEUE_FULL
         return await awaited.wait() or Lost.UNANSWERED
@@ -127,7 +127,7 @@ class ClientConnection:
         if self._fault is not None:
             raise self._fault
 
-    def _sent_at_once(self, request: bytes, answered: Answered) -> bool:
+    def _sent_at_once(self, request: bytes, on_reply: OnReply) -> bool:
         """Send a single request without the writer task, if the kernel has room."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:
@@ -137,7 +137,7 @@ class ClientConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         now_s = trio.current_time()
-        self._in_flight.append(_Sent(now_s, len(request), answered))
+        self._in_flight.append(_Sent(now_s, len(request), on_reply))
         self._patience.deadline = self._deadline()
         if stream.unsent_bytes:
             self._work.set()
@@ -155,9 +155,9 @@ class ClientConnection:
                 continue
             batch, now_s = bytearray(), trio.current_time()
             while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
-                request, answered = self._queue.popleft()
+                request, on_reply = self._queue.popleft()
                 batch += request
-                self._in_flight.append(_Sent(now_s, len(request), answered))
+                self._in_flight.append(_Sent(now_s, len(request), on_reply))
             self._patience.deadline = self._deadline()
             if not await self._send(bytes(batch), connection):
                 return
@@ -194,7 +194,7 @@ class ClientConnection:
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
         self.replies += 1
         self._replied_s = trio.current_time()
-        self._in_flight.popleft().answered(reply)
+        self._in_flight.popleft().on_reply(reply)
         if self._queue:
             self._work.set()
 
@@ -210,6 +210,6 @@ class ClientConnection:
         in_flight, self._in_flight = self._in_flight, deque()
         queue, self._queue = self._queue, deque()
         for sent in in_flight:
-            sent.answered(Lost.UNANSWERED)
-        for _, answered in queue:
-            answered(Lost.UNSENT)
+            sent.on_reply(Lost.UNANSWERED)
+        for _, on_reply in queue:
+            on_reply(Lost.UNSENT)

@@ -22,7 +22,7 @@ from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.server import ConsensusServer
 from consensus.sessions.table import RequestId
 
-Answered = Callable[[ClientAnswer | None], None]
+OnReply = Callable[[ClientAnswer | None], None]
 
 WAITING_MAX = 4096
 
@@ -46,44 +46,44 @@ class ClientRequests:
         self._sessioned = sessioned
         self._waiting = 0
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Answered) -> Cancel:
+    def client_request(self, commands: tuple[bytes, ...], on_reply: OnReply) -> Cancel:
         """Append `commands`; without any, the answer only names the leader."""
         if not commands:
-            answered(self._who_leads())
+            on_reply(self._who_leads())
             return nothing_to_cancel
         server, sessioned = self._server, self._sessioned
-        callback = _AnswerCallback(answered)
+        callback = _AnswerCallback(on_reply)
         try:
             if sessioned is None:
-                return server.submit(commands, lambda found: answered(client_answer(found, server.role))).abandon
+                return server.submit(commands, lambda found: on_reply(client_answer(found, server.role))).abandon
             proposal = server.submit(commands, lambda found: self._found(found, sessioned, commands, callback))
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
 
         def cancel() -> None:
-            callback.answered = None
+            callback.on_reply = None
             proposal.abandon()
 
         return cancel
 
-    def read_index(self, answered: Answered) -> Cancel:
+    def read_index(self, on_reply: OnReply) -> Cancel:
         """Request the index up to which a log must be applied to show every earlier acknowledged entry."""
         server = self._server
         try:
-            number = server.ask_read(lambda found: answered(self._read_answer(found)))
+            number = server.request_read(lambda found: on_reply(self._read_answer(found)))
         except ServerBusyError:
             role = self._server.role
-            answered(ClientAnswer(leader=role.leader, busy=role.role is Role.LEADER, term=role.term))
+            on_reply(ClientAnswer(leader=role.leader, busy=role.role is Role.LEADER, term=role.term))
             return nothing_to_cancel
         except ServerStoppedError as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
         return lambda: server.forget(number)
 
     def membership_request(
-        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Refuse: the members do not change by requests here. `Members` answers them for a server where they do."""
-        answered(refuse(request, self._server, self._own_id))
+        on_reply(refuse(request, self._server, self._own_id))
         return nothing_to_cancel
 
     def _who_leads(self) -> ClientAnswer:
@@ -141,9 +141,9 @@ class ClientRequests:
 class _AnswerCallback:
     """The callback for an answer, until the request is cancelled."""
 
-    def __init__(self, answered: Answered) -> None:
-        self.answered: Answered | None = answered
+    def __init__(self, on_reply: OnReply) -> None:
+        self.on_reply: OnReply | None = on_reply
 
     def give(self, answer: ClientAnswer | None) -> None:
-        if self.answered is not None:
-            self.answered(answer)
+        if self.on_reply is not None:
+            self.on_reply(answer)

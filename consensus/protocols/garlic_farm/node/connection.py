@@ -90,19 +90,19 @@ def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | 
 
 
 Cancel = Callable[[], None]
-"""Cancels a request: `answered` must not be called from now on."""
+"""Cancels a request: `on_reply` must not be called from now on."""
 
 
 def nothing_to_cancel() -> None:
     """Do nothing: the `Cancel` of a request that has its reply."""
 
 
-def ask_server(
-    server: Receiver, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]
+def call_server(
+    server: Receiver, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]
 ) -> Cancel:
     """Have `server` answer a peer's request; `GarlicFarmError` if it is busy or has stopped."""
     try:
-        server.ask(sender, request, answered)
+        server.ask(sender, request, on_reply)
     except (ServerBusyError, ServerStoppedError) as error:
         raise GarlicFarmError(Fault.BUSY, str(error)) from error
     return lambda: server.forget(request.correlation)
@@ -114,26 +114,26 @@ class RequestHandler(Protocol):
     A task for each request would be simpler code, and would cost more than the request.
     """
 
-    def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
+    def request(self, sender: ServerId, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> Cancel:
         """Have the core answer; None: there will be no reply. May raise `GarlicFarmError` instead.
 
         `request.correlation` is from `next_call`.
         """
         ...
 
-    def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def client_request(self, commands: tuple[bytes, ...], on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Append `commands` (without any, report only the leader); None if the outcome is unknown.
 
         May raise `GarlicFarmError` instead.
         """
         ...
 
-    def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
+    def read_index(self, on_reply: Callable[[ClientAnswer | None], None]) -> Cancel:
         """Serve a read; if accepted, `next_index` is one beyond the index that a linearizable read must wait for."""
         ...
 
     def membership_request(
-        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Add, remove, invite or feed a server; None ends the connection. May raise `GarlicFarmError` instead."""
         ...
@@ -308,13 +308,13 @@ class ServerConnection:
         self._metrics.incident(Fault.BUSY, self._source, text)
         self._connection.cancel()
 
-    def _answered(self) -> None:
+    def _release_oldest(self) -> None:
         """Release the bytes of the oldest request, which has its reply."""
         slot = self._slots.popleft()
         self._unanswered_bytes -= slot.size
         if slot.reserved_bytes:
             self._budget.release(self._account, slot.reserved_bytes)
-        elif not self._is_server and self._account.held_bytes:
+        elif not self._is_server and self._account.used_bytes:
             self._budget.hold(self._account, self._unanswered_bytes + self._reader.buffered_bytes)
         self._room.set()
 
@@ -323,7 +323,7 @@ class ServerConnection:
         check_agreed(request, self._upgraded.extensions)
         if isinstance(request, _FROM_CLIENTS):
             return
-        proven, ours = self._upgraded.proven, self._identity().server_id
+        proven, own_id = self._upgraded.proven, self._identity().server_id
         if isinstance(request, wire.RemoveServerRequest):
             _check_own_removal(request, proven)
             return
@@ -335,12 +335,12 @@ class ServerConnection:
         if request.source != proven.server_id:
             text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
-        if ours is None:
+        if own_id is None:
             raise GarlicFarmError(Fault.BUSY, f"a {spoken} came before this server has an id; the peer will try again")
-        if request.destination != ours:
-            text = f"a {spoken} to server {request.destination} reached server {ours}"
+        if request.destination != own_id:
+            text = f"a {spoken} to server {request.destination} reached server {own_id}"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
-        if request.source in {0, ours}:
+        if request.source in {0, own_id}:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} with the invalid sender id {request.source}")
 
     def _begin(self, slot: _Slot) -> None:
@@ -400,7 +400,7 @@ class ServerConnection:
         if not self._slots or self._slots[0] is not slot:
             return
         if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
-            self._answered()
+            self._release_oldest()
             self._patience.deadline = inf
             return
         self._ready.set()
@@ -441,7 +441,7 @@ class ServerConnection:
             batch = bytearray()
             while self._slots and (reply := self._slots[0].reply) is not None:
                 batch += encode_reply(reply)
-                self._answered()
+                self._release_oldest()
             if batch or (isinstance(self._stream, TlsStream) and self._stream.unsent_bytes):
                 if not await self._send(bytes(batch)):
                     break

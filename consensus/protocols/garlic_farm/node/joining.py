@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from consensus.core.messages import AppendReply, Reply
 from consensus.core.model import Index, LogId, ServerId, Term
-from consensus.protocols.garlic_farm.node.connection import Cancel, ask_server, nothing_to_cancel
+from consensus.protocols.garlic_farm.node.connection import Cancel, call_server, nothing_to_cancel
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_from_wire, sync_reply_to_wire
@@ -33,7 +33,7 @@ from consensus.protocols.garlic_farm.wire.mapping import server_id
 from consensus.server.interfaces import next_call
 from consensus.server.server import ConsensusServer
 
-Answered = Callable[[wire.Reply | None], None]
+OnReply = Callable[[wire.Reply | None], None]
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Joining:
             source=self._own_id, destination=leader, term=raft.term, next_index=next_index, accepted=accepted
         )
 
-    def sync(self, request: wire.SyncLogRequest, answered: Answered) -> Cancel:
+    def sync(self, request: wire.SyncLogRequest, on_reply: OnReply) -> Cancel:
         """Process a part of a leader's log."""
         invitation = self._invitation
         if invitation is None or (invitation.leader, invitation.term) != (request.source, request.term):
@@ -79,21 +79,21 @@ class Joining:
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
         before = self._term_before(request, invitation)
         if before is None:
-            answered(self._refused(request, invitation.synced.index + 1))
+            on_reply(self._refused(request, invitation.synced.index + 1))
             return nothing_to_cancel
         append = sync_from_wire(request, before, next_call())
         last = LogId(append.previous.index + len(append.entries), append.entries[-1].term if append.entries else before)
 
         def stored(reply: Reply | None) -> None:
             if not isinstance(reply, AppendReply):
-                answered(None)
+                on_reply(None)
                 return
             if reply.success and reply.next_index == last.index + 1:
                 self.packs += 1
                 invitation.synced = max(invitation.synced, last, key=lambda position: position.index)
-            answered(sync_reply_to_wire(reply, request))
+            on_reply(sync_reply_to_wire(reply, request))
 
-        return ask_server(self._server, invitation.leader, append, stored)
+        return call_server(self._server, invitation.leader, append, stored)
 
     def leave(self, request: wire.LeaveClusterRequest) -> wire.LeaveClusterResponse:
         """Process a leader's announcement that it will remove this server."""
@@ -114,11 +114,11 @@ class Joining:
         places = (invitation.synced, *(() if snapshot is None else (snapshot.last,)))
         return next((place.term for place in places if place.index == index), None)
 
-    def _refused(self, request: wire.SyncLogRequest, wanted: Index) -> wire.SyncLogResponse:
+    def _refused(self, request: wire.SyncLogRequest, next_index: Index) -> wire.SyncLogResponse:
         return wire.SyncLogResponse(
             source=self._own_id,
             destination=request.source,
             term=self._server.role.term,
-            next_index=wanted,
+            next_index=next_index,
             accepted=False,
         )

@@ -60,41 +60,41 @@ class JoiningPeer:
     """True if it is of another implementation and stores packs without comparing them to its log."""
     _expected: Index | None = None
     """One beyond the last entry that it will hold after the requests under way; None: it has to join first."""
-    _held: Index = 1
+    _confirmed_end: Index = 1
     """One beyond the last entry that it has confirmed."""
-    _ours: bool = False
+    _is_log_from_leader: bool = False
     """True if its log, up to its end, is known to come from this leader."""
     _packing: bool = True
     """True while the next entries still go as packs."""
     _packed_entries: int = 0
     _offset: int = 0
     """The size in bytes of its data file when all packs under way have arrived."""
-    _answered: trio.Event = field(default_factory=trio.Event)
+    _reply_received: trio.Event = field(default_factory=trio.Event)
 
     async def answer(self) -> bool:
         """Wait for its first answer."""
-        await self._answered.wait()
+        await self._reply_received.wait()
         return self.accepted is True
 
     def on_join_reply(self, reply: wire.Reply) -> None:
         """Take its answer to an invitation. A peer without extensions refuses a second one while it catches up."""
         if self.accepted is None:
             self.accepted = reply.accepted
-            self._answered.set()
+            self._reply_received.set()
         if not self.accepted:
             return
         if not self.trusting:
-            self._expected = self._held = reply.next_index
-        elif self._ours and reply.next_index >= self._held:
+            self._expected = self._confirmed_end = reply.next_index
+        elif self._is_log_from_leader and reply.next_index >= self._confirmed_end:
             self._expected, self._packing = reply.next_index, False
         else:
-            self._expected, self._held, self._ours = 1, 1, False
+            self._expected, self._confirmed_end, self._is_log_from_leader = 1, 1, False
             self._restart_packs()
 
     def connection_lost(self) -> None:
         """Record a lost connection, which may have lost requests. The next invitation's reply has the next index."""
         self._expected = None
-        self._ours = self._ours and self._held > 1
+        self._is_log_from_leader = self._is_log_from_leader and self._confirmed_end > 1
 
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
         """Return the parts to send for an append, in order; or the index of an entry that must be sent before."""
@@ -117,13 +117,13 @@ class JoiningPeer:
         if room >= len(entries):
             return (Part(append, packed=True, offset=self._offset),)
         if room <= 0:
-            return (Part(append),) if self._ours else previous.index + 1
+            return (Part(append),) if self._is_log_from_leader else previous.index + 1
         cut = LogId(previous.index + room, entries[room - 1].term)
         head, tail = replace(append, entries=entries[:room]), replace(append, previous=cut, entries=entries[room:])
         return Part(head, packed=True, offset=self._offset), Part(tail)
 
     def _heartbeat_without_extensions(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
-        return (Part(append),) if self._ours else 1
+        return (Part(append),) if self._is_log_from_leader else 1
 
     def may_send_snapshot(self) -> bool:
         """Return True if a chunk may be sent: a peer of another implementation has to join first."""
@@ -139,7 +139,7 @@ class JoiningPeer:
             self.packs += 1
             self._packed_entries += len(append.entries)
             self._offset += records_bytes
-            self._ours = True
+            self._is_log_from_leader = True
             self._expected = after
         else:
             self._packing = False
@@ -152,15 +152,15 @@ class JoiningPeer:
                 self._holds(next_index)
             case core.AppendEntries(), core.AppendReply(next_index=next_index) if self.trusting:
                 # It answers in order, so its log ends here. From here on it compares.
-                self._packing, self._expected = False, max(next_index, self._held)
+                self._packing, self._expected = False, max(next_index, self._confirmed_end)
             case core.AppendEntries(), core.AppendReply(next_index=next_index):
                 # Replies to heartbeats are immediate, replies to packs come when they are durable: this reply may be
                 # older.
-                self._expected = max(next_index, self._held)
+                self._expected = max(next_index, self._confirmed_end)
             case core.InstallSnapshot(last=last), core.SnapshotReply(installed=True):
                 self._holds(last.index + 1)
                 self._restart_packs()
-                self._ours = True
+                self._is_log_from_leader = True
             case core.InstallSnapshot(), core.SnapshotReply():
                 self.chunks += 1
             case _:
@@ -171,5 +171,5 @@ class JoiningPeer:
         self._packing, self._packed_entries, self._offset = True, 0, 0
 
     def _holds(self, following: Index) -> None:
-        self._held = max(self._held, following)
-        self._expected = max(self._expected or 1, self._held)
+        self._confirmed_end = max(self._confirmed_end, following)
+        self._expected = max(self._expected or 1, self._confirmed_end)

@@ -285,7 +285,7 @@ class _Link:
                 await self._carry(connection, address)
         except GarlicFarmError as error:
             text = f"link to server {self._peer}: {error}"
-            self._links.metrics.incident(error.fault, str(address), text, ours=True)
+            self._links.metrics.incident(error.fault, str(address), text, outgoing=True)
         finally:
             self._connection = None
             if self._peer in self._links.joining_peers:
@@ -321,7 +321,7 @@ class _Link:
                 await self._heartbeats.run()
             except GarlicFarmError as error:
                 text = f"second link to server {self._peer}, for heartbeats: {error}"
-                links.metrics.incident(error.fault, str(address), text, ours=True)
+                links.metrics.incident(error.fault, str(address), text, outgoing=True)
             finally:
                 self._heartbeats = None
             await trio.sleep(backoff.next_s())

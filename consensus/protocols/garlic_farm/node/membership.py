@@ -198,7 +198,7 @@ class MemberRequests(TaskOwner):
         return "it did not answer the invitation"
 
     async def _remove(self, leaving: int) -> None:
-        await self.ask_to_leave(leaving)
+        await self.request_leave(leaving)
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
         self._ended(resolved, ConnectionEvent.SERVERS_REMOVED, _removing(leaving))
@@ -239,7 +239,7 @@ class MemberRequests(TaskOwner):
         self._metrics.add(ConnectionEvent.LOG_PACKS_SENT, joining_peer.packs)
         self._metrics.add(ConnectionEvent.SNAPSHOT_CHUNKS_SENT, joining_peer.chunks)
 
-    async def ask_to_leave(self, leaving: int) -> None:
+    async def request_leave(self, leaving: int) -> None:
         """Announce its removal to a server, if it can be reached. Its reply has no effect."""
         raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
@@ -320,20 +320,20 @@ class Members:
         self.requests = requests
 
     def membership_request(
-        self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
+        self, request: wire.MembershipRequest, on_reply: Callable[[wire.Reply | None], None]
     ) -> Cancel:
         """Reply immediately, or later if the reply waits for the disk. May raise `GarlicFarmError` instead."""
         match request:
             case wire.SyncLogRequest():
-                return self.joining.sync(request, answered)
+                return self.joining.sync(request, on_reply)
             case wire.JoinClusterRequest():
-                answered(self.joining.join(request))
+                on_reply(self.joining.join(request))
             case wire.LeaveClusterRequest():
-                answered(self.joining.leave(request))
+                on_reply(self.joining.leave(request))
             case wire.AddServerRequest():
-                answered(self.requests.add(request))
+                on_reply(self.requests.add(request))
             case wire.RemoveServerRequest():
-                answered(self.requests.remove(request))
+                on_reply(self.requests.remove(request))
             case _:
                 assert_never(request)
         return nothing_to_cancel
@@ -343,8 +343,8 @@ def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int
     """Return the reply of a server whose members do not change by requests."""
     role, last = server.role, server.describe().raft.last.index
     leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
-    asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
-    destination = leader if asked_by_client else request.source
+    is_from_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
+    destination = leader if is_from_client else request.source
     return wire.ANSWERS[type(request)](
         source=own_id, destination=destination, term=role.term, next_index=last + 1, accepted=False
     )

@@ -31,7 +31,7 @@ _LOOK_S = 0.1
 class MembershipAnswer:
     """The answer to a request: begun, or the reason why not."""
 
-    begun: bool
+    has_begun: bool
     leader: ServerId | None
     reason: str = ""
 
@@ -43,18 +43,20 @@ _ONLY_ITSELF: Final = (
 """Reason why a request to remove a server gets no reply, and the way to remove it."""
 
 
-async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> MembershipAnswer:
+async def request_addition(
+    client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0
+) -> MembershipAnswer:
     """Request the addition of `server` from the leader; it must listen at its endpoint."""
-    return await _ask(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), patience_s)
+    return await _call_leader(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), patience_s)
 
 
-async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
+async def request_removal(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
     """Request the removal of `server` from the leader.
 
     Our leaders accept this only from that server; see `_ONLY_ITSELF`.
     """
     named = LogEntry(0, ClusterServer(server, None))
-    return await _ask(client, wire.RemoveServerRequest(entries=(named,)), patience_s, _ONLY_ITSELF)
+    return await _call_leader(client, wire.RemoveServerRequest(entries=(named,)), patience_s, _ONLY_ITSELF)
 
 
 async def join(
@@ -73,30 +75,32 @@ async def join(
         return own.server_id in server.describe().raft.configuration.voter_ids
 
     while not is_member():
-        await ask_to_add(client, own)
-        ask_again_s = trio.current_time() + backoff.next_s()
-        while not is_member() and trio.current_time() < ask_again_s:  # noqa: ASYNC110 - no event tells it
+        await request_addition(client, own)
+        retry_at_s = trio.current_time() + backoff.next_s()
+        while not is_member() and trio.current_time() < retry_at_s:  # noqa: ASYNC110 - no event tells it
             await trio.sleep(_LOOK_S)
 
 
-async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = "") -> MembershipAnswer:
+async def _call_leader(
+    client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = ""
+) -> MembershipAnswer:
     """Find the leader and send the request; if it does not lead any more, find the next one.
 
     `hint` is a possible reason for the leader to end the connection.
     """
-    result = MembershipAnswer(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
+    result = MembershipAnswer(has_begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):
-        while not result.begun:
+        while True:
             found = await client.submit((), patience_s=patience_s)
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
-                return MembershipAnswer(begun=False, leader=found.leader, reason=found.reason)
+                return MembershipAnswer(has_begun=False, leader=found.leader, reason=found.reason)
             try:
                 reply = await client.call(integer_id(found.leader), request)
             except GarlicFarmError as error:
-                return MembershipAnswer(begun=False, leader=found.leader, reason=str(error))
+                return MembershipAnswer(has_begun=False, leader=found.leader, reason=str(error))
             if isinstance(reply, Lost):
                 return MembershipAnswer(
-                    begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}"
+                    has_begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}"
                 )
             if reply.accepted or reply.destination == reply.source:
                 reason = "" if reply.accepted else f"server {reply.source} leads and refused; see its log"

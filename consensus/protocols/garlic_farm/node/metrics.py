@@ -147,7 +147,7 @@ class Incident:
     fault: Fault
     peer: str
     text: str
-    ours: bool = False
+    outgoing: bool = False
     """This node opened the connection."""
 
 
@@ -176,17 +176,17 @@ class Metrics:
         """Count `number` ordinary events."""
         self.counts[event] += number
 
-    def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
+    def incident(self, fault: Fault, peer: str, text: str, *, outgoing: bool = False) -> None:
         """Count a fault, and report it unless the same one was reported a moment ago."""
         self.counts[fault] += 1
         now = trio.current_time()
         reported_at = self._reported_at.get((fault, peer))
         period = self._period(fault, now)
         again = reported_at is not None and now - reported_at < _REPEAT_AFTER_S
-        if again or (not ours and period.reported >= _REPORTED_PER_FAULT_MAX):
-            period.left_out += not ours
+        if again or (not outgoing and period.reported >= _REPORTED_PER_FAULT_MAX):
+            period.left_out += not outgoing
             return
-        if not ours:
+        if not outgoing:
             period.reported += 1
             if period.left_out:
                 text = f"{text} ({period.left_out} more incidents of this kind were left out)"
@@ -194,7 +194,7 @@ class Metrics:
         if len(self._reported_at) >= _REMEMBERED_MAX:
             self._reported_at.clear()
         self._reported_at[fault, peer] = now
-        self._on_incident(Incident(fault, peer, text, ours))
+        self._on_incident(Incident(fault, peer, text, outgoing))
 
     def _period(self, fault: Fault, now: float) -> _Period:
         period = self._periods.setdefault(fault, _Period(now))

@@ -72,7 +72,7 @@ class Challenge:
             f'nonce="{self.nonce}"{opaque}{stale}'
         )
 
-    def answered(
+    def authorization(
         self, credentials: Credentials, target: tuple[str, str], nonce_count: int, client_nonce: str
     ) -> "Authorization":
         """Return the answer that proves the password for `target` (method and URI)."""

@@ -56,13 +56,13 @@ class ProxyAuthentication:
         value = self._answer(method, uri)
         return [] if value is None else [("Proxy-Authorization", value)]
 
-    def challenged(self, headers: Headers, *, answered: bool) -> None:
-        """Learn from a 407; `answered`: the request carried an answer already. Raises if nothing else can be tried."""
+    def challenged(self, headers: Headers, *, has_answer: bool) -> None:
+        """Store the challenge of a 407; `has_answer`: the request had an answer. Raises if no method is left."""
         values = headers.every("proxy-authenticate")
         if self._credentials is None:
             raise _refused("the proxy requires a password: give [proxy] user and password_file")
         best = best_challenge(values)
-        if answered and (best is None or not best.stale):
+        if has_answer and (best is None or not best.stale):
             self._challenge, self._basic = None, False
             user = self._credentials.user
             raise _refused(f"the proxy does not accept user {user!r}: check [proxy] user and password_file")
@@ -84,7 +84,7 @@ class ProxyAuthentication:
             return None
         self._nonce_count += 1
         client_nonce = self._random_bytes(16).hex()
-        return challenge.answered(credentials, (method, uri), self._nonce_count, client_nonce).header()
+        return challenge.authorization(credentials, (method, uri), self._nonce_count, client_nonce).header()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ class ConnectClient:
         self._authority = authority
         self._authentication = authentication
         self._http = HttpHead("the proxy")
-        self._answered = False
+        self._has_answer = False
 
     def request(self) -> bytes:
         """Return the bytes to send."""
         authorization = self._authentication.headers("CONNECT", self._authority)
-        self._answered = bool(authorization)
+        self._has_answer = bool(authorization)
         return self._http.request("CONNECT", self._authority, [("Host", self._authority), *authorization])
 
     def receive(self, data: bytes) -> TunnelOpen | AskAgain | None:
@@ -135,7 +135,7 @@ class ConnectClient:
                 raise malformed("the proxy sent bytes of the tunnel before the first request")
             return TunnelOpen()
         if status == PROXY_AUTHENTICATION_REQUIRED:
-            self._authentication.challenged(headers, answered=self._answered)
+            self._authentication.challenged(headers, has_answer=self._has_answer)
             return AskAgain()
         raise unreachable_through_proxy(status, self._authority)
 

@@ -131,8 +131,8 @@ class UpgradeClient:
         """Begin a handshake; `channel` is the target of the connection, see `proof`; `called` the expected Raft id."""
         self._channel = channel
         self._called = called
-        self._ours = Identity()
-        self._answered: Authorization | None = None
+        self._own_identity = Identity()
+        self._sent_authorization: Authorization | None = None
         self._caller = caller
         self._credentials = credentials or caller.shown_to(host)[0]
         self._session = session
@@ -140,7 +140,7 @@ class UpgradeClient:
         self._path = path_of(caller.cluster, caller.version)
         self._host = host
         self._via = via
-        self._answered_proxy = False
+        self._has_proxy_answer = False
         self._http = HttpHead("the server")
         self._authorized = session.usable(now_ms)
         self._key = base64.b64encode(caller.random_bytes(16)).decode()
@@ -149,16 +149,16 @@ class UpgradeClient:
         """Return the bytes to send first: request 1, or request 2 when the session has a challenge."""
         headers = [("Host", self._host), ("Cache-Control", "no-cache")]
         if self._authorized:
-            ours, authorization = self._caller.identity(), self._authorization()
-            self._ours, self._answered = ours, authorization
+            own_identity, authorization = self._caller.identity(), self._authorization()
+            self._own_identity, self._sent_authorization = own_identity, authorization
             headers += [
                 ("Connection", "keep-alive, Upgrade"),
                 ("Upgrade", "websocket"),
                 ("Sec-WebSocket-Key", self._key),
                 ("Sec-WebSocket-Version", "13"),
                 ("Authorization", authorization.header()),
-                *ours.headers(),
-                *self._proof(authorization, ours),
+                *own_identity.headers(),
+                *self._proof(authorization, own_identity),
             ]
             if self._caller.offered:
                 headers.append(("Sec-WebSocket-Protocol", ", ".join(self._caller.offered)))
@@ -168,7 +168,7 @@ class UpgradeClient:
         if self._via is not None:
             target = self._via.target(self._path)
             for_proxy = self._via.authentication.headers("GET", target)
-            self._answered_proxy = bool(for_proxy)
+            self._has_proxy_answer = bool(for_proxy)
             headers += for_proxy
         return self._http.request("GET", target, headers)
 
@@ -183,19 +183,19 @@ class UpgradeClient:
         if status == _UNAUTHORIZED:
             return self._challenged(headers)
         if status == PROXY_AUTHENTICATION_REQUIRED and self._via is not None:
-            self._via.authentication.challenged(headers, answered=self._answered_proxy)
+            self._via.authentication.challenged(headers, has_answer=self._has_proxy_answer)
             return Challenged()
         raise self._refusal(status, headers)
 
-    def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
+    def _proof(self, authorization: Authorization, own_identity: Identity) -> list[tuple[str, str]]:
         """Return the headers with the caller's identity and the intended server."""
         peers, role = self._caller.peers, self._caller.role
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
             return called
-        transcript = self._exchange(authorization).signed_by(ours, self._called, ProofDirection.REQUEST, role)
+        transcript = self._exchange(authorization).signed_by(own_identity, self._called, ProofDirection.REQUEST, role)
         proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
-        shown = [] if ours.server_id is None else admission_headers(peers.admissions())
+        shown = [] if own_identity.server_id is None else admission_headers(peers.admissions())
         return [*called, (PROOF_HEADER, proof.header()), *shown]
 
     def _exchange(self, authorization: Authorization) -> HandshakeExchange:
@@ -207,7 +207,7 @@ class UpgradeClient:
             raise malformed("no challenge to answer")
         self._session.nonce_count += 1
         client_nonce = self._caller.random_bytes(16).hex()
-        return challenge.answered(self._credentials, ("GET", self._path), self._session.nonce_count, client_nonce)
+        return challenge.authorization(self._credentials, ("GET", self._path), self._session.nonce_count, client_nonce)
 
     def _challenged(self, headers: Headers) -> Challenged:
         best = best_challenge(headers.every("www-authenticate"))
@@ -234,8 +234,8 @@ class UpgradeClient:
         chosen = headers.one("sec-websocket-protocol")
         if chosen is not None and chosen not in self._caller.offered:
             raise malformed(f"the server chose {chosen[:64]!r}, which this node did not offer")
-        ours, peer = self._ours, headers.identity()
-        if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
+        own_identity, peer = self._own_identity, headers.identity()
+        if None not in {own_identity.cluster_id, peer.cluster_id} and own_identity.cluster_id != peer.cluster_id:
             raise self._wrong_cluster(peer)
         extensions: frozenset[Extension] = frozenset() if chosen is None else EXTENSION_SETS.get(chosen, frozenset())
         return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
@@ -249,14 +249,14 @@ class UpgradeClient:
                 )
             text = f"server {peer.server_id} answers at the address that server {self._called} announced"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
-        peers, authorization = self._caller.peers, self._answered
+        peers, authorization = self._caller.peers, self._sent_authorization
         if peers is None or authorization is None:
             return None
         proof = headers.proof()
         if proof is None or proof.role is not ConnectionRole.SERVER:
             text = "the server knows the password but does not prove an identity: it is not a server of this farm"
             raise GarlicFarmError(Fault.UNPROVEN, text)
-        role, own_id = proof.role, self._ours.server_id
+        role, own_id = proof.role, self._own_identity.server_id
         if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, ProofDirection.ANSWER, role, chosen)):
             raise GarlicFarmError(
                 Fault.UNPROVEN,

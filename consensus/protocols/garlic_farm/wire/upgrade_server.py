@@ -179,20 +179,20 @@ class UpgradeServer:
         if (key is not None and not is_websocket_key(key)) or version not in {None, _WEBSOCKET_VERSION}:
             text = "Sec-WebSocket-Key or Sec-WebSocket-Version does not conform to version 13"
             return self._refuse(400, Fault.MALFORMED, text, [("Sec-WebSocket-Version", _WEBSOCKET_VERSION)])
-        ours, peer = self._authenticator.identity(), headers.identity()
-        if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
-            text = f"a member of cluster {peer.cluster_id}, while this server belongs to {ours.cluster_id}"
-            return self._refuse(409, Fault.WRONG_CLUSTER, text, ours.headers())
-        proven = self._proven(headers, authorization, ours, peer)
+        own_identity, peer = self._authenticator.identity(), headers.identity()
+        if None not in {own_identity.cluster_id, peer.cluster_id} and own_identity.cluster_id != peer.cluster_id:
+            text = f"a member of cluster {peer.cluster_id}, while this server belongs to {own_identity.cluster_id}"
+            return self._refuse(409, Fault.WRONG_CLUSTER, text, own_identity.headers())
+        proven = self._proven(headers, authorization, own_identity, peer)
         if isinstance(proven, Refusal):
             text = f"{proven.text} (user {authorization.user[:64]!r})"
             return self._refuse(403, proven.fault, text, [(REFUSAL_HEADER, proven.fault.value)])
         if not isinstance(self._http.next_event(), h11.EndOfMessage) or self._http.next_event() is not h11.PAUSED:
             return self._refuse(400, Fault.MALFORMED, "an upgrade request with a body")
-        return self._accept(headers, authorization, (self._authenticator.introduced(ours), peer), proven)
+        return self._accept(headers, authorization, (self._authenticator.introduced(own_identity), peer), proven)
 
     def _proven(
-        self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
+        self, headers: Headers, authorization: Authorization, own_identity: Identity, peer: Identity
     ) -> ProvenPeer | Refusal | None:
         """Return the proven peer, or its refusal; None for a peer without a proof and without a claim."""
         proof, called = headers.proof(), headers.called()
@@ -211,10 +211,12 @@ class UpgradeServer:
                 f"{claimed} with a proof that is not valid for this connection: it was made for another server, or an"
                 " attacker has changed or relayed it",
             )
-        if called is not None and called != ours.server_id:
-            if ours.server_id is None:
+        if called is not None and called != own_identity.server_id:
+            if own_identity.server_id is None:
                 return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server does not have an id yet")
-            return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
+            return Refusal(
+                Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {own_identity.server_id}"
+            )
         proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
         return self._authenticator.peers.judge(proven.claim) or proven
 
@@ -228,8 +230,8 @@ class UpgradeServer:
         sides: tuple[Identity, Identity],
         proven: ProvenPeer | None,
     ) -> UpgradeResult:
-        ours, peer = sides
-        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *ours.headers()]
+        own_identity, peer = sides
+        response = [("Connection", "Upgrade"), ("Upgrade", "websocket"), *own_identity.headers()]
         key = headers.one("sec-websocket-key")
         if key is not None:
             response.append(("Sec-WebSocket-Accept", accept_token(key)))
@@ -238,7 +240,7 @@ class UpgradeServer:
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))
         role, exchange = ConnectionRole.SERVER, self._exchange(headers, authorization)
-        transcript = exchange.signed_by(ours, peer.server_id, ProofDirection.ANSWER, role, chosen or "")
+        transcript = exchange.signed_by(own_identity, peer.server_id, ProofDirection.ANSWER, role, chosen or "")
         proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
         response += [(PROOF_HEADER, proof.header()), *admission_headers(peers.admissions())]
         data = self._http.send(

@@ -1,7 +1,7 @@
 """A connection to a server of Kafka's protocol, from the client's side.
 
     connect ─▶ TCP ─▶ [TLS] ─▶ ApiVersions ─▶ [SaslHandshake, SaslAuthenticate twice] ─▶ KafkaConnection
-    start(message, answered)   sent immediately, in the newest common version
+    start(message, on_reply)   sent immediately, in the newest common version
     ask(message)               the same, for a caller that waits
     run()                      receives the replies
 
@@ -42,14 +42,14 @@ from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 from consensus.protocols.kafka.wire.schemas import api_key_of
 from consensus.protocols.kafka.wire.scram import ScramClient
 from consensus.server.block_nursery import block_nursery
-from consensus.server.pending_calls import Awaited
+from consensus.server.pending_calls import CallbackResult
 
 _SOFTWARE: Final = ("garlic-farm", "1")
 _CORRELATION_MODULUS: Final = 2**31
 _ERROR_OF_API_VERSIONS: Final = struct.Struct(">ih")
 """Correlation id and error code, at the beginning of the response in every version."""
 
-Answered = Callable[[Any | None], None]
+OnReply = Callable[[Any | None], None]
 """Gets the response, or None if there will be none."""
 Arriving = Callable[[], None]
 """Called each time that bytes of an incomplete response have arrived."""
@@ -85,7 +85,7 @@ class _SentRequest:
     api_key: ApiKey
     version: int
     deadline_s: float
-    answered: Answered
+    on_reply: OnReply
     arriving: Arriving
 
 
@@ -124,7 +124,7 @@ class KafkaConnection:
     def start(
         self,
         message: Any,
-        answered: Answered,
+        on_reply: OnReply,
         *,
         wait_ms: int = 0,
         version: int | None = None,
@@ -132,7 +132,7 @@ class KafkaConnection:
     ) -> None:
         """Send a request immediately. `wait_ms` is the time for which the request permits the server to wait.
 
-        `answered` is called once, later, and `arriving` when parts of the reply come before. Raises
+        `on_reply` is called once, later, and `arriving` when parts of the reply come before. Raises
         `KafkaConnectionError` if the connection is over, or too many requests wait on it, or the server does not have a
         version of this API, and `KafkaWireError` for a message without a form in any version.
         """
@@ -148,7 +148,7 @@ class KafkaConnection:
         frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
         timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
         deadline_s = trio.current_time() + timeout_s
-        self._waiting.append(_SentRequest(correlation_id, api_key, chosen, deadline_s, answered, arriving))
+        self._waiting.append(_SentRequest(correlation_id, api_key, chosen, deadline_s, on_reply, arriving))
         if self._scope.deadline > deadline_s and len(self._waiting) == 1:
             self._scope.deadline = deadline_s
         try:
@@ -161,7 +161,7 @@ class KafkaConnection:
 
     async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
         """Return the response to a request. Raises as `start` does, and `KafkaConnectionError` without a response."""
-        awaited = Awaited[Any]()
+        awaited = CallbackResult[Any]()
         self.start(message, awaited.give, wait_ms=wait_ms, version=version)
         response = await awaited.wait()
         if response is None:
@@ -182,7 +182,7 @@ class KafkaConnection:
             self.ended = self.ended or "it was closed here"
             waiting, self._waiting = self._waiting, deque()
             for each in waiting:
-                each.answered(None)
+                each.on_reply(None)
             await self.aclose()
 
     def _keep_time(self) -> None:
@@ -246,7 +246,7 @@ class KafkaConnection:
             raise KafkaWireError(f"response {correlation_id} to request {waiting.correlation_id}")
         self._waiting.popleft()
         self._transfer.completed(trio.current_time())
-        waiting.answered(response)
+        waiting.on_reply(response)
 
     async def _flush(self) -> None:
         """Send the bytes that the kernel did not take immediately."""

@@ -35,7 +35,7 @@ def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
     return DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
 
 
-def _not_counted(_held_bytes: int) -> None:
+def _not_counted(_buffered_bytes: int) -> None:
     """Ignore the number of held bytes."""
 
 
@@ -43,12 +43,12 @@ class FrameStream:
     """Frames in both directions of one connection. One task receives; one sends, or none waits for sending."""
 
     def __init__(
-        self, stream: trio.abc.Stream, max_frame_bytes: int, held: Callable[[int], None] = _not_counted
+        self, stream: trio.abc.Stream, max_frame_bytes: int, on_buffered: Callable[[int], None] = _not_counted
     ) -> None:
-        """Frame a stream; `held` gets the number of bytes of an incomplete frame in memory, whenever more have come."""
+        """Frame a stream; `on_buffered` gets the size of an incomplete frame in memory after each received part."""
         self._stream: trio.abc.Stream = _direct(stream)
         self.max_frame_bytes = max_frame_bytes
-        self._held = held
+        self._on_buffered = on_buffered
         self._buffer = bytearray()
         self._unsent = b""
         """For a stream that can only send and wait."""
@@ -140,5 +140,5 @@ class FrameStream:
     async def _read(self) -> int:
         data = await self._stream.receive_some(READ_BYTES)
         self._buffer += data
-        self._held(len(self._buffer))
+        self._on_buffered(len(self._buffer))
         return len(data)

@@ -131,7 +131,7 @@ class _Holding:
 
     def buffered(self, size_bytes: int) -> None:
         """Count bytes that are read and not taken yet, together with the overlapping requests."""
-        self.request(size_bytes + (0 if self.ahead is None else self.ahead.held_bytes))
+        self.request(size_bytes + (0 if self.ahead is None else self.ahead.unanswered_bytes))
 
 
 class KafkaListener:
@@ -194,7 +194,10 @@ class KafkaListener:
         scope = trio.CancelScope(deadline=trio.current_time() + self.options.first_s)
         account = self._budget.open(source, is_server=False, close=scope.cancel)
         answer = self._untaken.open(source, is_server=False, close=scope.cancel)
-        holding = _Holding(lambda held: self._budget.hold(account, held), lambda held: self._untaken.hold(answer, held))
+        holding = _Holding(
+            lambda size_bytes: self._budget.hold(account, size_bytes),
+            lambda size_bytes: self._untaken.hold(answer, size_bytes),
+        )
         try:
             await self._serve(stream, scope, host, port, holding)
         finally:
@@ -379,12 +382,12 @@ class KafkaListener:
             case clients.SaslAuthenticateRequest():
                 response = await self._authenticate(session, request)
             case _:
-                response = await self._ask(session, request)
+                response = await self._call_service(session, request)
         if response is None:
             return None
         return _encoded(request, response)
 
-    async def _ask(self, session: _ClientSession, request: ApiRequest) -> Any:
+    async def _call_service(self, session: _ClientSession, request: ApiRequest) -> Any:
         if session.must_login:
             raise _EndedError(ListenerClose.REQUEST_BEFORE_LOGIN)
         caller = Caller(

@@ -48,7 +48,7 @@ class LookAhead:
         self._requests: deque[_Request] = deque()
         self._changed = trio.Event()
         self._sends = False
-        self.held_bytes = 0
+        self.unanswered_bytes = 0
         """Size of the unanswered requests."""
         self.failure: Exception | None = None
 
@@ -57,7 +57,7 @@ class LookAhead:
         await self._until(MAX_OVERLAPPING - 1)
         request = _Request(size_bytes)
         self._requests.append(request)
-        self.held_bytes += size_bytes
+        self.unanswered_bytes += size_bytes
         task_started = trio.Event()
         self._nursery.start_soon(self._run, request, answer, task_started)
         await task_started.wait()
@@ -70,9 +70,11 @@ class LookAhead:
         while len(self._requests) > most:
             await self._changed.wait()
 
-    async def _run(self, request: _Request, answer: Callable[[], Awaitable[bytes | None]], begun: trio.Event) -> None:
+    async def _run(
+        self, request: _Request, answer: Callable[[], Awaitable[bytes | None]], task_started: trio.Event
+    ) -> None:
         # The task that waits for it is run after this one has come to its first wait.
-        begun.set()
+        task_started.set()
         try:
             request.response = await answer()
             request.is_answered = True
@@ -89,7 +91,7 @@ class LookAhead:
             first = self._requests[0]
             await self._send(first.response, first.size_bytes)
             self._requests.popleft()
-            self.held_bytes -= first.size_bytes
+            self.unanswered_bytes -= first.size_bytes
             self._changed.set()
             self._changed = trio.Event()
         self._sends = False

@@ -97,7 +97,7 @@ class GroupCoordinator:
         """Term of this server as coordinator, if it is one."""
         self._takes_over_until_ms = 0
         self._tickets = 0
-        self._waiting: dict[Ticket, _WaitingRequest] = {}
+        self._waiting: dict[Ticket, _PendingRequest] = {}
 
     def advance(self, *group_ids: str) -> None:
         """Do what is due: begin or end a term of coordination with the server's role, and expire in these groups.
@@ -285,25 +285,25 @@ class GroupCoordinator:
         if group.is_empty and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
-    def _open(self) -> "_WaitingRequest":
+    def _open(self) -> "_PendingRequest":
         self._tickets += 1
-        waiting = self._waiting[self._tickets] = _WaitingRequest(self._tickets)
+        waiting = self._waiting[self._tickets] = _PendingRequest(self._tickets)
         return waiting
 
     def _deliver(self, answers: list[Answered]) -> None:
-        for answered in answers:
-            if (waiting := self._waiting.pop(answered.ticket, None)) is not None:
-                waiting.answer = answered.answer
-                waiting.answered.set()
+        for each in answers:
+            if (waiting := self._waiting.pop(each.ticket, None)) is not None:
+                waiting.answer = each.answer
+                waiting.answer_received.set()
 
-    async def _answer(self, group: ConsumerGroup, waiting: "_WaitingRequest") -> Answer:
+    async def _answer(self, group: ConsumerGroup, waiting: "_PendingRequest") -> Answer:
         """Wait for the reply, from another request, the time, or the end of this server's term."""
         try:
             while waiting.answer is None:
                 now_ms = _now_ms()
                 due_ms = now_ms + CHECK_MS if group.deadline_ms is None else min(now_ms + CHECK_MS, group.deadline_ms)
                 with trio.move_on_at(due_ms / 1000):
-                    await waiting.answered.wait()
+                    await waiting.answer_received.wait()
                 self.advance(group.group_id)
         finally:
             if self._waiting.pop(waiting.ticket, None) is not None:
@@ -313,11 +313,11 @@ class GroupCoordinator:
 
 
 @dataclass(slots=True)
-class _WaitingRequest:
+class _PendingRequest:
     """A request whose answer is not known yet."""
 
     ticket: Ticket
-    answered: trio.Event = field(default_factory=trio.Event)
+    answer_received: trio.Event = field(default_factory=trio.Event)
     answer: Answer | None = None
 
 

@@ -424,6 +424,6 @@ def _names(offsets: GroupOffsets | None) -> frozenset[str]:
     return frozenset() if offsets is None else frozenset(offsets.groups())
 
 
-def _has(wanted: tuple[str, ...], value: str) -> bool:
+def _has(accepted: tuple[str, ...], value: str) -> bool:
     """Return True if a filter accepts the value; an empty one accepts any value."""
-    return not wanted or value.lower() in {each.lower() for each in wanted}
+    return not accepted or value.lower() in {each.lower() for each in accepted}

@@ -73,7 +73,7 @@ class ReplicaTimes(Generic[K]):
         self._epoch = _UNKNOWN
         self._reported: Mapping[K, tuple[int, int]] = {}
 
-    def tell(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
+    def timestamps(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
         """Return the two times of each replica in ms since 1970, from their ages in ms; -1 for None."""
         now_ms, before = self._unix_ms(), self._reported if epoch == self._epoch else {}
 
@@ -131,7 +131,7 @@ class QuorumViewService(Service):
             )
         replicas = (*quorum.voters, *quorum.observers)
         ages = {(each.node_id, each.directory_id): (each.contact_ago_ms, each.caught_up_ago_ms) for each in replicas}
-        times = self._times.tell(quorum.leader_epoch, ages)
+        times = self._times.timestamps(quorum.leader_epoch, ages)
         return admin.DescribeQuorumResponsePartition(
             partition_index=PARTITION,
             leader_id=leader_id,

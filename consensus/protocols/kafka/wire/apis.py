@@ -69,9 +69,9 @@ def version_for(api_key: int, offered: Mapping[int, tuple[int, int]]) -> int | N
     """Return the newest version of an API in the codec and in a server's offer, or None."""
     if api_key not in VERSIONS or api_key not in offered:
         return None
-    ours, theirs = VERSIONS[api_key], offered[api_key]
-    version = min(ours[1], theirs[1])
-    return version if version >= max(ours[0], theirs[0]) else None
+    known, theirs = VERSIONS[api_key], offered[api_key]
+    version = min(known[1], theirs[1])
+    return version if version >= max(known[0], theirs[0]) else None
 
 
 class ErrorCode(IntEnum):

@@ -118,12 +118,12 @@ class MessageSchema:
 @cache
 def message_schema(api_key: ApiKey, version: int, direction: Direction) -> MessageSchema:
     """Return the schema of a version within `apis.VERSIONS`; load kio's module and ours on the first call."""
-    ours = message_class(api_key, direction)
+    own_class = message_class(api_key, direction)
     module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
-    theirs = getattr(module, ours.__name__)
+    theirs = getattr(module, own_class.__name__)
     # A client that does not know yet which versions there are reads the answer to ApiVersions: its header is the old.
     old_header = api_key is ApiKey.API_VERSIONS and direction is Direction.RESPONSE
-    return MessageSchema(_structure(theirs, ours), flexible_header=theirs.__flexible__ and not old_header)
+    return MessageSchema(_structure(theirs, own_class), flexible_header=theirs.__flexible__ and not old_header)
 
 
 def message_class(api_key: ApiKey, direction: Direction) -> type[Any]:
@@ -143,12 +143,12 @@ def api_key_of(request: Any) -> ApiKey:
     return api_key
 
 
-def _structure(theirs: type[Any], ours: type[Any]) -> Structure:
-    hints = get_type_hints(ours)
-    defaults = {field.name: field.default for field in msgspec.structs.fields(ours)}
+def _structure(theirs: type[Any], own_class: type[Any]) -> Structure:
+    hints = get_type_hints(own_class)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(own_class)}
     fields = [_field(field, hints, defaults) for field in dataclasses.fields(theirs)]
     return Structure(
-        message=ours,
+        message=own_class,
         flexible=theirs.__flexible__,
         fields=tuple(field for field in fields if field.tag is None),
         tagged=tuple(sorted((field for field in fields if field.tag is not None), key=lambda field: field.tag or 0)),

@@ -173,22 +173,22 @@ class ScramServer:
         self._exchange = _Exchange(user, used, credential is not None, header, fields["r"], nonce, f"{bare},{answer}")
         return answer.encode()
 
-    def _final(self, text: str, begun: _Exchange) -> bytes:
+    def _final(self, text: str, exchange: _Exchange) -> bytes:
         fields = _fields(text, "crp")
-        signed = f"{begun.messages},{text.rpartition(',p=')[0]}".encode()
-        digest, credential = self._mechanism.digest, begun.credential
+        signed = f"{exchange.messages},{text.rpartition(',p=')[0]}".encode()
+        digest, credential = self._mechanism.digest, exchange.credential
         signature = hmac.digest(credential.stored_key, signed, digest)
         proof = _base64(fields["p"])
         if len(proof) != len(signature):
             raise ScramError("the proof has another size than the hash")
         client_key = _xor(proof, signature)
         proven = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
-        same_header = _base64(fields["c"]) == begun.gs2_header.encode()
-        if fields["r"] != begun.nonce:
-            raise ScramError(_nonce_objection(fields["r"], begun))
-        if not (proven and begun.is_known and same_header):
+        same_header = _base64(fields["c"]) == exchange.gs2_header.encode()
+        if fields["r"] != exchange.nonce:
+            raise ScramError(_nonce_objection(fields["r"], exchange))
+        if not (proven and exchange.is_known and same_header):
             raise ScramError("user, password or mechanism is wrong")
-        self.user = begun.user
+        self.user = exchange.user
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, digest))
 
 
@@ -248,8 +248,8 @@ class ScramUsers:
         return self._users.get(user, {}).get(mechanism)
 
 
-def _nonce_objection(nonce: str, begun: _Exchange) -> str:
-    if nonce == begun.client_nonce + begun.nonce:
+def _nonce_objection(nonce: str, exchange: _Exchange) -> str:
+    if nonce == exchange.client_nonce + exchange.nonce:
         return (
             "the client repeats its nonce, which RFC 5802 forbids: librdkafka before 2.6.1 does; use a client with "
             "librdkafka 2.6.1 or later"

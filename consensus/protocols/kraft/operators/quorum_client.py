@@ -73,7 +73,7 @@ class QuorumClientError(Exception):
     """The quorum does not reply, or refuses; the text contains the reason."""
 
 
-class _AskAgainError(Exception):
+class _RetryError(Exception):
     """This server does not lead now, or cannot reply now; the text is the reason."""
 
 
@@ -210,7 +210,7 @@ class QuorumClient:
             for host, port in self._bootstrap:
                 try:
                     return await ask(host, port)
-                except (_AskAgainError, KafkaConnectionError, KafkaWireError) as error:
+                except (_RetryError, KafkaConnectionError, KafkaWireError) as error:
                     reason = str(error)
             if trio.current_time() >= deadline_s:
                 raise QuorumClientError(reason)
@@ -234,7 +234,7 @@ class QuorumClient:
                 raise QuorumClientError(f"{first.peer} does not describe its cluster: {error_text}")
             leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
             if leader is None and self._endpoint_type != _BROKERS:
-                raise _AskAgainError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
+                raise _RetryError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
             if leader is None or (leader.host, leader.port) == (host, port):
                 return await question(first, cluster)
         finally:
@@ -256,9 +256,7 @@ class QuorumClient:
             partition = found.partitions[0]
             leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
             if leader is None:
-                raise _AskAgainError(
-                    f"{first.peer} does not know a leader of {found.name}: it does not serve the log yet"
-                )
+                raise _RetryError(f"{first.peer} does not know a leader of {found.name}: it does not serve the log yet")
             topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
             if (leader.host, leader.port) == (host, port):
                 return await question(first, topic)
@@ -294,7 +292,7 @@ class QuorumClient:
         if code:
             error_text = response.error_message or (found[0].error_message if found else None) or error_name(code)
             text = f"{connection.peer} does not describe the quorum: {error_text}"
-            raise _AskAgainError(text) if code in _TRANSIENT else QuorumClientError(text)
+            raise _RetryError(text) if code in _TRANSIENT else QuorumClientError(text)
         state = found[0]
         return QuorumDescription(
             cluster.cluster_id,
@@ -312,7 +310,7 @@ class QuorumClient:
     async def _change(
         self, request: admin.AddRaftVoterRequest | admin.RemoveRaftVoterRequest, timeout_ms: int
     ) -> ChangeAnswer:
-        async def ask(connection: KafkaConnection, _cluster: admin.DescribeClusterResponse) -> ChangeAnswer:
+        async def request_change(connection: KafkaConnection, _cluster: admin.DescribeClusterResponse) -> ChangeAnswer:
             if connection.version_of(api_key_of(request)) is None:
                 raise QuorumClientError(
                     f"{connection.peer} does not change voters: name the controllers of a quorum with"
@@ -321,10 +319,10 @@ class QuorumClient:
                 )
             response = await self._exchange(connection, request, timeout_ms)
             if response.error_code in _TRANSIENT:
-                raise _AskAgainError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
+                raise _RetryError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
             return ChangeAnswer(response.error_code, response.error_message or "")
 
-        return await self._call_leader(ask)
+        return await self._call_leader(request_change)
 
     async def _fetch_from_leader(
         self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: ReadPosition
@@ -391,7 +389,7 @@ def _log_in(
 def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> None:
     """Raise the error of a reply without records."""
     if error_code in _TRANSIENT:
-        raise _AskAgainError(f"{connection.peer}: {error_name(error_code)}")
+        raise _RetryError(f"{connection.peer}: {error_name(error_code)}")
     if error_code not in (ErrorCode.NONE, *taken):
         raise QuorumClientError(f"{connection.peer} does not give its log: {error_name(error_code)}")
 

@@ -88,7 +88,7 @@ class Announcing:
         self._cluster_id = cluster_id
         self._head = head
         self._observe = observe
-        self._wanted = server_of(names.local(), settings.advertised)
+        self._advertised = server_of(names.local(), settings.advertised)
         self._reported: AddressRefused | None = None
         self._named_by: Index | None = None
         """End of the log when a configuration with this server was first seen."""
@@ -102,7 +102,7 @@ class Announcing:
             raft = self._server.describe().raft
             self._remember(raft)
             found = self._own(raft)
-            if found == self._wanted:
+            if found == self._advertised:
                 self._reported = None
             elif found is not None:
                 await self._announce(raft, found)
@@ -126,24 +126,24 @@ class Announcing:
         if raft.role is Role.LEADER:
             reason = await self._objection(raft.configuration)
             if reason is None:
-                own = self._wanted.server_id
+                own = self._advertised.server_id
                 now = self._server.describe().raft.configuration.voters
-                voters = tuple(self._wanted if each.server_id == own else each for each in now)
+                voters = tuple(self._advertised if each.server_id == own else each for each in now)
                 await self._server.change_configuration(voters, head=self._head())
         else:
-            response = await self._ask(raft, self._update(raft.term))
+            response = await self._call_leader(raft, self._update(raft.term))
             code = ErrorCode.NONE if response is None else response.error_code
             leader = "?" if raft.leader is None else replica(raft.leader).id
             reason = self._reason(code, leader)
         if reason is not None:
-            self._report(AddressRefused(self._wanted.endpoint, found.endpoint, reason))
+            self._report(AddressRefused(self._advertised.endpoint, found.endpoint, reason))
 
     async def _objection(self, configuration: Configuration) -> str | None:
         """Return the reason why the leader does not record its own address."""
-        place = host_port(self._wanted.endpoint)
+        place = host_port(self._advertised.endpoint)
         if place is None:
             return "it is not an address"
-        own = self._wanted.server_id
+        own = self._advertised.server_id
         others = [host_port(each.endpoint) for each in configuration.voters if each.server_id != own]
         if _is_loopback(place[0]) and not all(other is None or _is_loopback(other[0]) for other in others):
             return "other voters are on other machines, which cannot connect to a loopback address of this one"
@@ -175,12 +175,12 @@ class Announcing:
                 for each in self._settings.advertised
             ),
         )
-        response = await self._ask(raft, request)
+        response = await self._call_leader(raft, request)
         if not isinstance(response, admin.AddRaftVoterResponse):
             return
         text = response.error_message or error_name(response.error_code)
         if response.error_code in (ErrorCode.INVALID_VOTER_KEY, ErrorCode.INVALID_REQUEST) or UNREACHABLE in text:
-            self._report(AddressRefused(self._wanted.endpoint, "", text))
+            self._report(AddressRefused(self._advertised.endpoint, "", text))
 
     def _update(self, term: int) -> admin.UpdateRaftVoterRequest:
         return admin.UpdateRaftVoterRequest(
@@ -197,7 +197,7 @@ class Announcing:
             ),
         )
 
-    async def _ask(
+    async def _call_leader(
         self, raft: RaftDescription, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
     ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
         """Return the leader's reply; None without a leader or a reply. The leader connects twice as long as we wait."""

@@ -101,7 +101,7 @@ class KeptMetadata(KeptRecords):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes)
-        self._begun: int | None = None
+        self._transaction_start: int | None = None
         """Number of kept records at the start of the open transaction."""
 
     def keep(self, entry: Entry) -> None:
@@ -111,22 +111,22 @@ class KeptMetadata(KeptRecords):
             self._add(entry)
             return
         if found == _BEGIN:
-            self._begun = len(self._entries)
-        elif found == _ABORT and self._begun is not None:
-            self._cut(self._begun)
+            self._transaction_start = len(self._entries)
+        elif found == _ABORT and self._transaction_start is not None:
+            self._cut(self._transaction_start)
         if found in (_END, _ABORT):
-            self._begun = None
+            self._transaction_start = None
         self._end_batch()
 
     @property
     def is_settled(self) -> bool:
         """See `KeptRecords.is_settled`."""
-        return self._begun is None
+        return self._transaction_start is None
 
     def clear(self) -> None:
         """See `KeptRecords.clear`."""
         super().clear()
-        self._begun = None
+        self._transaction_start = None
 
     def _cut(self, count: int) -> None:
         self.size_bytes -= sum([len(entry.data) for entry in self._entries[count:]])

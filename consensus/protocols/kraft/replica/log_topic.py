@@ -55,7 +55,7 @@ from consensus.protocols.kraft.wire.entries import (
     next_sequence,
 )
 from consensus.server.errors import NotLeaderError
-from consensus.server.pending_calls import Awaited
+from consensus.server.pending_calls import CallbackResult
 from consensus.server.server import ConsensusServer
 
 _READ_ENTRIES: Final = 16_384
@@ -88,7 +88,7 @@ class LogTopic:
         self._takes_records = takes_records
         self._is_metadata = is_metadata
         self._producing: dict[int, trio.Lock] = {}
-        self._unanswered: dict[int, Awaited[ProposalResolved]] = {}
+        self._unanswered: dict[int, CallbackResult[ProposalResolved]] = {}
         self._ready_term = -1
         self._writers: dict[int, str] = {}
         """The first user that wrote under a producer id without an owner."""
@@ -275,7 +275,7 @@ class LogTopic:
 
         Cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
-        awaited = Awaited[ProposalResolved]()
+        awaited = CallbackResult[ProposalResolved]()
 
         def take(answer: ProposalResolved) -> None:
             self._unanswered.pop(producer_id, None)

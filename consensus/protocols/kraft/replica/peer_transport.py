@@ -139,7 +139,7 @@ class _Lane:
         self._is_peer = True
         """True if the connection is to the peer, not to a bootstrap server instead."""
         self._queued: dict[type[core.Request], _QueuedRequest] = {}
-        self._wanted = trio.Event()
+        self._request_queued = trio.Event()
         self._backoff = transport.backoff()
         self._reported_s = -math.inf
         self._tries = 0
@@ -164,14 +164,14 @@ class _Lane:
             return
         expires_s = trio.current_time() + self._transport.options.request_timeout_ms / 1000
         self._queued[type(request)] = _QueuedRequest(request, expires_s)
-        self._wanted.set()
+        self._request_queued.set()
 
     async def run(self) -> None:
         """Connect when it is wanted, again and again, until cancelled."""
         with self.scope:
             while True:
-                await self._wanted.wait()
-                self._wanted = trio.Event()
+                await self._request_queued.wait()
+                self._request_queued = trio.Event()
                 self._recorded = self._transport.names.endpoint(self._peer)
                 places = self._places()
                 substitute = self._substitute()
@@ -189,7 +189,7 @@ class _Lane:
                     await trio.sleep(self._backoff.next_s())
                 self._drop_expired()
                 if self._queued:
-                    self._wanted.set()
+                    self._request_queued.set()
 
     def _substitute(self) -> Place | None:
         """Return a bootstrap server to query instead of the peer, if there are any: every other time, or always."""
@@ -273,9 +273,9 @@ class _Lane:
                 written = replace(request, max_bytes=FETCH_BYTES)
         try:
             message = request_to_wire(written, self._peer, self._transport.names)
-            answered = partial(self._on_reply, request, is_peer=self._is_peer)
+            on_reply = partial(self._on_reply, request, is_peer=self._is_peer)
             arriving = partial(self._arriving, request.correlation) if self._is_peer else not_reported
-            connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
+            connection.start(message, on_reply, wait_ms=wait_ms, arriving=arriving)
         except (KafkaWireError, KafkaConnectionError):
             self._count(TransportEvent.REQUEST_NOT_SENT)
 

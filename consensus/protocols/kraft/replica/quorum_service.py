@@ -153,7 +153,7 @@ class QuorumService:
         if endpoints:
             self._learned(endpoints)
         try:
-            reply = await self._ask(core_request)
+            reply = await self._call_server(core_request)
             while (
                 isinstance(core_request, core.Fetch)
                 and isinstance(reply, core.FetchReply)
@@ -162,7 +162,7 @@ class QuorumService:
                 core_request = replace(
                     core_request, max_bytes=_FETCH_GROWTH * core_request.max_bytes, correlation=next_call()
                 )
-                before, reply = reply, await self._ask(core_request)
+                before, reply = reply, await self._call_server(core_request)
                 if not isinstance(reply, core.FetchReply) or len(reply.entries) <= len(before.entries):
                     break
         except ServerBusyError:
@@ -173,7 +173,7 @@ class QuorumService:
         """Return True if these are entries of one batch without its end."""
         return bool(entries) and not any(map(self._ends_batch, reversed(entries)))
 
-    async def _ask(self, request: core.Request) -> core.Reply:
+    async def _call_server(self, request: core.Request) -> core.Reply:
         reply_received = trio.Event()
         replies: list[core.Reply | None] = []
 

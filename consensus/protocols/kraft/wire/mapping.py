@@ -178,9 +178,9 @@ def request_from_wire(request: QuorumRequest, correlation: int, names: Names) ->
         return RefusedRequest(refusal(request, ErrorCode.INVALID_REQUEST))
 
 
-def refusal(answered: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
+def refusal(message: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
     """Return the response with an error and nothing else, to a request or instead of a reply."""
-    return _REFUSALS[type(answered)](error_code=code)
+    return _REFUSALS[type(message)](error_code=code)
 
 
 def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records: bytes = b"") -> QuorumResponse:

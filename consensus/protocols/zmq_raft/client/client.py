@@ -90,12 +90,12 @@ class ClientError(Exception):
 class NoAnswerError(ClientError):
     """No leader has replied in time; the text lists the last reply of each peer. An update may be committed or not.
 
-    `is_heard` is True if any peer has ever replied. No peer replies to a client that names another cluster.
+    `has_peer_replied` is True if any peer has ever replied. No peer replies to a client that names another cluster.
     """
 
-    def __init__(self, text: str, *, is_heard: bool = True) -> None:
+    def __init__(self, text: str, *, has_peer_replied: bool = True) -> None:
         super().__init__(text)
-        self.is_heard = is_heard
+        self.has_peer_replied = has_peer_replied
 
 
 class RequestExpiredError(ClientError):
@@ -320,7 +320,9 @@ class ZmqRaftClient:
         return request_id
 
     def _no_answer(self, reason: str, hint: str = "") -> NoAnswerError:
-        return NoAnswerError(f"{reason}: {self._leader.account()}.{hint}", is_heard=self._leader.is_heard)
+        return NoAnswerError(
+            f"{reason}: {self._leader.account()}.{hint}", has_peer_replied=self._leader.has_peer_replied
+        )
 
 
 class _ZmqSockets:

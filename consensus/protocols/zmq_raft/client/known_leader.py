@@ -62,7 +62,7 @@ class KnownLeader:
         self.options = options
         self.peers: tuple[Peer, ...] = ()
         """The members as the last answer had them."""
-        self.is_heard = False
+        self.has_peer_replied = False
         """True if any peer has replied."""
         self._seeds = tuple(dict.fromkeys(seeds))
         self._url: str | None = None
@@ -219,7 +219,7 @@ class KnownLeader:
 
     def _learn(self, url: str, reply: ConfigReply) -> bool:
         """Take a peer's report of the cluster; return True if a leader is known now."""
-        self.is_heard = True
+        self.has_peer_replied = True
         if reply.peers:
             self.peers = reply.peers
             known = self._known_urls()

@@ -79,8 +79,8 @@ class _UnansweredRequest:
     """A request under way: the target of its reply."""
 
     identity: bytes
-    answered: bool = False
-    held: bool = False
+    has_answer: bool = False
+    is_delayed: bool = False
     """True if it was accepted, and the reply "accepted" is pending."""
 
 
@@ -92,13 +92,13 @@ class _Unanswered(Generic[A]):
         self._send: Callable[[bytes, A], object] = send
         self._pending: dict[RequestId, _UnansweredRequest] = {}
         self._of_client: Counter[bytes] = Counter()
-        self._held: deque[tuple[float, RequestId, _UnansweredRequest, A]] = deque()
-        self._any_held = trio.Event()
+        self._delayed: deque[tuple[float, RequestId, _UnansweredRequest, A]] = deque()
+        self._any_delayed = trio.Event()
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def ask(self, request_id: RequestId, identity: bytes, ask: Callable[[Callable[[A], None]], None]) -> bool:
+    def submit(self, request_id: RequestId, identity: bytes, submit: Callable[[Callable[[A], None]], None]) -> bool:
         """Have the log take a request, and send its answers to `identity`; False if too many are under way."""
         pending = self._pending.get(request_id)
         if pending is None or pending.identity != identity:
@@ -108,47 +108,47 @@ class _Unanswered(Generic[A]):
                 return False
             if pending is not None:
                 self._forget(request_id)
-            pending = self._pending[request_id] = _UnansweredRequest(identity, answered=pending is not None)
+            pending = self._pending[request_id] = _UnansweredRequest(identity, has_answer=pending is not None)
             self._of_client[identity] += 1
-        ask(partial(self._answer, request_id))
-        if not pending.answered and self._pending.get(request_id) is pending:
+        submit(partial(self._answer, request_id))
+        if not pending.has_answer and self._pending.get(request_id) is pending:
             self._forget(request_id)
         return True
 
     async def run(self) -> None:
         """Send "accepted" for updates that are not committed soon."""
         while True:
-            await self._any_held.wait()
-            await trio.sleep_until(self._held[0][0])
-            self._answer_held(trio.current_time())
-            if not self._held:
-                self._any_held = trio.Event()
+            await self._any_delayed.wait()
+            await trio.sleep_until(self._delayed[0][0])
+            self._send_delayed(trio.current_time())
+            if not self._delayed:
+                self._any_delayed = trio.Event()
 
-    def _answer_held(self, now_s: float) -> None:
+    def _send_delayed(self, now_s: float) -> None:
         """Send the due replies. Requests with a final reply leave before they are due: most cost no wake-up."""
-        while self._held:
-            due_s, request_id, pending, reply = self._held[0]
-            waits = self._pending.get(request_id) is pending and pending.held
+        while self._delayed:
+            due_s, request_id, pending, reply = self._delayed[0]
+            waits = self._pending.get(request_id) is pending and pending.is_delayed
             if waits and due_s > now_s:
                 return
-            self._held.popleft()
+            self._delayed.popleft()
             if waits:
-                pending.held = False
+                pending.is_delayed = False
                 self._send(pending.identity, reply)
 
     def _answer(self, request_id: RequestId, reply: A) -> None:
         pending = self._pending.get(request_id)
         if pending is None:
             return
-        is_first, pending.answered = not pending.answered, True
+        is_first, pending.has_answer = not pending.has_answer, True
         if isinstance(reply, UpdateAccepted) and is_first and self._options.accepted_after_ms:
-            pending.held = True
-            self._held.append(
+            pending.is_delayed = True
+            self._delayed.append(
                 (trio.current_time() + self._options.accepted_after_ms / 1000, request_id, pending, reply)
             )
-            self._any_held.set()
+            self._any_delayed.set()
             return
-        pending.held = False
+        pending.is_delayed = False
         if not isinstance(reply, UpdateAccepted | ChangeAccepted):
             self._forget(request_id)
         self._send(pending.identity, reply)
@@ -233,14 +233,16 @@ class ClientEndpoint:
                 self._send(identity, UrlReply(request_id, self._log.broadcast_url()))
             case UpdateRequest(request_id):
                 take = partial(self._log.update, request, user)
-                self._count_ignored(EndpointDrop.TOO_MANY_UPDATES, taken=self._updates.ask(request_id, identity, take))
+                self._count_ignored(
+                    EndpointDrop.TOO_MANY_UPDATES, taken=self._updates.submit(request_id, identity, take)
+                )
             case ChangeRequest(request_id):
                 take_change = partial(self._log.change, request)
                 self._count_ignored(
-                    EndpointDrop.TOO_MANY_CHANGES, taken=self._changes.ask(request_id, identity, take_change)
+                    EndpointDrop.TOO_MANY_CHANGES, taken=self._changes.submit(request_id, identity, take_change)
                 )
             case EntriesRequest():
-                self._streams.ask(identity, request)
+                self._streams.submit(identity, request)
             case CustomRequest():
                 if self._custom is None:
                     self._counts[EndpointDrop.UNHANDLED_TYPE] += 1

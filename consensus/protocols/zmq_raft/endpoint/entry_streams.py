@@ -138,7 +138,7 @@ class EntryStream:
         self._last = last
         self._unconfirmed: deque[_Unconfirmed] = deque()
         self._has_sent = False
-        self._held_bytes = 0
+        self._unconfirmed_bytes = 0
         self._life = trio.CancelScope(deadline=trio.current_time() + self._options.unconfirmed_s)
         self._news = trio.lowlevel.ParkingLot()
 
@@ -181,7 +181,7 @@ class EntryStream:
                 while len(self._unconfirmed) > 1:
                     await self._news.park()
         finally:
-            self._hold(-self._held_bytes)
+            self._hold(-self._unconfirmed_bytes)
 
     async def _send_entries(self) -> bool:
         """Send all entries; False if the next ones are compacted."""
@@ -247,7 +247,7 @@ class EntryStream:
         while True:
             async with self._streams.reads:
                 await self._streams.budget.reserve(self._options.message_bytes)
-                self._held_bytes += self._options.message_bytes
+                self._unconfirmed_bytes += self._options.message_bytes
                 try:
                     return await read()
                 except ServerBusyError:
@@ -268,7 +268,7 @@ class EntryStream:
             self.end()
 
     def _hold(self, more_bytes: int) -> None:
-        self._held_bytes += more_bytes
+        self._unconfirmed_bytes += more_bytes
         self._streams.budget.change(more_bytes)
 
     def _refresh(self) -> None:
@@ -300,7 +300,7 @@ class EntryStreams(TaskOwner):
         """Return the number of streams, including ending ones."""
         return self._running
 
-    def ask(self, identity: bytes, request: EntriesRequest) -> None:
+    def submit(self, identity: bytes, request: EntriesRequest) -> None:
         """Take a request, whether it begins a stream or belongs to one."""
         description = self.log.describe()
         stream = self._streams.get((identity, request.request_id))

@@ -95,7 +95,7 @@ class _Question:
     """A RequestConfig without an answer."""
 
     request_id: bytes
-    answered: Callable[[tuple[Peer, ...] | None], None]
+    on_reply: Callable[[tuple[Peer, ...] | None], None]
     due_s: float
 
 
@@ -182,14 +182,14 @@ class PeerLink:
         self._outstanding = _Outstanding(request.message_id, frames, interval_s, until_s)
         self._transmit(self._outstanding)
 
-    def ask_members(self, ident: bytes, answered: Callable[[tuple[Peer, ...] | None], None]) -> None:
-        """Query the peer for the members; `answered` gets them, or None if no reply came in time.
+    def query_members(self, ident: bytes, on_reply: Callable[[tuple[Peer, ...] | None], None]) -> None:
+        """Query the peer for the members; `on_reply` gets them, or None if no reply came in time.
 
         One query at a time: a later one replaces the first, which then never gets a reply.
         """
         self._last_question = (self._last_question + 1) % 2 ** (8 * _CONFIG_ID_BYTES)
         request_id = self._last_question.to_bytes(_CONFIG_ID_BYTES, "little")
-        self._question = _Question(request_id, answered, trio.current_time() + self._times.configuration_ms / 1000)
+        self._question = _Question(request_id, on_reply, trio.current_time() + self._times.configuration_ms / 1000)
         self._socket.send(encode_request(ConfigRequest(request_id, ident)))
         self._wake_at(self._question.due_s)
 
@@ -205,7 +205,7 @@ class PeerLink:
                 self._transmit(outstanding)
         if question is not None and question.due_s <= now_s:
             self._question = None
-            question.answered(None)
+            question.on_reply(None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Receive answers until cancelled, by `scope` too."""
@@ -251,4 +251,4 @@ class PeerLink:
         reply = decode_reply(ConfigRequest, frames, self._limits)
         if isinstance(reply, ConfigReply) and reply.peers:
             self._question = None
-            question.answered(reply.peers)
+            question.on_reply(reply.peers)

@@ -61,10 +61,10 @@ class PeerMembers:
         """Query for the members while this server is not one."""
         while True:
             if not self._is_member:
-                await self._ask(ident)
+                await self._query_members(ident)
             await trio.sleep(_ASKING_S)
 
-    async def _ask(self, ident: bytes) -> None:
+    async def _query_members(self, ident: bytes) -> None:
         urls = list(dict.fromkeys(server.endpoint for server in (*self._present, *self._found)))
         async with connect(urls, ident) as client:
             while not self._is_member:

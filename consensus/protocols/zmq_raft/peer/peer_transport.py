@@ -62,7 +62,7 @@ _EVERY_PEER: Final = Extensions(configurations=True)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LastRequest:
     """The newest append or chunk of a member. `reply` is None while the core works on it."""
 
     identity: bytes
@@ -89,7 +89,7 @@ class _Member:
 
     def __init__(self, link: PeerLink) -> None:
         self.link = link
-        self.seen: _Seen | None = None
+        self.seen: _LastRequest | None = None
         self.transfer: _Transfer | None = None
 
 
@@ -306,17 +306,17 @@ class PeerTransport:
         request = decode_request(frames[1:], self._limits)
         match request:
             case RequestVoteRpc():
-                self._ask(member, identity, None, request)
+                self._pass_request(member, identity, None, request)
             case AppendEntriesRpc():
-                seen = member.seen = _Seen(identity, message_id)
-                self._ask(member, identity, seen, request)
+                seen = member.seen = _LastRequest(identity, message_id)
+                self._pass_request(member, identity, seen, request)
             case InstallSnapshotRpc():
-                seen = member.seen = _Seen(identity, message_id)
+                seen = member.seen = _LastRequest(identity, message_id)
                 self._take_chunk(member, identity, seen, request)
             case _:
                 raise ZmqRaftError(f"{type(request).__name__} is not a message between peers")
 
-    def _take_repetition(self, member: _Member, seen: _Seen, term: Term) -> None:
+    def _take_repetition(self, member: _Member, seen: _LastRequest, term: Term) -> None:
         self._counters[PeerEvent.REPEATED_BY_PEER] += 1
         if seen.reply is not None:
             self._router.send([seen.identity, *seen.reply])
@@ -328,13 +328,13 @@ class PeerTransport:
             _ignore,
         )
 
-    def _take_chunk(self, member: _Member, identity: bytes, seen: _Seen, request: InstallSnapshotRpc) -> None:
+    def _take_chunk(self, member: _Member, identity: bytes, seen: _LastRequest, request: InstallSnapshotRpc) -> None:
         """Hand in a chunk once the members are known."""
         transfer, last = member.transfer, LogId(request.last_index, request.last_term)
         if transfer is None or (transfer.term, transfer.last) != (request.term, last):
             transfer = member.transfer = _Transfer(request.term, last)
-            member.link.ask_members(self._ident, partial(self._members_received, member, transfer))
-        hand_in = partial(self._ask, member, identity, seen, request)
+            member.link.query_members(self._ident, partial(self._members_received, member, transfer))
+        hand_in = partial(self._pass_request, member, identity, seen, request)
         if transfer.configuration is None:
             transfer.waiting = hand_in
         else:
@@ -354,11 +354,11 @@ class PeerTransport:
         if waiting is not None:
             waiting(transfer.configuration)
 
-    def _ask(
+    def _pass_request(
         self,
         member: _Member,
         identity: bytes,
-        seen: _Seen | None,
+        seen: _LastRequest | None,
         request: PeerRequest,
         configuration: Configuration = _NO_MEMBERS,
     ) -> None:
@@ -368,18 +368,23 @@ class PeerTransport:
         if not self._hand_in(member.link.peer.peer_id, core_request, on_reply):
             on_reply(None)
 
-    def _hand_in(self, sender: str, request: core.Request, answered: Callable[[core.Reply | None], None]) -> bool:
+    def _hand_in(self, sender: str, request: core.Request, on_reply: Callable[[core.Reply | None], None]) -> bool:
         if self._running is None:
             return False
         try:
-            self._running[1].ask(sender, request, answered)
+            self._running[1].ask(sender, request, on_reply)
         except (ServerBusyError, ServerStoppedError):
             self._counters[PeerEvent.REQUEST_BUSY] += 1
             return False
         return True
 
     def _on_reply(
-        self, member: _Member, identity: bytes, seen: _Seen | None, request: PeerRequest, reply: core.Reply | None
+        self,
+        member: _Member,
+        identity: bytes,
+        seen: _LastRequest | None,
+        request: PeerRequest,
+        reply: core.Reply | None,
     ) -> None:
         try:
             message = None if reply is None else reply_to_wire(reply, request)

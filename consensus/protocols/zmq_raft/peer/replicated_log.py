@@ -107,8 +107,8 @@ class _Change:
 
     request: ChangeRequest
     answer: Callable[[ChangeReply], None]
-    begun: bool = False
-    answered: bool = False
+    has_begun: bool = False
+    has_answer: bool = False
 
 
 class ReplicatedLog:
@@ -218,7 +218,7 @@ class ReplicatedLog:
         index = self._machine.table.index_of(request_id)
         if index is not None:
             answer(ChangeCommitted(request_id, index))
-        elif change is not None and change.request.request_id == request_id and not change.answered:
+        elif change is not None and change.request.request_id == request_id and not change.has_answer:
             change.answer = answer
             answer(ChangeAccepted(request_id))
         elif change is not None:
@@ -290,8 +290,8 @@ class ReplicatedLog:
         update, change = self._updates.pop(request_id, None), self._change
         if update is not None:
             update.answer(UpdateCommitted(request_id, self._machine.table.index_of(request_id) or index))
-        elif change is not None and change.request.request_id == request_id and not change.answered:
-            change.answered = True
+        elif change is not None and change.request.request_id == request_id and not change.has_answer:
+            change.has_answer = True
             change.answer(ChangeCommitted(request_id, index))
 
     def _admit_waiting(self) -> None:
@@ -301,11 +301,11 @@ class ReplicatedLog:
             del self._updates[request_id]
             self._submit(request_id, update)
         change = self._change
-        if change is not None and not change.begun:
+        if change is not None and not change.has_begun:
             refusal = self._refusal(change.request)
-            if change.answered or refusal is not None:
+            if change.has_answer or refusal is not None:
                 self._change = None
-                if refusal is not None and not change.answered:
+                if refusal is not None and not change.has_answer:
                     change.answer(refusal)
             else:
                 self._begin(change)
@@ -319,8 +319,8 @@ class ReplicatedLog:
                 update.proposal.abandon()
             update.answer(UpdateRedirect(request_id, leader))
         change, self._change = self._change, None
-        if change is not None and not change.answered:
-            change.answered = True
+        if change is not None and not change.has_answer:
+            change.has_answer = True
             change.answer(ChangeRedirect(change.request.request_id, leader))
 
     def _refusal(self, request: ChangeRequest) -> ChangeReply | None:
@@ -340,7 +340,7 @@ class ReplicatedLog:
         return None
 
     def _begin(self, change: _Change) -> None:
-        change.begun = True
+        change.has_begun = True
         self._changes.send_nowait(change)
 
     async def _carry_out(self, change: _Change) -> None:
@@ -353,8 +353,8 @@ class ReplicatedLog:
                 await self._server.wait_applied(resolved.position.index)
         if self._change is change:
             self._change = None
-            if not change.answered:
-                change.answered = True
+            if not change.has_answer:
+                change.has_answer = True
                 change.answer(self._change_reply(change.request.request_id, resolved))
 
     async def _resolve(self, change: _Change, peers: tuple[Peer, ...]) -> ConfigurationResolved:

@@ -155,9 +155,9 @@ def _check_address(address: str) -> None:
         raise PeersError("peer url must not be a placeholder address")
 
 
-def _difference(found: str | None, wanted: str | None) -> str:
+def _difference(found: str | None, expected: str | None) -> str:
     """Return two unequal values in the form of the package's assertions: in one line if they are short."""
-    left, right = [f"'{text}'" if text is not None else "null" for text in (found, wanted)]
+    left, right = [f"'{text}'" if text is not None else "null" for text in (found, expected)]
     if len(left) + len(right) <= _SHORT_DIFFERENCE:
         return f"\n\n{left} !== {right}\n"
     return f"\n+ actual - expected\n\n+ {left}\n- {right}"
