@@ -51,7 +51,7 @@ SnapshotChange = StoreChunk | Install | Compact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Make durable, in order: `hard_state`; a log that ends before `truncate_from`; `entries` from index `first` on.
+    """Make durable, in order: `hard_state`, the truncation from `truncate_from` on, and `entries` from `first` on.
 
     `snapshot` is a change of the stored snapshot; a Persist with such a change does not change entries. A field that is
     None or empty leaves the stored state unchanged.
@@ -64,12 +64,12 @@ class Persist:
     entries: tuple[Entry, ...] = ()
     snapshot: SnapshotChange | None = None
     encoded: bytes = field(default=b"", compare=False, repr=False)
-    """The bytes of `entries`, where they are at hand (`entry_data`)."""
+    """The encoded bytes of `entries`, if already available (`entry_data`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message to another server once Persist `after` is durable. Never blocks; a full queue drops."""
+    """Send a message once Persist `after` is durable. Never blocks: with a full queue the message is dropped."""
 
     recipient: ServerId
     message: Message
@@ -118,7 +118,7 @@ class ReadSnapshot:
 class CheckSnapshot:
     """Read back all received chunks of the snapshot of `last`, check them, and reply with `SnapshotChecked`.
 
-    `configuration` comes from the leader's message. It counts if the snapshot itself does not contain one.
+    `configuration` comes from the leader's message. It is used if the snapshot itself does not contain a configuration.
     """
 
     request_id: int
@@ -146,7 +146,7 @@ class Outcome(Enum):
 class ProposalResolved:
     """The reply to one `Proposed`.
 
-    `position` is the place of its last entry if committed; `leader` is the present leader.
+    `position` is the place of its last entry if committed; `leader` is the current leader.
     """
 
     proposal_id: int
@@ -216,7 +216,7 @@ class ConfigurationResolved:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationChanged:
-    """For the view and the transports, which need addresses: the members now, and those about to join."""
+    """The current members and the servers about to join, for the view and the transports, which need addresses."""
 
     configuration: Configuration
     newcomers: tuple[Server, ...] = ()
@@ -253,7 +253,7 @@ class TransferOutcome(Enum):
     ELSEWHERE = "elsewhere"
     """Leadership went to another server than the target."""
     UNKNOWN = "unknown"
-    """This server leads no more, and no other leader is known yet."""
+    """This server is not the leader any more, and the new leader is not known yet."""
     TIMED_OUT = "timed-out"
     """The target was not caught up, or did not take over, within an election timeout; this server still leads."""
     DECLINED = "declined"
@@ -263,7 +263,7 @@ class TransferOutcome(Enum):
     TO_ITSELF = "to-itself"
     NOT_A_VOTER = "not-a-voter"
     NO_VOTER = "no-voter"
-    """No other voter can take over."""
+    """No other voter can become leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class TransferEnded:
 
 
 class Role(Enum):
-    """Present role of a server (Raft section 5.1)."""
+    """Current role of a server (Raft section 5.1)."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -285,7 +285,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """A change of role, term or known leader, for the trace, the view and parts that depend on leadership."""
+    """A change of role, term or known leader, for the trace, the view and other code that depends on leadership."""
 
     role: Role
     term: Term

@@ -27,7 +27,7 @@ class Rejected:
 class AppendNotSent:
     """The transport kept back the append with this correlation: the peer lacks the entries from `next_index` on.
 
-    The peer has not replied, so this counts neither for check-quorum nor for a read; only its progress changes.
+    This is not a reply, so it counts neither for check-quorum nor for a read. Only the peer's progress changes.
     """
 
     peer: ServerId
@@ -37,9 +37,9 @@ class AppendNotSent:
 
 @dataclass(frozen=True, slots=True)
 class AnswerArriving:
-    """Bytes of the peer's reply to the request with this correlation arrive, but not all of them yet.
+    """Part of the peer's reply to the request with this correlation has arrived.
 
-    On a slow link a large reply takes longer than the timeout of the peer. Arriving bytes count as contact.
+    On a slow link, a large reply takes longer than the timeout. Arriving bytes count as contact with the peer.
     """
 
     peer: ServerId
@@ -55,8 +55,8 @@ class DeadlineReached:
 class Proposed:
     """A client's request to append `commands`, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
-    With `report_accepted` a `ProposalAccepted` precedes it, unless the proposal is refused. With `control` they are
-    records of the protocol instead of commands.
+    With `report_accepted`, a `ProposalAccepted` precedes the `ProposalResolved`, unless the proposal is refused. With
+    `control`, `commands` contains records of the protocol.
     """
 
     proposal_id: int
@@ -74,7 +74,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class EntriesRead:
-    """The answer to `ReadEntries`: entries from `first` on. Empty when the range no longer exists (truncated since)."""
+    """The answer to `ReadEntries`: entries from `first` on. Empty if the range has been truncated since the request."""
 
     request_id: int
     first: Index
@@ -104,7 +104,7 @@ class ChangeConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """The state machine is at `index`: the core answers by `TakeSnapshot`, unless a snapshot covers that already."""
+    """The state machine is at `index`: the core returns `TakeSnapshot`, unless a snapshot already covers this index."""
 
     index: Index
 
@@ -119,7 +119,10 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRead:
-    """The answer to `ReadSnapshot`: bytes from `offset` on, `done` if they are the last. None: it was replaced."""
+    """The reply to `ReadSnapshot`: bytes from `offset` on, or None if the snapshot was replaced.
+
+    `done` is True if these bytes are the last.
+    """
 
     request_id: int
     last: LogId
@@ -135,7 +138,7 @@ class SnapshotChecked:
     request_id: int
     snapshot: SnapshotDescription | None
     objection: str | None = None
-    """The reason why the state machine cannot take it, although its checksums match."""
+    """The reason why the state machine cannot restore the snapshot, although the checksums match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
-    """A client wants to read what was acknowledged before now; answered by one `ReadReady` or `ReadRefused`."""
+    """A client's linearizable read; the core returns one `ReadReady` or `ReadRefused`."""
 
     read_id: int
 
@@ -162,7 +165,7 @@ class TransferLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdKnown:
-    """The state machine has learned which cluster this is; requests of another are refused from now on."""
+    """The state machine has applied this cluster's id; requests with a different id are refused from now on."""
 
     cluster_id: str
 

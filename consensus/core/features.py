@@ -32,14 +32,13 @@ class Extensions:
     """The extensions of one peer; the default is a server without any."""
 
     pre_vote: bool = False
-    """The question before a vote (`election`)."""
+    """Pre-vote: the request before a vote request (`election`)."""
     transfer: bool = False
     """TimeoutNow, and the flag of the vote request that follows it (`transfer`)."""
     configurations: bool = False
     """Joint configurations, and learners in them (`membership`)."""
     lease_ms: int | None = None
-    """Time for which it refuses other candidates after contact with the leader, and after a restart; None: no promise.
-    """
+    """Time for which the peer refuses other candidates after leader contact and after a restart; None: no promise."""
 
 
 NO_EXTENSIONS = Extensions()
@@ -49,9 +48,9 @@ class Strategy(Enum):
     """Direction of replication: the leader sends entries, or the followers fetch them (`replication`)."""
 
     APPEND = "append"
-    """The leader sends them."""
+    """The leader sends entries."""
     FETCH = "fetch"
-    """The followers fetch them."""
+    """The followers fetch entries."""
 
 
 class FirstEntries(Enum):

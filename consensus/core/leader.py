@@ -9,13 +9,13 @@ it.
 isolated leader are then redirected, and the leader no longer refuses other candidates.
 
 A leader with replies can still be useless, if its own disk and that of one of two followers hang. So it also resigns if
-proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It stays while a voter that lacks the
-oldest of them makes progress: a long log or a snapshot would restart under the next leader. It also stays if it is the
-only voter.
+proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It does not
+resign while a voter that lacks the oldest waiting proposal makes progress: under the next leader, the transfer of a
+long log or a snapshot would restart. It also does not resign if it is the only voter.
 
-*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only move it to
-later, and anything due earlier calls `ProgressTracker.wake_by`. At the deadline the leader does the due work, if any,
-and computes the next deadline.
+*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only delay the
+deadline, and code whose work is due earlier calls `ProgressTracker.wake_by`. At the deadline the leader does the due
+work, if any, and computes the next deadline.
 """
 
 from collections import deque
@@ -74,7 +74,7 @@ class Leader:
 
     @property
     def deadline(self) -> Milliseconds:
-        """When `expire` may have something to do: no later than when it has."""
+        """The time to call `expire`: never later than the next due work, but possibly earlier."""
         return self.tracker.wake_ms
 
     @property
@@ -88,7 +88,7 @@ class Leader:
         return self._reads.unanswered
 
     def expire(self) -> bool:
-        """Do what is due; returns False when no majority has answered, or nothing was committed, for too long."""
+        """Do the due work. Return False if this leader must resign, by check-quorum or because commits have stalled."""
         if self._replica.now >= self._quorum_deadline or self._is_stalled():
             return False
         self.replication.expire()
@@ -96,7 +96,7 @@ class Leader:
         return True
 
     def propose(self, proposed: Proposed) -> None:
-        """Append the commands, or refuse when too much waits already."""
+        """Append the commands, or refuse them if too many proposals or bytes already wait."""
         replica = self._replica
         commands = proposed.commands
         size = ENTRY_OVERHEAD_BYTES * len(commands) + sum(map(len, commands))
@@ -124,7 +124,7 @@ class Leader:
         self._resolve_committed()
 
     def advance(self) -> bool:
-        """End a step: continue a change of the configuration; return False when it has removed us."""
+        """End a step: continue a change of the configuration. Return False if the change has removed this server."""
         if self.reconfiguration.is_settled:
             return True
         self._adjust_followers()
@@ -183,12 +183,12 @@ class Leader:
                 replica.outbox.add(ReadReady(read_id, index))
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """Process a message of the strategy, of our term, which may commit proposals."""
+        """Process a message of the strategy, sent in our term; this may commit proposals."""
         self.replication.receive(sender, message)
         self._resolve_committed()
 
     def own_disk_caught_up(self) -> None:
-        """Our own log is durable further than before."""
+        """Process the progress of our own disk: more of our log is durable."""
         if self.tracker.own_disk_caught_up():
             self.replication.committed()
             self._resolve_committed()
@@ -213,18 +213,19 @@ class Leader:
     def _knows_commit_index(self) -> bool:
         """Return True if an entry of our own term is committed.
 
-        A leader has every committed entry, but only such an entry shows which entries are committed.
+        A leader has every committed entry, but only a committed entry of its own term shows which entries are
+        committed.
         """
         return self._replica.log.term_at(self._replica.applier.commit) == self._replica.term
 
     @property
     def _quorum_deadline(self) -> Milliseconds:
-        """When we resign unless a majority answers."""
+        """The time when this leader resigns unless a majority replies earlier."""
         return self.tracker.quorum_contact_ms + self._replica.options.check_quorum_ms
 
     @property
     def next_due_ms(self) -> Milliseconds:
-        """When the first thing is due, found over all followers."""
+        """The earliest due time, computed over all followers."""
         timers = (self.replication.deadline, self.reconfiguration.deadline, self._stall_deadline)
         return min([self._quorum_deadline, *(due for due in timers if due is not None)])
 
@@ -233,11 +234,11 @@ class Leader:
 
     @property
     def _stall_deadline(self) -> Milliseconds | None:
-        """When we resign unless something is committed. None: no proposal waits, or no other server could lead."""
+        """Time of resignation unless an entry is committed earlier; None without a waiting proposal or other voters."""
         replica = self._replica
         if not self._pending or not replica.others:
             return None
-        # A large command takes its time on a slow link.
+        # On a slow link, the transfer of a large command takes this much longer.
         return self.tracker.committed_ms + replica.options.stall_timeout_ms + slow_link_ms(self._pending[0].size_bytes)
 
     def _is_stalled(self) -> bool:
@@ -287,7 +288,8 @@ def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[
         case FirstEntries.NO_OP_ALONE:
             return (no_op,)
         case FirstEntries.NO_OP_IF_NEEDED:
-            # The wire does not carry its content, so it must be empty here: followers must read the same entry.
+            # The wire does not carry the content of a no-op, so the content must be empty: followers must read the same
+            # entry.
             return (no_op_entry(replica.term, NoOp()),)
         case _:
             assert_never(replica.features.first_entries)

@@ -1,8 +1,8 @@
 """Majorities: the result of a vote and the index held by a majority. Pure functions over sets of voters.
 
-There is one set, or two in joint consensus, and a decision needs a majority in each (Raft section 6). Never their
-union: a majority of five new and three old servers may contain no majority of the old ones, which could then decide
-otherwise. Only voters count: replies of other servers never affect the result.
+There is one set, or two in joint consensus, and a decision needs a majority in each (Raft section 6). A majority of
+their union is not enough: a majority of five new and three old servers may lack a majority of the old servers, which
+could then make a different decision. Only voters count: replies of other servers never affect the result.
 """
 
 from collections.abc import Collection, Mapping

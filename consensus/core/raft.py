@@ -4,8 +4,9 @@
 
 Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes a follower, a
 request of an older term is refused with our term, an older reply is ignored. Exceptions: within the minimum election
-timeout after contact with the leader, a vote request (section 6) and a leader outside the group are refused. Pre-votes
-and replies of non-voters never change a term. A term too far ahead moves ours by one step (`Replica.adopt_term`).
+timeout after contact with the leader, a vote request (section 6) and a leader from outside the group are refused.
+Pre-votes and replies of non-voters never change a term. A term too far ahead moves ours by one step
+(`Replica.adopt_term`).
 
 `append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
 leader appends, reads, changes the members or hands leadership over. Every other server refuses immediately and names
@@ -272,7 +273,7 @@ class Raft:
             role.follow_no_leader_until(replica.random_election_deadline())
 
     def _campaign_for_transfer(self, order: TimeoutNow) -> None:
-        """Campaign immediately on the leader's order, unless we cannot."""
+        """Campaign immediately at the leader's request, if this server may campaign."""
         replica = self._replica
         match self._role.current:
             case Follower(leader=leader) if leader == order.leader and replica.server_id in replica.voters:
@@ -304,7 +305,7 @@ class Raft:
                 replica.dropped[Drop.UNMATCHED_REPLY] += 1
 
     def _takes_term_of(self, reply: Reply) -> bool:
-        """Return True if a reply of another term than ours is still useful."""
+        """Return True if a reply from a different term is still useful."""
         if isinstance(reply, VoteReply) and reply.pre_vote and reply.granted:
             return True
         if not self._role.check_term(reply.term):
@@ -317,8 +318,8 @@ class Raft:
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
         """Return True to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
 
-        Such a server has no part in elections, so every later term that it has seen also reaches the voters. If its
-        term counted, any such server could depose us.
+        Such a server has no part in elections, so the voters also receive every later term that it has seen. If its
+        term were adopted, any such server could depose us.
         """
         leader = self._role.as_leader
         if leader is None or sender not in leader.followers:

@@ -1,25 +1,27 @@
 """Linearizable reads without an entry in the log (Raft section 8).
 
-    read arrives ─▶ waiting ─▶ round n: note the commit index, query every voter ─▶ majority replied ─▶ ready at it
+    read arrives ─▶ waiting ─▶ round n: record commit index, query every voter ─▶ majority replied ─▶ ready at index
                                    │                                            └▶ leadership lost ─▶ refused
                                    └ reads that arrive during a round wait for round n + 1
 
-A leader may have been replaced without noticing. So it notes the commit index first, and then a majority must confirm
-the leadership by a reply to a request sent *after* that: an earlier reply may precede the election of another leader,
-and that leader may have committed before this read began. A new leader first commits an entry of its own term. One
-round serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as well.
+A leader may have been replaced without its knowledge. So it first records the commit index. Then a majority must
+confirm the leadership by replies to requests sent *later*: an earlier reply may precede the election of a new leader,
+and the new leader may have committed entries before this read began. A new leader first commits an entry of its own
+term. One round serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as
+well.
 
 *Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for a minimum
 election timeout. If the elapsed times of the clocks differ by less than a stated bound, a leader may answer from memory
 until t + timeout - bound. A machine that is suspended breaks this assumption. A lease needs voters that keep the
-refusal over a restart and in each term, as our own servers do. After a TimeoutNow its term has no lease any more.
+refusal over a restart and in each term, as our own servers do. After a TimeoutNow, the leader does not use leases for
+the rest of its term.
 """
 
 from consensus.core.model import Index, Milliseconds
 
 
 class Reads:
-    """The reads of one term, as numbers; the leader carries the rounds out."""
+    """The reads of one term, as numbers; the leader sends the requests of the rounds."""
 
     def __init__(self, reads_max: int) -> None:
         self._reads_max = reads_max
@@ -65,7 +67,7 @@ class Reads:
 
 
 class Lease:
-    """Until when a leader may answer reads from its own memory. `bound_ms` None: never."""
+    """The time until which a leader may reply to reads from its own memory; never if `bound_ms` is None."""
 
     def __init__(self, lease_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
         self._length_ms = 0 if bound_ms is None else lease_ms - bound_ms

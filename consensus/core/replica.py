@@ -1,13 +1,13 @@
 """The state of a server in every role (Raft figure 2), and the few functions that change it.
 
 `Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
-carries it is. Roles decide; this module alone adopts a term, casts a vote or appends an entry, so the numbers of the
-corresponding Persists are kept in one place.
+contains it is durable. Roles decide; this module alone adopts a term, casts a vote or appends an entry, so the numbers
+of the corresponding Persists are kept in one place.
 
 `Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. It carries all durable
 changes of a step (hard state, truncation, entries), so one fsync covers them. Its number is known in advance: effects
 that depend on it name it as `after`. Independent effects (an established leader's appends) carry 0 and do not wait
-although they come later in the list.
+even if they follow the Persist in the list.
 
 `Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine in order,
 each once in a run of the process, including old entries. After a restart the commit index is that of the snapshot, or
@@ -39,7 +39,7 @@ from consensus.core.options import Options
 
 
 class Outbox:
-    """Collects what a step wants done."""
+    """The effects of one step, in order."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -56,11 +56,11 @@ class Outbox:
 
     @property
     def staged_number(self) -> int:
-        """The number of the Persist that carries what this step changes durably."""
+        """The number of the Persist that contains this step's durable changes."""
         return self._number + 1
 
     def stage_hard_state(self, hard_state: HardState) -> int:
-        """Make `hard_state` durable; returns the number of the Persist that does."""
+        """Make `hard_state` durable; return the number of its Persist."""
         self._hard_state = hard_state
         self._stages = True
         return self.staged_number
@@ -127,7 +127,7 @@ class Outbox:
 
 
 class Applier:
-    """The commit index, and how far the state machine has come."""
+    """The commit index, and the index that the state machine has applied."""
 
     def __init__(self, log: Log, outbox: Outbox, options: Options) -> None:
         self._log = log
@@ -145,7 +145,7 @@ class Applier:
         return self._reads
 
     def commit_up_to(self, index: Index) -> bool:
-        """Raise the commit index (it never falls) and apply what it covers; returns whether it rose."""
+        """Raise the commit index (it never falls) and apply the entries up to it; return True if it rose."""
         if index <= self.commit:
             return False
         self.commit = index
@@ -191,14 +191,14 @@ class Applier:
 TERM_STEP_MAX = 2**24
 """Limit for the change of our term by one message: otherwise one message of the highest term would end all elections.
 
-A correct server gets as far ahead only by losing 16 million elections (half a year at one in a second), and then 64
-messages bridge 2**30 terms. A forger of messages needs 2**39 of them to use the terms up.
+A correct server gets this far ahead only if it loses 16 million elections (half a year at one per second), and then 64
+messages bridge 2**30 terms. An attacker needs 2**39 forged messages to exhaust the terms.
 """
 _MAX_KNOWN_PEERS = 256
 
 
 class Replica:
-    """State and acts that are common to follower, candidate and leader."""
+    """State and operations that follower, candidate and leader share."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class Replica:
         return self.may_lead(self.server_id)
 
     def _use_configuration(self) -> None:
-        """Use the log's new configuration: compute its sets of servers, which are needed often."""
+        """Use the log's new configuration: compute its sets of servers once, because many callers use them."""
         self._configuration = self.log.configuration
         self.voters = self._configuration.voter_ids
         """The servers that count towards any majority, by the latest configuration in the log."""
@@ -249,19 +249,21 @@ class Replica:
         self.majorities = self._configuration.majorities
         """The voter sets; a decision needs a majority in each of them."""
         self.others = tuple(sorted(self.voters - {self.server_id}))
-        """The other voters, in order (never in the order of a set: a seed must give the same run)."""
+        """The other voters, in order of id: with the order of a set, one random seed would give different runs."""
 
     def may_lead(self, server_id: ServerId) -> bool:
-        """Return True if the server votes by the latest configuration, or by the previous if the latest is uncommitted.
+        """Return True if the server is a voter of the latest configuration, or of the previous one during a change.
 
-        Without this, removing server 1 from {1, 2} could deadlock: 2 needs the vote of 1, which has the longer log.
+        The previous configuration counts while the latest is uncommitted.
+        Without this rule, the removal of server 1 from {1, 2} could deadlock: server 2 needs the vote of server 1, and
+        server 1 has the longer log.
         """
         log = self.log
         uncommitted = log.configuration_index > self.applier.commit
         return server_id in self.voters or (uncommitted and server_id in log.previous_configuration.voter_ids)
 
     def is_foreign(self, cluster_id: str | None) -> bool:
-        """Return True if a cluster id contradicts ours; an unknown id on either side does not."""
+        """Return True if both cluster ids are known and differ."""
         return None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id
 
     def random_election_deadline(self) -> Milliseconds:
@@ -334,7 +336,7 @@ class Replica:
         return number
 
     def answer_vote(self, request: RequestVote, *, granted: bool, error: RefusalReason | None = None) -> None:
-        """Answer a vote request; vote and term wait for their Persist, a granted pre-vote rests on nothing durable."""
+        """Answer a vote request; a vote and a term wait for their Persist, but a granted pre-vote waits for none."""
         term = request.term if granted else self.term
         after = 0 if granted and request.pre_vote else self.hard_state_number
         reply = VoteReply(
@@ -343,6 +345,6 @@ class Replica:
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
-        """Answer an append that changed nothing but perhaps our term."""
+        """Refuse an append; only our term may have changed."""
         reply = AppendReply(term=self.term, success=False, next_index=hint, correlation=correlation)
         self.outbox.send(recipient, reply, self.hard_state_number)

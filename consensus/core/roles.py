@@ -10,12 +10,12 @@
 the transition from a message and request it here.
 
 *Leader stickiness* (section 6). Within the minimum election timeout after contact with a leader, a server refuses every
-other candidate, its term unchanged. It also refuses a leader of a later term that is not a voter of its latest or
-previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from, but does not
-count as contact.
+other candidate and does not change its own term. It also refuses a leader of a later term that is not a voter of its
+latest or previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from,
+but does not count as contact.
 
-*Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server goes one step towards
-it and refuses the message that carried it (`Replica.adopt_term`).
+*Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server raises its own
+term by one step (`TERM_STEP_MAX`) and refuses the message (`Replica.adopt_term`).
 """
 
 from dataclasses import dataclass
@@ -40,16 +40,16 @@ class Follower:
     deadline: Milliseconds
     leader: ServerId | None = None
     contact_ms: Milliseconds | None = None
-    """When the leader last spoke to us itself."""
+    """The time of the last message from the leader itself."""
     former: ServerId | None = None
     """The former leader of this term, after its resignation."""
 
     def leader_resigned(self) -> None:
-        """Drop the leader that resigned, and listen to candidates."""
+        """Clear the leader that resigned, and no longer refuse candidates."""
         self.former, self.leader, self.contact_ms = self.leader, None, None
 
     def has_recent_leader(self, replica: Replica) -> bool:
-        """Return True if the last contact of the leader is more recent than the leader stickiness."""
+        """Return True if the last contact with the leader is within `leader_stickiness_ms`."""
         if self.contact_ms is None:
             return False
         return replica.now < self.contact_ms + replica.options.leader_stickiness_ms
@@ -62,11 +62,11 @@ class Follower:
 
 
 class ServerRole:
-    """The present role of one server, and the transitions."""
+    """The current role of one server, and the transitions."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        # With leases a voter must assume after a restart that it has just confirmed one.
+        # With leases, a voter must assume after a restart that it confirmed a lease just before.
         contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
         self.current: Follower | Candidate | Leader
         self.as_follower: Follower | None
@@ -83,8 +83,8 @@ class ServerRole:
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.
 
-        Returns False if the term is still beyond ours, because one message moves it by TERM_STEP_MAX only. The message
-        is then refused or dropped at our term, and a correct sender tries again.
+        Return False if the message's term is still higher than ours, because one message raises ours by at most
+        TERM_STEP_MAX. The message is then refused or dropped, and a correct sender tries again.
         """
         replica = self._replica
         if term > replica.term:
@@ -119,14 +119,14 @@ class ServerRole:
         return True
 
     def follow(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, which has just spoken to us."""
+        """Follow the leader of our term after a message from the leader itself."""
         if self.as_follower is None:
             self.become_follower()
         if self.as_follower is not None:
             self.as_follower.on_leader_contact(self._replica, leader)
 
     def follow_redirect(self, leader: ServerId) -> None:
-        """Be a follower of the leader of our term, which another server has named to us."""
+        """Follow the leader of our term that another server named; this is not contact with the leader."""
         self._become(Follower(self._replica.random_election_deadline(), leader))
 
     def follow_no_leader_until(self, deadline: Milliseconds) -> None:
@@ -134,7 +134,10 @@ class ServerRole:
         self._become(Follower(deadline))
 
     def become_follower(self) -> None:
-        """Drop the leader. A follower keeps its timer: only the leader's contact or a granted vote may reset it."""
+        """Become a follower without a known leader.
+
+        A follower keeps its timer: only contact with the leader or a granted vote may reset the timer.
+        """
         match self.current:
             case Follower(deadline=deadline, contact_ms=contact_ms):
                 self._become(Follower(deadline, contact_ms=contact_ms))
@@ -145,7 +148,7 @@ class ServerRole:
                 self._become(Follower(self._replica.random_election_deadline()))
 
     def expire(self) -> None:
-        """Do what is due, if the deadline of the role has come."""
+        """Do the due work if the role's deadline has passed."""
         replica = self._replica
         if replica.now < self.current.deadline:
             return
@@ -166,7 +169,7 @@ class ServerRole:
         self.conclude_campaign()
 
     def conclude_campaign(self) -> None:
-        """Continue, stop or wait after a counted vote."""
+        """Become leader or candidate, become a follower, or continue to wait, according to the votes so far."""
         role = self.current
         if not isinstance(role, Candidate):
             return
@@ -183,7 +186,7 @@ class ServerRole:
                 pass
 
     def _wait_for_another(self) -> None:
-        """Our timer expired, but we cannot be elected."""
+        """Restart the timer as a follower, because this server cannot be elected."""
         self.become_follower()
         if self.as_follower is not None:
             self.as_follower.deadline = self._replica.random_election_deadline()

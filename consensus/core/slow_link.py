@@ -4,9 +4,9 @@
     each further byte   1 / SLOWEST_LINK_BYTES_PER_S
 
 A sender does not see its bytes arrive, because the kernels and proxies on the way buffer megabytes. With one timeout
-for all sizes, a follower on a slow link never receives a large entry: it is still on its way when it is sent again. The
-leader allows this time for appends and for commands that wait for commitment, and `net.transfer_time` allows it for
-large frames.
+for all sizes, a follower on a slow link never receives a large entry: the entry is still in transfer when the leader
+sends it again. The leader allows this time for appends and for commands that wait for commitment, and
+`net.transfer_time` allows it for large frames.
 """
 
 from typing import Final

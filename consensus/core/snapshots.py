@@ -2,21 +2,21 @@
 
     SnapshotWanted(index) ──▶ TakeSnapshot(last, configuration) ──▶ … ──▶ SnapshotTaken ──▶ Persist with `Compact`
 
-*Taking one* covers only committed entries, so it needs no leader. The Persist that stores the snapshot also shortens
-the log; a crash before leaves the old snapshot and the whole log.
+*Taking a snapshot* does not need a leader, because a snapshot covers only committed entries. The Persist that stores
+the snapshot also shortens the log; a crash before leaves the old snapshot and the whole log.
 
-*Sending it with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time. The reply contains the next
-offset, so bytes are not sent twice after a loss. After a refusal the leader waits a heartbeat interval, so that two
-servers that disagree do not exchange refusals at the speed of the network. A new snapshot restarts the transfer.
+*Sending a snapshot with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time. The reply contains the
+next offset, so bytes are not sent twice after a loss. After a refusal the leader waits a heartbeat interval, so that
+two servers that disagree do not exchange refusals at the speed of the network. A new snapshot restarts the transfer.
 
-*Sending it by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower stores the offset; the leader keeps only the
-bounded reads under way. It refuses a chunk of a replaced snapshot, so that bytes of two snapshots never mix; the
+*Sending a snapshot by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower stores the offset; the leader keeps only
+the bounded reads under way. It refuses a chunk of a replaced snapshot, so that bytes of two snapshots never mix; the
 follower then drops its chunks and fetches entries.
 
-*Receiving it* (`SnapshotReceiver`), the same for both ways. A chunk at another than the expected offset is refused with
-the expected offset. After the last chunk all bytes are read back from disk and verified, so that a corrupt snapshot
-never replaces a good log. A snapshot of committed entries, or one whose last entry is in the log, is not transferred:
-the log keeps the later entries. Any other snapshot replaces the whole log.
+*Receiving a snapshot* (`SnapshotReceiver`) works the same for both ways. A chunk at a different offset than expected is
+refused, and the refusal contains the expected offset. After the last chunk all bytes are read back from disk and
+verified, so that a corrupt snapshot never replaces a good log. A snapshot of committed entries, or one whose last entry
+is in the log, is not transferred: the log keeps the later entries. Any other snapshot replaces the whole log.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from consensus.core.replica import Replica
 
 MAX_LATE_CHUNKS = 16
 MAX_SNAPSHOT_READS = 64
-"""Chunks that are read for servers that fetch them, at one time."""
+"""Maximum number of chunks that are read at the same time for servers that fetch them."""
 
 
 def take_snapshot(replica: Replica, index: Index) -> None:
@@ -59,14 +59,14 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
 
 @dataclass(slots=True)
 class OutgoingSnapshot:
-    """The transfer to one follower. It has everything before `offset`; the sent bytes end at `end`."""
+    """The transfer to one follower. The follower has all bytes before `offset`; the sent bytes end at `end`."""
 
     last: LogId
     offset: int = 0
     read_id: int | None = None
     correlation: int | None = None
     sent_ms: Milliseconds | None = None
-    """When the chunk that is under way was sent; None if none is, or if it was taken for lost."""
+    """Send time of the chunk that is under way; None without such a chunk, or if the chunk is considered lost."""
     end: int = 0
     resume_ms: Milliseconds = 0
     round_number: int = 0
@@ -107,7 +107,7 @@ class OutgoingSnapshot:
         return True
 
     def is_answered_by(self, correlation: int) -> bool:
-        """Return True if this replies to the newest chunk of this transfer, or to one that seemed lost."""
+        """Return True if a reply belongs to the newest chunk of this transfer, or to one considered lost."""
         return correlation == self.correlation or correlation in self.late
 
     def handle_reply(self, replica: Replica, reply: SnapshotReply) -> None:
@@ -128,7 +128,7 @@ class OutgoingSnapshot:
 
 
 def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None, limit_bytes: int) -> OutgoingSnapshot | None:
-    """Read the next chunk, if no chunk is under way; begin with the newest snapshot. None: there is no snapshot."""
+    """Read the next chunk, if no chunk is under way; begin with the newest snapshot. Return None without a snapshot."""
     snapshot = replica.log.snapshot
     if snapshot is None:
         return None
@@ -169,7 +169,7 @@ class SnapshotServer:
             )
 
     def read(self, event: SnapshotRead) -> bool:
-        """Storage answered; returns False if no transfer waits for this."""
+        """Send a chunk from storage; return False if no request waits for it."""
         fetch = self._reads.pop(event.request_id, None)
         if fetch is None:
             return False
@@ -191,7 +191,7 @@ class SnapshotServer:
         return True
 
     def resign(self) -> None:
-        """Leadership ended: answer every server that waits."""
+        """End leadership: refuse every request that waits."""
         for fetch in self._reads.values():
             refuse_fetch_snapshot(self._replica, fetch, None, RefusalReason.NOT_LEADER)
         self._reads.clear()
@@ -229,7 +229,7 @@ class IncomingSnapshot:
     received: int = 0
     number: int = 0
     check_id: int | None = None
-    """All is there and is being read back; the request that brought the last chunk, `correlation`, waits for that."""
+    """Id of the check of all received bytes; the reply to the last chunk, `correlation`, waits for its result."""
     correlation: int = 0
 
     def is_of(self, term: Term, last: LogId) -> bool:
@@ -249,11 +249,11 @@ class ReceivedChunk:
     done: bool
     correlation: int
     configuration: Configuration | None = None
-    """The snapshot's, if the leader's message has it; a fetched snapshot contains it."""
+    """The configuration in the leader's message, if any; a fetched snapshot contains its own."""
 
 
 class SnapshotReceiver:
-    """A server takes its leader's snapshot, one transfer at a time."""
+    """Receives the leader's snapshot, one transfer at a time."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -360,7 +360,7 @@ class SnapshotReceiver:
         self._answer(chunk.leader, reply, incoming.number)
 
     def _refuse(self, leader: ServerId, correlation: int, next_offset: int) -> None:
-        """Answer a chunk that changed nothing."""
+        """Refuse a chunk; `next_offset` is the expected offset."""
         term = self._replica.term
         reply = SnapshotReply(
             term=term, accepted=False, next_offset=next_offset, installed=False, correlation=correlation
@@ -373,6 +373,6 @@ class SnapshotReceiver:
         self._answer(leader, reply, max(self._replica.hard_state_number, after))
 
     def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:
-        """Reply to a leader that sends; a leader of followers that fetch learns it by the next fetch."""
+        """Send the reply if leaders send entries; with fetching, the next fetch has this information."""
         if self._replica.features.replication is Strategy.APPEND:
             self._replica.outbox.send(leader, reply, after)

@@ -7,12 +7,13 @@
 Proposals are held, in bounded number, so that the log stops growing and the target can catch up. They are appended if
 the transfer fails and refused if it succeeds; both replies are correct, since they were not in the log.
 
-TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that makes voters
-reply although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower when the
-peer is caught up, and does not campaign for two election timeouts. Another server may then win; the outcome is
+TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that lets voters
+grant the vote although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower
+when the peer is caught up, and does not campaign for two election timeouts. Another server may then win; the outcome is
 `ELSEWHERE`.
 
-The outcome is known when a server leads. So a transfer outlives the leader's term, until its deadline.
+The outcome is known only when the next leader is known. So a transfer continues after the leader's term, until the
+transfer's deadline.
 """
 
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ class LeadershipTransfers:
         self._transfer = LeadershipTransfer(event.transfer_id, target, replica.term, deadline)
 
     def hold(self, proposed: Proposed) -> bool:
-        """Keep or refuse a proposal because a transfer is under way; False if none is."""
+        """Hold or refuse a proposal during a transfer; return False without a transfer."""
         replica, transfer = self._replica, self._transfer
         if transfer is None or transfer.term != replica.term:
             return False
@@ -109,7 +110,7 @@ class LeadershipTransfers:
         return True
 
     def replied(self, sender: ServerId, reply: TimeoutNowReply) -> None:
-        """Record that the target accepted or refused TimeoutNow; either way it need not be repeated."""
+        """Record that the target accepted or refused TimeoutNow; in both cases TimeoutNow is not repeated."""
         transfer = self._transfer
         if transfer is None or (sender, reply.correlation) != (transfer.target, transfer.correlation):
             self._replica.dropped[Drop.STALE_TRANSFER_REPLY] += 1

@@ -1,4 +1,4 @@
-"""Checks of messages before any other part: no correct server sends a message that fails them.
+"""Checks of messages before any other part: a message from a correct server always passes them.
 
 Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
 out of range, out of order or in another's name is dropped and counted. A request always gets a reply, here a refusal,
