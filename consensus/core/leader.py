@@ -188,7 +188,7 @@ class Leader:
         self._resolve_committed()
 
     def own_disk_caught_up(self) -> None:
-        """Process the progress of our own disk: more of our log is durable."""
+        """Process the progress of our disk: more of our log is durable."""
         if self.tracker.own_disk_caught_up():
             self.replication.committed()
             self._resolve_committed()
