@@ -165,7 +165,7 @@ class Raft:
             durable_index=replica.log.durable_index,
             commit_index=replica.applier.commit,
             applied_index=replica.applier.applied,
-            pending_proposals=leader.pending + self._transfers.held if leader else 0,
+            pending_proposals=leader.pending + self._transfers.pending if leader else 0,
             followers=leader.replication.describe(max(replica.now, now)) if leader else (),
             configuration=replica.log.configuration,
             change=leader.reconfiguration.describe() if leader else None,
@@ -211,7 +211,7 @@ class Raft:
             case PeerExtensions() | ClusterIdKnown() | AppendNotSent() | AnswerArriving():
                 self._learn(event)
             case EntriesRead() | SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked():
-                self._storage_answered(event)
+                self._on_storage_read(event)
             case DiskSpace(full):
                 self._disk_space_changed(full=full)
             case _:
@@ -400,7 +400,7 @@ class Raft:
             case Follower():
                 pass
 
-    def _storage_answered(self, answer: EntriesRead | SnapshotEvent) -> None:
+    def _on_storage_read(self, answer: EntriesRead | SnapshotEvent) -> None:
         """Pass the reply to the part that waits for it: the applier, the leader's strategy, or a snapshot under way."""
         replica, replication = self._replica, self._replication
         match answer:

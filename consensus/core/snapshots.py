@@ -52,9 +52,9 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
         # The leader's snapshot was installed before this one was complete.
         replica.dropped[Drop.UNNEEDED_SNAPSHOT] += 1
         return
-    kept = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
-    log.compact(snapshot, kept)
-    replica.outbox.stage_snapshot(Compact(snapshot, kept))
+    first_index = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
+    log.compact(snapshot, first_index)
+    replica.outbox.stage_snapshot(Compact(snapshot, first_index))
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class OutgoingSnapshot:
         replica.outbox.send(peer, message)
         return True
 
-    def is_answered_by(self, correlation: int) -> bool:
+    def matches(self, correlation: int) -> bool:
         """Return True if a reply belongs to the newest chunk of this transfer, or to one considered lost."""
         return correlation == self.correlation or correlation in self.late
 

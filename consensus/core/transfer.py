@@ -63,7 +63,7 @@ class LeadershipTransfers:
         return None if self._transfer is None else self._transfer.target
 
     @property
-    def held(self) -> int:
+    def pending(self) -> int:
         """Proposals that wait for the outcome."""
         return 0 if self._transfer is None else len(self._transfer.pending)
 

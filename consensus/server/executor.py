@@ -98,7 +98,7 @@ class Executor:
         """Return the next job of the disk; None while one is under way, or if there is no work."""
         if self._job is not None:
             return None
-        self._job = self._choose() if self._blocked is None else self._choose_beside_blocked()
+        self._job = self._choose() if self._blocked is None else self._choose_while_blocked()
         return self._job
 
     def written(self, job: WriteJob) -> list[Send]:
@@ -131,10 +131,10 @@ class Executor:
     def _release(self) -> list[Send]:
         """Return the held messages that may leave now, in order."""
         released: list[Send] = []
-        still_held: deque[Send] = deque()
+        still_delayed: deque[Send] = deque()
         for send in self._delayed_sends:
-            (released if self._may_leave(send) else still_held).append(send)
-        self._delayed_sends = still_held
+            (released if self._may_leave(send) else still_delayed).append(send)
+        self._delayed_sends = still_delayed
         return released
 
     def _may_leave(self, send: Send) -> bool:
@@ -187,7 +187,7 @@ class Executor:
         self._read_last = readable
         return self._begin_read(self._reads.popleft()[0]) if readable else None
 
-    def _choose_beside_blocked(self) -> HardStateJob | ReadJob | None:
+    def _choose_while_blocked(self) -> HardStateJob | ReadJob | None:
         """Return a vote, or a read of durable entries that stay: neither needs the space of the blocked group."""
         unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
         if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):

@@ -92,12 +92,12 @@ class PendingCalls:
 
         Raises `ServerStoppedError` or `ServerBusyError`.
         """
-        number, awaited = next_call(), CallbackResult[T]()
-        self.begin(kind, number, awaited.give)
+        number, result = next_call(), CallbackResult[T]()
+        self.begin(kind, number, result.give)
         try:
             if not make(number):
                 raise ServerBusyError("too many events wait")
-            answer = await awaited.wait()
+            answer = await result.wait()
         finally:
             self.forget(number)
         if answer is None:

@@ -203,10 +203,10 @@ class ConsensusServer:
 
         Raises `ValueError` for commands that can never be stored. If cancelled, their fate is unknown.
         """
-        awaited = CallbackResult[ProposalResolved]()
-        proposal = self.submit(commands, awaited.give)
+        result = CallbackResult[ProposalResolved]()
+        proposal = self.submit(commands, result.give)
         try:
-            answer = await awaited.wait()
+            answer = await result.wait()
         except trio.Cancelled:
             proposal.abandon()
             raise
@@ -540,12 +540,12 @@ class ConsensusServer:
                 self._snapshots.written(job)
             case ReadJob() as job:
                 self._executor.read(job)
-                return self._read_answered(job.request.request_id, report.answer)
+                return self._on_read_result(job.request.request_id, report.answer)
             case _:
                 assert_never(report.job)
         return None
 
-    def _read_answered(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
+    def _on_read_result(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
         """Return the result of a read for the core; None if this server requested it itself (`storage_reads`)."""
         if isinstance(answer, SnapshotChecked) and answer.objection is not None:
             self._notify(ContentRejected(self._role.leader, answer.objection))

@@ -135,9 +135,9 @@ class Snapshotting:
 
     async def _finish(self, writer: SnapshotWriter) -> SnapshotDescription | None:
         snapshot = writer.description
-        kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
+        first_kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
         before = self._storage.snapshot
-        self._step(SnapshotTaken(snapshot, kept))
+        self._step(SnapshotTaken(snapshot, first_kept))
         # The Persist that makes it the stored one, if there is one, precedes this job in the queue.
         await self._write(writer, [], settle=True)
         if self._storage.snapshot is before or self._storage.snapshot != snapshot:
@@ -148,10 +148,10 @@ class Snapshotting:
 
     async def _write(self, writer: SnapshotWriter, operations: list[DiskOperation], *, settle: bool = False) -> bool:
         job = SnapshotWrite(tuple(operations), writer.file, settle=settle)
-        awaited = CallbackResult[SnapshotWrite]()
-        self._side = job, awaited
+        result = CallbackResult[SnapshotWrite]()
+        self._side = job, result
         self._write_aside(job)
-        done = await awaited.wait()
+        done = await result.wait()
         self._side = None
         if done is None or done.given_up:
             self.given_up += 1

@@ -140,8 +140,8 @@ class SessionTable:
     def remember(self, request: RequestId, result: bytes) -> None:
         """Store the result of the executed request for every repetition of it."""
         session = self._sessions[request.client, request.session_start]
-        kept = result if len(result) <= self.limits.result_bytes_max else None
-        session.results[request.sequence] = kept
+        stored_result = result if len(result) <= self.limits.result_bytes_max else None
+        session.results[request.sequence] = stored_result
         session.highest = max(session.highest, request.sequence)
         oldest = session.highest - self.limits.window
         for sequence in [sequence for sequence in session.results if sequence <= oldest]:

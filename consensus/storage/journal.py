@@ -114,14 +114,14 @@ class Segment:
 
     def remove_from(self, first_removed: Index) -> bool:
         """Drop the entries from `first_removed` on; return True if a part of a group stays, which needs a cut."""
-        kept = bisect_left(self.firsts, first_removed)
-        next_first = self.firsts[kept] if kept < len(self.firsts) else self.last + 1
-        is_cut = kept > 0 and first_removed < next_first
+        kept_count = bisect_left(self.firsts, first_removed)
+        next_first = self.firsts[kept_count] if kept_count < len(self.firsts) else self.last + 1
+        is_cut = kept_count > 0 and first_removed < next_first
         if is_cut:
-            self.end_bytes = self.ends[kept - 1]
-        elif kept < len(self.firsts):
-            self.end_bytes = self.offsets[kept]
-        del self.firsts[kept:], self.offsets[kept:], self.ends[kept:]
+            self.end_bytes = self.ends[kept_count - 1]
+        elif kept_count < len(self.firsts):
+            self.end_bytes = self.offsets[kept_count]
+        del self.firsts[kept_count:], self.offsets[kept_count:], self.ends[kept_count:]
         self.last = max(self.previous.index, min(self.last, first_removed - 1))
         return is_cut
 

@@ -407,20 +407,20 @@ def _plan_giving_up(reader: DiskReader, stored_state: HardStateFile, covered: In
 
 def check_owner(state: StoredState, owner: Owner) -> None:
     """Raise `ForeignStorageError` if a vote could be given twice with this storage."""
-    again = "move the directory away and let the node join again as a new server"
+    remedy = "move the directory away and let the node join again as a new server"
     if state.binding.node_id != owner.node_id:
         raise ForeignStorageError(
             f"this directory belongs to node {state.binding.node_id.hex()}, but this is node {owner.node_id.hex()}: "
-            f"with it one vote could be given twice. Start it under its own node's identity, or {again}"
+            f"with it one vote could be given twice. Start it under its own node's identity, or {remedy}"
         )
     if state.place != owner.place:
         raise ForeignStorageError(
             f"this directory is a copy: it was created in another place (its inode was {state.place}, and is"
-            f" {owner.place}). If the original still runs, both would vote. Use the original, or {again}"
+            f" {owner.place}). If the original still runs, both would vote. Use the original, or {remedy}"
         )
     if state.generation > owner.generation:
         raise ForeignStorageError(
             f"this directory was last opened by generation {state.generation} of this node, but this is generation"
             f" {owner.generation}: the node's state is older than its log, as after a restored backup. Restore the"
-            f" newer state, or {again}"
+            f" newer state, or {remedy}"
         )

@@ -113,11 +113,15 @@ class SnapshotFiles:
     def plan_adopt(self, snapshot: SnapshotDescription, file: str) -> list[DiskOperation]:
         """Make the content of `file` the stored snapshot."""
         file_format = self.form.file_format
-        beside = None if file_format == IMAGE_FORMAT else encode_configuration(snapshot.configuration)
+        configuration_bytes = None if file_format == IMAGE_FORMAT else encode_configuration(snapshot.configuration)
         self.stored = snapshot
         return [
-            *([] if beside is None else [WriteBytes(file, HEADER_BYTES + snapshot.size_bytes, beside)]),
-            WriteBytes(file, 0, _encode_header(self._binding, snapshot, file_format, beside)),
+            *(
+                []
+                if configuration_bytes is None
+                else [WriteBytes(file, HEADER_BYTES + snapshot.size_bytes, configuration_bytes)]
+            ),
+            WriteBytes(file, 0, _encode_header(self._binding, snapshot, file_format, configuration_bytes)),
             SyncFile(file),
             RenameFile(file, snapshot_file(snapshot.last)),
             SyncDirectory(),
@@ -162,7 +166,7 @@ def stored_snapshot(
 
 
 def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotForm | None) -> SnapshotDescription:
-    again = (
+    remedy = (
         "The server stops here on purpose: the log no longer contains the entries of the snapshot. Move the directory"
         " away and let the node join again as a new server; the other servers send it the entries"
     )
@@ -170,7 +174,7 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
         block = reader.read(file, 0, HEADER_BYTES)
         owner, last, size_bytes, checksum, file_format = _decode_header(block)
     except RecordError as error:
-        raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {again}") from error
+        raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {remedy}") from error
     if owner != binding:
         raise DamagedStorageError(
             f"the snapshot '{file}' was written for another storage (node {owner.node_id.hex()}, storage"
@@ -178,32 +182,34 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
             " directory away and let the node join again as a new server"
         )
     if form is not None and file_format != form.file_format:
-        raise DamagedStorageError(f"the snapshot '{file}' was written by a server of another protocol. {again}")
+        raise DamagedStorageError(f"the snapshot '{file}' was written by a server of another protocol. {remedy}")
     try:
         if file_format == IMAGE_FORMAT:
             found = _read_image(reader, file, ImageReader(), reader.size(file))
         else:
-            found = _read_beside(reader, file, block, last, size_bytes)
+            found = _read_with_configuration(reader, file, block, last, size_bytes)
     except RecordError as error:
-        raise DamagedStorageError(f"the snapshot '{file}' has rotted: {error}. {again}") from error
+        raise DamagedStorageError(f"the snapshot '{file}' has rotted: {error}. {remedy}") from error
     if (found.last, found.size_bytes, found.checksum) != (last, size_bytes, checksum) or snapshot_file(last) != file:
         raise DamagedStorageError(
             f"the snapshot '{file}' has index {found.last.index} and {found.size_bytes} bytes, but should have index"
-            f" {last.index} and {size_bytes} bytes: it was replaced or renamed. {again}"
+            f" {last.index} and {size_bytes} bytes: it was replaced or renamed. {remedy}"
         )
     return found
 
 
-def _read_beside(reader: DiskReader, file: str, block: bytes, last: LogId, size_bytes: int) -> SnapshotDescription:
+def _read_with_configuration(
+    reader: DiskReader, file: str, block: bytes, last: LogId, size_bytes: int
+) -> SnapshotDescription:
     length, checksum = _CONFIGURATION.unpack_from(block, _CHECKSUM.size + _HEADER.size)
     end_bytes = HEADER_BYTES + size_bytes
     if reader.size(file) != end_bytes + length:
         raise RecordError("the size of the file does not match its header")
-    beside = reader.read(file, end_bytes, length)
-    if crc32c(beside) != checksum:
+    configuration_bytes = reader.read(file, end_bytes, length)
+    if crc32c(configuration_bytes) != checksum:
         raise RecordError("the checksum of the configuration does not match")
     try:
-        configuration = decode_configuration(beside)
+        configuration = decode_configuration(configuration_bytes)
     except EntryDataError as error:
         raise RecordError(str(error)) from error
     return _read_image(reader, file, PLAIN.reading(last, configuration), end_bytes)
@@ -221,7 +227,9 @@ def _chunks(reader: DiskReader, file: str, end_bytes: int) -> Iterator[bytes]:
         yield reader.read(file, offset_bytes, min(CHUNK_BYTES, end_bytes - offset_bytes))
 
 
-def _encode_header(binding: Binding, snapshot: SnapshotDescription, file_format: int, beside: bytes | None) -> bytes:
+def _encode_header(
+    binding: Binding, snapshot: SnapshotDescription, file_format: int, configuration_bytes: bytes | None
+) -> bytes:
     body = _HEADER.pack(
         _MAGIC,
         file_format,
@@ -232,8 +240,8 @@ def _encode_header(binding: Binding, snapshot: SnapshotDescription, file_format:
         snapshot.size_bytes,
         snapshot.checksum,
     )
-    if beside is not None:
-        body += _CONFIGURATION.pack(len(beside), crc32c(beside))
+    if configuration_bytes is not None:
+        body += _CONFIGURATION.pack(len(configuration_bytes), crc32c(configuration_bytes))
     body = body.ljust(HEADER_BYTES - _CHECKSUM.size, b"\0")
     return _CHECKSUM.pack(crc32c(body)) + body
 

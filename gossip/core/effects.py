@@ -159,12 +159,12 @@ def equivocation(members: Sequence[NodeId]) -> "Alarm":
     """Return the alarm of members that signed two descriptions of one incarnation; it ends if the list is empty."""
     if not members:
         return Alarm(AlarmKind.EQUIVOCATION, "no member shows different nodes different descriptions now", over=True)
-    shown = ", ".join(each.hex() for each in members[:EQUIVOCATORS_SHOWN])
+    signer_ids = ", ".join(each.hex() for each in members[:EQUIVOCATORS_SHOWN])
     more = f" and {len(members) - EQUIVOCATORS_SHOWN} more" if len(members) > EQUIVOCATORS_SHOWN else ""
     return Alarm(
         AlarmKind.EQUIVOCATION,
-        f"{shown}{more} signed different descriptions of one incarnation, so different nodes see different things of"
-        " it: it is false, or its state directory is a copy or was restored from one",
+        f"{signer_ids}{more} signed different descriptions of one incarnation, so different nodes see different things"
+        " of it: it is false, or its state directory is a copy or was restored from one",
     )
 
 

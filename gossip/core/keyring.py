@@ -221,8 +221,8 @@ class Keyring:
             raise KeyringError("this key is not installed")
         if key == self.primary:
             raise KeyringError("this key is in use: use another first")
-        kept = (each for each in self.dated if each.key != key)
-        return self._with((*kept, DatedKey(self._next_time(), key, retired=True)), self.primary, self.used_at)
+        remaining = (each for each in self.dated if each.key != key)
+        return self._with((*remaining, DatedKey(self._next_time(), key, retired=True)), self.primary, self.used_at)
 
     def rekeyed(self, key: bytes, era: int, used_at: int, latest: int = ERA_CLOCK_LIMIT) -> "Keyring":
         """Return the keyring that begins an era: only `key` opens, and all earlier keys are retired.

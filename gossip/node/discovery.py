@@ -128,8 +128,8 @@ class NamesToFollow:
         addresses: tuple[Address, ...],
     ) -> None:
         before, self._given[name] = self._given[name], addresses
-        kept = self._fixed.union(*self._given.values())
-        give(addresses, tuple(address for address in before if address not in kept))
+        retained = self._fixed.union(*self._given.values())
+        give(addresses, tuple(address for address in before if address not in retained))
 
 
 def numeric_seeds(seeds: tuple[str, ...]) -> tuple[Address, ...]:

@@ -208,16 +208,16 @@ def read_limited(path: Path, *, secret: bool = False) -> bytes:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a new file, fsync, rename it over the old one, fsync the directory: a crash leaves either file whole."""
-    beside = path.with_name(path.name + ".new")
+    new_path = path.with_name(path.name + ".new")
     # An existing file was left by a crash. It is removed, not overwritten: it might be a link.
-    beside.unlink(missing_ok=True)
+    new_path.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, _PRIVATE_MODE)
+    descriptor = os.open(new_path, flags, _PRIVATE_MODE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    new_path.replace(path)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -456,14 +456,14 @@ def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
     """Store the list of peers, rarely and only after a change, until cancelled."""
-    kept: tuple[Address, ...] = ()
+    stored: tuple[Address, ...] = ()
     pause_s = PEERS_FIRST_KEPT_S
     while True:
         await trio.sleep(pause_s)
         pause_s = PEERS_EVERY_S
         now = peers()[:PEERS_REMEMBERED]
-        if now and now != kept:
-            kept = now
+        if now and now != stored:
+            stored = now
             await trio.to_thread.run_sync(keep_peers, directory, now)
 
 

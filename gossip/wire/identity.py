@@ -215,8 +215,8 @@ class Verifier:
                     raise ForgedError(f"{source.node_id.hex()} did not sign that it leaves")
             case JoinAck(description, sample):
                 self._require(description, SignatureUse.PRESENCE)
-                kept = self._verified(sample)
-                return replace(message, sample=kept), len(sample) - len(kept)
+                verified = self._verified(sample)
+                return replace(message, sample=verified), len(sample) - len(verified)
             case KeyringUpdate():
                 if not _holds_keys(message):
                     raise ForgedError(f"{message.sender.hex()} did not sign these keys")

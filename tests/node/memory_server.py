@@ -133,9 +133,9 @@ def build(
 
 async def request(node: Node, sender: int, sent: Request) -> Reply:
     """Return the server's reply to a peer's request. The correlation is translated, as a transport does."""
-    awaited = CallbackResult[Reply]()
-    node.server.ask(sender, replace(sent, correlation=next_call()), awaited.give)
-    reply = await awaited.wait()
+    result = CallbackResult[Reply]()
+    node.server.ask(sender, replace(sent, correlation=next_call()), result.give)
+    reply = await result.wait()
     assert reply is not None
     return replace(reply, correlation=sent.correlation)
 

@@ -134,7 +134,7 @@ class UpgradeTarget:
     name = "upgrade"
     expected = frozenset(
         {"server none", "server refused", "server upgraded", "client none", "client refused", "client Challenged",
-         "client Switched", "proxy none", "proxy refused", "proxy AskAgain", "proxy TunnelOpen", "introductions"}
+         "client Switched", "proxy none", "proxy refused", "proxy RetryConnect", "proxy TunnelOpen", "introductions"}
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class AppendLeader:
         options, now = self._replica.options, self._replica.now
         due_ms = now if progress.sent_ms is None else progress.sent_ms + self._pause_ms(progress)
         oldest_ms = progress.oldest_sent_ms()
-        if not self._may_ask(progress):
+        if not self._may_send_request(progress):
             due_ms = now + options.retry_ms
         if oldest_ms is not None and self._heeds_overdue(progress):
             due_ms = min(due_ms, oldest_ms + options.retry_ms)
@@ -84,7 +84,7 @@ class AppendLeader:
             self._check_overdue(progress)
             if self._is_due(progress) or progress.state is ProgressState.SNAPSHOT:
                 self._replicate(peer, progress)
-            if self._is_due(progress) and self._may_ask(progress):
+            if self._is_due(progress) and self._may_send_request(progress):
                 self._send(peer, progress, ())
             self._send_commit_index(peer, progress)
 
@@ -105,13 +105,13 @@ class AppendLeader:
         """Process a follower's reply to an append or a chunk in our term."""
         progress = self._followers.get(sender)
         if progress is not None and isinstance(message, AppendReply):
-            self._append_answered(sender, progress, message)
+            self._on_append_reply(sender, progress, message)
         elif progress is not None and isinstance(message, SnapshotReply):
-            self._chunk_answered(sender, progress, message)
+            self._on_chunk_reply(sender, progress, message)
         else:
             self._replica.dropped[Drop.FETCH_MESSAGE_AT_APPEND_LEADER] += 1
 
-    def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
+    def _on_append_reply(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
         replica, tracker = self._replica, self._tracker
         request = progress.pop_request(message.correlation)
         if request is None:
@@ -189,7 +189,7 @@ class AppendLeader:
             if progress.read_id == event.request_id:
                 progress.read_id = None
                 is_next = event.first == progress.next > self._replica.log.start.index
-                may_send = progress.may_send_entries(self._window) and self._may_ask(progress)
+                may_send = progress.may_send_entries(self._window) and self._may_send_request(progress)
                 if is_next and event.entries and may_send:
                     self._send(peer, progress, event.entries)
                 self._replicate(peer, progress)
@@ -203,7 +203,7 @@ class AppendLeader:
             transfer = progress.transfer
             if transfer is None or transfer.read_id != event.request_id:
                 continue
-            if progress.state is not ProgressState.SNAPSHOT or not self._may_ask(progress):
+            if progress.state is not ProgressState.SNAPSHOT or not self._may_send_request(progress):
                 transfer.read_id = None
             elif transfer.send(self._replica, peer, event, self._round_number):
                 progress.sent_ms, progress.requested_round = self._replica.now, self._round_number
@@ -219,7 +219,7 @@ class AppendLeader:
         """Send a heartbeat to every follower: a reply proves that the follower had no later term when this was sent."""
         self._round_number = round_number
         for peer, progress in self._followers.items():
-            if self._may_ask(progress) and not self._is_kept_for_disk(progress):
+            if self._may_send_request(progress) and not self._is_kept_for_disk(progress):
                 self._send(peer, progress, ())
 
     def _resume_requests(self, peer: ServerId, progress: Progress) -> None:
@@ -227,10 +227,10 @@ class AppendLeader:
 
         Entries go first, or are read from disk; a round of reads goes with them, or now if there are none.
         """
-        if not self._one_at_a_time or not self._may_ask(progress):
+        if not self._one_at_a_time or not self._may_send_request(progress):
             return
         self._replicate(peer, progress)
-        if not self._may_ask(progress):
+        if not self._may_send_request(progress):
             return
         if progress.requested_round < self._round_number and not self._is_kept_for_disk(progress):
             self._send(peer, progress, ())
@@ -272,7 +272,9 @@ class AppendLeader:
             self._send_snapshot(progress)
             return
         window = progress.part_of(self._window)
-        while progress.next <= log.last_index and progress.may_send_entries(window) and self._may_ask(progress):
+        while (
+            progress.next <= log.last_index and progress.may_send_entries(window) and self._may_send_request(progress)
+        ):
             options = self._replica.options
             last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
             limit_bytes = progress.part_of(options.max_bytes_per_append, LEAST_REQUEST_BYTES)
@@ -285,15 +287,15 @@ class AppendLeader:
                 self._send(peer, progress, entries)
 
     def _send_snapshot(self, progress: Progress) -> None:
-        if progress.state is not ProgressState.UNREACHABLE and self._may_ask(progress):
+        if progress.state is not ProgressState.UNREACHABLE and self._may_send_request(progress):
             progress.needs_snapshot()
             chunk_bytes = progress.part_of(self._replica.options.snapshot_chunk_bytes, LEAST_REQUEST_BYTES)
             progress.transfer = read_next_chunk(self._replica, progress.transfer, chunk_bytes)
             self._tracker.wake_by(self._due_ms(progress))
 
-    def _chunk_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
+    def _on_chunk_reply(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
         replica, tracker, transfer = self._replica, self._tracker, progress.transfer
-        if transfer is None or not transfer.is_answered_by(message.correlation):
+        if transfer is None or not transfer.matches(message.correlation):
             replica.dropped[Drop.STALE_SNAPSHOT_REPLY] += 1
             return
         tracker.note_contact(progress)
@@ -377,9 +379,9 @@ class AppendLeader:
         from_the_end = self._replica.features.probes_from_the_end
         return (self._replica.log.last_index if from_the_end else progress.match) + 1
 
-    def _may_ask(self, progress: Progress) -> bool:
+    def _may_send_request(self, progress: Progress) -> bool:
         """Return True if one more request may be sent to the follower now."""
-        return not (self._one_at_a_time and progress.is_asked)
+        return not (self._one_at_a_time and progress.has_open_request)
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
         """Send an append; without entries a heartbeat, which keeps leadership and checks that the logs still agree."""

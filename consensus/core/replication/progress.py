@@ -143,7 +143,7 @@ class Progress:
         return self.read_id is not None or (self.state is ProgressState.SNAPSHOT and reads_chunk)
 
     @property
-    def is_asked(self) -> bool:
+    def has_open_request(self) -> bool:
         """Return True if a request is open: an append, a heartbeat, or a chunk of the snapshot."""
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
 

@@ -70,7 +70,7 @@ ZMQ_MUTANTS = (
     Mutant(
         "zmq-heartbeat-beside-a-request",
         "heartbeats, entries and chunks do not wait for the pending reply of a follower",
-        ((AppendLeader, "_may_ask", _always),),
+        ((AppendLeader, "_may_send_request", _always),),
         "zmq",
     ),
     Mutant(

@@ -92,10 +92,10 @@ class ClientConnection:
 
     async def call(self, request: bytes) -> Reply | Lost:
         """Post a request and wait for its reply. Cancelling the caller does not withdraw the request."""
-        awaited = CallbackResult[Reply | Lost]()
-        if not self.post(request, awaited.give):
+        result = CallbackResult[Reply | Lost]()
+        if not self.post(request, result.give):
             return Lost.QUEUE_FULL
-        return await awaited.wait() or Lost.UNANSWERED
+        return await result.wait() or Lost.UNANSWERED
 
     @property
     def waiting(self) -> int:

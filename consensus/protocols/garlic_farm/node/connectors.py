@@ -27,10 +27,10 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.proxy import (
-    AskAgain,
     ConnectClient,
     ProxyAuthentication,
     ProxyMode,
+    RetryConnect,
     TunnelOpen,
     Via,
 )
@@ -187,7 +187,7 @@ class I2pConnector:
     async def _tunnel(self, stream: trio.SocketStream, address: PeerAddress) -> bool:
         client = ConnectClient(str(address), self._authentication)
         await stream.send_all(client.request())
-        outcome: TunnelOpen | AskAgain | None = None
+        outcome: TunnelOpen | RetryConnect | None = None
         while outcome is None:
             outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
         return isinstance(outcome, TunnelOpen)

@@ -170,6 +170,6 @@ class JoiningPeer:
         """Write the next pack to the start of its data file."""
         self._packing, self._packed_entries, self._offset = True, 0, 0
 
-    def _holds(self, following: Index) -> None:
-        self._confirmed_end = max(self._confirmed_end, following)
+    def _holds(self, next_index: Index) -> None:
+        self._confirmed_end = max(self._confirmed_end, next_index)
         self._expected = max(self._expected or 1, self._confirmed_end)

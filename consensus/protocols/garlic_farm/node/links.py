@@ -129,9 +129,9 @@ class PeerLinks:
         for peer, link in self._links.items():
             link.kept = peer in peers or peer in self.joining_peers
         for peer in peers:
-            kept = self._link_to(peer)
-            if kept is not None:
-                kept.keep()
+            link_to_peer = self._link_to(peer)
+            if link_to_peer is not None:
+                link_to_peer.keep()
 
     def invite(self, peer: ServerId, joining: JoiningPeer) -> bool:
         """Connect to a joining peer and invite it; False if the table of links is full."""
@@ -193,7 +193,7 @@ class _Link:
         self._peer = peer
         self._connection: ClientConnection | None = None
         self._heartbeats: ClientConnection | None = None
-        self._heartbeats_wanted = trio.Event()
+        self._heartbeats_requested = trio.Event()
         self._extensions: frozenset[Extension] = frozenset()
         self._unsent: deque[tuple[float, core.Request]] = deque()
         self._work = trio.Event()
@@ -313,8 +313,8 @@ class _Link:
         links, options = self._links, self._links.options
         backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
         while True:
-            self._heartbeats_wanted = trio.Event()
-            await self._heartbeats_wanted.wait()
+            self._heartbeats_requested = trio.Event()
+            await self._heartbeats_requested.wait()
             try:
                 self._heartbeats = self._opened(await links.dialer.dial(address, self._peer))
                 links.metrics.count(ConnectionEvent.HEARTBEAT_CONNECTIONS)
@@ -395,7 +395,7 @@ class _Link:
         now_s, options = trio.current_time(), self._links.options
         if now_s < connection.oldest_s + options.owing_s or now_s < connection.posted_s + options.overtaking_s:
             return connection
-        self._heartbeats_wanted.set()
+        self._heartbeats_requested.set()
         return self._heartbeats or connection
 
     def _post_to_joining(self, connection: ClientConnection, append: core.AppendEntries, joining: JoiningPeer) -> None:
@@ -415,7 +415,7 @@ class _Link:
             except GarlicFarmError as error:
                 self._not_sent(error)
                 return
-            if not self._post_bytes(connection, data, part.append, joining, tell=part is parts[-1]):
+            if not self._post_bytes(connection, data, part.append, joining, delivers_reply=part is parts[-1]):
                 return
             joining.sent(part, records_bytes)
 
@@ -441,9 +441,9 @@ class _Link:
         request: core.Request,
         joining: JoiningPeer | None,
         *,
-        tell: bool = True,
+        delivers_reply: bool = True,
     ) -> bool:
-        """Post `data`, the encoded `request`; the core gets the answer if `tell`. False: the queue is full."""
+        """Post `data`, the encoded `request`; the core gets the reply if `delivers_reply`. False: queue full."""
         sent_s = trio.current_time()
 
         def on_reply(reply: wire.Reply | Lost) -> None:
@@ -457,7 +457,7 @@ class _Link:
             found = reply_from_wire(reply, request)
             if joining is not None:
                 joining.replied(request, found)
-            if tell:
+            if delivers_reply:
                 self._receiver.deliver_reply(self._peer, found)
 
         if not connection.post(data, on_reply):

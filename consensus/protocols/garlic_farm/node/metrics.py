@@ -182,8 +182,8 @@ class Metrics:
         now = trio.current_time()
         reported_at = self._reported_at.get((fault, peer))
         period = self._period(fault, now)
-        again = reported_at is not None and now - reported_at < _REPEAT_AFTER_S
-        if again or (not outgoing and period.reported >= _REPORTED_PER_FAULT_MAX):
+        is_repeated = reported_at is not None and now - reported_at < _REPEAT_AFTER_S
+        if is_repeated or (not outgoing and period.reported >= _REPORTED_PER_FAULT_MAX):
             period.left_out += not outgoing
             return
         if not outgoing:

@@ -105,7 +105,7 @@ class TunnelOpen:
 
 
 @dataclass(frozen=True, slots=True)
-class AskAgain:
+class RetryConnect:
     """Close, connect to the proxy again, and repeat the request with its challenge."""
 
 
@@ -124,7 +124,7 @@ class ConnectClient:
         self._has_answer = bool(authorization)
         return self._http.request("CONNECT", self._authority, [("Host", self._authority), *authorization])
 
-    def receive(self, data: bytes) -> TunnelOpen | AskAgain | None:
+    def receive(self, data: bytes) -> TunnelOpen | RetryConnect | None:
         """Take bytes; None until the head of the answer is whole."""
         head = self._http.receive(data)
         if head is None:
@@ -136,7 +136,7 @@ class ConnectClient:
             return TunnelOpen()
         if status == PROXY_AUTHENTICATION_REQUIRED:
             self._authentication.challenged(headers, has_answer=self._has_answer)
-            return AskAgain()
+            return RetryConnect()
         raise unreachable_through_proxy(status, self._authority)
 
 

@@ -195,8 +195,8 @@ class UpgradeClient:
             return called
         transcript = self._exchange(authorization).signed_by(own_identity, self._called, ProofDirection.REQUEST, role)
         proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
-        shown = [] if own_identity.server_id is None else admission_headers(peers.admissions())
-        return [*called, (PROOF_HEADER, proof.header()), *shown]
+        admissions = [] if own_identity.server_id is None else admission_headers(peers.admissions())
+        return [*called, (PROOF_HEADER, proof.header()), *admissions]
 
     def _exchange(self, authorization: Authorization) -> HandshakeExchange:
         return HandshakeExchange(authorization, self._channel, ", ".join(self._caller.offered))

@@ -161,9 +161,9 @@ class KafkaConnection:
 
     async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
         """Return the response to a request. Raises as `start` does, and `KafkaConnectionError` without a response."""
-        awaited = CallbackResult[Any]()
-        self.start(message, awaited.give, wait_ms=wait_ms, version=version)
-        response = await awaited.wait()
+        result = CallbackResult[Any]()
+        self.start(message, result.give, wait_ms=wait_ms, version=version)
+        response = await result.wait()
         if response is None:
             raise KafkaConnectionError(f"{self.peer} did not answer {type(message).__name__}: {self.ended}")
         return response

@@ -206,14 +206,14 @@ class ConsumerGroup:
         """Join a consumer. `new_id` is for one without an id; `adopts` accepts an id from another coordinator."""
         instance, member_id = request.instance_id, request.member_id
         holder = None if instance is None else self._instances.get(instance)
-        if not self._takes(request):
+        if not self._accepts(request):
             self._refuse(ticket, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif holder is not None and not member_id:
             self._succeed(ticket, self.members[holder], request, new_id, now_ms)
         elif holder is not None and holder != member_id:
             self._refuse(ticket, ErrorCode.FENCED_INSTANCE_ID)
         elif member_id in self.members:
-            self._join_again(ticket, self.members[member_id], request, now_ms)
+            self._rejoin(ticket, self.members[member_id], request, now_ms)
         elif not member_id and request.needs_known_id and instance is None:
             self._reserved_ids[new_id] = now_ms + request.session_timeout_ms
             self._answers.append(Answered(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
@@ -340,7 +340,7 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if sender.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
-    def _takes(self, request: JoinRequest) -> bool:
+    def _accepts(self, request: JoinRequest) -> bool:
         """Return True if all members would have a common assignment method."""
         if not request.protocol_type or not request.protocols:
             return False
@@ -363,7 +363,7 @@ class ConsumerGroup:
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _join_again(self, ticket: Ticket, member: GroupMember, request: JoinRequest, now_ms: int) -> None:
+    def _rejoin(self, ticket: Ticket, member: GroupMember, request: JoinRequest, now_ms: int) -> None:
         """Join a member to a new round, or repeat the reply of this one."""
         is_same = member.request.protocols == request.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same

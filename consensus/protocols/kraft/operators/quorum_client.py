@@ -202,14 +202,14 @@ class QuorumClient:
     async def _call_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
         return await self._call_any(lambda host, port: self._from_topic(host, port, question))
 
-    async def _call_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
+    async def _call_any(self, call: Callable[[str, int], Awaitable[T]]) -> T:
         """Return the reply of the first server that has one, within the time limit."""
         reason = "no server was named"
         deadline_s = trio.current_time() + self._patience_s
         while True:
             for host, port in self._bootstrap:
                 try:
-                    return await ask(host, port)
+                    return await call(host, port)
                 except (_RetryError, KafkaConnectionError, KafkaWireError) as error:
                     reason = str(error)
             if trio.current_time() >= deadline_s:

@@ -275,20 +275,20 @@ class LogTopic:
 
         Cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
-        awaited = CallbackResult[ProposalResolved]()
+        result = CallbackResult[ProposalResolved]()
 
         def take(answer: ProposalResolved) -> None:
             self._unanswered.pop(producer_id, None)
-            awaited.give(answer)
+            result.give(answer)
 
         if producer_id >= 0:
-            self._unanswered[producer_id] = awaited
+            self._unanswered[producer_id] = result
         try:
             self._server.submit(commands, take, control=control)
         except ValueError as error:
             self._unanswered.pop(producer_id, None)
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
-        match await awaited.wait():
+        match await result.wait():
             case ProposalResolved(outcome=Outcome.COMMITTED, position=LogId(index=index)):
                 return index
             case ProposalResolved(outcome=Outcome.BUSY):

@@ -145,7 +145,7 @@ class _Lane:
         self._tries = 0
         self._failures = 0
         """Number of failed places since the last reply."""
-        self._has_answered = False
+        self._has_replied = False
 
     @property
     def is_idle(self) -> bool:
@@ -179,13 +179,13 @@ class _Lane:
                     self._count(TransportEvent.PEER_WITHOUT_ADDRESS, len(self._queued))
                     self._queued.clear()
                     continue
-                self._is_peer, self._has_answered = substitute is None, False
+                self._is_peer, self._has_replied = substitute is None, False
                 connection = await (self._reach(places) if substitute is None else self._connect(substitute))
                 if connection is not None:
                     await self._use(connection)
-                self._failures = 0 if self._has_answered else self._failures + 1
+                self._failures = 0 if self._has_replied else self._failures + 1
                 is_round_over = not places or self._failures % len(places) == 0
-                if self._has_answered or is_round_over or substitute is not None:
+                if self._has_replied or is_round_over or substitute is not None:
                     await trio.sleep(self._backoff.next_s())
                 self._drop_expired()
                 if self._queued:
@@ -284,7 +284,7 @@ class _Lane:
             self._count(TransportEvent.REQUEST_UNANSWERED)
             return
         self._backoff.reset()
-        self._has_answered = True
+        self._has_replied = True
         try:
             endpoints = named_endpoints(response)
             if endpoints:
@@ -305,9 +305,9 @@ class _Lane:
 
     def _drop_expired(self) -> None:
         now_s = trio.current_time()
-        kept = {kind: each for kind, each in self._queued.items() if each.expires_s > now_s}
-        self._count(TransportEvent.REQUEST_EXPIRED, len(self._queued) - len(kept))
-        self._queued = kept
+        remaining = {kind: each for kind, each in self._queued.items() if each.expires_s > now_s}
+        self._count(TransportEvent.REQUEST_EXPIRED, len(self._queued) - len(remaining))
+        self._queued = remaining
 
     def _count(self, event: TransportEvent, number: int = 1) -> None:
         if number:

@@ -203,13 +203,13 @@ class FetchDispatch:
 
     def apis(self) -> Mapping[int, ServedApi]:
         """Return the APIs of both."""
-        ours, theirs = self._replicas.apis(), self._consumers.apis()
-        twice = ours.keys() & theirs.keys() - {ApiKey.FETCH}
-        if twice:
-            raise ValueError(f"API {min(twice)} is served twice")
-        both = {**ours, **theirs}
-        if ApiKey.FETCH in ours and ApiKey.FETCH in theirs:
-            both[ApiKey.FETCH] = fetch_dispatch(ours[ApiKey.FETCH], theirs[ApiKey.FETCH])
+        of_replicas, of_consumers = self._replicas.apis(), self._consumers.apis()
+        duplicates = of_replicas.keys() & of_consumers.keys() - {ApiKey.FETCH}
+        if duplicates:
+            raise ValueError(f"API {min(duplicates)} is served twice")
+        both = {**of_replicas, **of_consumers}
+        if ApiKey.FETCH in of_replicas and ApiKey.FETCH in of_consumers:
+            both[ApiKey.FETCH] = fetch_dispatch(of_replicas[ApiKey.FETCH], of_consumers[ApiKey.FETCH])
         return both
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:

@@ -67,10 +67,10 @@ class KnownLeader:
         self._seeds = tuple(dict.fromkeys(seeds))
         self._url: str | None = None
         self._waits_first = False
-        self._ask_first: str | None = None
+        self._preferred_url: str | None = None
         self._named_by: str | None = None
         """Peer that named the leader."""
-        self._ask_last: frozenset[str | None] = frozenset()
+        self._last_urls: frozenset[str | None] = frozenset()
         self._redirects = 0
         self._searching = trio.Lock()
         links.keep(self._seeds)
@@ -127,7 +127,7 @@ class KnownLeader:
         elif url is None:
             # A member that joined since the last query: the peer that named it has its address.
             self.lose(link.url, waits_first=False)
-            self._ask_first = link.url
+            self._preferred_url = link.url
         else:
             self._establish(url, link.url)
 
@@ -136,7 +136,7 @@ class KnownLeader:
         if url == self._url:
             self._url = None
             self._waits_first = waits_first
-            self._ask_last = frozenset((url, self._named_by))
+            self._last_urls = frozenset((url, self._named_by))
             self.links.keep(self._known_urls())
 
     def unfit(self, url: str, what: str) -> None:
@@ -242,7 +242,7 @@ class KnownLeader:
         self._url = url
         self._named_by = named_by
         self._waits_first = False
-        self._ask_first = None
+        self._preferred_url = None
         self.links.follow(url)
 
     def _cannot_reach(self, url: str, error: OSError) -> None:
@@ -257,4 +257,4 @@ class KnownLeader:
 
     def _in_order(self) -> list[str]:
         """Return all known peers, in query order."""
-        return sorted(self._known_urls(), key=lambda url: (url != self._ask_first, url in self._ask_last))
+        return sorted(self._known_urls(), key=lambda url: (url != self._preferred_url, url in self._last_urls))

@@ -132,10 +132,10 @@ async def broadcast_log(
         elif now.last_applied > sent:
             sent = await _broadcast_next(log, ident, send, sent, now)
             continue
-        with trio.move_on_after(heartbeat_s) as waited:
+        with trio.move_on_after(heartbeat_s) as scope:
             await log.news()
         now = log.describe()
-        if waited.cancelled_caught and now.is_leader and now.last_applied == sent:
+        if scope.cancelled_caught and now.is_leader and now.last_applied == sent:
             send(encode_broadcast(StateBroadcast(ident=ident, term=now.term, last_applied=sent)))
 
 

@@ -89,7 +89,7 @@ class _Member:
 
     def __init__(self, link: PeerLink) -> None:
         self.link = link
-        self.seen: _LastRequest | None = None
+        self.last_request: _LastRequest | None = None
         self.transfer: _Transfer | None = None
 
 
@@ -297,29 +297,29 @@ class PeerTransport:
         if ident != self._ident or member is None:
             self._counters[PeerEvent.PEER_OF_OTHER_CLUSTER if ident != self._ident else PeerEvent.UNKNOWN_SENDER] += 1
             return
-        seen = None
+        last_request = None
         if message_type != REQUEST_VOTE:
-            seen = member.seen
-            if seen is not None and (seen.identity, seen.message_id) == (identity, message_id):
-                self._take_repetition(member, seen, read_uint(frames[5], "term"))
+            last_request = member.last_request
+            if last_request is not None and (last_request.identity, last_request.message_id) == (identity, message_id):
+                self._take_repetition(member, last_request, read_uint(frames[5], "term"))
                 return
         request = decode_request(frames[1:], self._limits)
         match request:
             case RequestVoteRpc():
                 self._pass_request(member, identity, None, request)
             case AppendEntriesRpc():
-                seen = member.seen = _LastRequest(identity, message_id)
-                self._pass_request(member, identity, seen, request)
+                last_request = member.last_request = _LastRequest(identity, message_id)
+                self._pass_request(member, identity, last_request, request)
             case InstallSnapshotRpc():
-                seen = member.seen = _LastRequest(identity, message_id)
-                self._take_chunk(member, identity, seen, request)
+                last_request = member.last_request = _LastRequest(identity, message_id)
+                self._take_chunk(member, identity, last_request, request)
             case _:
                 raise ZmqRaftError(f"{type(request).__name__} is not a message between peers")
 
-    def _take_repetition(self, member: _Member, seen: _LastRequest, term: Term) -> None:
+    def _take_repetition(self, member: _Member, last_request: _LastRequest, term: Term) -> None:
         self._counters[PeerEvent.REPEATED_BY_PEER] += 1
-        if seen.reply is not None:
-            self._router.send([seen.identity, *seen.reply])
+        if last_request.reply is not None:
+            self._router.send([last_request.identity, *last_request.reply])
             return
         name = member.link.peer.peer_id
         self._hand_in(
@@ -328,13 +328,15 @@ class PeerTransport:
             _ignore,
         )
 
-    def _take_chunk(self, member: _Member, identity: bytes, seen: _LastRequest, request: InstallSnapshotRpc) -> None:
+    def _take_chunk(
+        self, member: _Member, identity: bytes, last_request: _LastRequest, request: InstallSnapshotRpc
+    ) -> None:
         """Hand in a chunk once the members are known."""
         transfer, last = member.transfer, LogId(request.last_index, request.last_term)
         if transfer is None or (transfer.term, transfer.last) != (request.term, last):
             transfer = member.transfer = _Transfer(request.term, last)
             member.link.query_members(self._ident, partial(self._members_received, member, transfer))
-        hand_in = partial(self._pass_request, member, identity, seen, request)
+        hand_in = partial(self._pass_request, member, identity, last_request, request)
         if transfer.configuration is None:
             transfer.waiting = hand_in
         else:
@@ -346,7 +348,7 @@ class PeerTransport:
         if peers is None:
             # The chunk comes again, and then the sender is queried again.
             self._counters[PeerEvent.CHUNK_WITHOUT_MEMBERS] += 1
-            member.transfer = member.seen = None
+            member.transfer = member.last_request = None
             self._turn(member.link.peer.peer_id)
             return
         waiting, transfer.waiting = transfer.waiting, None
@@ -358,12 +360,12 @@ class PeerTransport:
         self,
         member: _Member,
         identity: bytes,
-        seen: _LastRequest | None,
+        last_request: _LastRequest | None,
         request: PeerRequest,
         configuration: Configuration = _NO_MEMBERS,
     ) -> None:
-        """Pass a request to the core; `seen` is its record."""
-        on_reply = partial(self._on_reply, member, identity, seen, request)
+        """Pass a request to the core; `last_request` is its record."""
+        on_reply = partial(self._on_reply, member, identity, last_request, request)
         core_request = request_from_wire(request, next_call(), configuration)
         if not self._hand_in(member.link.peer.peer_id, core_request, on_reply):
             on_reply(None)
@@ -382,7 +384,7 @@ class PeerTransport:
         self,
         member: _Member,
         identity: bytes,
-        seen: _LastRequest | None,
+        last_request: _LastRequest | None,
         request: PeerRequest,
         reply: core.Reply | None,
     ) -> None:
@@ -393,11 +395,11 @@ class PeerTransport:
             frames = []
         if not frames:
             self._counters[PeerEvent.NO_REPLY] += 1
-            if seen is not None and member.seen is seen:
-                member.seen = None
+            if last_request is not None and member.last_request is last_request:
+                member.last_request = None
             return
-        if seen is not None:
-            seen.reply = frames
+        if last_request is not None:
+            last_request.reply = frames
         if self._running is not None:
             self._router.send([identity, *frames])
 

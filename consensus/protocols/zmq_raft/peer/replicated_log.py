@@ -131,7 +131,7 @@ class ReplicatedLog:
         self._updates: dict[bytes, _Update] = {}
         self._change: _Change | None = None
         self._changes: trio.MemorySendChannel[_Change]
-        self._changes, self._begun_changes = trio.open_memory_channel[_Change](self._options.max_updates)
+        self._changes, self._queued_changes = trio.open_memory_channel[_Change](self._options.max_updates)
         self._term: Term | None = None
         """Term of this server's leadership, if any."""
         self._complete_from: Index = 0
@@ -142,7 +142,7 @@ class ReplicatedLog:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry out changes of the members until cancelled."""
         task_status.started()
-        async for change in self._begun_changes:
+        async for change in self._queued_changes:
             await self._carry_out(change)
 
     def role_changed(self, role: RoleChanged) -> None:

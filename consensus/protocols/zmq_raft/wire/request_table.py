@@ -173,9 +173,9 @@ class RequestTable:
         """Remove up to `count` records from the first run; return them."""
         run = self._runs[0]
         self._lowest = None
-        dropped, kept = run.records[: count * _RECORD.size], run.records[count * _RECORD.size :]
-        self._runs[:1] = [_Run(kept)] if kept else []
-        self._firsts[:1] = [kept[:REQUEST_ID_BYTES]] if kept else []
+        dropped, remaining = run.records[: count * _RECORD.size], run.records[count * _RECORD.size :]
+        self._runs[:1] = [_Run(remaining)] if remaining else []
+        self._firsts[:1] = [remaining[:REQUEST_ID_BYTES]] if remaining else []
         self._sorted -= len(dropped) // _RECORD.size
         self._raise_floor(dropped[-_RECORD.size :][:REQUEST_ID_BYTES])
         return dropped
