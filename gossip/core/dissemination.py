@@ -8,13 +8,13 @@ hundreds of updates in the queue, and a datagram takes twenty of them.
 *Payload.* It is filled in this order, within the budget of a datagram:
 
     1. the notice: this node's verdict about the receiver, which can refute it (Lifeguard's buddy notice)
-    2. this node's own description, if the other end holds an older one
+    2. this node's own description, if the receiver holds an older one
     3. updates, those sent least first
     4. user messages of applications
     5. in acks: a sample of live members, and one recorded death or departure, which repairs missed piggybacking
 
-The core decides by estimated sizes, each computed once per description or update. It does not know the encoding; the
-wire shortens a payload that turns out too long.
+The core uses estimated sizes, each computed once per description or update, because it does not contain the encoding.
+The wire shortens a payload that is too long after encoding.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,9 @@ from gossip.core.user_events import UserEvents
 _VERDICT_BYTES: Final = 48
 _PAIR: Final = 2
 _MISFITS_LIMIT: Final = 8
-"""The limit of skipped updates, too large for the remaining space. Above it the datagram counts as full."""
+"""Maximum number of skipped updates that are too large for the remaining space. Above it, the datagram is treated as
+full.
+"""
 
 
 def update_bytes(update: Update) -> int:
@@ -53,7 +55,7 @@ class _QueuedUpdate:
 
 
 class UpdateQueue:
-    """The updates still to gossip."""
+    """The queue of updates that this node still gossips."""
 
     def __init__(self, multiplier: int) -> None:
         self._multiplier = multiplier

@@ -27,12 +27,13 @@ class Send:
     boxed_for: bytes = b""
     """The recipient's credential if it cannot open our keys: the message is then boxed for its identity."""
     is_limited: bool = False
-    """True for a reply to an unproved source address: all such replies together are not larger than the datagram."""
+    """True for a reply to an unproved source address. All such replies to one datagram together are not larger than it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Broadcast presence on the LAN, if the node has a broadcast address."""
+    """Broadcast this node's presence on the LAN, if the node has a broadcast address."""
 
     message: Message
 
@@ -67,14 +68,14 @@ class AdoptGeneration:
 
 @dataclass(frozen=True, slots=True)
 class UserEventReceived:
-    """An application elsewhere sent a user event. Emitted once per event."""
+    """Another node's application sent a user event. Emitted once per event."""
 
     user_event: UserEvent
 
 
 @dataclass(frozen=True, slots=True)
 class QueryReceived:
-    """An application elsewhere sent a query; AnswerGiven carries the reply. Emitted once per query."""
+    """Another node's application sent a query; AnswerGiven carries the reply. Emitted once per query."""
 
     query: Query
 
@@ -97,7 +98,7 @@ class QueryEnded:
 
 @dataclass(frozen=True, slots=True)
 class UseKeyring:
-    """Seal and open with these keys from now on, and store them, so that a restart does not restore old ones."""
+    """Seal and open with these keys from now on, and store them, so that a restart does not restore old keys."""
 
     keyring: Keyring
 
@@ -130,11 +131,11 @@ class AlarmKind(Enum):
     KEY_RETIRED = "key-retired"
     """The group refuses this node's key: it was rotated out while the node was away."""
     KEYRING_NOT_STORED = "keyring-not-stored"
-    """New keys are in use and could not be stored: after a restart this node would come with old ones."""
+    """New keys are in use and could not be stored: after a restart this node would use the old keys."""
     GENERATION_NOT_STORED = "generation-not-stored"
     """This node must begin a later generation and cannot store its number: it sends nothing until it can."""
     EQUIVOCATION = "equivocation"
-    """A member signed two different descriptions of one incarnation: it shows different nodes different things."""
+    """A member signed two different descriptions of one incarnation: different nodes get different descriptions."""
     FORGED_VERDICTS = "forged-verdicts"
     """Many verdicts against members that reply: a holder of the group's key invents them."""
     ADMIT_FAILED = "admit-failed"
@@ -197,8 +198,8 @@ Effect = Send | LocalEffect
 class Context:
     """The state shared by all parts of one node's core: this node, its members, and the effects of the current step.
 
-    Every output of the core passes here and is counted. Counters are keyed by names from closed sets (message classes,
-    drop reasons), so that other nodes cannot make them grow.
+    Every output of the core passes through the context and is counted. Counters are keyed by names from closed sets
+    (message classes, drop reasons), so that other nodes cannot make them grow.
     """
 
     def __init__(self, local: LocalNode, members: Membership, options: SwimOptions, random: Random, now: int) -> None:

@@ -18,9 +18,9 @@ class Received:
     message: Message
     token_valid: bool = False
     boxed: bool = False
-    """True if it came in a box for this node's identity, so that no gossip key was needed to read it."""
+    """True if the message came in a box for this node's identity, so a gossip key was not needed to read it."""
     size_bytes: int = field(default=0, compare=False)
-    """The size of its datagram: replies to an unproved address are together not larger."""
+    """The size of the datagram: all replies to an unproved address together are not larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SeedsGiven:
 
     addresses: tuple[Address, ...]
     former: tuple[Address, ...] = ()
-    """Addresses that a name had before: tried a few times more, and then dropped."""
+    """Former addresses of a name: tried a few more times and then dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """The operator requested that this node leave. It notifies its peers and ignores joins from then on."""
+    """The operator requested that this node leave. The node notifies its peers and ignores joins from then on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ may return after hours. Hints from broadcasts are dropped after a few failures, 
 name. The third source is its own directory: a node with fewer peers than its capacity looks for more, which makes a
 small group a full mesh and repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost
 the same seed must not return to it in step. When a search finds only members at capacity (one vacancy is left over),
-its pace drops the same way.
+the search slows down the same way.
 
 *The receiver* stores data of a joiner only after the joiner returns a token. If all members are full, it splits a link:
-a joiner with two vacancies always finds a place. It does not accept a source yet that it has recorded as dead, with a
-later generation, or at another address with the same incarnation: that would break the precedence rule.
+a joiner with two vacancies always finds a place. It does not yet accept a source that it has recorded as dead, with
+a later generation, or at a different address with the same incarnation: that would break the precedence rule.
 """
 
 from collections import deque
@@ -33,10 +33,12 @@ from gossip.core.updates import Updates
 _HINT_FAILURES: Final = 5
 _HINTS_PER_SECOND: Final = 1
 _HINTS_BURST: Final = 8
-"""Joins by hints: nothing proves the address in a broadcast, and each causes up to `join_tries` JoinReqs there."""
+"""Limit of joins by hints: the address in a broadcast is unproved, and each hint causes up to `join_tries` JoinReqs
+there.
+"""
 _ALARM_FAILURES: Final = 3
 _ALONE_PERIODS: Final = 10
-"""A node that had peers is isolated after this number of gossip periods without any."""
+"""A node that had peers is isolated after this number of gossip periods without peers."""
 _TOKENS_PER_JOIN: Final = 3
 _ALTERNATIVES_LIMIT: Final = 8
 _REDIRECT_ADDRESSES: Final = 4
@@ -50,7 +52,7 @@ _UNREADABLE_ALARM_MS: Final = 120_000
 """Members announce themselves every half minute or so."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
-"""Returns the reason to refuse a joiner with a valid token, or None."""
+"""A function that returns the reason to refuse a joiner with a valid token, or None."""
 
 
 def admit_all(_source: NodeInfo) -> JoinNak | None:
@@ -77,7 +79,9 @@ class _Join:
     tokens: int = 0
     redirects: int = 0
     answers_unreadable: bool = False
-    """This join sends one JoinReq only. Its address may be forged, and a datagram must not cause several there."""
+    """True if this join sends only one JoinReq: its address may be forged, and one datagram must not cause several
+    there.
+    """
     tried: set[Address] = field(default_factory=set)
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 
@@ -108,16 +112,16 @@ class Joiner:
         self._failed_searches = 0
         self._alarmed = False
         self._alone_since: int | None = None
-        """The time when the last peer was lost; None before the first peer and while there is one."""
+        """The time when the last peer was lost; None before the first peer and while this node has peers."""
         self._had_peer = False
         self._alarmed_of_key = False
         self._unreadable: dict[Address, _Sender] = {}
         """Senders of this farm's datagrams under a key that this node lacks, recorded only without peers."""
         self._to_join: list[Address] = []
-        """The senders among them that get a JoinReq next."""
+        """The senders with an unknown key that get a JoinReq next."""
         self._joins_of_unreadable = TokenBucket(_UNREADABLE_JOINS_PER_SECOND, _UNREADABLE_JOINS_BURST)
         self._unreadable_until: int | None = None
-        """The end of the alarm about them; None without an alarm."""
+        """The end of the alarm about such senders; None without an alarm."""
         self._rewirings = TokenBucket(1, 1)
         self._hints = TokenBucket(_HINTS_PER_SECOND, _HINTS_BURST)
         self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
@@ -506,7 +510,7 @@ class Joiner:
         return has_secret or self._prober.is_number_of_recent_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
-        """Exchange links, with some probability, so that one leads to a member that has revived in this node's view."""
+        """With some probability, exchange links so that one leads to a member that this node records as alive again."""
         members, entry = self._members, self._members.get(node_id)
         if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return

@@ -61,7 +61,7 @@ ALIVE, SUSPECT, DEAD, LEFT = Status
 
 
 class Incarnation(NamedTuple):
-    """A start of a member (`generation`), and the updates that it made since (`number`).
+    """A start of a member (`generation`), and the number of updates that the member has made since (`number`).
 
     It is a tuple because each datagram causes three comparisons, and tuples compare without Python code.
     """

@@ -3,9 +3,9 @@
     peer        a symmetrical link: each end probes the other and gossips with it; bounded by the node's capacity
     directory   all known members, peers included; bounded and aged, so that ten thousand members do not have to fit
 
-The RFC bounds peers by capacity. A directory larger than the set of peers costs memory only, and lets a node that loses
-peers find new ones. Dead and departed members stay for a while as tombstones: otherwise a replayed or late update would
-revive them.
+The RFC bounds peers by capacity. A directory larger than the set of peers costs only memory, and a node that loses
+peers finds new peers in it. Dead and departed members stay for a while as tombstones: otherwise a replayed or late
+update would revive them.
 
 In a full directory a newcomer replaces a member of the first group below that has one:
 
@@ -42,22 +42,22 @@ class MemberRecord:
     contact_ms: int = 0
     """The time of this node's last message from the member itself."""
     confirmed: bool = False
-    """True if this node has ever received a message of the member itself. Naming a member costs others nothing."""
+    """True if this node has ever received a message from the member itself: any node can name members freely."""
     proved: Address | None = None
-    """Its address, once it has replied there with a secret of this node: a token, or the number of a ping."""
+    """The member's address, once a reply from there contained a secret of this node: a token or a ping number."""
     proved_before: Address | None = None
     """The address that it proved before. A second instance with its identity may be at the newer one, and the first one
     learns of it by updates only if it still receives them."""
     equivocates: bool = False
-    """True if it signed two different descriptions of one incarnation."""
+    """True if the member signed two different descriptions of one incarnation."""
     last_ping: int | None = None
-    """The number of its last ping to this node."""
+    """The number of the member's last ping to this node."""
     link_secret: bytes = b""
-    """The end of the token of the JoinReq that made this link: both ends have it."""
+    """The last bytes of the token of the JoinReq that made this link; both ends of the link store them."""
     departure: bytes = b""
     """The member's signature over its departure, while it has left: others accept the departure only with it."""
     place: int = 0
-    """Its index among the entries of its status; used by the membership only."""
+    """The entry's index among the entries with the same status; used only by the membership."""
     size_bytes: int = field(init=False)
     """The approximate wire size of the description."""
     node_id: NodeId = field(init=False)
@@ -138,7 +138,7 @@ class Membership:
         self._random = random
         self._entries: dict[NodeId, MemberRecord] = {}
         self.get: Final = self._entries.get
-        """Returns the entry of a known member, or None."""
+        """Return the entry of a known member, or None."""
 
         self.links: Final[dict[NodeId, MemberRecord]] = {}
         """The peers by id (not to be changed elsewhere)."""
@@ -245,7 +245,7 @@ class Membership:
         self._unprove(entry, entry.proved_before)
 
     def prove(self, entry: MemberRecord, source: Address) -> None:
-        """Record a member's reply from `source` with a secret of this node; it counts if `source` is its address."""
+        """Record a member's reply with a secret of this node, if `source` is the member's address."""
         if source == entry.address and entry.proved != source:
             self._unprove(entry, entry.proved_before)
             entry.proved_before, entry.proved = entry.proved, source
@@ -311,7 +311,7 @@ class Membership:
         return chosen
 
     def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[MemberRecord]:
-        """Return random living peers with a message to this node since then."""
+        """Return random live peers with a message to this node since then."""
         found = [
             peer
             for peer in self.links.values()
@@ -320,7 +320,7 @@ class Membership:
         return self._random.sample(found, min(count, len(found)))
 
     def longest_silent(self) -> MemberRecord | None:
-        """Return the living peer without a message to this node for the longest time."""
+        """Return the live peer whose last message to this node is the oldest."""
         alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
@@ -349,7 +349,7 @@ class Membership:
         )
 
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
-        """Remove members without a mention for long; return their ids."""
+        """Remove the members without a recent mention; return their ids."""
         if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
             return []
         old: list[NodeId] = []

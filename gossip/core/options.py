@@ -1,7 +1,7 @@
 """Every option of the gossip core, with three presets, and the token bucket that enforces the rates among them.
 
-`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, where detection within seconds would
-only be waiting. `for_overlay()` is for groups far larger than a directory: `overlay` replaces updates by each member's
+`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, where detection that takes seconds would
+only delay. `for_overlay()` is for groups far larger than a directory: `overlay` replaces updates by each member's
 own observations (docs/reference/simulation.md, "Groups larger than a directory").
 
 An option is here if an operator may have a reason to change it. Bounds on tables are options too, because an edge box
@@ -17,7 +17,7 @@ from typing import Self
 
 
 class TokenBucket:
-    """A limit of `burst` immediate tokens and `per_second` in the long run. The caller gives the time."""
+    """A limit of `burst` immediate tokens and `per_second` tokens on average. The caller supplies the time."""
 
     def __init__(self, per_second: float, burst: float) -> None:
         self._per_second = per_second
@@ -26,7 +26,7 @@ class TokenBucket:
         self._filled_at_ms = 0
 
     def take(self, now_ms: int) -> bool:
-        """Take one token if there is one."""
+        """Take one token if available, and return True."""
         gained = max(0, now_ms - self._filled_at_ms) * self._per_second
         self._thousandths = min(self._thousandths + gained, self._burst_thousandths)
         self._filled_at_ms = now_ms

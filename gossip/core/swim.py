@@ -13,7 +13,7 @@ broadcast presence), with Lifeguard's three additions. This file is the control 
 
 The payload of a ping or an ack is handled in one place (`_handle_payload`), before the ping is acked.
 
-Time is integer milliseconds and never runs backwards here: an older `now` counts as the latest one seen. A core that
+Time is integer milliseconds and never decreases: an older `now` is replaced by the latest `now` so far. A core that
 detected another live instance of its identity is halted: it does not act any more and has no deadline.
 """
 
@@ -180,11 +180,11 @@ class Swim:
                 assert_never(event)
 
     def _give_back(self, late_ms: int) -> None:
-        """Return the time of a standstill to all members, after a deadline served far too late.
+        """Extend all timeouts by the duration of a standstill, after a very late deadline event.
 
-        The node got no processor, or the machine was suspended. Refutations and acks may then be unread in the queue,
+        The process did not run, or the machine was suspended. Refutations and acks may then be unread in the queue,
         after the current event. A node that acts on the clock alone would declare healthy members dead. So all members
-        get the lost time back, and it counts against local health.
+        get the lost time back, and the standstill counts against local health.
         """
         self._local.awareness.adjust(1)
         self._updates.postpone(late_ms)
@@ -242,7 +242,7 @@ class Swim:
             self._handle_payload(source, ack.target_id, ack.payload)
 
     def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> MemberRecord | None:
-        """Handle the payload of a ping or ack of `sender`; return the sender's entry."""
+        """Handle the payload of a ping or ack from `sender`; return the sender's entry."""
         if payload.updates or payload.sample:
             self._updates.apply(payload, source)
         if payload.user_messages:

@@ -1,4 +1,4 @@
-"""Updates about members: each is judged by the precedence rule here, and the winning ones take effect.
+"""Updates about members: the precedence rule decides which updates take effect.
 
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
     suspect  starts a suspicion, or confirms the active one              unknown: dropped
@@ -10,11 +10,11 @@ docs/explanation/gossip.md ("Spreading", "Verdicts of other members") explains t
 only while the directory has room, or expired members would circulate. This node refutes updates about itself by raising
 its own incarnation, at a bounded rate. An ack contradicts another node's verdict, and in a correct group that happens
 when datagrams are lost. More than `CONTRADICTED_PER_SECOND` contradictions, and refutations beyond their rate, are an
-alarm. It ends `QUIET_MS` after the last.
+alarm. The alarm ends `QUIET_MS` after the last false verdict.
 
 *Suspicion.* A suspect has Lifeguard's timeout to refute (section IV.B). Each independent accuser makes it less likely
 that the first accusation was the accuser's own fault. With fewer than k possible accusers the timeout is min, which
-grows with the logarithm of the group: a refutation needs that long to travel.
+grows with the logarithm of the group: a refutation needs that much time to arrive.
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 """
@@ -74,10 +74,10 @@ class Suspicion:
         self._min_ms = round(options.suspicion_multiplier * scale * options.probe_period_ms)
         self._max_ms = self._min_ms * options.suspicion_max_multiplier
         self.deadline = self._deadline()
-        """The time of the suspect's death, with the present accusers."""
+        """The time when the suspect is declared dead, with the current accusers."""
 
     def confirm(self, accuser: NodeId) -> bool:
-        """Count an accuser; return True if it is new and still shortens the suspicion."""
+        """Count an accuser; return True if the accuser is new and still shortens the suspicion."""
         if accuser in self._accusers or len(self._accusers) > self._confirmations_needed:
             return False
         self._accusers.add(accuser)
@@ -109,7 +109,7 @@ class _Doubt:
 
 
 class Doubts:
-    """The members in doubt because of another node's verdict, and the verdicts that turned out false."""
+    """The members in doubt because of another node's verdict, and the verdicts that proved false."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -201,7 +201,7 @@ class Updates:
 
     @property
     def deadline(self) -> int | None:
-        """The time of the next death of a suspect."""
+        """The time when the next suspect is declared dead."""
         if not self._suspicions:
             return None
         return min(suspicion.deadline for suspicion in self._suspicions.values())
@@ -214,7 +214,7 @@ class Updates:
                 self._suspicions.pop(node_id, None)
 
     def postpone(self, duration_ms: int) -> None:
-        """Return the time of this node's standstill to the suspects."""
+        """Extend the timeouts of suspects by this node's standstill."""
         for suspicion in self._suspicions.values():
             suspicion.postpone(duration_ms)
 
@@ -254,7 +254,7 @@ class Updates:
         if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is UpdateOutcome.REPLACES:
             previous = entry.status
             if info.incarnation.generation > entry.info.incarnation.generation:
-                # Signed by the member: it has started again, and its earlier signatures do not matter now.
+                # The member signed a later generation: it has restarted, so its earlier signatures do not matter now.
                 entry.equivocates = False
                 self._equivocation_is_over(entry.node_id)
             entry.info, entry.size_bytes = info, info_bytes(info)
