@@ -136,8 +136,8 @@ class KeyManager:
                     key_id(each.key).hex(),
                     chain.state_of(each),
                     each.since,
-                    opened_by=_who(states, key_id(each.key), _OPENING),
-                    sealed_by=_who(states, key_id(each.key), frozenset({KeyState.PRIMARY.value})),
+                    opened_by=_nodes_with_status(states, key_id(each.key), _OPENING),
+                    sealed_by=_nodes_with_status(states, key_id(each.key), frozenset({KeyState.PRIMARY.value})),
                 )
                 for each in reversed(chain.keys)
             ),
@@ -216,5 +216,7 @@ def _is_unstored(summary: bytes) -> bool:
     return rest == 1 and summary[-1:] == _NOT_STORED
 
 
-def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, statuses: frozenset[int]) -> tuple[NodeId, ...]:
+def _nodes_with_status(
+    states: dict[NodeId, dict[bytes, int]], name: bytes, statuses: frozenset[int]
+) -> tuple[NodeId, ...]:
     return tuple(sorted(node_id for node_id, known in states.items() if known.get(name) in statuses))

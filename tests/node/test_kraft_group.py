@@ -7,7 +7,6 @@ import pytest
 
 from consensus.protocols.kafka.groups.group import (
     Answer,
-    Answered,
     Assigned,
     ConsumerGroup,
     GroupState,
@@ -16,6 +15,7 @@ from consensus.protocols.kafka.groups.group import (
     JoinRequest,
     MemberRef,
     Refused,
+    TicketAnswer,
 )
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from tests.effort import over_seeds
@@ -42,7 +42,7 @@ class Story:
             self.take(self.group.expire(self.now_ms))
         self.now_ms = end_ms
 
-    def take(self, answers: list[Answered]) -> None:
+    def take(self, answers: list[TicketAnswer]) -> None:
         """Record the replies."""
         for each in answers:
             assert each.ticket not in self.answers, "a request has one reply"

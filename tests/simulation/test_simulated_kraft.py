@@ -91,7 +91,7 @@ class Wire:
 
     # The judge's interface.
 
-    def answered(self, _answerer: ServerId, _request: Request, response: QuorumResponse) -> None:
+    def check_response(self, _answerer: ServerId, _request: Request, response: QuorumResponse) -> None:
         """Record a response."""
         self.responses.append(response)
 

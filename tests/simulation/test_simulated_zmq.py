@@ -114,7 +114,7 @@ class Wire:
         assert isinstance(request, AppendEntries)
         return request
 
-    def answered(self, request: AppendEntries, next_index: Index, *, success: bool = True) -> list[Message]:
+    def replies_to_append(self, request: AppendEntries, next_index: Index, *, success: bool = True) -> list[Message]:
         """Send the follower's reply; return the messages that the leader receives."""
         self.sockets.send_reply(
             FOLLOWER,
@@ -128,22 +128,22 @@ def test_sockets_append_and_reply_survive_encoding() -> None:
     wire = Wire()
     request = wire.taken(3, ENTRY, commit=2)
     assert (request.previous, request.entries, request.commit) == (LogId(3, 1), (ENTRY,), 2)
-    assert wire.answered(request, 5) == [AppendReply(term=1, success=True, next_index=5, correlation=700)]
+    assert wire.replies_to_append(request, 5) == [AppendReply(term=1, success=True, next_index=5, correlation=700)]
 
 
 def test_sockets_partial_success_is_not_sent() -> None:
     wire = Wire()
-    assert wire.answered(wire.taken(3, ENTRY), 4) == []
+    assert wire.replies_to_append(wire.taken(3, ENTRY), 4) == []
 
 
 def test_package_refusal_has_hint_only_for_short_log() -> None:
     wire = Wire(package=True)
     wire.end = 9
-    (reply,) = wire.answered(wire.taken(9), 2, success=False)
+    (reply,) = wire.replies_to_append(wire.taken(9), 2, success=False)
     assert isinstance(reply, AppendReply)
     assert reply.next_index == 9
     wire.end = 4
-    (reply,) = wire.answered(wire.taken(9), 2, success=False)
+    (reply,) = wire.replies_to_append(wire.taken(9), 2, success=False)
     assert isinstance(reply, AppendReply)
     assert reply.next_index == 5
 
@@ -152,7 +152,7 @@ def test_sockets_repetition_reaches_no_core() -> None:
     wire = Wire()
     request = wire.taken(3, ENTRY)
     wire.run(REPEAT_MS)
-    wire.answered(request, 5)
+    wire.replies_to_append(request, 5)
     assert wire.run(3 * REPEAT_MS) == []
 
 

@@ -61,7 +61,7 @@ class Accounts:
         """Record a request of a client or an operator."""
         self._pending[answer, number] = server
 
-    def answered(self, server: ServerId, answer: type[Answer], number: int) -> None:
+    def record_answer(self, server: ServerId, answer: type[Answer], number: int) -> None:
         """Check an answer to a client or an operator; raises `AccountError`."""
         if self._pending.pop((answer, number), None) != server:
             raise AccountError(f"server {server} gives an answer that no call waits for: {answer.__name__} {number}")

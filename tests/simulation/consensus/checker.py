@@ -136,18 +136,18 @@ class Checker:
             self._reads[number] = self._highest_acknowledged
         self._accounts.request_sent(server, answer, number)
 
-    def answered(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
+    def record_answer(self, server: ServerId, answer: ReadReady | ReadRefused | TransferEnded) -> None:
         """Check the answer to a request."""
         try:
             match answer:
                 case ReadReady(read_id, index):
-                    self._accounts.answered(server, ReadReady, read_id)
+                    self._accounts.record_answer(server, ReadReady, read_id)
                     if index < self._reads.pop(read_id):
                         raise ViolationError(f"server {server} answers {answer}, but more was acknowledged before")
                 case ReadRefused(read_id):
-                    self._accounts.answered(server, ReadReady, read_id)
+                    self._accounts.record_answer(server, ReadReady, read_id)
                 case TransferEnded(transfer_id):
-                    self._accounts.answered(server, TransferEnded, transfer_id)
+                    self._accounts.record_answer(server, TransferEnded, transfer_id)
         except AccountError as error:
             raise ViolationError(str(error)) from error
 

@@ -61,7 +61,7 @@ class KafkaJudge:
                 f"{commit}, and its snapshot is {log.snapshot}"
             )
 
-    def answered(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
+    def check_response(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a response when it leaves."""
         self._check_leader(answerer, response)
         partition = _of_fetch(response)

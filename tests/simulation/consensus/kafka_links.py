@@ -90,7 +90,7 @@ class Host(Protocol):
 class Judge(Protocol):
     """Rules for the messages between servers."""
 
-    def answered(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
+    def check_response(self, answerer: ServerId, request: Request, response: QuorumResponse) -> None:
         """Check a response when it leaves."""
 
     def response_received(self, asker: ServerId, request: Request, response: QuorumResponse) -> None:
@@ -345,7 +345,7 @@ class KafkaLinks:
             response = taken.node.replies.response(taken.request, reply)
         except KafkaWireError as error:
             raise ViolationError(f"wire: {connection.answerer} has {reply}, which cannot be sent: {error}") from error
-        self._judge.answered(connection.answerer, taken.request, response)
+        self._judge.check_response(connection.answerer, taken.request, response)
         self._respond(connection, taken.incoming, response)
 
     def _respond(self, connection: _Connection, incoming: ApiRequest, response: Any) -> None:

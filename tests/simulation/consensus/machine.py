@@ -446,13 +446,13 @@ class Machine:
             case ConfigurationResolved():
                 self._checker.change_resolved(self.server_id, answer)
             case ReadReady():
-                self._checker.answered(self.server_id, answer)
+                self._checker.record_answer(self.server_id, answer)
                 self._answer_receiver.read_ready(self._current_run().state, answer)
             case ReadRefused():
-                self._checker.answered(self.server_id, answer)
+                self._checker.record_answer(self.server_id, answer)
                 self._answer_receiver.read_refused(answer)
             case TransferEnded():
-                self._checker.answered(self.server_id, answer)
+                self._checker.record_answer(self.server_id, answer)
             case _:
                 assert_never(answer)
 

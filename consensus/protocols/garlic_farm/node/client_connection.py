@@ -84,7 +84,7 @@ class ClientConnection:
         if not self.open or len(self._queue) >= self._queue_max:
             return False
         self.posted_s = trio.current_time()
-        if not self.waiting and self._sent_at_once(request, on_reply):
+        if not self.waiting and self._sent_immediately(request, on_reply):
             return True
         self._queue.append((request, on_reply))
         self._work.set()
@@ -127,7 +127,7 @@ class ClientConnection:
         if self._fault is not None:
             raise self._fault
 
-    def _sent_at_once(self, request: bytes, on_reply: OnReply) -> bool:
+    def _sent_immediately(self, request: bytes, on_reply: OnReply) -> bool:
         """Send a single request without the writer task, if the kernel has room."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes or len(request) > _EAGER_BYTES:

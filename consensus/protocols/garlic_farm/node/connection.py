@@ -399,13 +399,13 @@ class ServerConnection:
         slot.reply, slot.ends_connection = reply, reply is None
         if not self._slots or self._slots[0] is not slot:
             return
-        if reply is not None and len(self._slots) == 1 and self._sent_at_once(reply):
+        if reply is not None and len(self._slots) == 1 and self._sent_immediately(reply):
             self._release_oldest()
             self._patience.deadline = inf
             return
         self._ready.set()
 
-    def _sent_at_once(self, reply: wire.Reply) -> bool:
+    def _sent_immediately(self, reply: wire.Reply) -> bool:
         """Send a single reply without the writer task, if the kernel has room."""
         stream = self._stream
         if not isinstance(stream, TlsStream) or stream.unsent_bytes:

@@ -127,7 +127,7 @@ class PeerLinks:
         """
         self._members = frozenset(peers)
         for peer, link in self._links.items():
-            link.kept = peer in peers or peer in self.joining_peers
+            link.is_kept = peer in peers or peer in self.joining_peers
         for peer in peers:
             link_to_peer = self._link_to(peer)
             if link_to_peer is not None:
@@ -145,7 +145,7 @@ class PeerLinks:
     def end_joining(self, peer: ServerId) -> None:
         """Treat the peer as an ordinary one from now on; no effect if it was never invited."""
         if self.joining_peers.pop(peer, None) is not None and peer in self._links:
-            self._links[peer].kept = peer in self._members
+            self._links[peer].is_kept = peer in self._members
 
     async def call(self, peer: ServerId, request: wire.Request) -> wire.Reply | Lost:
         """Send a request that the core does not know, and wait for the reply; `Lost` without a connection."""
@@ -199,7 +199,7 @@ class _Link:
         self._work = trio.Event()
         self._sent = 0
         self._dropped = 0
-        self.kept = False
+        self.is_kept = False
         options = links.options
         self._backoff = Backoff(options.backoff_first_s, options.backoff_longest_s, links.random)
 
@@ -215,7 +215,7 @@ class _Link:
 
     def keep(self) -> None:
         """Stay connected from now on."""
-        self.kept = True
+        self.is_kept = True
         self._work.set()
 
     def begin_joining(self, joining: JoiningPeer) -> None:
@@ -253,7 +253,7 @@ class _Link:
     @property
     def is_unused(self) -> bool:
         """Return True if there is neither a connection nor a queued request."""
-        return self._connection is None and not self._unsent and not self.kept
+        return self._connection is None and not self._unsent and not self.is_kept
 
     def view(self) -> LinkView:
         waiting = len(self._unsent) + (self._connection.waiting if self._connection is not None else 0)
@@ -262,7 +262,7 @@ class _Link:
     async def run(self) -> None:
         with self.scope:
             while True:
-                while not self._unsent and not self.kept:
+                while not self._unsent and not self.is_kept:
                     self._work = trio.Event()
                     await self._work.wait()
                 if not await self._connect_once():

@@ -26,13 +26,13 @@ import trio
 
 from consensus.protocols.kafka.groups.group import (
     Answer,
-    Answered,
     ConsumerGroup,
     GroupState,
     JoinRequest,
     MemberRef,
     Refused,
     Ticket,
+    TicketAnswer,
 )
 from consensus.protocols.kafka.topic.served_topic import ServedTopic
 from consensus.protocols.kafka.wire.apis import ErrorCode
@@ -108,7 +108,7 @@ class GroupCoordinator:
         epoch = self._topic.state().leader_epoch if self.refusal() is ErrorCode.NONE else None
         if epoch != self._epoch:
             self._groups = {}
-            self._deliver([Answered(ticket, Refused(ErrorCode.NOT_COORDINATOR)) for ticket in self._waiting])
+            self._deliver([TicketAnswer(ticket, Refused(ErrorCode.NOT_COORDINATOR)) for ticket in self._waiting])
             self._epoch, self._takes_over_until_ms = epoch, _now_ms() + self.options.takeover_ms
         now_ms = _now_ms()
         for group in [self._groups[each] for each in group_ids if each in self._groups]:
@@ -290,7 +290,7 @@ class GroupCoordinator:
         waiting = self._waiting[self._tickets] = _PendingRequest(self._tickets)
         return waiting
 
-    def _deliver(self, answers: list[Answered]) -> None:
+    def _deliver(self, answers: list[TicketAnswer]) -> None:
         for each in answers:
             if (waiting := self._waiting.pop(each.ticket, None)) is not None:
                 waiting.answer = each.answer

@@ -11,7 +11,7 @@ one round of assignment. All JoinGroups get their replies together, since the le
 Heartbeats' replies announce a new round (REBALANCE_IN_PROGRESS). A waiting request has a *ticket*;
 a later call returns its reply:
 
-    call(ticket, …, now_ms) ──▶ [Answered(ticket, answer), …]      and   deadline_ms, after which `expire` is due
+    call(ticket, …, now_ms) ──▶ [TicketAnswer(ticket, answer), …]  and   deadline_ms, after which `expire` is due
 
 A second JoinGroup or SyncGroup of a member replaces its first, which is refused. A member is removed after its session
 timeout without requests, or if it does not join a round, or request its assignment, within the longest rebalance
@@ -117,7 +117,7 @@ Answer = Joined | Assigned | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class TicketAnswer:
     """The reply to a request, the present or a waiting one."""
 
     ticket: Ticket
@@ -172,7 +172,7 @@ class ConsumerGroup:
     _instances: dict[str, str] = field(default_factory=dict)
     _round: _JoinRound | None = None
     _sync_until_ms: int | None = None
-    _answers: list[Answered] = field(default_factory=list)
+    _answers: list[TicketAnswer] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -202,7 +202,7 @@ class ConsumerGroup:
 
     def join(
         self, ticket: Ticket, request: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
-    ) -> list[Answered]:
+    ) -> list[TicketAnswer]:
         """Join a consumer. `new_id` is for one without an id; `adopts` accepts an id from another coordinator."""
         instance, member_id = request.instance_id, request.member_id
         holder = None if instance is None else self._instances.get(instance)
@@ -216,7 +216,7 @@ class ConsumerGroup:
             self._rejoin(ticket, self.members[member_id], request, now_ms)
         elif not member_id and request.needs_known_id and instance is None:
             self._reserved_ids[new_id] = now_ms + request.session_timeout_ms
-            self._answers.append(Answered(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
+            self._answers.append(TicketAnswer(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
         elif not member_id or member_id in self._reserved_ids or adopts:
             self._reserved_ids.pop(member_id, None)
             self._add(ticket, request, member_id or new_id, now_ms)
@@ -231,7 +231,7 @@ class ConsumerGroup:
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
         now_ms: int,
-    ) -> list[Answered]:
+    ) -> list[TicketAnswer]:
         """Take a member's request for its assignment, or the leader's assignments.
 
         `protocol` is type and name, if given.
@@ -251,7 +251,7 @@ class ConsumerGroup:
         self._extend_session(member, now_ms)
         member.has_synced = True
         if self.state is GroupState.STABLE:
-            self._answers.append(Answered(ticket, self._assigned(member)))
+            self._answers.append(TicketAnswer(ticket, self._assigned(member)))
         else:
             self._supersede(member.syncing)
             member.syncing = ticket
@@ -268,7 +268,7 @@ class ConsumerGroup:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
-    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[Answered]]:
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[TicketAnswer]]:
         """Remove a leaving member, or for an operator a static member by its instance id alone."""
         if self._reserved_ids.pop(member_id, None) is not None:
             self._complete_if_all_joined(now_ms)
@@ -280,7 +280,7 @@ class ConsumerGroup:
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID, []
         self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self._go_on_without(now_ms)
+        self._advance_rebalance(now_ms)
         return ErrorCode.NONE, self._drain()
 
     def check_commit(self, sender: MemberRef, now_ms: int) -> ErrorCode:
@@ -302,7 +302,7 @@ class ConsumerGroup:
             or request.instance_id in self._instances
         )
 
-    def expire(self, now_ms: int) -> list[Answered]:
+    def expire(self, now_ms: int) -> list[TicketAnswer]:
         """Perform due work."""
         self._reserved_ids = {member_id: due_ms for member_id, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
@@ -316,7 +316,7 @@ class ConsumerGroup:
         for member in removed_members:
             self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
         if removed_members:
-            self._go_on_without(now_ms)
+            self._advance_rebalance(now_ms)
         elif self.state is GroupState.PREPARING:
             self._complete_if_all_joined(now_ms)
         if self._round is not None and now_ms >= self._round.until_ms:
@@ -371,7 +371,7 @@ class ConsumerGroup:
         self._extend_session(member, now_ms)
         member.request = request
         if is_repeated:
-            self._answers.append(Answered(ticket, self._joined(member)))
+            self._answers.append(TicketAnswer(ticket, self._joined(member)))
             return
         self._supersede(member.joining)
         member.joining = ticket
@@ -391,7 +391,7 @@ class ConsumerGroup:
         if self.leader_id == former.member_id:
             self.leader_id = new_id
         if self.state is GroupState.STABLE and self._chosen_protocol() == protocol:
-            self._answers.append(Answered(ticket, self._joined_without_round(member, former.member_id)))
+            self._answers.append(TicketAnswer(ticket, self._joined_without_round(member, former.member_id)))
             return
         member.joining = ticket
         self._prepare(now_ms)
@@ -463,7 +463,7 @@ class ConsumerGroup:
             if member.joining is not None:
                 ticket, member.joining = member.joining, None
                 self._extend_session(member, now_ms)
-                self._answers.append(Answered(ticket, self._joined(member)))
+                self._answers.append(TicketAnswer(ticket, self._joined(member)))
 
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
         """Store the leader's assignments."""
@@ -473,7 +473,7 @@ class ConsumerGroup:
             if member.syncing is not None:
                 ticket, member.syncing = member.syncing, None
                 self._extend_session(member, now_ms)
-                self._answers.append(Answered(ticket, self._assigned(member)))
+                self._answers.append(TicketAnswer(ticket, self._assigned(member)))
 
     def _remove(self, member: GroupMember, error: ErrorCode) -> None:
         self._supersede(member.joining, error)
@@ -482,7 +482,7 @@ class ConsumerGroup:
         if member.request.instance_id is not None:
             self._instances.pop(member.request.instance_id, None)
 
-    def _go_on_without(self, now_ms: int) -> None:
+    def _advance_rebalance(self, now_ms: int) -> None:
         """Continue after members were removed."""
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
@@ -522,14 +522,14 @@ class ConsumerGroup:
         member.expires_ms = now_ms + member.request.session_timeout_ms
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
-        self._answers.append(Answered(ticket, Refused(error)))
+        self._answers.append(TicketAnswer(ticket, Refused(error)))
 
     def _supersede(self, ticket: Ticket | None, error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
         """Refuse a request that waits."""
         if ticket is not None:
             self._refuse(ticket, error)
 
-    def _drain(self) -> list[Answered]:
+    def _drain(self) -> list[TicketAnswer]:
         answers, self._answers = self._answers, []
         return answers
 
