@@ -1,8 +1,8 @@
 """Invariants that hold after every step, for any input.
 
-A replica that breaks one would corrupt the log of others next. It stops instead: the error ends the process, and a
-restart begins from durable state. `check` compares a few numbers and runs after every step. `check_all` goes through
-followers and configurations; `Options.check_invariants` switches it on, in the tests and in the simulator.
+If a replica that breaks an invariant continued, it could corrupt other replicas' logs. So the error ends the process,
+and a restart begins from durable state. `check` compares a few numbers and runs after every step. `check_all` goes
+through followers and configurations; `Options.check_invariants` switches it on, in the tests and in the simulator.
 """
 
 from consensus.core.leader import Leader

@@ -117,7 +117,7 @@ class Log:
         """Index of the newest entry, durable or not."""
         self.last_term = recovered.last.term
         self.durable_index = self.last_index
-        """Up to here a restart would find this same log."""
+        """The last durable index: after a restart, the log still contains the entries up to this index."""
         self._writing: deque[tuple[int, Index]] = deque()
 
     @property
@@ -159,7 +159,7 @@ class Log:
     def previous_configuration(self) -> Configuration:
         """Return the configuration before the latest.
 
-        It is committed, since a change begins after the last one committed.
+        It is committed, because a change begins only after the commitment of the previous change.
         """
         return self._configurations[-2][1] if len(self._configurations) > 1 else self._base
 
@@ -219,9 +219,9 @@ class Log:
         return self._newest_encoded if entries is self._newest else b""
 
     def append(self, entries: tuple[Entry, ...], encoded: bytes = b"") -> None:
-        """Add entries at the end, whose bytes are `encoded` if those are at hand.
+        """Add entries at the end; `encoded` contains their bytes if already available.
 
-        They are durable only when the Persist that `written` names is.
+        The entries are durable only once the Persist is durable whose number `written` receives.
         """
         term = self.last_term
         size = self._size_before(len(self._tail))
@@ -245,7 +245,7 @@ class Log:
         return self._bytes_up_to[position - 1] if position else self._bytes_before
 
     def _configure(self, index: Index, configuration: Configuration) -> None:
-        """Keep the configuration of the entry at `index` decoded, if it is another than before."""
+        """Store the decoded configuration of the entry at `index`, if it differs from the previous configuration."""
         if configuration != self.configuration or not self.names_configuration:
             self._configurations.append((index, configuration))
             self.configuration = configuration
@@ -303,7 +303,7 @@ class Log:
         self._writing = deque((number, 0) for number, _ in self._writing)
 
     def written(self, number: int) -> None:
-        """Persist `number` carries the log as it ends now."""
+        """Record that Persist `number` contains the log up to its current end."""
         self._writing.append((number, self.last_index))
 
     def persisted(self, number: int) -> None:

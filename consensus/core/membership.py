@@ -5,8 +5,9 @@
                      └── no progress: refused, nothing was appended
 
 A direct switch to C_new is safe only if every majority of C_old shares a server with every majority of C_new, as when
-one server is added or removed (`JointConsensus`). With more, each configuration could elect its own leader in one term.
-Joint consensus needs both majorities in between. Learners and endpoints may change with any step.
+one server is added or removed (`JointConsensus`). With more changed servers, each configuration could elect its own
+leader in one term. Joint consensus needs both majorities during the change. Learners and endpoints may change with any
+step.
 
 `CatchUp` (thesis section 4.2.1) and the end of a change are in docs/explanation/changing-servers.md.
 
@@ -53,7 +54,7 @@ def target_refusal(current: Configuration, target: Configuration) -> ChangeRefus
 
 
 def newcomers(current: Configuration, target: Configuration) -> tuple[Server, ...]:
-    """Return the target's new voters. They catch up first, or the group could not commit until then."""
+    """Return the target's new voters. They catch up first: otherwise the group might be unable to commit."""
     return tuple(server for server in target.voters if server.server_id not in current.voter_ids)
 
 
@@ -133,7 +134,7 @@ class Reconfiguration:
         self.change: Change | None = None
         self._under_way = self._is_uncommitted()
         self.is_settled = False
-        """True if nothing is under way: then a step has nothing to do here until a change is requested."""
+        """True if no change is under way, so a step has no work here."""
         self.adjust_followers()
 
     @property
@@ -183,7 +184,7 @@ class Reconfiguration:
         self._tracker.wake_by(now + self._replica.options.catch_up_stall_ms)
         for newcomer in change.newcomers:
             if newcomer.server_id not in current.member_ids:
-                # It left a moment ago and still gets the log. It may return with an empty directory.
+                # This server was removed a moment ago and still gets the log. It may return with an empty directory.
                 self._followers.pop(newcomer.server_id, None)
                 self._known = None
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
@@ -245,7 +246,7 @@ class Reconfiguration:
         return 0 if progress is None else progress.match
 
     def adjust_followers(self) -> bool:
-        """Make `followers` the servers that get the log now; returns whether they changed."""
+        """Make `followers` the servers that get the log now; return True if they changed."""
         replica, log = self._replica, self._replica.log
         if self._removal_grace_ms is not None and replica.now >= self._removal_grace_ms:
             self._removal_grace_ms = None

@@ -5,7 +5,7 @@ Every request carries `correlation`, a number that its sender chose; the reply r
 exactly one reply, even a refused one: wires that reply in order would stall otherwise.
 
 Both ways of replication use `RequestVote`. A leader that sends entries uses AppendEntries, InstallSnapshot and
-TimeoutNow (Raft figures 2 and 13). A follower that fetches them uses Kafka's words (KIP-595, KIP-630):
+TimeoutNow (Raft figures 2 and 13). A follower that fetches entries uses Kafka's names (KIP-595, KIP-630):
 
     Kafka                                   core
     leader epoch                            term
@@ -26,7 +26,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Millisecond
 
 
 class RefusalReason(Enum):
-    """Reason for a refused request, in the core's terms; a protocol that sends reasons has its number for each.
+    """Reason for a refused request, in the core's terms; a protocol that sends reasons has a number for each of them.
 
         core                 Kafka's error code, which `protocols.kraft` substitutes
         FOREIGN_CLUSTER      INCONSISTENT_CLUSTER_ID (104)
@@ -44,36 +44,36 @@ class RefusalReason(Enum):
     """
 
     FOREIGN_CLUSTER = "foreign-cluster"
-    """The two belong to different clusters."""
+    """Sender and receiver belong to different clusters."""
     STALE_TERM = "stale-term"
     """The request's term is older than the receiver's."""
     NEWER_TERM = "newer-term"
     """The request's term was newer than the receiver's."""
     NOT_LEADER = "not-leader"
-    """Only a leader can answer this."""
+    """Only a leader can serve this request."""
     ANOTHER_LEADER = "another-leader"
-    """The receiver knows another leader of this term than the sender."""
+    """The receiver has recorded a different leader of this term than the sender."""
     INCONSISTENT_VOTERS = "inconsistent-voters"
     """The candidate is not a voter of the receiver's configuration, or the request does not list the receiver as
     successor.
     """
     SNAPSHOT_UNKNOWN = "snapshot-unknown"
-    """The leader now has another snapshot, or none."""
+    """The leader's snapshot has been replaced, or it does not have a snapshot."""
     OFFSET_OUT_OF_RANGE = "offset-out-of-range"
     """The snapshot ends before the requested byte."""
     BUSY = "busy"
     """Too many chunks of the snapshot are being read already."""
     IMPLAUSIBLE = "implausible"
-    """No correct server sends this."""
+    """The request is invalid: correct servers do not send such requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A replica's request for the entries after `position`; it holds everything up to there durably.
+    """A replica's request for the entries after `position`; the replica holds all entries up to `position` durably.
 
     The reply may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
-    of at most `max_bytes`, but at least one if there is one. The reply to a sign of life comes immediately and without
-    entries, and a waiting fetch continues to wait.
+    of at most `max_bytes`, but at least one entry if available. The reply to a sign of life comes immediately and
+    without entries, and a waiting fetch continues to wait.
     """
 
     term: Term
@@ -120,7 +120,7 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotReply:
-    """Answer to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or why not."""
+    """Reply to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or the reason for a refusal."""
 
     term: Term
     leader: ServerId | None
@@ -166,7 +166,7 @@ class EndQuorumEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochReply:
-    """Answer to EndQuorumEpoch. The sender ignores it: it has resigned already."""
+    """Answer to EndQuorumEpoch. The former leader ignores the reply, because it has resigned already."""
 
     term: Term
     leader: ServerId | None
@@ -183,7 +183,8 @@ FetchMessage = FetchRequest | FetchAnswer
 class RequestVote:
     """RequestVote RPC (Raft figure 2); with `pre_vote` only a query, which does not change any term or vote.
 
-    With `transfer` the leader itself requested this election: voters reply although they are in contact with it.
+    With `transfer` the leader itself requested this election: voters may grant it although they are in contact with
+    that leader.
     """
 
     term: Term
@@ -219,15 +220,15 @@ class AppendEntries:
     commit: Index
     correlation: int
     encoded: bytes = field(default=b"", compare=False, repr=False)
-    """The bytes of `entries`, where they are at hand (`entry_data`)."""
+    """The encoded bytes of `entries`, if already available (`entry_data`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply:
     """Reply to AppendEntries.
 
-    Success: `next_index` is one beyond the last durable entry known to equal the leader's. Failure:
-    `next_index` is the follower's hint from where to try (Raft section 5.3, last paragraph but one).
+    Success: `next_index` is one beyond the last durable entry that is proved equal to the leader's. Failure:
+    `next_index` is the follower's hint for the next append (Raft section 5.3, last paragraph but one).
     """
 
     term: Term
@@ -238,7 +239,7 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot:
-    """InstallSnapshot RPC (Raft section 7): a chunk of the leader's snapshot of everything up to `last`."""
+    """InstallSnapshot RPC (Raft section 7): a chunk of the leader's snapshot, which covers the log up to `last`."""
 
     term: Term
     leader: ServerId
@@ -255,8 +256,9 @@ class InstallSnapshot:
 class SnapshotReply:
     """Answer to InstallSnapshot.
 
-    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the chunk that
-    is wanted. `installed`: the sender holds everything up to the snapshot's last entry durably, and wants no more.
+    Accepted: everything before `next_offset` is durable. Refused: nothing changed, and `next_offset` is the offset
+    of the expected chunk. `installed`: the sender holds everything up to the snapshot's last entry durably, and the
+    transfer ends.
     """
 
     term: Term
@@ -268,7 +270,7 @@ class SnapshotReply:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader's order to campaign immediately (`transfer`)."""
+    """The leader's request to campaign immediately (`transfer`)."""
 
     term: Term
     leader: ServerId
@@ -277,7 +279,7 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNowReply:
-    """Answer to TimeoutNow: whether the campaign began. `term` is the term before it."""
+    """Reply to TimeoutNow, with True if the campaign began. `term` is the term before the campaign."""
 
     term: Term
     accepted: bool

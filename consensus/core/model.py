@@ -1,8 +1,8 @@
 """The nouns of all parts of Raft: servers, terms, indexes, positions, entries, configurations.
 
 A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with a
-directory (KRaft). The core compares and hashes ids, sorts them so that a seed gives the same run, and does nothing else
-with them. All ids of one group have one type.
+directory (KRaft). The core compares and hashes ids, and sorts them so that one random seed always gives the same run.
+All ids of one group have one type.
 
 `LogId(index, term)` is common to all three protocols: a vote's last entry, AppendEntries' `prev` and Fetch's (offset,
 last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the empty log.
@@ -76,7 +76,7 @@ class LogId:
     term: Term
 
     def at_least_as_up_to_date_as(self, other: "LogId") -> bool:
-        """Return the vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
+        """Return True by the vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
         return (self.term, self.index) >= (other.term, other.index)
 
 
@@ -169,7 +169,7 @@ def names_each_once(configuration: Configuration) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDescription:
-    """A snapshot: the state machine after the entry at `last`, with the configuration in force there.
+    """A snapshot: the state machine after the entry at `last`, with the configuration in force at `last`.
 
     `last` is also its name: every server that holds a snapshot of this position holds an equal state, though not
     necessarily equal bytes. `size_bytes` and `checksum` describe the bytes that travel between servers.

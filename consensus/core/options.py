@@ -5,7 +5,7 @@ Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Follower
 the minimum unless it is given:
 
     sign of life < check-quorum    otherwise a leader resigns while the disks of its followers write
-    heartbeat < stickiness         otherwise a follower takes candidates between two heartbeats
+    heartbeat < stickiness         otherwise a follower votes for candidates between two heartbeats
     stickiness <= minimum          otherwise a candidate of the next election is refused
     clock bound < lease            otherwise no lease lasts
     lease <= stickiness            otherwise voters elect a second leader while the first answers reads (unsafe)
@@ -18,7 +18,8 @@ from consensus.core.model import MAX_NUMBER
 STALLED_TIMEOUTS = 5
 """Minimum election timeouts of the derived stall timeout.
 
-One would be too few: a disk that pauses for a second or two is common, and an election costs more than such a pause.
+One minimum timeout would be too short: disks often pause for a second or two, and an election costs more than such a
+pause.
 """
 
 
@@ -27,9 +28,9 @@ class PolicyTimes:
     """Times of the policies around elections; None: derived from the minimum election timeout."""
 
     leader_stickiness_ms: int | None = None
-    """A server refuses candidates for this time after a contact of the leader (section 6). Default: the minimum."""
+    """A server refuses candidates for this time after contact with the leader (section 6). Default: the minimum."""
     check_quorum_ms: int | None = None
-    """A leader resigns after this time without contact of a majority. Default: the minimum."""
+    """A leader resigns after this time without contact with a majority. Default: the minimum."""
     lease_ms: int | None = None
     """The length of a lease before the clock bound is subtracted. Default: the leader stickiness."""
     stall_timeout_ms: int | None = None
@@ -38,7 +39,7 @@ class PolicyTimes:
     A leader whose disk hangs still exchanges heartbeats, so check-quorum alone would keep it.
     """
     catch_up_round_ms: int | None = None
-    """A new server has caught up with a round of replication of at most this time. Default: the minimum."""
+    """A new server has caught up once a round of replication takes at most this time. Default: the minimum."""
     sign_of_life_ms: int | None = None
     """The time between the fetches of a follower whose disk writes. Default: a third of the minimum."""
 
@@ -54,13 +55,13 @@ class Options:
     """Time without a reply after which a request to a follower counts as lost."""
     commit_notice_ms: int = 0
     """Time that an idle follower may wait for a higher commit index. Under load the next append or fetch reply carries
-    it; a separate message would cost as much as the one with the entries.
+    it; a separate message would cost as much as a message with entries.
     """
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 256 * 1024
     """Size limit of an append, which always carries at least one entry of any size."""
     in_flight: int = 16
-    """Appends with entries that a follower may owe an answer to."""
+    """Maximum number of appends with entries to one follower without a reply."""
     tail_entries: int = 8192
     """Entries kept in memory; older ones are read back from storage. Entries that are not yet durable always stay."""
     tail_bytes: int = 8 * 1024 * 1024
@@ -135,7 +136,7 @@ class Options:
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:
-        """Refuse settings that prevent the election or the stay of a leader."""
+        """Refuse settings that prevent the election of a leader or make an elected leader resign."""
         if not 0 < self.heartbeat_ms < self.election_timeout_min_ms <= self.election_timeout_max_ms:
             raise ValueError(
                 f"raft timing must satisfy 0 < heartbeat < election timeout (min <= max), got heartbeat "
