@@ -14,7 +14,7 @@ from .tls import (
     authority_context as authority_context,
     connection_failure as connection_failure,
     load_or_create_certificate as load_or_create_certificate,
-    operators_certificate as operators_certificate,
+    operator_certificate as operator_certificate,
     server_context as server_context,
 )
 from .tls_stream import TlsStream as TlsStream

@@ -1,17 +1,17 @@
-"""A node's certificate, and TLS between nodes that pin each other's.
+"""A node's certificate, and TLS between nodes that pin each other's certificates.
 
 There is no authority: a node signs its own certificate on first start, gossip carries its SHA-256 (signed by the node's
 identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
 nothing here and would reveal the program to an observer, so they are neutral. The common way, an authority per farm,
 would add a secret, and its theft would be undetected.
 
-The dates of such a certificate do not count either. The first start of a board without a clock is in 1970, and a
-certificate with dates of that clock would be refused when the clock is right. A pin ends when the node announces
-another one. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
+The dates of such a certificate do not count either. A board without a battery-backed clock first starts in 1970. A
+certificate dated by it would be refused once the time is correct. A pin ends when the node announces another
+fingerprint. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
 clock.
 
-The certificate and its key are in one file of mode 0600, written under another name and renamed: a crash leaves the old
-or the new.
+The certificate and its key are in one file of mode 0600, written under another name and renamed: a crash leaves either
+the old file or the new one.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
 _BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280, section 4.1.2.5: this value means that a certificate does not have a well-defined end."""
+"""RFC 5280, section 4.1.2.5: this value means that a certificate has no well-defined expiration date."""
 
 
 class CertificateError(Exception):
@@ -44,7 +44,7 @@ class CertificateError(Exception):
 
 
 class UntrustedCertificateError(Exception):
-    """A server shows a certificate that is not the expected one, or that no authority has signed for now."""
+    """A server presents an unexpected certificate, or one that fails verification by the configured authorities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,22 @@ class NodeCertificate:
     fingerprint: bytes
 
     def dates(self) -> tuple[datetime, datetime]:
-        """Return begin and end of the validity in the present file; CertificateError if it cannot be read."""
+        """Return the start and end of validity from the current file; raise CertificateError if it cannot be read."""
         try:
             certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
         except (OSError, ValueError) as error:
-            raise CertificateError(f"{self.path} cannot be read any more: {error}") from error
+            raise CertificateError(f"{self.path} can no longer be read: {error}") from error
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
     def server_context(self) -> ssl.SSLContext:
-        """Return TLS for accepting connections."""
+        """Return the TLS context for accepting connections."""
         return server_context(self.path)
 
 
 def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
-    """Return the node's certificate. It is made on the first start, and again if the file has dates of a clock.
+    """Return the node's certificate. Create it on the first start, and again if its dates are not the fixed ones.
 
-    Earlier versions wrote such dates, and still compare them with their clocks.
+    Earlier versions dated it by the clock, and nodes that still run them compare the dates with their own clocks.
     """
     path = state_dir / CERTIFICATE_FILE
     try:
@@ -88,7 +88,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
         serialization.load_pem_private_key(pem, None)
     except ValueError as error:
         raise CertificateError(
-            f"{path} is damaged: move it away, and the node makes a new one and announces its fingerprint"
+            f"{path} is damaged: move it away; the node then creates a new one and announces its fingerprint"
         ) from error
     if (certificate.not_valid_before_utc, certificate.not_valid_after_utc) != (_BEGINS, _ENDS):
         return _create(path)
@@ -96,7 +96,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return TLS for connecting. It verifies nothing: `check_pinned` must follow the handshake."""
+    """Return the TLS context for connecting. It verifies nothing: `check_pinned` must follow the handshake."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -104,13 +104,13 @@ def client_context() -> ssl.SSLContext:
 
 
 def server_context(certificate_file: Path, client_ca_file: Path | None = None) -> ssl.SSLContext:
-    """Return TLS for a listener. The file holds the certificate, its chain and its key, in PEM.
+    """Return the TLS context for a listener. The file holds the certificate, its chain and its key, in PEM.
 
-    With `client_ca_file` a client must show a certificate that one of these authorities has signed. Raises
+    With `client_ca_file` a client must present a certificate that one of these authorities has signed. Raises
     `CertificateError`.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER)
-    # No client resumes a session here, and a ticket is data that a client which only sends would never read.
+    # No client resumes a session here, and a session ticket would stay unread by a client that only sends.
     context.num_tickets = 0
     _load_chain(context, certificate_file)
     if client_ca_file is not None:
@@ -120,9 +120,9 @@ def server_context(certificate_file: Path, client_ca_file: Path | None = None) -
 
 
 def authority_context(ca_file: Path, certificate_file: Path | None = None) -> ssl.SSLContext:
-    """Return TLS for connecting to servers with certificates signed by `ca_file`, for the dialed name.
+    """Return the TLS context for servers whose certificates an authority in `ca_file` has signed for the dialed host.
 
-    `certificate_file` is shown to a server that requires one. Raises `CertificateError`.
+    A server that requires a client certificate receives `certificate_file`. Raises `CertificateError`.
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     _load_authorities(context, ca_file)
@@ -132,7 +132,7 @@ def authority_context(ca_file: Path, certificate_file: Path | None = None) -> ss
 
 
 def connection_failure(error: BaseException) -> str:
-    """Return the text of the system for a failed connection.
+    """Return the operating system's text for a failed connection.
 
     trio raises a failed connection as a group of attempts, one for each address, and repeats the address in its text.
     """
@@ -152,8 +152,8 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:
     found = hashlib.sha256(certificate or b"").digest()
     if certificate is None or not hmac.compare_digest(found, fingerprint):
         raise UntrustedCertificateError(
-            f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
-            "either it has just made a new one, or another program listens at its address",
+            f"the server presented certificate {found.hex()[:16]}…, but gossip announced {fingerprint.hex()[:16]}…: "
+            "either the server has just created a new one, or another program listens at its address",
         )
 
 
@@ -173,13 +173,13 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
     except ssl.SSLCertVerificationError as error:
         raise UntrustedCertificateError(
             f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
-            f"[consensus] ca_file, be valid now ({datetime.now(UTC):%Y-%m-%d} by this node's clock), and name {host}; "
-            "otherwise another program may listen there",
+            f"[consensus] ca_file, be valid now ({datetime.now(UTC):%Y-%m-%d} by this node's clock), and name {host}. "
+            "If the certificate file is correct, another program may be listening at that address",
         ) from error
     return stream
 
 
-def operators_certificate(path: Path) -> NodeCertificate:
+def operator_certificate(path: Path) -> NodeCertificate:
     """Return a certificate signed by an authority: the file holds it, its chain to the authority, and the key."""
     try:
         pem = path.read_bytes()
@@ -196,8 +196,8 @@ def operators_certificate(path: Path) -> NodeCertificate:
     now = datetime.now(UTC)
     if certificate.not_valid_after_utc < now:
         raise CertificateError(
-            f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one, or set "
-            f"this machine's clock if it is not {now:%Y-%m-%d}"
+            f"the certificate in {path} expired on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign "
+            f"a new one, or set this machine's clock if it is not {now:%Y-%m-%d}"
         )
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
 

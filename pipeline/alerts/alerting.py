@@ -5,17 +5,19 @@
                                                                           └── recorded as delivered ◀──┘
 
 A batch only sets a flag. The thread compares the current state of servers with the recorded alerts, so it may handle
-several batches together, and a repeated batch has no effect. It checks when the watch recorded a change, and every
-`LOOK_SECONDS` while an alert is firing, since silences end by the clock. It then rests for `REST_TIMES` the duration of
-the check.
+several batches together, and a repeated batch has no effect. It checks when the table `watched` has changed, and every
+`LOOK_SECONDS` while an alert is firing, because a silence can expire without a batch. It then rests for `REST_TIMES`
+times the duration of the check.
 
-*A backlog does not cause alerts* until its entries are young (`backlog.py`). It is reported and counted.
+*A farm with a backlog does not alert* until its newest entries are recent (`backlog.py`). The backlog is reported, and
+a metric counts such farms.
 
-*Undelivered messages stay due.* After a round of failed attempts the failure is reported and counted, and retried after
-`AGAIN_SECONDS`, as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
+*Undelivered messages stay due.* Every failed round of attempts is counted; the first in a row for a receiver is
+reported. The message is retried after `AGAIN_SECONDS`: while the outage lasts, or for at most `ENDED_ROUNDS` rounds if
+it announces the end of the outage.
 
-*A damaged file of silences does not hold back alerts.* The damage is reported once, and the last good content stays in
-effect: a superfluous alert is better than a missing one.
+*A damaged silences file does not hold back alerts.* The damage is reported once, the last good content stays in effect,
+and new silences are ignored: an unneeded alert is better than a missing one.
 """
 
 import threading
@@ -31,7 +33,7 @@ import pyarrow as pa
 
 from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Delivery, Receiver
-from pipeline.alerts.outages import FIRING, RESOLVED, Alert, brought_up, message, message_id, server_of
+from pipeline.alerts.outages import FIRING, RESOLVED, Alert, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import Silence, Silences, SilencesError
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import QueryError, documents
@@ -52,10 +54,11 @@ _LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
 
 
 class AlertStore:
-    """The alerts, in memory and in the table `alerts`: the only memory of the alerting.
+    """The alerts, in memory and in the table `alerts`: the only state that alerting keeps.
 
     The alerting's own thread rewrites all rows at each change. A run that is killed between a delivery and its record
-    delivers that message once more, under the same id. Raises OSError, also as TableDamagedError.
+    delivers that message once more, under the same id. Raises OSError, including its
+    subclass TableDamagedError.
     """
 
     def __init__(self, output: Path) -> None:
@@ -82,7 +85,7 @@ class AlertStore:
 
 
 class Alerting:
-    """The alerts of one run. `clock`: seconds since the epoch, for silences."""
+    """The alerts of one run. `clock` returns seconds since the epoch."""
 
     def __init__(
         self,
@@ -108,8 +111,8 @@ class Alerting:
         self._is_nudged = self._is_last = self._is_stopped = False
         self._watched_version: int | None = None
         self._look_not_before_s = self._looked_s = 0.0
-        self._on_the_way: set[tuple[str, str]] = set()
-        self._again_s: dict[tuple[str, str], float] = {}
+        self._in_flight: set[tuple[str, str]] = set()
+        self._retry_at_s: dict[tuple[str, str], float] = {}
         self._rounds: Counter[tuple[str, str]] = Counter()
         self._failing: set[str] = set()
         self._problem = self._silences_problem = ""
@@ -140,13 +143,13 @@ class Alerting:
             self._thread.join(STOP_SECONDS)
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Check once more after the last batch, and wait, up to a limit, until all due messages were tried."""
+        """Check once more after the last batch, and wait, up to a limit, until all due messages have been tried."""
         with self._changed:
             self._backlog.take({}, is_full=False)
             self._has_begun, self._is_nudged, self._is_last = True, True, True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._is_last, seconds):
-                self._notify("some alerts are not delivered: the next run delivers them")
+                self._notify("some alerts were not delivered; the next run will deliver them")
 
     def _done(self, outcome: Delivery) -> None:
         with self._changed:
@@ -158,12 +161,12 @@ class Alerting:
             with self._changed:
                 self._changed.wait_for(self._has_work, LOOK_SECONDS / 10)
                 outcomes, self._outcomes = self._outcomes, []
-                looks, is_last, is_stopped = self._looks_now(), self._is_last, self._is_stopped
-                if looks:
+                should_check, is_last, is_stopped = self._check_is_due(), self._is_last, self._is_stopped
+                if should_check:
                     self._is_nudged = False
             try:
                 self._note(outcomes)
-                if looks and not is_stopped:
+                if should_check and not is_stopped:
                     self._refresh()
                     self._problem = ""
                 if not is_stopped:
@@ -172,19 +175,19 @@ class Alerting:
                 self._store.flush()
             except (QueryError, OSError) as error:
                 self._report_once(f"alerts: {error}")
-            except Exception as error:  # noqa: BLE001 - no alert is worth the end of the tables
-                self._report_once(f"alerts, by a fault of the pipeline: {error!r}")
+            except Exception as error:  # noqa: BLE001 - alerting must never stop the tables
+                self._report_once(f"alerts failed because of a bug in the pipeline: {error!r}")
             if is_stopped:
                 return
             with self._changed:
-                if is_last and not self._is_nudged and not self._on_the_way:
+                if is_last and not self._is_nudged and not self._in_flight:
                     self._is_last = False
                     self._changed.notify_all()
 
     def _has_work(self) -> bool:
-        return bool(self._outcomes) or self._is_stopped or self._looks_now()
+        return bool(self._outcomes) or self._is_stopped or self._check_is_due()
 
-    def _looks_now(self) -> bool:
+    def _check_is_due(self) -> bool:
         if self._is_last:
             return self._is_nudged
         now_s = time.monotonic()
@@ -214,19 +217,19 @@ class Alerting:
             # The alerts of held-back farms stay unchanged.
             resting = [each for each in self._store.alerts if each.farm in stalled_farms]
             others = [each for each in self._store.alerts if each.farm not in stalled_farms]
-            found = [*resting, *brought_up(others, servers, silenced, now)]
+            found = [*resting, *updated_alerts(others, servers, silenced, now)]
             self._store.keep(sorted(found, key=lambda each: (each.began_at, each.id)))
             self._watched_version = version
         self._look_not_before_s = time.monotonic() + (time.monotonic() - began_s) * REST_TIMES
         if self._metrics is not None:
             firing = [each for each in self._store.alerts if each.status == FIRING and each.held_back is None]
-            self._metrics.alerts_are(len(firing))
+            self._metrics.set_firing(len(firing))
 
     def _report_backlog(self, stalled_farms: frozenset[str]) -> None:
         for farm in sorted(stalled_farms - self._stalled_farms):
             self._notify(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
         for farm in sorted(self._stalled_farms - stalled_farms):
-            self._notify(f"alerts of farm {farm} are not held back any more")
+            self._notify(f"alerts of farm {farm} are no longer held back")
         self._stalled_farms = stalled_farms
         if self._metrics is not None:
             self._metrics.alerts_held_back(len(stalled_farms))
@@ -249,19 +252,19 @@ class Alerting:
             for receiver in self._receivers:
                 word = alert.due(receiver.channel.name)
                 key = (receiver.channel.name, "" if word is None else message_id(alert, word))
-                if word is None or key in self._on_the_way or now_s < self._again_s.get(key, 0.0):
+                if word is None or key in self._in_flight or now_s < self._retry_at_s.get(key, 0.0):
                     continue
                 if word == RESOLVED and self._rounds[key] >= ENDED_ROUNDS:
                     continue
-                if any(name == key[0] and sent.startswith(alert.id) for name, sent in self._on_the_way):
+                if any(name == key[0] and sent.startswith(alert.id) for name, sent in self._in_flight):
                     # The messages about one outage must arrive in order.
                     continue
                 if receiver.offer(message(alert, word), key[1]):
-                    self._on_the_way.add(key)
+                    self._in_flight.add(key)
 
     def _note(self, outcomes: Sequence[Delivery]) -> None:
         delivered = {(each.receiver, each.message_id) for each in outcomes if not each.error}
-        self._on_the_way -= {(each.receiver, each.message_id) for each in outcomes}
+        self._in_flight -= {(each.receiver, each.message_id) for each in outcomes}
         if delivered:
             self._store.keep([_with_delivered(alert, delivered) for alert in self._store.alerts])
         for outcome in outcomes:
@@ -271,19 +274,19 @@ class Alerting:
         key = (outcome.receiver, outcome.message_id)
         shown = next(each.channel.shown for each in self._receivers if each.channel.name == outcome.receiver)
         if outcome.error:
-            self._again_s[key] = time.monotonic() + AGAIN_SECONDS
+            self._retry_at_s[key] = time.monotonic() + AGAIN_SECONDS
             self._rounds[key] += 1
             if outcome.receiver not in self._failing:
                 self._notify(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
             self._failing.add(outcome.receiver)
         else:
-            self._again_s.pop(key, None)
+            self._retry_at_s.pop(key, None)
             self._rounds.pop(key, None)
             if outcome.receiver in self._failing:
                 self._notify(f"alerts are delivered again: {shown}")
             self._failing.discard(outcome.receiver)
         if self._metrics is not None:
-            self._metrics.alert_tried(is_delivered=not outcome.error)
+            self._metrics.count_attempt(is_delivered=not outcome.error)
 
     def _report_once(self, problem: str) -> None:
         if problem != self._problem:

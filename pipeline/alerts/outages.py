@@ -93,7 +93,7 @@ class Alert:
         return replace(self, delivered=(*self.delivered, f"{receiver} {word}"))
 
 
-def brought_up(
+def updated_alerts(
     known: Sequence[Alert], servers: Iterable[FailedServer], silenced: Mapping[tuple[str, int], str], now: datetime
 ) -> list[Alert]:
     """Return the alerts for the current servers, oldest first; `silenced`: the reasons to hold alerts back."""

@@ -26,7 +26,7 @@ REASON_MAX = 200
 
 
 class SilencesError(Exception):
-    """The file of silences cannot be used; the text has the fault and the remedy."""
+    """The silences file cannot be used; the text has the fault and the remedy."""
 
 
 class Silence(Struct, frozen=True, forbid_unknown_fields=True):

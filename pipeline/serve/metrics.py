@@ -1,8 +1,8 @@
 """Metrics of a run for Prometheus: the lag of its tables, the duration of batches, the refused entries.
 
-    a batch is committed ─▶ `batch_done` ─┐
-    Spark reports progress ─▶ `progressed` ─┤
-    alerts are delivered ─▶ `alert_tried` ┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
+    a batch is committed ─▶ `batch_done` ────┐
+    Spark reports progress ─▶ `progressed` ──┤
+    alerts are delivered ─▶ `count_attempt` ─┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
 
 The endpoint is prometheus_client's own, in a thread. It exposes figures, of all farms together: no name, destination or
 address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. An
@@ -128,7 +128,7 @@ class RunMetrics:
         if there:
             self._lag_entries.set(max(0, there - read))
 
-    def alerts_are(self, firing: int) -> None:
+    def set_firing(self, firing: int) -> None:
         """Set the number of firing alerts."""
         self._alerts.set(firing)
 
@@ -140,7 +140,7 @@ class RunMetrics:
         """Count a start of one of Spark's Python processes that took too long."""
         self._lost_starts.inc()
 
-    def alert_tried(self, *, is_delivered: bool) -> None:
+    def count_attempt(self, *, is_delivered: bool) -> None:
         """Count a delivered message about an alert, or a failed round of attempts."""
         (self._delivered if is_delivered else self._undelivered).inc()
 

@@ -198,7 +198,7 @@ SMALL: dict[tuple[str, str], str] = {
     ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
     ("bridge/node/router/i2cp_connection.py", "send_disconnect"): "a message to the router of this machine",
     ("bridge/node/router/i2pcontrol.py", "_request"): "an answer of the router of this machine",
-    ("bridge/node/tasks/reporting.py", "last_word"): "one report",
+    ("bridge/node/tasks/reporting.py", "send_final_report"): "one report",
     ("bridge/node/tasks/reporting.py", "run"): "one report",
     ("consensus/net/tls_stream.py", "aclose"): "the alert that ends TLS",
     ("consensus/protocols/garlic_farm/node/connection.py", "_send"): "replies of some 40 bytes",

@@ -39,13 +39,13 @@ sys.path.insert(0, sys.argv[1])
 from bridge.node.kafka.listed_users import read_listed_users
 from bridge.node.raft.users import read_files
 from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key, read_password
-from consensus.net.tls import CertificateError, operators_certificate
+from consensus.net.tls import CertificateError, operator_certificate
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 path = Path(sys.argv[3])
 readers = {
     "farm": load_farm_key, "signing": load_signing_key, "password": read_password,
     "users": lambda file: read_files(file),
-    "kafka": lambda file: read_listed_users(file, by_certificate=False), "certificate": operators_certificate,
+    "kafka": lambda file: read_listed_users(file, by_certificate=False), "certificate": operator_certificate,
 }
 try:
     readers[sys.argv[2]](path)

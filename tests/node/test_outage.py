@@ -70,9 +70,9 @@ async def test_publisher_without_quorum_refreshes_with_alarm(autojump_clock: Moc
         await trio.sleep(20)
         stage.lose_quorum()
         await trio.sleep(QUORUM_TIMEOUT_S - PERIOD_MS / 1000 - 0.5)
-        assert not stage.background_tasks.stands_still
+        assert not stage.background_tasks.log_is_stalled
         await trio.sleep(QUORUM_TIMEOUT_S)
-        assert stage.background_tasks.stands_still
+        assert stage.background_tasks.log_is_stalled
         # Its structure from before the outage is fresh; it has not published alone yet.
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         await trio.sleep(1_000)
@@ -115,10 +115,10 @@ async def test_structure_signed_without_quorum_is_shown(autojump_clock: MockCloc
     stage = await stage_of_other()
     async with on_duty(stage):
         await trio.sleep(1)
-        assert stage.background_tasks.without_quorum() is None
+        assert stage.background_tasks.view_without_quorum() is None
         stage.lose_quorum()
         await trio.sleep(60)
-        seen = stage.background_tasks.without_quorum()
+        seen = stage.background_tasks.view_without_quorum()
         assert seen is not None
         [master] = seen.acting
         assert seen.acting[master] == OWN
@@ -135,7 +135,7 @@ async def test_alarms_end_with_outage_and_next_publication_is_later(autojump_clo
         alone = structures(stage)[-1].published_s
         stage.regain_quorum(OWN)
         await trio.sleep(1.5)
-        assert not stage.background_tasks.stands_still
+        assert not stage.background_tasks.log_is_stalled
         await trio.sleep(3 * PERIOD_MS / 1000)
         assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         _, committed = stage.records(Publication)[-1]
@@ -185,7 +185,7 @@ async def test_node_started_during_outage_publishes_from_its_log(autojump_clock:
     # Log time did not advance while the node was down; its clock adds the missed time.
     assert abs(structure.published_s - (NOW_S + now_ms() // 1000)) <= 10
     assert stage.applied_state.state.applied_index == 0
-    assert stage.background_tasks.stands_still
+    assert stage.background_tasks.log_is_stalled
 
 
 async def test_removed_node_does_not_publish(autojump_clock: MockClock) -> None:
@@ -196,7 +196,7 @@ async def test_removed_node_does_not_publish(autojump_clock: MockClock) -> None:
         stage.lose_quorum()
         await trio.sleep(400)
         assert stage.router.published == []
-        assert not stage.background_tasks.stands_still
+        assert not stage.background_tasks.log_is_stalled
         stage.server.configuration = Configuration(
             (Server(OWN, "tcp://127.0.0.1:1"), Server(OTHER, "tcp://127.0.0.1:2"))
         )

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from consensus.core.effects import Outcome
-from consensus.net.tls import CertificateError, authority_context, operators_certificate
+from consensus.net.tls import CertificateError, authority_context, operator_certificate
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.connectors import (
     Connector,
@@ -218,19 +218,19 @@ async def test_certificate_of_other_authority_is_refused(tmp_path: Path) -> None
         nursery.cancel_scope.cancel()
 
 
-def test_unusable_operators_certificate_is_explained(tmp_path: Path) -> None:
+def test_unusable_operator_certificate_is_explained(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     good = authority.certificate(LOOPBACK)
-    assert operators_certificate(good.path) == good
+    assert operator_certificate(good.path) == good
     with pytest.raises(CertificateError, match="have the authority sign a new one"):
-        operators_certificate(authority.certificate(LOOPBACK, days=(-7, -1)).path)
+        operator_certificate(authority.certificate(LOOPBACK, days=(-7, -1)).path)
     good.path.chmod(0o644)
     with pytest.raises(CertificateError, match="chmod 600"):
-        operators_certificate(good.path)
+        operator_certificate(good.path)
     authority.file.chmod(0o600)
     with pytest.raises(CertificateError, match="private key"):
-        operators_certificate(authority.file)
+        operator_certificate(authority.file)
     with pytest.raises(CertificateError, match="cannot be read"):
-        operators_certificate(tmp_path / "nothing")
+        operator_certificate(tmp_path / "nothing")
     with pytest.raises(CertificateError, match="authority's certificate"):
         authority_context(tmp_path / "nothing")

@@ -22,7 +22,7 @@ from pipeline.alerts import alerting as module
 from pipeline.alerts.alerting import Alerting, AlertStore
 from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
-from pipeline.alerts.outages import Alert, FailedServer, brought_up, message, message_id, server_of
+from pipeline.alerts.outages import Alert, FailedServer, message, message_id, server_of, updated_alerts
 from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
@@ -389,7 +389,7 @@ def test_outage_sends_one_message_per_change() -> None:
         replace(DOWN, state="healthy", was_silent=True, failures=3, ended_at=LATER),
     )
     for server in steps:
-        alerts, due = deliver_due(brought_up(alerts, [server], {}, LATER))
+        alerts, due = deliver_due(updated_alerts(alerts, [server], {}, LATER))
         words += [each.rpartition("-")[2] for each in due]
     assert words == ["unhealthy", "silent", "resolved"]
     (alert,) = alerts
@@ -397,69 +397,70 @@ def test_outage_sends_one_message_per_change() -> None:
 
 
 def test_outage_over_before_first_message_sends_nothing() -> None:
-    alerts = brought_up([], [DOWN], {}, LATER)
-    over = brought_up(alerts, [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER)
+    alerts = updated_alerts([], [DOWN], {}, LATER)
+    over = updated_alerts(alerts, [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER)
     assert deliver_due(over)[1] == []
     # An outage that ended before the first check does not become an alert.
-    assert brought_up([], [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER) == []
+    assert updated_alerts([], [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER) == []
 
 
 def test_receiver_gets_only_messages_new_to_it() -> None:
-    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER), "webhook")
+    alerts, _ = deliver_due(updated_alerts([], [DOWN], {}, LATER), "webhook")
     assert deliver_due(alerts, "webhook")[1] == []
     assert len(deliver_due(alerts, "command")[1]) == 1
 
 
 def test_outage_id_is_equal_in_every_run() -> None:
-    (one,), (other,) = brought_up([], [DOWN], {}, NOON), brought_up([], [replace(DOWN, failures=9)], {}, LATER)
+    (one,), (other,) = updated_alerts([], [DOWN], {}, NOON), updated_alerts([], [replace(DOWN, failures=9)], {}, LATER)
     assert one.id == other.id
     ids = {
-        brought_up([], [each], {}, NOON)[0].id for each in (DOWN, replace(DOWN, server_id=3), replace(DOWN, farm="e"))
+        updated_alerts([], [each], {}, NOON)[0].id
+        for each in (DOWN, replace(DOWN, server_id=3), replace(DOWN, farm="e"))
     }
     assert len(ids) == 3
 
 
 def test_silenced_server_still_down_after_silence_sends_message() -> None:
-    held, due = deliver_due(brought_up([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
+    held, due = deliver_due(updated_alerts([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
     assert (due, held[0].held_back) == ([], "silenced until then")
-    assert len(deliver_due(brought_up(held, [DOWN], {}, LATER))[1]) == 1
+    assert len(deliver_due(updated_alerts(held, [DOWN], {}, LATER))[1]) == 1
 
 
 def test_server_taken_out_resolves_alert() -> None:
-    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER))
+    alerts, _ = deliver_due(updated_alerts([], [DOWN], {}, LATER))
     removed = replace(DOWN, gone="removed by an operator")
-    alerts, (ended,) = deliver_due(brought_up(alerts, [removed], {}, LATER))
+    alerts, (ended,) = deliver_due(updated_alerts(alerts, [removed], {}, LATER))
     assert ended.endswith("-resolved")
     for _ in range(2):
-        alerts, due = deliver_due(brought_up(alerts, [removed], {}, LATER))
+        alerts, due = deliver_due(updated_alerts(alerts, [removed], {}, LATER))
         assert due == []
-    alerts, (again,) = deliver_due(brought_up(alerts, [DOWN], {}, LATER))
+    alerts, (again,) = deliver_due(updated_alerts(alerts, [DOWN], {}, LATER))
     assert again.rpartition("-")[0] != ended.rpartition("-")[0]
 
 
 def test_alert_without_history_ends_when_server_is_healthy() -> None:
-    alerts, _ = deliver_due(brought_up([], [DOWN], {}, LATER))
-    over, due = deliver_due(brought_up(alerts, [], {}, LATER))
+    alerts, _ = deliver_due(updated_alerts([], [DOWN], {}, LATER))
+    over, due = deliver_due(updated_alerts(alerts, [], {}, LATER))
     assert [each.rpartition("-")[2] for each in due] == ["resolved"]
     assert over[0].ended_at == LATER
 
 
 def test_alert_limit_keeps_firing_and_newest_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.alerts.outages.KEPT_MAX", 3)
-    alerts: list[Alert] = brought_up([], [replace(DOWN, server_id=9)], {}, LATER)
+    alerts: list[Alert] = updated_alerts([], [replace(DOWN, server_id=9)], {}, LATER)
     for hour in count(1):
         if hour == 6:
             break
         moment = NOON + timedelta(hours=hour)
         firing = replace(DOWN, began_at=moment)
-        alerts = brought_up(alerts, [replace(DOWN, server_id=9), firing], {}, moment)
-        alerts = brought_up(alerts, [replace(DOWN, server_id=9), replace(firing, ended_at=moment)], {}, moment)
+        alerts = updated_alerts(alerts, [replace(DOWN, server_id=9), firing], {}, moment)
+        alerts = updated_alerts(alerts, [replace(DOWN, server_id=9), replace(firing, ended_at=moment)], {}, moment)
     assert [(each.server_id, each.began_at.hour) for each in alerts] == [(9, 12), (2, 16), (2, 17)]
 
 
 def test_message_escapes_hostile_names() -> None:
     hostile = "\x1b[31m\u202e\"}]'; rm -rf /\n"
-    (alert,) = brought_up([], [replace(DOWN, name=hostile, farm=hostile)], {}, LATER)
+    (alert,) = updated_alerts([], [replace(DOWN, name=hostile, farm=hostile)], {}, LATER)
     text = message(alert, "unhealthy")
     assert text.isascii()
     assert not any(byte < 0x20 for byte in text)
@@ -479,9 +480,9 @@ def test_message_escapes_hostile_names() -> None:
 
 def test_message_keeps_farm_name_of_outage_begin() -> None:
     named = replace(DOWN, farm_name="paris")
-    alerts = brought_up([], [named], {}, LATER)
+    alerts = updated_alerts([], [named], {}, LATER)
     # Receivers identify the alert by its first name, even if the file of farms renames the farm.
-    (renamed,) = brought_up(alerts, [replace(named, farm_name="lyon", state="silent")], {}, LATER)
+    (renamed,) = updated_alerts(alerts, [replace(named, farm_name="lyon", state="silent")], {}, LATER)
     bodies = [json.loads(message(each, "silent")) for each in (*alerts, renamed)]
     assert bodies[0]["groupKey"] == bodies[1]["groupKey"]
     assert bodies[1]["groupLabels"] == {
@@ -492,12 +493,12 @@ def test_message_keeps_farm_name_of_outage_begin() -> None:
     }
     assert bodies[1]["commonAnnotations"]["summary"] == "server 2 (node-2) of paris is silent"
     # The id derives from the cluster id, so a name does not change it.
-    assert renamed.id == brought_up([], [DOWN], {}, LATER)[0].id
+    assert renamed.id == updated_alerts([], [DOWN], {}, LATER)[0].id
 
 
 def test_message_describes_current_server_state() -> None:
     def summary(kind: str, **now: Any) -> tuple[str, str]:
-        (alert,) = brought_up([], [replace(DOWN, **now)], {}, LATER)
+        (alert,) = updated_alerts([], [replace(DOWN, **now)], {}, LATER)
         annotations = json.loads(message(alert, kind))["commonAnnotations"]
         return annotations["summary"], annotations["description"]
 
@@ -541,7 +542,7 @@ def test_run_of_several_farms_keeps_older_alerts_table(farm: Farm) -> None:
     farm.name = "paris"
     # given alerts of a version without farm names
     older = TableSpec(ALERTS_SPEC.name, pa.schema([*ALERTS_SPEC.schema][:-1]), ALERTS_SPEC.sorted_by)
-    (alert,) = brought_up([], [replace(DOWN, server_id=9)], {}, NOON)
+    (alert,) = updated_alerts([], [replace(DOWN, server_id=9)], {}, NOON)
     row = {**asdict(alert), "delivered": ["webhook unhealthy"]}
     Table(farm.output, older).replace("alerts", 0, pa.Table.from_pylist([row], schema=older.schema))
     farm.report(1, 2, periods=3)
@@ -748,7 +749,7 @@ def test_alerts_table_sweeps_unused_files_during_run(farm: Farm, monkeypatch: py
     monkeypatch.setattr(Table, "sweep", lambda table, *, full: swept.append(f"{table.spec.name} {full}"))
     store = AlertStore(farm.output)
     for failures in range(2):
-        store.keep(brought_up(store.alerts, [replace(DOWN, failures=failures)], {}, LATER))
+        store.keep(updated_alerts(store.alerts, [replace(DOWN, failures=failures)], {}, LATER))
         store.flush()
     assert swept == ["alerts True", "alerts False"]
 

@@ -13,8 +13,8 @@ leader's signature covers the binding of id and identity, and every node that kn
 the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
 The row of the highest id is kept, as LAPSED, until a higher one is assigned, so that the next id still follows from the
-table. An id below the highest without a row has lapsed, and a node that presents an admission with it is refused
-(`is_lapsed`).
+table. An id that is lower than the highest id and has no row counts as lapsed (`is_lapsed`): its admission lapsed, or
+`with_room` dropped its row. A node that presents an admission with such an id is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,16 +24,16 @@ from enum import Enum
 from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
-"""Identities of one farm that came alive, or may still do so."""
+"""Maximum number of identities of one farm that came alive, or may still do so."""
 ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
-"""Members that one leader has admitted."""
+"""Maximum number of members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes. A normal
-one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
+one has less than 450 bytes; with unknown JSON fields it could grow to 64 KiB, in each of a thousand rows."""
 LAPSE_MS = 1_800_000
-"""Log time in which an admitted identity must come alive: a newly approved node needs seconds. Half an hour leaves room
-for a node that gets a large log over a slow line. It also keeps one admission a reporting period from using up 1,024
-places within a day: sixty of them have lapsed when the sixty-first comes."""
+"""Log time within which an admitted identity must come alive: a newly approved node needs seconds. Half an hour leaves
+room for a node that gets a large log over a slow line. It also keeps one admission per reporting period from using up
+1,024 places within a day: at 30 s per admission, only about sixty are pending at the same time."""
 
 
 class Standing(Enum):
@@ -59,7 +59,8 @@ class Admitted:
     entry: bytes = b""
     """The signed entry that first admitted it, an admission or an approval; empty for a founder."""
     unseen_since_ms: int | None = None
-    """Log time of its admission until it comes alive; None for a founder."""
+    """Log time of its admission, plus the time that does not prove its absence; None once it has come alive, and for a
+    founder."""
 
     @property
     def is_member(self) -> bool:
@@ -83,7 +84,7 @@ class ServerAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefused:
-    """An admission or an approval without effect, and the reason."""
+    """An ineffective admission or approval, and the reason."""
 
     node_id: bytes
     name: str
@@ -113,12 +114,12 @@ AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
 def server_label(server_id: int | None, name: str | None) -> str:
-    """Return the name of a server, or `server 3` while its name is not known."""
+    """Return the server's name, or `server 3` if it has no recorded name."""
     return name or f"server {server_id}"
 
 
 def server_name(admitted: Mapping[int, Admitted], server_id: int) -> str:
-    """Return the label of the server with this Raft id."""
+    """Return the label of a server (`server_label`), with its name from the table."""
     known = admitted.get(server_id)
     return server_label(server_id, None if known is None else known.name)
 
@@ -141,7 +142,7 @@ def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
 
 
 def is_lapsed(admitted: Mapping[int, Admitted], server_id: int) -> bool:
-    """Return True if this Raft id was assigned, and its identity never came alive."""
+    """Return True if this Raft id was assigned, and its row has lapsed or was dropped."""
     each = admitted.get(server_id)
     if each is not None:
         return each.standing is Standing.LAPSED
@@ -160,11 +161,11 @@ def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
 
 
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, holder_runs: bool = False) -> str | None:
-    """Return the reason not to record this identity under this name; None without one.
+    """Return the reason not to record this identity under this name; None if there is none.
 
     `holder_runs`: the identity that has the name is alive, so the new node is not the same node with a new identity.
     """
-    out = out_refusal(admitted, node_id)
+    out = retired_or_evicted_refusal(admitted, node_id)
     if out is not None:
         return out
     holder = holder_of(admitted, name)
@@ -177,13 +178,13 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
     if holder is not None and admitted[holder].node_id != node_id:
         return (
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} uses it:"
-            f" if that is the same node with a new identity, `garlicfarm node approve {name}` at the leader; otherwise"
-            " give it another name"
+            f" if that is the same node with a new identity, run `garlicfarm node approve {name}` on the leader;"
+            " otherwise give it another name"
         )
     return _full(admitted, node_id)
 
 
-def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
+def retired_or_evicted_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
     """Return the reason not to admit an evicted or retired identity; None if it is neither."""
     known = raft_id_of(admitted, node_id)
     each = None if known is None else admitted[known]
@@ -198,7 +199,7 @@ def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
 
 def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
     if len(admitted) >= ADMITTED_MAX and raft_id_of(admitted, node_id) is None:
-        return f"{ADMITTED_MAX} identities were admitted to this farm, and no more can be"
+        return f"{ADMITTED_MAX} identities were admitted to this farm, which is the maximum"
     return None
 
 
@@ -274,7 +275,8 @@ def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # An evicted identity without a row could return; a retired one belongs to a node with a new identity.
+    # Retired rows go first. An evicted identity without a row could be admitted again, but a retired one belongs to a
+    # node that already has a new identity.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 
@@ -286,7 +288,7 @@ def admit(
     log_time_ms: int | None = None,
     share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """Return the table after one admission, and the change; None without a change to report.
+    """Return the table after one admission, and the change; None if there is nothing to report.
 
     `share` belongs to the leader that signed it; None below `BOUNDS_LEVEL`.
     """
@@ -327,14 +329,14 @@ def approve(
 
 
 def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> str | None:
-    """Return the reason why this approval does not have an effect; None if it has one."""
+    """Return the reason not to apply this approval; None if there is none."""
     node_id, name = approval.node_id, approval.name
-    out = out_refusal(admitted, node_id)
+    out = retired_or_evicted_refusal(admitted, node_id)
     if out is not None:
         return out
     holder = holder_of(admitted, name)
     if holder is None:
-        return f"no member has the name {name}, so an identity under it is admitted without approval"
+        return f"no member has the name {name}, so its use does not need approval"
     if admitted[holder].node_id != approval.replaces or node_id == approval.replaces:
         return (
             f"the name {name} now belongs to the identity {admitted[holder].node_id.hex()}, not to"
@@ -346,7 +348,10 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
 def _too_long(entry: bytes) -> str | None:
     if len(entry) <= ENTRY_BYTES_MAX:
         return None
-    return f"the entry has {len(entry)} bytes, the limit is {ENTRY_BYTES_MAX}: a correct leader does not write it"
+    return (
+        f"the entry has {len(entry)} bytes, but the limit is {ENTRY_BYTES_MAX}; a correct leader never writes such an"
+        " entry"
+    )
 
 
 def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> str | None:
@@ -354,8 +359,8 @@ def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> 
     if entry.server_id == expected:
         return None
     return (
-        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, but the next id is {expected}: another node"
-        " was admitted first; the leader tries again"
+        f"the entry gives the Raft id {entry.server_id} to {entry.node_id.hex()}, but the next id is {expected}:"
+        " another node was admitted first; the leader tries again"
     )
 
 
@@ -368,7 +373,7 @@ def _recorded(
     if before is None:
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
-        # The first entry is kept: its author was admitted before, so a chain from an identity to a founder is free of
-        # circles.
+        # The first entry is kept: its author was admitted before this identity, so the chain of authors from any
+        # identity to a founder has no cycle.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

@@ -23,7 +23,7 @@ from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.node.settings.configuration import ControlSettings
-from consensus.net import CertificateError, operators_certificate
+from consensus.net import CertificateError, operator_certificate
 from consensus.storage import replace_file
 from gossip import Address
 
@@ -67,7 +67,7 @@ def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> Rem
         certificate = (
             control_certificate(state_dir, settings.listen, settings.names)
             if settings.certificate is None
-            else operators_certificate(settings.certificate)
+            else operator_certificate(settings.certificate)
         )
         read, admin = (_token(state_dir / name) for name in (READ_TOKEN_FILE, ADMIN_TOKEN_FILE))
     except CertificateError as error:

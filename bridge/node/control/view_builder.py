@@ -157,8 +157,8 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         waits=farm.reconciling.waits,
         election_timeout_ms=local.profile.raft.election_timeout_min_ms,
         leaderless_ms=farm.notices.leaderless_ms if server.raft.leader is None else None,
-        alone=farm.background_tasks.without_quorum(),
-        stands_still=farm.background_tasks.stands_still,
+        alone=farm.background_tasks.view_without_quorum(),
+        stands_still=farm.background_tasks.log_is_stalled,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
         counters=by_key(

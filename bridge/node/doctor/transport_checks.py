@@ -14,7 +14,7 @@ from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
-from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate, server_context
+from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operator_certificate, server_context
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
@@ -44,7 +44,7 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     certificate = configuration.consensus.certificate
     if certificate is not None:
         try:
-            yield _judged(operators_certificate(certificate))
+            yield _judged(operator_certificate(certificate))
         except CertificateError as error:
             yield Check("certificate", CheckResult.PROBLEM, str(error), CERTIFICATE.remedy)
     elif configuration.proxy is None and (path := configuration.state_dir / CERTIFICATE_FILE).exists():

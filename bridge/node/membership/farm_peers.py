@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bridge.core.formation.founding import Founding
-from bridge.core.membership.admission import Admitted, is_lapsed, out_refusal, raft_id_of
+from bridge.core.membership.admission import Admitted, is_lapsed, raft_id_of, retired_or_evicted_refusal
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.admission_chain import flaw_of
@@ -78,7 +78,7 @@ class KnownFarm:
                 f"the identity {node_id.hex()} was retired or evicted, and is never admitted again: to let the node"
                 " return, give it a new state directory, and so a new identity"
             )
-        return out_refusal(self.applied_state.state.admitted, node_id)
+        return retired_or_evicted_refusal(self.applied_state.state.admitted, node_id)
 
     def is_out(self, server_id: int) -> bool:
         """Return True if the log retired or evicted this server's identity."""

@@ -26,7 +26,7 @@ import trio
 
 from bridge.api.alarms import KEY_RETIRED
 from bridge.api.trace import Scalar
-from bridge.core.membership.admission import Admitted, Standing, out_refusal, raft_id_of
+from bridge.core.membership.admission import Admitted, Standing, raft_id_of, retired_or_evicted_refusal
 from bridge.core.membership.eviction import sponsors_needed
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
@@ -84,7 +84,7 @@ class Identities:
     # -- this node's own status ----------------------------------------------------------------------------------------
 
     def _is_out(self) -> bool:
-        reason = out_refusal(self._state.admitted, self.node_id)
+        reason = retired_or_evicted_refusal(self._state.admitted, self.node_id)
         if reason is not None:
             self.halt(f"this node is not a member of its farm any more: {reason}")
         return reason is not None

@@ -28,7 +28,7 @@ import trio
 
 from bridge.core.farm.state_machine import result_of_first_term
 from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, founding_of
-from bridge.core.membership.admission import out_refusal, raft_id_of, server_label
+from bridge.core.membership.admission import raft_id_of, retired_or_evicted_refusal, server_label
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
 from bridge.core.state.reqids import AHEAD_S, Reqids
@@ -151,7 +151,7 @@ async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: 
         survivor = await read_directory(state_dir, cut_after)
     except StateReadingError as error:
         raise RecoveryError(str(error)) from error
-    out = out_refusal(survivor.farm.admitted, survivor.node_id)
+    out = retired_or_evicted_refusal(survivor.farm.admitted, survivor.node_id)
     if out is not None:
         raise RecoveryError(f"{out}; make the new farm of another survivor")
     reset = reset or Reset()

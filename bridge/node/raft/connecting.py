@@ -33,7 +33,7 @@ from consensus.net import (
     NodeCertificate,
     authority_context,
     load_or_create_certificate,
-    operators_certificate,
+    operator_certificate,
 )
 from consensus.protocols.garlic_farm import (
     Authenticator,
@@ -102,7 +102,7 @@ def load_transport(settings: NodeConfiguration) -> Transport:
             connector = TlsConnector(authority_context(consensus.ca_file))
         except CertificateError as error:
             raise CertificateError(f"[consensus] ca_file: {error}") from error
-        own = operators_certificate(consensus.certificate)
+        own = operator_certificate(consensus.certificate)
         return Transport(connector, own, signed=True, users=users, shares=shares)
     own = load_or_create_certificate(settings.state_dir)
     return Transport(TlsConnector(), own, signed=False, users=users, shares=shares)

@@ -1,10 +1,11 @@
-"""The background tasks of a node in a farm, while it runs.
+"""The background tasks of a running farm node.
 
-    ReportingTask     once a reporting period, and after a leader is found: this node's application entry
-    TimekeepingTask   while it leads: log time, at its election and once a period
+    ReportingTask     once per reporting period, and after a leader is found: this node's report
+    TimekeepingTask   while this node leads: log time, at its election and once per period
     Outage            detects the loss of the quorum
-    MeasuringTask     measures the destinations of other nodes with this node's router
-    PublishingTask    one for each master with a key here; while it is chosen: plan, commit, sign, hand over
+    MeasuringTask     looks up the other nodes' leaves and the masters with this node's router
+    PublishingTask    one per master whose key this node has; while this node is the chosen publisher: plan, commit,
+                      sign, hand to the router
 
 Each has its own loops. So a slow router does not delay a clock entry, and a lost leader does not delay a probe of a
 leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
@@ -25,7 +26,7 @@ from bridge.node.tasks.timekeeping import TimekeepingTask
 
 
 class BackgroundTasks:
-    """The loops. `run` them once; `changed` receives the changes of the farm's state."""
+    """The background loops. Call `run` once; `changed` receives the changes of the farm's state."""
 
     def __init__(self, context: TaskContext) -> None:
         self._replica = context.replica
@@ -47,11 +48,11 @@ class BackgroundTasks:
         return self._reporting.figures_dropped
 
     @property
-    def stands_still(self) -> bool:
-        """True if no clock entry was committed for several reporting periods."""
+    def log_is_stalled(self) -> bool:
+        """True if no clock entry has been committed for several reporting periods."""
         return self._outage.lasts
 
-    def without_quorum(self) -> LocalView | None:
+    def view_without_quorum(self) -> LocalView | None:
         """Return this node's own view of the farm during a loss of the quorum."""
         own = self._reporting.latest
         if own is None or not self._outage.lasts:
@@ -74,10 +75,10 @@ class BackgroundTasks:
             task.changed(change)
 
     async def resign(self) -> None:
-        """Leave: another node publishes instead of this one immediately, without its leaves."""
+        """Leave: another node takes over publishing immediately, and its list omits this node's leaves."""
         for task in self.publishing:
             task.resign()
-        await self._reporting.last_word()
+        await self._reporting.send_final_report()
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -89,7 +89,7 @@ class ReportingTask:
             # At a slightly different time from other nodes, which found the leader at the same moment.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
-    async def last_word(self) -> None:
+    async def send_final_report(self) -> None:
         """Report that this node does not publish or serve leaves; nothing is reported after that."""
         self._leaves = True
         report = replace(await self._own_report(), request=self._next_request())
