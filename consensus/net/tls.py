@@ -44,7 +44,7 @@ class CertificateError(Exception):
 
 
 class UntrustedCertificateError(Exception):
-    """A server presents an unexpected certificate, or one that fails verification by the configured authorities."""
+    """A server's certificate is unexpected, or fails verification by the configured authorities."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ One task owns the core. It passes waiting input through the codec and the core, 
 are synchronous, so the effects of one step are not interrupted, except by the fsync that AdoptGeneration requires
 before any further send. A separate task stores keys (docs/explanation/gossip.md, "Reasons").
 
-Waiting datagrams pass each stage together: all are opened and decoded, then the core steps through them, then all
-replies are sealed, then sent. One datagram executes more code than fits a processor's innermost cache. Handled alone,
-each would load all of that code again, which costs a quarter of the total (Blackwell, "Speeding up Protocols for Small
-Messages", SIGCOMM 1996). The core cannot detect the difference, and for the network the batch arrived a moment later.
+Waiting datagrams go through each stage as a batch: all are opened and decoded, then the core steps through them, then
+all replies are sealed, then sent. Handling one datagram runs more code than fits in the L1 cache. If datagrams were
+handled one by one, each would reload all of it, which costs a quarter of the total (Blackwell, "Speeding up Protocols
+for Small Messages", SIGCOMM 1996). The core cannot detect the difference, and to the network it looks as if the batch
+had arrived slightly later.
 
 The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
 are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always
@@ -76,13 +77,13 @@ from gossip.wire.identity import Signer
 
 EVENTS_LIMIT: Final = 1_024
 KEYRING_WAIT_S: Final = 2.0
-"""A disk that takes longer is faulty, and the change must not appear as failed."""
+"""If the disk takes longer, it is faulty. `change_keyring` returns anyway, because the change itself did not fail."""
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 
 @dataclass(frozen=True, slots=True)
 class StartupState:
-    """The initial state of a node. `keyring` is None for datagrams in clear."""
+    """The initial state of a node. `keyring` is None for unencrypted datagrams."""
 
     identity: NodeIdentity
     generation: int
@@ -168,11 +169,11 @@ class Group:
 
     @property
     def info(self) -> NodeInfo:
-        """This node's own description, its address included."""
+        """This node's own description, including its address."""
         return self._core.describe().self_info
 
     def members(self) -> tuple[Member, ...]:
-        """Return every other known member, recently dead or departed ones included."""
+        """Return every other known member, including recently dead or departed ones."""
         return self._core.describe().members
 
     @property
@@ -192,7 +193,7 @@ class Group:
 
     @property
     def cursor(self) -> int:
-        """The position of the stream of events: `events(after=cursor)` returns future events."""
+        """The current position in the event stream: `events(after=cursor)` returns future events."""
         return self._ring.cursor
 
     def events(self, after: int = 0) -> Reader[GroupEvent]:
@@ -224,7 +225,7 @@ class Group:
                 self._queries.end(ticket)
 
     def answer(self, query: Query, body: bytes = b"") -> None:
-        """Answer a query that came as an event, once and within its time."""
+        """Answer a query that arrived as an event; only once, and before it times out."""
         self._requests.add(AnswerGiven(query.message_id, body), self.now_ms())
 
     def add_seeds(self, *seeds: Address | str) -> None:
@@ -234,12 +235,12 @@ class Group:
         self._requests.add_seeds(numeric_seeds(texts))
 
     def set_maintenance(self, *, on: bool) -> None:
-        """Start or stop maintenance: while on, this node ignores requests to join, and otherwise continues."""
+        """Turn maintenance on or off. While it is on, this node ignores join requests, and otherwise continues."""
         self._requests.set_maintenance(on=on)
 
     @property
     def keyring(self) -> Keyring | None:
-        """The group's current keys at this node; None for datagrams in clear."""
+        """The group's current keys at this node; None for unencrypted datagrams."""
         return self._core.keyring
 
     @property
@@ -249,14 +250,14 @@ class Group:
 
     @property
     def latest_clock(self) -> int:
-        """The latest time of a keyring that members accept now."""
+        """The latest logical time that members now accept in a keyring."""
         return self._clock_bound.at(self.now_ms())
 
     async def change_keyring(self, keyring: Keyring) -> None:
         """Distribute a changed keyring to the whole group; return when this node has adopted it.
 
         Waits at most `KEYRING_WAIT_S` for the disk; `keyring_is_stored` has the result. Raises `KeyringError` for a
-        keyring that members and state directories do not accept.
+        keyring that would be rejected by members or on reload.
         """
         if not keyring.is_sound():
             raise KeyringError(f"no member accepts {keyring}")
@@ -265,13 +266,13 @@ class Group:
         await self._keyring_keeper.settle(KEYRING_WAIT_S)
 
     async def leave(self) -> None:
-        """Announce to the others that this node leaves. Without it, they detect the end of the block as a crash."""
+        """Announce that this node leaves. Otherwise the others see the end of the `async with` block as a crash."""
         self._requests.leave()
         await trio.sleep(self._settings.leave_linger_ms / 1000)
 
     def now_ms(self) -> int:
         """Return the time of the core's clock, the base of `Member.since_ms`."""
-        # The thousandth makes up for rounding: a wake-up at a deadline must not read as one millisecond before it.
+        # The added 0.001 ms compensates for rounding: a wake-up at a deadline must not read as 1 ms before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
 
     # -- the owner -----------------------------------------------------------------------------------------------------
@@ -340,7 +341,7 @@ class Group:
         for event in events:
             budget = [event.size_bytes if isinstance(event, Received) else 0]
             for effect in self._core.step(event, now_ms):
-                effects.append((effect, budget))  # noqa: PERF401 - no further call for each datagram
+                effects.append((effect, budget))  # noqa: PERF401 - a comprehension would add a call per datagram
         sealed: list[Datagram] = []
         for effect, budget in effects:
             if isinstance(effect, Send):
@@ -366,7 +367,7 @@ class Group:
             case QueryEnded(ticket):
                 self._queries.end(ticket)
             case AdoptGeneration(generation):
-                with trio.CancelScope(shield=True):  # a ring of the doorbell must not end the writing
+                with trio.CancelScope(shield=True):  # the doorbell must not cancel the write
                     await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
                 self._transport.use(keyring)
@@ -388,7 +389,7 @@ def open_group(
     network: Network | None = None,
     **settings: Any,
 ) -> AbstractAsyncContextManager[Group]:
-    """Open a membership of a group, for the duration of the block.
+    """Join a group for the duration of the block.
 
     `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, set
     `insecure`. `settings` are the further fields of `GroupSettings`. Errors: `ConfigError`, `StateError`.

@@ -6,7 +6,7 @@
 
 A batch only sets a flag. The thread compares the current state of servers with the recorded alerts, so it may handle
 several batches together, and a repeated batch has no effect. It checks when the table `watched` has changed, and every
-`LOOK_SECONDS` while an alert is firing, because a silence can expire without a batch. It then rests for `REST_TIMES`
+`LOOK_SECONDS` while an alert is firing, because silences can expire without a batch. It then rests for `REST_TIMES`
 times the duration of the check.
 
 *A farm with a backlog does not alert* until its newest entries are recent (`backlog.py`). The backlog is reported, and

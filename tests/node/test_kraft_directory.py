@@ -118,6 +118,6 @@ def test_control_record_round_trips(value: bytes) -> None:
     entry = Entry(1, EntryKind.CONTROL, control_data(1_000, value, 5))
     head = entry_head(entry.data)
     assert head is not None
-    assert (head.timestamp_ms, head.goes_on, head.producer_id) == (5, False, -1)
+    assert (head.timestamp_ms, head.batch_continues, head.producer_id) == (5, False, -1)
     assert control_value(entry.data, 1_000) == value
     assert control_value(entry.data, 1_001) is None

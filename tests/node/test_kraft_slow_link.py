@@ -20,7 +20,13 @@ from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.operators.settings import StaticVoter, VoterSettings, core_options
 from consensus.protocols.kraft.replica.peer_transport import KraftTransport
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumService
-from consensus.protocols.kraft.wire.entries import batches_for_replicas, data_of, fetched_entries, goes_on, leader_head
+from consensus.protocols.kraft.wire.entries import (
+    batch_continues_after,
+    batches_for_replicas,
+    data_of,
+    fetched_entries,
+    leader_head,
+)
 from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, StorageOptions, recover
@@ -135,7 +141,7 @@ class Quorum:
             names,
             batches_for_replicas,
             AnsweringLeader(server.soft_state).now,
-            ends_batch=lambda entry: not goes_on(entry),
+            ends_batch=lambda entry: not batch_continues_after(entry),
         )
         listener = KafkaListener((service,), ListenerOptions())
         with trio.CancelScope() as scope:

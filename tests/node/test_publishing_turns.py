@@ -1,6 +1,9 @@
-"""A node whose router refuses the structure: another able node publishes, and the turn returns later."""
+"""A node whose router refuses the structure: another able node publishes.
 
-# ruff: noqa: ARG001 - the clock fixture acts by being requested
+The first node gets its turn back later.
+"""
+
+# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,7 +65,10 @@ def test_turn_state_is_reset_by_success() -> None:
 
 
 def _rival(sequence: int, *, able: bool = True) -> Report:
-    """Return a report of server 2 with a lower score than this node's. It is chosen only if this node is not able."""
+    """Return a report of server 2 with a lower score than this node's.
+
+    Server 2 is chosen only if this node is unable to publish.
+    """
     report = rival_report(sequence)
     [part] = report.masters
     part = replace(part, publish_config=PublishConfig.AUTO if able else PublishConfig.OFF)
@@ -106,7 +112,7 @@ async def test_node_with_refusing_router_passes_turn_on(autojump_clock: MockCloc
         assert part.publish_failure == "no tunnels"
 
 
-async def test_node_with_recovered_router_is_able_again(autojump_clock: MockClock) -> None:
+async def test_node_with_recovered_router_publishes_again(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage):
@@ -120,7 +126,7 @@ async def test_node_with_recovered_router_is_able_again(autojump_clock: MockCloc
         assert part.publish_failure is None
 
 
-async def test_node_with_permanently_refusing_router_tries_rarely(autojump_clock: MockClock) -> None:
+async def test_node_with_permanently_refusing_router_retries_rarely(autojump_clock: MockClock) -> None:
     stage = Stage()
     stage.router.refusal = "no tunnels"
     async with on_duty_with_rival(stage):
@@ -140,8 +146,8 @@ async def test_only_able_node_keeps_trying(autojump_clock: MockClock) -> None:
         assert stage.router.published
 
 
-async def test_node_with_unusable_key_is_not_able(autojump_clock: MockClock) -> None:
-    """A router that never accepts this key causes no attempt, and an alarm with the reason."""
+async def test_node_with_unusable_key_cannot_publish(autojump_clock: MockClock) -> None:
+    """The node does not try, and raises an alarm with the reason."""
     stage = Stage()
     stage.router.obstacle = "no session for an offline key"
     async with on_duty_with_rival(stage):
@@ -161,7 +167,7 @@ async def test_node_with_unusable_key_is_not_able(autojump_clock: MockClock) -> 
     ],
     ids=["i2pd-transient", "i2pd-master", "java-transient", "java-demo"],
 )
-async def test_router_names_obstacle_of_key(
+async def test_router_reports_why_key_cannot_publish(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, fake: FakeRouter, key: SigningKey, obstacle: str | None
 ) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, fake, key) as on:

@@ -1,4 +1,4 @@
-"""The judge of client histories, on histories with a known verdict."""
+"""The linearizability checker, tested on histories whose verdict is known."""
 
 import itertools
 from random import Random
@@ -22,7 +22,7 @@ GOOD = {
     "read during write returns old or new value": [_write(7, NOTHING, 1, 6), _read(NOTHING, 2, 3), _read(7, 4, 5)],
     "unanswered write takes effect late": [_write(7, None, 1, None), _read(NOTHING, 2, 3), _read(7, 4, 5)],
     "unanswered write never takes effect": [_write(7, None, 1, None), _read(NOTHING, 2, 3)],
-    "concurrent writes in the order of a later read": [
+    "concurrent writes, ordered by a later read": [
         _write(7, 8, 1, 4),
         _write(8, NOTHING, 2, 3),
         _read(7, 5, 6),
@@ -41,20 +41,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_judge_possible_history_is_linearizable(name: str) -> None:
+def test_possible_history_is_judged_linearizable(name: str) -> None:
     assert judge(GOOD[name]).verdict is Verdict.LINEARIZABLE
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_judge_impossible_history_is_contradictory(name: str) -> None:
+def test_impossible_history_is_judged_contradictory(name: str) -> None:
     judgment = judge(BAD[name])
     assert judgment.verdict is Verdict.CONTRADICTORY
     assert judgment.key == 1
 
 
 @pytest.mark.parametrize("bad", [False, True])
-def test_judge_long_concurrent_history_is_decided(bad: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """Judge a long history of overlapping calls; a search for an order would be too slow."""
+def test_long_concurrent_history_is_judged(bad: bool) -> None:  # noqa: FBT001 - a pytest parameter
+    """Judge a long history of overlapping calls; an exhaustive search would be too slow."""
     count, width = 4_000, 40
     history = [_write(value, value - 1, 10 * value, 10 * (value + width) + 1) for value in range(1, count)]
     history += [_read(value, 10 * value + 2, 10 * (value + width) + 3) for value in range(1, count)]
@@ -64,7 +64,7 @@ def test_judge_long_concurrent_history_is_decided(bad: bool) -> None:  # noqa: F
     assert judge(history).verdict is (Verdict.CONTRADICTORY if bad else Verdict.LINEARIZABLE)
 
 
-def test_judge_value_written_twice_raises() -> None:
+def test_value_written_twice_is_rejected() -> None:
     with pytest.raises(ValueError, match="written twice"):
         judge([_write(7, NOTHING, 1, 2), _write(7, 7, 3, 4)])
 
@@ -87,22 +87,22 @@ def _drawn(random: Random) -> list[Operation]:
 
 
 def _has_explanation(operations: list[Operation]) -> bool:
-    """Try every order of every choice of the unanswered writes."""
+    """Try every order of the answered operations together with every subset of the unanswered writes."""
     certain = [operation for operation in operations if operation.answered is not None]
-    open_ones = [operation for operation in operations if operation.answered is None]
-    for count in range(len(open_ones) + 1):
-        for taken in itertools.combinations(open_ones, count):
+    unanswered = [operation for operation in operations if operation.answered is None]
+    for count in range(len(unanswered) + 1):
+        for taken in itertools.combinations(unanswered, count):
             for order in itertools.permutations([*certain, *taken]):
                 in_time = all(
                     later.answered is None or earlier.called < later.answered
                     for earlier, later in itertools.combinations(order, 2)
                 )
-                if in_time and _is_run(order):
+                if in_time and _is_valid_sequential_run(order):
                     return True
     return False
 
 
-def _is_run(order: tuple[Operation, ...]) -> bool:
+def _is_valid_sequential_run(order: tuple[Operation, ...]) -> bool:
     value = NOTHING
     for operation in order:
         if operation.found not in (None, value):

@@ -1,4 +1,4 @@
-"""Entries and snapshots in Kafka's form: recorded data of its controllers round-trips, damaged data is refused."""
+"""Entries and snapshots in Kafka's form. Recorded data of its controllers round-trips, and damaged data is refused."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from consensus.protocols.kafka.wire.record_batches import encode_batch, read_bat
 from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, control_key
 from consensus.protocols.kraft.wire.entries import (
+    batch_continues_after,
     batches_for_replicas,
     batches_of,
     control_data,
@@ -28,14 +29,13 @@ from consensus.protocols.kraft.wire.entries import (
     entries_of,
     entry_head,
     fetched_entries,
-    goes_on,
     leader_head,
 )
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading
 
-STORIES: Final[dict[str, dict[str, Any]]] = json.loads(
+RECORDINGS: Final[dict[str, dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8")
 )["stories"]
 VOTERS: Final = tuple(
@@ -50,21 +50,21 @@ BATCH: Final = RecordBatch(
 )
 
 
-def stored_files(kind: str) -> list[Any]:
+def stored_files(suffix: str) -> list[Any]:
     """Return the recorded files of the metadata log with this suffix, by story and name."""
     return [
         pytest.param(bytes.fromhex(data), id=f"{story} {name}")
-        for story, recording in STORIES.items()
+        for story, recording in RECORDINGS.items()
         for name, data in recording["files"].items()
-        if name.startswith("__cluster_metadata") and name.endswith(kind)
+        if name.startswith("__cluster_metadata") and name.endswith(suffix)
     ]
 
 
 def fetched_records() -> list[Any]:
-    """Return the records of the recorded Fetch responses of controllers."""
+    """Return the records in the controllers' recorded Fetch responses."""
     found = []
     for story in ("static quorum", "dynamic quorum"):
-        for number, exchange in enumerate(STORIES[story]["exchanges"]):
+        for number, exchange in enumerate(RECORDINGS[story]["exchanges"]):
             if exchange["api"] == ApiKey.FETCH:
                 _, answer = decode_response(ApiKey.FETCH, exchange["version"], bytes.fromhex(exchange["response"]))
                 records = [part.records for topic in answer.responses for part in topic.partitions if part.records]
@@ -77,7 +77,7 @@ def entries(data: bytes) -> tuple[Entry, ...]:
     return entries_of(data, LogId(int.from_bytes(data[:8]), 0))
 
 
-def entry_of(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
+def entries_of_client_batch(*, term: int = 1, **fields: Any) -> tuple[Entry, ...]:
     """Return the entries of a client's batch in the leader's log."""
     return tuple(Entry.command(term, data) for data in data_of(replace(BATCH, **fields)))
 
@@ -90,7 +90,7 @@ def test_batches_of_kafka_controller_round_trip(data: bytes) -> None:
 
 
 def test_control_records_become_no_op_and_configuration() -> None:
-    log = STORIES["dynamic quorum"]["files"][f"__cluster_metadata-0/{0:020}.log"]
+    log = RECORDINGS["dynamic quorum"]["files"][f"__cluster_metadata-0/{0:020}.log"]
     no_op, version, voters, *_ = entries(bytes.fromhex(log))
     assert decode_no_op(no_op.data) == NoOp(
         ReplicaKey(1), (ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)), (ReplicaKey(2), ReplicaKey(1))
@@ -106,7 +106,7 @@ def test_control_records_become_no_op_and_configuration() -> None:
 
 
 @pytest.mark.parametrize("data", stored_files(".checkpoint"))
-def test_snapshot_of_kafka_gives_voters_and_batches(data: bytes) -> None:
+def test_kafka_snapshot_yields_voters_and_batches(data: bytes) -> None:
     announced = Configuration((replace(VOTERS[0], server_id=ReplicaKey(1)),))
     reading = FORM.reading(LogId(27, 1), announced)
     state = b"".join(part for at in range(0, len(data), 100) for part in reading.feed(data[at : at + 100]))
@@ -127,7 +127,9 @@ def test_snapshot_of_kafka_gives_voters_and_batches(data: bytes) -> None:
 
 @pytest.mark.parametrize("configuration", [Configuration(VOTERS), Configuration((IPV6,))])
 def test_snapshot_round_trips_in_chunks_of_any_size(configuration: Configuration) -> None:
-    state = batches_of(1, entry_of() + entry_of(term=2)) + batches_of(5, entry_of(term=2))
+    state = batches_of(1, entries_of_client_batch() + entries_of_client_batch(term=2)) + batches_of(
+        5, entries_of_client_batch(term=2)
+    )
     writing = FORM.writing(LogId(40, 3), configuration)
     data = writing.begin() + writing.blocks(state) + writing.end()
     random = Random(1)
@@ -158,9 +160,9 @@ def read_snapshot(data: bytes) -> None:
 
 
 def test_damaged_snapshot_is_refused() -> None:
-    """Only a changed epoch of a batch is not detected."""
+    """Every kind of damage is detected except a changed batch epoch."""
     writing = FORM.writing(LogId(9, 3), Configuration(VOTERS))
-    data = writing.begin() + writing.blocks(batches_of(1, entry_of())) + writing.end()
+    data = writing.begin() + writing.blocks(batches_of(1, entries_of_client_batch())) + writing.end()
     read_snapshot(data)
     refused = 0
     for each in damaged_variants(data):
@@ -170,17 +172,17 @@ def test_damaged_snapshot_is_refused() -> None:
             refused += 1
     epochs = 4 * len(read_batches(data))
     assert refused >= 2 * len(data) - epochs
-    for extra in (data + data, data + b"\x00" * 70, batches_of(1, entry_of()) + data):
+    for extra in (data + data, data + b"\x00" * 70, batches_of(1, entries_of_client_batch()) + data):
         with pytest.raises(RecordError):
             read_snapshot(extra)
 
 
-def test_damaged_batches_give_same_entries_or_wire_error() -> None:
+def test_damaged_batches_give_prefix_of_entries_or_wire_error() -> None:
     log = (
         no_op_entry(1, NoOp(ReplicaKey(1), (ReplicaKey(1),), (ReplicaKey(1),)), HEAD),
         Entry(1, EntryKind.CONTROL, control_data(KRAFT_VERSION, KRAFT_VERSION_1, 1_000)),
         configuration_entry(1, Configuration(VOTERS), HEAD),
-        *entry_of(),
+        *entries_of_client_batch(),
     )
     data = batches_of(1, log)
     assert entries_of(data, LogId(0, 0)) == log
@@ -214,7 +216,10 @@ def test_entries_keep_contents_of_batch(
     is_log_append_time: bool,  # noqa: FBT001
     first: int,
 ) -> None:
-    """Kept: times, keys, values, headers, producers, epochs and ends of batches. Not kept: the compression."""
+    """Kept: times, keys, values, headers, producers, epochs and ends of batches.
+
+    Not kept: the compression and the log-append-time flag.
+    """
     batches, offset, epoch = [], first, 1
     for records, (producer_id, producer_epoch, sequence), rise, compression in drawn:
         epoch += rise
@@ -319,7 +324,7 @@ def test_invalid_voters_record_is_refused(data: bytes, words: str) -> None:
         entries_of(data, LogId(0, 0))
 
 
-def test_leader_change_with_extra_fields_is_control_entry() -> None:
+def test_leader_change_with_extra_fields_stays_raw_control_entry() -> None:
     [batch] = read_batches(batches_of(1, (no_op_entry(1, NoOp(ReplicaKey(1)), HEAD),)))
     [record] = batch.records
     data = encode_batch(replace(batch, records=(replace(record, value=(record.value or b"")[:-1] + b"\x01\x09\x01x"),)))
@@ -330,55 +335,60 @@ def test_leader_change_with_extra_fields_is_control_entry() -> None:
 
 @pytest.mark.parametrize("position", [LogId(6, 1), LogId(9, 1), LogId(7, 4)])
 def test_batches_for_another_position_are_refused(position: LogId) -> None:
-    """The positions: a gap, records already in the log, and an epoch later than the epoch of the batch."""
-    data = batches_of(8, entry_of(term=3))
+    """In order: a gap, records already in the log, and an epoch later than the epoch of the batch."""
+    data = batches_of(8, entries_of_client_batch(term=3))
     assert len(entries_of(data, LogId(7, 3))) == 2
     with pytest.raises(KafkaWireError):
         entries_of(data, position)
 
 
 def test_gap_or_overlap_between_batches_is_refused() -> None:
-    data = batches_of(1, entry_of())
+    data = batches_of(1, entries_of_client_batch())
     for first in (2, 4):
         with pytest.raises(KafkaWireError, match="follows"):
-            entries_of(data + batches_of(first, entry_of()), LogId(0, 0))
+            entries_of(data + batches_of(first, entries_of_client_batch()), LogId(0, 0))
 
 
-def test_falling_or_negative_epoch_is_refused() -> None:
+def test_decreasing_or_negative_epoch_is_refused() -> None:
     for epoch in (1, -1):
-        data = batches_of(1, entry_of(term=2)) + encode_batch(replace(BATCH, base_offset=2, leader_epoch=epoch))
+        data = batches_of(1, entries_of_client_batch(term=2)) + encode_batch(
+            replace(BATCH, base_offset=2, leader_epoch=epoch)
+        )
         with pytest.raises(KafkaWireError, match="epoch"):
             entries_of(data, LogId(0, 0))
 
 
 def test_batch_ends_before_incompatible_entry() -> None:
-    """A new batch begins even if the entry is marked as continued: other epoch, kind, producer or sequence."""
-    open_entry = entry_of()[0]
+    """Start a new batch at an incompatible entry, even if the previous entry marks its batch as continued.
+
+    Incompatible: a different epoch, kind, producer, sequence or transactional flag, or an entry beyond the limits.
+    """
+    open_entry = entries_of_client_batch()[0]
     others = (
-        entry_of(term=2)[1],
-        entry_of(producer_id=8)[1],
-        entry_of(base_sequence=5)[1],
-        entry_of(is_transactional=True)[1],
+        entries_of_client_batch(term=2)[1],
+        entries_of_client_batch(producer_id=8)[1],
+        entries_of_client_batch(base_sequence=5)[1],
+        entries_of_client_batch(is_transactional=True)[1],
     )
     for other in (*others, Entry(1, EntryKind.CONTROL, control_data(9, b"", 1))):
         assert len(read_batches(batches_of(1, (open_entry, other)))) == 2
-    whole = entry_of()
+    whole = entries_of_client_batch()
     assert len(read_batches(batches_of(1, whole))) == 1
     assert len(read_batches(batches_of(1, whole, Limits(max_batch_records=1)))) == 2
     assert len(read_batches(batches_of(1, whole, Limits(max_batch_bytes=30)))) == 2
 
 
-def test_replicas_receive_partial_batch_only_if_first() -> None:
-    first, second = entry_of(), entry_of()
-    assert goes_on(first[0])
-    assert not goes_on(first[1])
+def test_replicas_receive_incomplete_batch_only_if_alone() -> None:
+    first, second = entries_of_client_batch(), entries_of_client_batch()
+    assert batch_continues_after(first[0])
+    assert not batch_continues_after(first[1])
     assert batches_for_replicas(1, (*first, second[0])) == batches_of(1, first)
     assert batches_for_replicas(1, first[:1]) == batches_of(1, first[:1])
 
 
 def test_fetched_entries_are_limited() -> None:
     """Complete batches only; the rest is fetched again. A thousand compressed batches can inflate to gigabytes."""
-    bomb = entry_of(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
+    bomb = entries_of_client_batch(records=(Record(1, None, bytes(1_000)),), producer_id=-1, producer_epoch=-1)
     data = b"".join(
         encode_batch(replace(batch, compression=Compression.GZIP)) for batch in read_batches(batches_of(1, bomb * 50))
     )
@@ -389,10 +399,10 @@ def test_fetched_entries_are_limited() -> None:
 
 
 def test_entry_head_has_fields_of_its_batch() -> None:
-    first, second = entry_of()
+    first, second = entries_of_client_batch()
     assert entry_head(first.data) != entry_head(second.data)
     heads = [entry_head(each.data) for each in (first, second)]
-    assert [(head.timestamp_ms, head.producer_id, head.sequence, head.goes_on) for head in heads if head] == [
+    assert [(head.timestamp_ms, head.producer_id, head.sequence, head.batch_continues) for head in heads if head] == [
         (5, 7, -1, True),
         (4, 7, -1, False),
     ]

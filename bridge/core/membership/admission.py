@@ -13,8 +13,8 @@ leader's signature covers the binding of id and identity, and every node that kn
 the log. For that, the table keeps the signed bytes of the entry that first admitted an identity.
 
 The row of the highest id is kept, as LAPSED, until a higher one is assigned, so that the next id still follows from the
-table. An id that is lower than the highest id and has no row counts as lapsed (`is_lapsed`): its admission lapsed, or
-`with_room` dropped its row. A node that presents an admission with such an id is refused.
+table. An id that is lower than the highest id and without a row counts as lapsed (`is_lapsed`): its admission lapsed,
+or `with_room` dropped its row. A node that presents an admission with such an id is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -114,7 +114,7 @@ AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
 def server_label(server_id: int | None, name: str | None) -> str:
-    """Return the server's name, or `server 3` if it has no recorded name."""
+    """Return the server's name, or `server 3` until its name is recorded."""
     return name or f"server {server_id}"
 
 
@@ -329,7 +329,7 @@ def approve(
 
 
 def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> str | None:
-    """Return the reason not to apply this approval; None if there is none."""
+    """Return the reason to refuse this approval; None if it is valid."""
     node_id, name = approval.node_id, approval.name
     out = retired_or_evicted_refusal(admitted, node_id)
     if out is not None:
@@ -374,6 +374,6 @@ def _recorded(
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
         # The first entry is kept: its author was admitted before this identity, so the chain of authors from any
-        # identity to a founder has no cycle.
+        # identity to a founder is free of cycles.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

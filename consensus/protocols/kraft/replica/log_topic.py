@@ -48,10 +48,10 @@ from consensus.protocols.kraft.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.replica.state_machine import MAX_PRODUCERS, NEW_PRODUCER, QuorumLog, owner_of
 from consensus.protocols.kraft.replica.time_index import TimeIndex
 from consensus.protocols.kraft.wire.entries import (
+    batch_continues_after,
     batches_of,
     control_data,
     data_of,
-    goes_on,
     next_sequence,
 )
 from consensus.server.errors import NotLeaderError
@@ -123,7 +123,7 @@ class LogTopic:
         entries = await self._server.read(offset + 1, _READ_ENTRIES, max(1, max_bytes))
         if not entries:
             return b""
-        while all(map(goes_on, entries)):
+        while all(map(batch_continues_after, entries)):
             more = await self._server.read(offset + 1 + len(entries), _READ_ENTRIES, max(1, max_bytes))
             if not more:
                 break

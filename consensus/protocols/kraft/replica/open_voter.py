@@ -62,10 +62,10 @@ from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, Fe
 from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
 from consensus.protocols.kraft.wire.entries import (
+    batch_continues_after,
     batches_for_replicas,
     control_data,
     fetched_entries,
-    goes_on,
     leader_head,
 )
 from consensus.protocols.kraft.wire.replica_names import replica
@@ -313,7 +313,7 @@ class _VoterParts:
             batches_for_replicas,
             AnsweringLeader(server.soft_state).now,
             learned=self.names.learned,
-            ends_batch=lambda entry: not goes_on(entry),
+            ends_batch=lambda entry: not batch_continues_after(entry),
         )
         others = self._options.services(topic)
         fetching = next((each for each in others if ApiKey.FETCH in each.apis()), None)

@@ -30,12 +30,12 @@ from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kraft.replica.kept_records import kept_records
 from consensus.protocols.kraft.wire.entries import (
     EntryHead,
+    batch_continues_after,
     batches_of,
     control_data,
     control_value,
     entries_by_batch,
     entry_head,
-    goes_on,
     next_sequence,
 )
 
@@ -113,7 +113,7 @@ class QuorumLog:
         for index, entry in enumerate(entries, first):
             self._apply(index, entry)
         self._applied = first + len(entries) - 1
-        self._is_within_batch = goes_on(entries[-1])
+        self._is_within_batch = batch_continues_after(entries[-1])
 
     def snapshot_index(self) -> Index:
         """Return the index of a possible snapshot: the newest entry; 0: none is possible now."""
@@ -168,7 +168,7 @@ class QuorumLog:
             # Replaced, not changed: a snapshot may hold the old one.
             self._open = WrittenBatch(written.first_sequence, head.sequence, written.base_offset)
             producer.batches = [*producer.batches[:-1], self._open]
-        if not head.goes_on:
+        if not head.batch_continues:
             self._open = None
         self._note(head.producer_id, producer, head.timestamp_ms)
 
@@ -228,7 +228,7 @@ class QuorumLog:
         first = 0
         while first < len(entries):
             end = min(len(entries), first + _WRITTEN_ENTRIES)
-            while end < len(entries) and goes_on(entries[end - 1]):
+            while end < len(entries) and batch_continues_after(entries[end - 1]):
                 end += 1
             yield batches_of(first + 1 + bool(rows), entries[first:end])
             first = end

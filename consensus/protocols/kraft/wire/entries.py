@@ -71,7 +71,7 @@ _NO_PRODUCER: Final = (-1, -1, -1)
 class EntryHead:
     """The head of an entry's data. Without a producer the last three are -1."""
 
-    goes_on: bool
+    batch_continues: bool
     timestamp_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
@@ -100,7 +100,7 @@ def leader_head(timestamp_ms: int) -> bytes:
     return _HEAD.pack(0, timestamp_ms)
 
 
-def goes_on(entry: Entry) -> bool:
+def batch_continues_after(entry: Entry) -> bool:
     """Return True if the batch of this entry continues after it."""
     head = _head_of(entry)
     return bool(head) and bool(head[0] & GOES_ON)
@@ -166,7 +166,7 @@ def batches_of(first: Index, entries: Sequence[Entry], limits: Limits = DEFAULT_
 def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
     """Return record batches without an incomplete last one, unless it is the only one."""
     end = len(entries)
-    while end and goes_on(entries[end - 1]):
+    while end and batch_continues_after(entries[end - 1]):
         end -= 1
     return batches_of(first, entries[:end] or entries)
 
