@@ -92,7 +92,7 @@ class QuorumLog:
         """Producers by id, the least recent first. A plain dict would search for the first after many gaps."""
         self._producers_of: Counter[str] = Counter()
         """Number of producers of each owner."""
-        self._kept = kept_records(max_bytes, metadata=metadata)
+        self._records = kept_records(max_bytes, metadata=metadata)
         self._applied: Index = 0
         self._is_within_batch = False
         self._clock_ms = 0
@@ -101,12 +101,12 @@ class QuorumLog:
     @property
     def kept_bytes(self) -> int:
         """Return the size of the records in memory."""
-        return self._kept.size_bytes
+        return self._records.size_bytes
 
     @property
     def records(self) -> tuple[Entry, ...]:
         """Return the records of the log for a snapshot."""
-        return self._kept.entries
+        return self._records.entries
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """See `StateMachine.apply`."""
@@ -117,7 +117,7 @@ class QuorumLog:
 
     def snapshot_index(self) -> Index:
         """Return the index of a possible snapshot: the newest entry; 0: none is possible now."""
-        is_settled = self._kept.is_whole and self._kept.is_settled and not self._is_within_batch
+        is_settled = self._records.is_whole and self._records.is_settled and not self._is_within_batch
         return self._applied if is_settled else 0
 
     def snapshot(self) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ class QuorumLog:
         data = b"".join([chunk async for chunk in state])
         self.producers = OrderedDict()
         self._producers_of.clear()
-        self._kept.clear()
+        self._records.clear()
         self._is_within_batch, self._open, self._clock_ms = False, None, 0
         for batch in entries_by_batch(data, LogId(0, 0)):
             await trio.lowlevel.checkpoint()
@@ -139,7 +139,7 @@ class QuorumLog:
                     if table is not None:
                         await self._read_table(table)
                 elif entry.kind is EntryKind.COMMAND:
-                    self._kept.keep(entry)
+                    self._records.keep(entry)
         self._applied = last.index
 
     def _apply(self, index: Index, entry: Entry) -> None:
@@ -147,7 +147,7 @@ class QuorumLog:
             head = entry_head(entry.data)
             if head is not None and head.producer_id >= 0:
                 self._wrote(index, head)
-            self._kept.keep(entry)
+            self._records.keep(entry)
         elif entry.kind is EntryKind.CONTROL and (owner_data := control_value(entry.data, NEW_PRODUCER)) is not None:
             head = entry_head(entry.data)
             if head is not None:

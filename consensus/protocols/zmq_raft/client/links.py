@@ -232,7 +232,7 @@ class ClientLinks:
         self._nursery = nursery
         self._options = options
         self._links: dict[str, ClientLink] = {}
-        self._kept: frozenset[str] = frozenset()
+        self._kept_urls: frozenset[str] = frozenset()
         self._number = 0
 
     @property
@@ -274,7 +274,7 @@ class ClientLinks:
 
     def keep(self, urls: Iterable[str]) -> None:
         """Close every link, except for those to these peers and those in use."""
-        self._kept = frozenset(urls)
+        self._kept_urls = frozenset(urls)
         for link in tuple(self._links.values()):
             self._close_if_idle(link)
 
@@ -291,7 +291,7 @@ class ClientLinks:
         return life
 
     def _close_if_idle(self, link: ClientLink) -> None:
-        if self._links.get(link.url) is link and link.uses == 0 and link.url not in self._kept:
+        if self._links.get(link.url) is link and link.uses == 0 and link.url not in self._kept_urls:
             del self._links[link.url]
             link.close()
 

@@ -120,8 +120,8 @@ class _EntryStream:
         self.link = link
         self._request = request
         self._options = options
-        self._kept: deque[tuple[EntriesReply, int]] = deque()
-        self._kept_bytes = 0
+        self._buffered_replies: deque[tuple[EntriesReply, int]] = deque()
+        self._buffered_bytes = 0
         self._arrived = trio.Event()
         self._is_over = False
         """True if the server has sent its last message."""
@@ -137,13 +137,13 @@ class _EntryStream:
         """Keep a message; too many of them cut the answer off."""
         if self._is_over or self._is_cut or not isinstance(reply, EntriesBatch | SnapshotPiece | EntriesRedirect):
             return
-        too_large = self._kept_bytes + size > self._options.max_ahead_bytes
-        if self._kept and (too_large or len(self._kept) >= self._options.max_ahead):
+        too_large = self._buffered_bytes + size > self._options.max_ahead_bytes
+        if self._buffered_replies and (too_large or len(self._buffered_replies) >= self._options.max_ahead):
             self._is_cut = True
             return
         self._is_over = isinstance(reply, EntriesRedirect) or (isinstance(reply, EntriesBatch) and reply.is_last)
-        self._kept.append((reply, size))
-        self._kept_bytes += size
+        self._buffered_replies.append((reply, size))
+        self._buffered_bytes += size
         self._arrived.set()
 
     def give_up(self) -> None:
@@ -154,16 +154,16 @@ class _EntryStream:
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
         """Return the next message, or the reason why it is missing. Late replies to ended requests prolong the time."""
         start_s = trio.current_time()
-        while not self._kept and not self._is_cut:
+        while not self._buffered_replies and not self._is_cut:
             due_s = max(start_s, self.link.leftover_s) + ttl_s
             if trio.current_time() >= due_s:
                 break
             self._arrived = trio.Event()
             with trio.move_on_at(due_s):
                 await self._arrived.wait()
-        if self._kept:
-            reply, size = self._kept.popleft()
-            self._kept_bytes -= size
+        if self._buffered_replies:
+            reply, size = self._buffered_replies.popleft()
+            self._buffered_bytes -= size
             self._unconfirmed += 1
             return reply
         return NoReply.MOVED if self._is_cut else NoReply.SILENT
@@ -194,7 +194,7 @@ class _EntryStream:
         """Take no more, and have the server send and keep no more."""
         request = self._request
         self.link.end(request.request_id)
-        if not self._is_over or self._unconfirmed + len(self._kept) > 1:
+        if not self._is_over or self._unconfirmed + len(self._buffered_replies) > 1:
             self.link.send(
                 encode_request(
                     EntriesRequest(request_id=request.request_id, ident=request.ident, previous_index=previous, count=0)

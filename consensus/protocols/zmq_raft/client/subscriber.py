@@ -44,8 +44,8 @@ class _Broadcasts:
         self._ident = leader.ident
         self._options = leader.options
         self._counters = leader.links.counters
-        self._kept: deque[tuple[StateBroadcast, int]] = deque()
-        self._kept_bytes = 0
+        self._buffered_broadcasts: deque[tuple[StateBroadcast, int]] = deque()
+        self._buffered_bytes = 0
         self._arrived = trio.Event()
         self._received_s = trio.current_time()
         try:
@@ -65,14 +65,14 @@ class _Broadcasts:
 
     async def next(self) -> StateBroadcast | None:
         """Return the next broadcast; None if none came for too long."""
-        if not self._kept:
+        if not self._buffered_broadcasts:
             self._arrived = trio.Event()
             with trio.CancelScope(deadline=self._received_s + self._options.broadcast_ttl_s):
                 await self._arrived.wait()
-        if not self._kept:
+        if not self._buffered_broadcasts:
             return None
-        broadcast, size = self._kept.popleft()
-        self._kept_bytes -= size
+        broadcast, size = self._buffered_broadcasts.popleft()
+        self._buffered_bytes -= size
         return broadcast
 
     def _receive(self, frames: list[bytes], _user: str | None) -> None:
@@ -87,13 +87,15 @@ class _Broadcasts:
             return
         self._received_s = trio.current_time()
         size = sum(map(len, frames))
-        if self._kept and not broadcast.entries and not self._kept[-1][0].entries:
-            self._kept_bytes -= self._kept.pop()[1]
-        if self._kept and (len(self._kept) >= options.max_ahead or self._kept_bytes + size > options.max_ahead_bytes):
+        if self._buffered_broadcasts and not broadcast.entries and not self._buffered_broadcasts[-1][0].entries:
+            self._buffered_bytes -= self._buffered_broadcasts.pop()[1]
+        if self._buffered_broadcasts and (
+            len(self._buffered_broadcasts) >= options.max_ahead or self._buffered_bytes + size > options.max_ahead_bytes
+        ):
             self._counters[ClientEvent.BROADCAST_WITHOUT_ROOM] += 1
             return
-        self._kept.append((broadcast, size))
-        self._kept_bytes += size
+        self._buffered_broadcasts.append((broadcast, size))
+        self._buffered_bytes += size
         self._arrived.set()
 
 
