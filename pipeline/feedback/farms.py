@@ -188,7 +188,7 @@ class FarmsFeedback:
             try:
                 self._submit_factors(farm.cluster, farm, rows)
             except Exception as error:  # noqa: BLE001 - the farm's next rows are handled in any case
-                self._notify(f"factors not submitted, by a fault of the pipeline: {error!r}")
+                self._notify(f"factors not submitted because of a bug in the pipeline: {error!r}")
             with self._changed:
                 if was_slow:
                     self._slow_workers -= 1

@@ -187,7 +187,7 @@ class Feedback:
             self._notify(f"factors not submitted: {reason_of(str(error))}")
         except Exception as error:  # noqa: BLE001 - a batch that one entry made fail would fail at each repetition
             self.failed += 1
-            self._notify(f"factors not submitted, by a fault of the pipeline: {error!r}")
+            self._notify(f"factors not submitted because of a bug in the pipeline: {error!r}")
 
     def _before(self, submission: Submission, first: int) -> list[Row]:
         """Return the rows before the first batch of this run."""

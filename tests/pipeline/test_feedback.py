@@ -253,7 +253,7 @@ def test_invalid_factors_entry_fails_only_its_batch() -> None:
     invalid = cast("float", None)
     feedback.after_batch(batch([*rows[:24], FactorsRow(25, rows[23].log_time_ms, 7, {"leaf": invalid})]))
     assert feedback.failed == len(log_lines) == 1
-    assert log_lines[0].startswith("factors not submitted, by a fault of the pipeline: TypeError(")
+    assert log_lines[0].startswith("factors not submitted because of a bug in the pipeline: TypeError(")
     feedback.after_batch(batch(rows[25:]))
     assert feedback.accepted == len(listener.accepted) == 1
 

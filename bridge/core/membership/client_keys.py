@@ -75,7 +75,7 @@ def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author
     if author is not None:
         return _share_refusal(clients, entry, author)
     if len(clients) >= CLIENTS_MAX and entry.node_id not in clients:
-        return f"{CLIENTS_MAX} client keys were admitted to this farm, and no more can be: use one of them again"
+        return f"{CLIENTS_MAX} client keys were admitted to this farm, which is the maximum: use one of them again"
     return None
 
 
@@ -87,7 +87,7 @@ def _share_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: by
             " key (`garlicfarm node clients`, `garlicfarm node remove-client NAME`)"
         )
     if len(admitted) >= CLIENTS_MAX:
-        return f"{CLIENTS_MAX} client keys are admitted to this farm, and no more can be: remove one first"
+        return f"{CLIENTS_MAX} client keys are admitted to this farm, which is the maximum: remove one first"
     return None
 
 

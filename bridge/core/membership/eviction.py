@@ -126,7 +126,7 @@ def evict(
     if known is None and level >= BOUNDS_LEVEL:
         admitted = with_room(admitted)
     if known is None and len(admitted) >= ADMITTED_MAX:
-        reason = f"{ADMITTED_MAX} identities are known to this farm, and no more can be"
+        reason = f"{ADMITTED_MAX} identities are known to this farm, which is the maximum"
         return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
     server_id = known if known is not None else max(admitted, default=0) + 1
     before = admitted.get(server_id, Admitted(eviction.node_id))

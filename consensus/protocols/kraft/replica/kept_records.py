@@ -26,7 +26,7 @@ from consensus.core.model import Entry
 from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kafka.wire.record_batches import decode_tail
 from consensus.protocols.kafka.wire.records import RecordBatch
-from consensus.protocols.kraft.wire.entries import GOES_ON, entry_tail
+from consensus.protocols.kraft.wire.entries import BATCH_CONTINUES, entry_tail
 
 _FRAME_VERSION: Final = 1
 _SHORTEST_FRAME: Final = 3
@@ -134,9 +134,11 @@ class KeptMetadata(KeptRecords):
 
     def _end_batch(self) -> None:
         """End the batch at the newest record, since later records of it are omitted."""
-        if self._entries and self._entries[-1].data[0] & GOES_ON:
+        if self._entries and self._entries[-1].data[0] & BATCH_CONTINUES:
             newest = self._entries[-1]
-            self._entries[-1] = Entry(newest.term, newest.kind, bytes([newest.data[0] & ~GOES_ON]) + newest.data[1:])
+            self._entries[-1] = Entry(
+                newest.term, newest.kind, bytes([newest.data[0] & ~BATCH_CONTINUES]) + newest.data[1:]
+            )
 
 
 def kept_records(max_bytes: int, *, metadata: bool) -> KeptRecords:

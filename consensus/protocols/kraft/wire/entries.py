@@ -56,7 +56,7 @@ from consensus.protocols.kraft.wire.control_records import (
     voters_value,
 )
 
-GOES_ON: Final = 0x01
+BATCH_CONTINUES: Final = 0x01
 _HAS_PRODUCER: Final = 0x02
 _TRANSACTIONAL: Final = 0x04
 _SEQUENCES: Final = 2**31
@@ -84,10 +84,10 @@ def entry_head(data: bytes) -> EntryHead | None:
         return None
     flags, timestamp_ms = _HEAD.unpack_from(data)
     if not flags & _HAS_PRODUCER:
-        return EntryHead(bool(flags & GOES_ON), timestamp_ms)
+        return EntryHead(bool(flags & BATCH_CONTINUES), timestamp_ms)
     if len(data) < _LONG_HEAD_BYTES:
         return None
-    return EntryHead(bool(flags & GOES_ON), timestamp_ms, *_PRODUCER.unpack_from(data, _HEAD_BYTES))
+    return EntryHead(bool(flags & BATCH_CONTINUES), timestamp_ms, *_PRODUCER.unpack_from(data, _HEAD_BYTES))
 
 
 def entry_tail(data: bytes) -> bytes:
@@ -103,7 +103,7 @@ def leader_head(timestamp_ms: int) -> bytes:
 def batch_continues_after(entry: Entry) -> bool:
     """Return True if the batch of this entry continues after it."""
     head = _head_of(entry)
-    return bool(head) and bool(head[0] & GOES_ON)
+    return bool(head) and bool(head[0] & BATCH_CONTINUES)
 
 
 def next_sequence(sequence: int, count: int = 1) -> int:
@@ -212,7 +212,7 @@ def _entries_in(head: BatchHead, tails: list[tuple[int, bytes]], skipped: int) -
     producer = head.producer_id, head.producer_epoch, head.base_sequence
     term, last = head.leader_epoch, head.count - 1
     if producer == _NO_PRODUCER and not head.is_control:
-        pack, middle = _HEAD.pack, flags | GOES_ON
+        pack, middle = _HEAD.pack, flags | BATCH_CONTINUES
         entries = [Entry(term, COMMAND, pack(middle, timestamp) + tail) for timestamp, tail in tails]
         timestamp, tail = tails[last]
         entries[last] = Entry(term, COMMAND, pack(flags, timestamp) + tail)
@@ -228,7 +228,7 @@ def _heads(flags: int, timestamps: list[int], producer: tuple[int, int, int], pl
     producer_id, producer_epoch, base = producer
     flags |= 0 if producer == _NO_PRODUCER else _HAS_PRODUCER
     try:
-        heads = [_HEAD.pack(flags | (GOES_ON if place < last else 0), timestamps[place]) for place in places]
+        heads = [_HEAD.pack(flags | (BATCH_CONTINUES if place < last else 0), timestamps[place]) for place in places]
         if flags & _HAS_PRODUCER:
             sequences = [base if base < 0 else next_sequence(base, place) for place in places]
             heads = [
@@ -304,13 +304,13 @@ def _next_batch(
         if len(data) <= head_bytes:
             raise KafkaWireError("an entry cannot be stored in Kafka's log: it does not contain a record")
         mark, timestamp = unpack(data)
-        if mark & ~GOES_ON != flags or (flags & _HAS_PRODUCER and not _continues(data, producer, end - at)):
+        if mark & ~BATCH_CONTINUES != flags or (flags & _HAS_PRODUCER and not _continues(data, producer, end - at)):
             break
         size_bytes += len(data)
         if tails and size_bytes > limits.max_batch_bytes:
             break
         tails.append((timestamp, data[head_bytes:]))
-        if not mark & GOES_ON:
+        if not mark & BATCH_CONTINUES:
             break
     return at + len(tails), tails, flags, producer
 
@@ -319,7 +319,7 @@ def _batch_fields(head: bytes) -> tuple[int, tuple[int, int, int]]:
     found = entry_head(head)
     if found is None:
         raise KafkaWireError("an entry cannot be stored in Kafka's log: it lacks a timestamp")
-    return head[0] & ~GOES_ON, (found.producer_id, found.producer_epoch, found.sequence)
+    return head[0] & ~BATCH_CONTINUES, (found.producer_id, found.producer_epoch, found.sequence)
 
 
 def _continues(data: bytes, producer: tuple[int, int, int], place: int) -> bool:
