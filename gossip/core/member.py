@@ -3,15 +3,15 @@
 A node is named by its `NodeId`. Each start of it has a `generation` (a persisted counter), and within a generation it
 raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
 
-*Precedence* (`ABOUT_OTHERS`, `ABOUT_SELF`). Rows are the claimed status, columns the recorded one. The three places of
-a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
+*Precedence* (`_ABOUT_OTHERS`, `_ABOUT_SELF`). Rows are the claimed status, columns the recorded one. The three places
+of a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
 
     .  no effect           +  the update replaces the record        c  it confirms the active suspicion
     !  this node refutes it with a higher incarnation
 
 It is one total order, (incarnation, status) with left > dead > suspect > alive. So all nodes with the same updates end
 with the same record, in any order of arrival. SWIM's own rule (a death is final) needs no such table, but a healed
-partition could never reunite: each half has permanently declared the other dead.
+partition could never reunite, because each half has permanently declared the other dead.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
 starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because
@@ -38,14 +38,13 @@ INCARNATION_LIMIT: Final = 1 << 53
 LAST_GENERATION: Final = INCARNATION_LIMIT - 2
 """The last generation that a node begins or stores: its peers accept one more, so a claim about it can be refuted."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
-"""The maximum step of an unsigned generation. A claim further ahead of its subject's signature is false: restarts are
-not
-so frequent. Its subject would have to adopt it, and two such claims would use up the generations of that node."""
+"""The maximum step of an unsigned generation. A claim further ahead of its subject's signature is false, because
+nodes do not restart that often. Its subject would have to adopt it, and two such claims would use up the generations
+of that node."""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
-"""The maximum step of an unsigned number: eight minutes of two refutations a second, none received. The next
-description
-of a member that is further ahead restores its record."""
+"""The maximum step of an unsigned number: eight minutes of two refutations per second, none received.
+The next description of a member that is further ahead restores its record."""
 
 
 class Status(IntEnum):

@@ -5,8 +5,8 @@
 The same function runs inside Spark's tasks for batches of any size, so a single set of rules converts entries to rows.
 
 Tables name destinations by pseudonyms: `d-` and 12 hexadecimal digits of SHA-256 over a secret salt and the
-destination's b32 address. Without the salt it would not hide anything: addresses are public, and any holder of a list
-of them could hash it. Reports repeat the same destinations, so each is hashed once in a task.
+destination's b32 address. Without the salt, pseudonyms would hide nothing, because addresses are public: anyone with a
+list of them could compute the hashes. Reports repeat the same destinations, so each is hashed once per task.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from pipeline.tables.files import DAY
 
 PSEUDONYM_DIGITS = 12
 KNOWN_MAX = 1_000_000
-"""The number of addresses that a task caches."""
+"""The maximum number of addresses that a task caches."""
 BASE: dict[str, pa.Schema] = {name: arrow_schema(columns) for name, columns in HISTORY.items() if name != "events"}
 KINDS: dict[str, frozenset[str]] = {
     "reports": frozenset({"report"}),
@@ -33,7 +33,7 @@ KINDS: dict[str, frozenset[str]] = {
     "operator_actions": OPERATOR_KINDS,
     "quarantine": frozenset({REFUSED}),
 }
-"""The kinds of entry that give rows of each table."""
+"""The kinds of entries that produce rows in each table."""
 _STRUCTS = {
     "reports": "report",
     "clocks": "clock",
@@ -41,7 +41,7 @@ _STRUCTS = {
     "configurations": "configuration",
     "operator_actions": "action",
 }
-"""The column of an entry that has the columns of each table."""
+"""For each table, the struct column of an entry that contains the table's columns."""
 ADDRESS = "address"
 
 

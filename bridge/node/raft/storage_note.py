@@ -41,11 +41,12 @@ class StorageNote:
                 " now: one storage never serves two, since its vote and its copy of the log would count twice. Give"
                 " this node a new state directory and another name: it then joins as a new node",
             )
-        # A recovered storage has a note without an id: its server is a founder, and keeps its id permanently.
+        # `garlicfarm recover` writes a note without an id. Adding the id is safe, because the server of a
+        # recovered storage is a founder, and keeps its id permanently.
         replace_file(self._file, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
 
     def _noted_id(self) -> int | None:
-        """Return the Raft id in the note; None without a note or an id in it."""
+        """Return the Raft id in the note, or None if there is no note or it contains no id."""
         try:
             with self._file.open("rb") as file:
                 found = _NOTED_ID.search(file.read(_LIMIT_BYTES))
