@@ -7,11 +7,12 @@
     storage.plan_close()      ──▶ [DiskOperation …]     a clean stop; later damage is never mistaken for a torn tail
 
 A group is carried out in the order that Raft needs: the hard state first (no entry of a term may be durable before the
-term is), with it the note of a truncation, then the truncation, then the entries and their one sync.
+term is), together with the record of a truncation in progress, then the truncation, then the entries and their one
+sync.
 
 The storage belongs to one node in one place. `recover` refuses a directory whose hard state was written by another
-node, in another directory (a copy has another inode), or by a later generation of this node: with it, a server could
-vote twice.
+node, in another directory (a copy has another inode), or by a later generation of this node: with such a
+directory, a server could vote twice in one term.
 """
 
 from bisect import bisect_right
@@ -52,7 +53,7 @@ from consensus.storage.snapshots import (
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The opener of the storage: the node, its generation (raised at each start), and the directory's inode."""
+    """The node that opens the storage: its id, its generation (raised at each start), and the directory's inode."""
 
     node_id: bytes
     generation: int
@@ -61,7 +62,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Sizes. A smaller segment suits an edge box; a larger one rolls over less often."""
+    """Sizes. A smaller segment suits a small device; a larger one rolls over less often."""
 
     segment_bytes: int = 64 * 1024 * 1024
     tail_entries: int = 8192
@@ -79,7 +80,7 @@ class StorageOptions:
 
 
 def merge(persists: Sequence[Persist]) -> Persist:
-    """Return one Persist with the same effect as all of them in order. A Persist with a snapshot must be alone."""
+    """Return one Persist with the same effect as all in order; a Persist with a snapshot change must be alone."""
     if len(persists) == 1:
         return persists[0]
     hard_state: HardState | None = None
@@ -123,7 +124,8 @@ class Storage:
         self._snapshots = snapshots
         self._in_flight = False
         self._ahead: HardState | None = None
-        """The last hard state of `plan_hard_state`: earlier groups may come with an older one."""
+        """The last hard state written by `plan_hard_state`. Groups emitted before it may still carry an older
+        one, which must not replace it."""
 
     @property
     def binding(self) -> Binding:
@@ -137,16 +139,16 @@ class Storage:
 
     @property
     def durable(self) -> Index:
-        """Entries up to here are durable."""
+        """The index up to which entries are durable."""
         return self._journal.durable
 
     @property
     def segment_count(self) -> int:
-        """Files that the log has."""
+        """The number of the log's segment files."""
         return len(self._journal.segments)
 
     def plan(self, persists: Sequence[Persist]) -> list[DiskOperation]:
-        """Plan one group. The next may be planned only after `done`."""
+        """Plan one group. Plan the next group only after `done`."""
         if self._in_flight:
             raise RuntimeError("a group was planned while another is under way")
         if len(persists) > 1 and any(persist.snapshot is not None for persist in persists):
@@ -172,9 +174,10 @@ class Storage:
         return operations
 
     def plan_hard_state(self, hard_state: HardState) -> list[DiskOperation]:
-        """Write term and vote ahead of the group that waits for space; they overwrite, so they do not need space.
+        """Plan a write of the term and the vote while a group waits for disk space.
 
-        Only if the rest of that group does not write the file itself (`writes_hard_state`).
+        The write overwrites bytes in place, so it needs no space. Call it only if the rest of the group does not write
+        this file (`writes_hard_state`).
         """
         self._ahead = hard_state
         return self._stored_state.plan_hard_state(hard_state, self._journal.durable)
@@ -237,7 +240,7 @@ class Storage:
 
     @property
     def start(self) -> LogId:
-        """The log begins after this place."""
+        """The position after which the log begins."""
         return self._journal.start
 
     @property
@@ -246,7 +249,10 @@ class Storage:
         return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)
 
     def first_within(self, last: Index, limit_bytes: int) -> Index:
-        """Return the first entry to keep before the end of a snapshot of `last`, for about `limit_bytes` of the log."""
+        """Return the index from which to keep at most `limit_bytes` of the log before `last`.
+
+        The log is kept in whole segments. If no segment fits, return `last` + 1.
+        """
         return self._journal.first_within(last, limit_bytes)
 
     def chunk_extent(self, request: ReadSnapshot) -> ChunkExtent | None:
@@ -288,7 +294,7 @@ class RecoveryReport:
     segments: int
     last: LogId
     torn_bytes: int = 0
-    """Bytes of an unfinished write that were cut; nothing in them had been acknowledged."""
+    """Bytes of an unfinished write that recovery cut off. No entry in them was acknowledged."""
     torn_at: str = ""
     rewritten_bytes: int = 0
     truncation_finished: Index = 0
@@ -298,7 +304,7 @@ class RecoveryReport:
     install_finished: bool = False
 
     def lines(self) -> list[str]:
-        """Return one sentence each for an operator."""
+        """Return the findings for the operator, one sentence per line."""
         if self.created:
             return ["a new, empty storage was created"]
         found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
@@ -352,7 +358,8 @@ def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: St
     scan = scan_segments(reader, state, snapshot)
     journal = Journal(state.binding, options.segment_bytes)
     journal.restore(scan.start, scan.segments, scan.runs)
-    # A slot that a dead process wrote may be in the cache only; with the other being written, a crash could tear both.
+    # A slot written by a process that died may exist only in the cache. If the other slot were written before it is
+    # synced, a crash could tear both.
     operations: list[DiskOperation] = [SyncFile(STATE_FILE), *scan.repairs, *plan_removal(outdated)]
     if scan.replaced:
         operations += _plan_giving_up(reader, stored_state, scan.start.index)
@@ -406,7 +413,7 @@ def _plan_giving_up(reader: DiskReader, stored_state: HardStateFile, covered: In
 
 
 def check_owner(state: StoredState, owner: Owner) -> None:
-    """Raise `ForeignStorageError` if a vote could be given twice with this storage."""
+    """Raise `ForeignStorageError` if a server could vote twice in one term with this storage."""
     remedy = "move the directory away and let the node join again as a new server"
     if state.binding.node_id != owner.node_id:
         raise ForeignStorageError(

@@ -10,8 +10,8 @@ of a cell are for a claimed incarnation that is older than, equal to and newer t
     !  this node refutes it with a higher incarnation
 
 It is one total order, (incarnation, status) with left > dead > suspect > alive. So all nodes with the same updates end
-with the same record, in any order of arrival. SWIM's own rule (a death is final) needs no such table, but a healed
-partition could never reunite, because each half has permanently declared the other dead.
+with the same record, in any order of arrival. Under SWIM's own rule death is final, which needs no table. But after a
+partition heals, the halves could never reunite, because each has permanently declared the other dead.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
 starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because
@@ -36,15 +36,16 @@ INCARNATION_LIMIT: Final = 1 << 53
 """Generations and numbers from here on are refused: at the end of the scale no update could be refuted any more."""
 
 LAST_GENERATION: Final = INCARNATION_LIMIT - 2
-"""The last generation that a node begins or stores: its peers accept one more, so a claim about it can be refuted."""
+"""The last generation that a node begins or stores: its peers accept one more, which leaves room to refute a
+claim about it."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
-"""The maximum step of an unsigned generation. A claim further ahead of its subject's signature is false, because
-nodes do not restart that often. Its subject would have to adopt it, and two such claims would use up the generations
-of that node."""
+"""The maximum advance of a claimed generation over the last one that its subject signed. A larger advance is false,
+because nodes do not restart that often. The subject would have to adopt it, and two such claims would use up the
+generations of that node."""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
-"""The maximum step of an unsigned number: eight minutes of two refutations per second, none received.
-The next description of a member that is further ahead restores its record."""
+"""The maximum advance of an unsigned number: as many refutations as a node makes in eight minutes (two per second)
+while none of them arrives. If a member really is further ahead, its next signed description corrects the record."""
 
 
 class Status(IntEnum):
@@ -98,7 +99,7 @@ class NodeInfo:
     credential: bytes = b""
 
     def __hash__(self) -> int:
-        """Hash the signature, which covers the rest: infos are looked up with every datagram."""
+        """Hash the signature, which covers the rest: descriptions are looked up for every datagram."""
         return hash(self.credential or self.node_id)
 
 
@@ -116,7 +117,10 @@ def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
 
 
 def is_plausible(info: NodeInfo) -> bool:
-    """Return True if a description is within its limits. The wire checks the same; the core protects its own memory."""
+    """Return True if a description is within its limits.
+
+    The wire layer makes the same checks; the core repeats them to protect its own memory.
+    """
     generation, number = info.incarnation
     is_sound = 0 <= generation < INCARNATION_LIMIT and 0 <= number < INCARNATION_LIMIT
     return is_sound and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
@@ -188,9 +192,10 @@ def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> UpdateO
 class Awareness:
     """Local health: a score of signs that this node itself is the cause of missed replies (Lifeguard, section IV.A).
 
-    A node that is short of processor time misses replies that did arrive. The score rises with each sign of that: a
-    failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered probe. Probe period and
-    timeout are multiplied by score + 1. A fixed timeout would let one overloaded node accuse a healthy group.
+    A node that is short of processor time processes replies too late, and counts them as missing. The score rises with
+    each sign of that: a failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered
+    probe. Probe period and timeout are multiplied by score + 1. A fixed timeout would let one overloaded
+    node accuse a healthy group.
     """
 
     def __init__(self, limit: int) -> None:
@@ -202,7 +207,7 @@ class Awareness:
         self.score = min(max(self.score + delta, 0), self._limit - 1)
 
     def scale(self, duration_ms: int) -> int:
-        """Return the duration multiplied for the current health."""
+        """Return the duration, scaled for the current health."""
         return duration_ms * (self.score + 1)
 
 
@@ -218,7 +223,7 @@ class LocalNode:
 
     @property
     def incarnation(self) -> Incarnation:
-        """The incarnation of its current description."""
+        """The incarnation of this node's current description."""
         return self.info.incarnation
 
     def raise_above(self, claim: Incarnation) -> None:

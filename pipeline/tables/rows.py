@@ -88,7 +88,10 @@ def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
 
 
 def last_known(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
-    """Return the rows of reports that only a snapshot still holds: they are state, not history."""
+    """Return the rows for reports whose log entries are gone and that survive only in a snapshot.
+
+    They describe the last state, not history.
+    """
     reports = _of_kinds(entries, frozenset({SNAPSHOT}))
     if not reports.num_rows:
         return {}
@@ -149,7 +152,7 @@ def _of_kinds(entries: pa.Table, kinds: frozenset[str]) -> pa.Table:
 
 
 def _table(name: str, entries: pa.Table, given: dict[str, pa.ChunkedArray | pa.Array], *also: str) -> pa.Table:
-    """Return rows in the order of the table's columns: from `given`, else the entry's own; `also` after them."""
+    """Return the table's columns in order: from `given` if present, otherwise from `entries`; then those in `also`."""
     schema = BASE[name]
     columns: Sequence[tuple[str, pa.ChunkedArray | pa.Array]] = [
         (each.name, _column(each, entries, given)) for each in schema

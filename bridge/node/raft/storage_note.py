@@ -31,7 +31,10 @@ class StorageNote:
             )
 
     def record(self, server_id: int, recovery: Recovery) -> None:
-        """Write that the storage belongs to `server_id`; raise `StorageError` if it belongs to another server."""
+        """Write that the storage belongs to `server_id`.
+
+        Raise `StorageError` if it belongs to another server and contains a vote or entries.
+        """
         noted = self._noted_id()
         if noted == server_id:
             return

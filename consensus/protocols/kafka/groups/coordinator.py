@@ -6,15 +6,15 @@
       NOT_COORDINATOR, or LOAD_IN_PROGRESS                  this server coordinates no more ─▶ NOT_COORDINATOR
 
 Members are in this server's memory only; offsets are entries of the log. There are no background tasks: a waiting
-request sleeps until its group has due work, and otherwise the next request performs that work. A waiting request checks
-the leadership every `CHECK_MS`, since no event reports it.
+request wakes up when its group has due work and performs it. If no request waits, the next request performs the work. A
+waiting request checks the leadership every `CHECK_MS`, since no event reports a change of it.
 
-*A new leader* does not know the members. With UNKNOWN_MEMBER_ID, clients would drop their partitions without storing
-their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders: a heartbeat gets
-REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under their member id.
-Generations of a later term are higher, so a member removed by this leader is not accepted. A member removed by the
-previous leader may be: it may commit an older offset than the group's, so that entries are read twice, but it never
-skips entries.
+*A new leader* has no list of the members. If it replied UNKNOWN_MEMBER_ID, clients would drop their partitions without
+storing their positions, and read records twice. So for `takeover_ms` it accepts members of former leaders. Their
+heartbeats get REBALANCE_IN_PROGRESS, upon which clients commit their offsets and join a new round, both under their
+member id. Generations of a later term are higher, so a member removed by this leader is not accepted. A member that the
+previous leader removed may be accepted. It may commit an older offset than the group's, so entries may be read twice,
+but none are skipped.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,45 +46,48 @@ _MAX_MEMBER_ID_CHARACTERS: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """Limits, and times in milliseconds. Kafka's names have Kafka's values unless noted."""
+    """Limits, and times in milliseconds. Settings that Kafka also has use Kafka's defaults unless noted."""
 
     max_groups: int = 100
-    """Limit of the groups of one user."""
+    """Maximum number of groups per user."""
     max_groups_of_all: int = 400
     max_members: int = 100
-    """Limit of the members of one group; Kafka's `group.max.size`, which is unlimited there."""
+    """Maximum number of members of one group; Kafka's `group.max.size`, unlimited by default in Kafka."""
     max_members_of_user: int = 1_000
-    """Limit of the members in all groups of one user."""
+    """Maximum number of members in all groups of one user."""
     max_members_of_all: int = 4_000
     max_protocols: int = 32
-    """Assignment methods of one member; clients have four. The methods of all members are compared at each join."""
+    """Maximum number of assignment methods per member; clients have four. Each join compares the methods of all
+    members."""
     max_metadata_bytes: int = 16 * 1024
-    """Limit of a member's metadata for all assignment methods together, and of one assignment."""
+    """Maximum size of a member's metadata for all assignment methods together, and of one assignment."""
     max_name_characters: int = 255
-    """Limit of the name of a group, and of a `group.instance.id`."""
+    """Maximum length of a group's name, and of a `group.instance.id`."""
     max_offset_metadata_characters: int = 1_024
-    """Limit of the text with an offset; Kafka's `offset.metadata.max.bytes` is 4,096."""
+    """Maximum length of the text stored with an offset; Kafka's `offset.metadata.max.bytes` is 4,096."""
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_rebalance_timeout_ms: int = 300_000
     """Upper bound of a client's rebalance timeout, so that each waiting request gets a timely reply."""
     first_delay_ms: int = 1_000
-    """For further members of a group that was empty; Kafka's `group.initial.rebalance.delay.ms` is 3,000."""
+    """How long the first round of an empty group waits for further members; Kafka's
+    `group.initial.rebalance.delay.ms` is 3,000."""
     takeover_ms: int = 60_000
-    """For how long a new leader takes members of former leaders; the session of a client is 45,000 by default."""
+    """How long a new leader accepts members of former leaders; the session timeout of clients is 45,000 by default."""
     takeover_delay_ms: int = 4_000
-    """`first_delay_ms` of such a group: clients send a heartbeat every 3,000 by default."""
+    """The delay of the first round of a group that a new leader takes over, instead of `first_delay_ms`. It exceeds the
+    default heartbeat interval of clients, 3,000."""
     max_hold_ms: int = 1_000
     """Longest time that a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
-    """Divisor of the shortest session of a group with members."""
+    """A commit is held for at most the shortest session timeout of the group, divided by this."""
     commit_timeout_ms: int = 10_000
-    """For offsets to be committed, after they were held; Kafka's `offsets.commit.timeout.ms` is 5,000. A leader without
-    a majority resigns sooner, and that answers the commit."""
+    """Time limit for committing offsets, not counting the time that they are held; Kafka's `offsets.commit.timeout.ms`
+    is 5,000. A leader without a majority resigns sooner, and the commit then gets its reply."""
 
 
 class GroupCoordinator:
-    """The groups that meet at this server."""
+    """The consumer groups that this server coordinates."""
 
     def __init__(
         self, topic: ServedTopic, options: GroupOptions, new_id: Callable[[], str] = lambda: str(uuid4())
@@ -100,10 +103,10 @@ class GroupCoordinator:
         self._waiting: dict[Ticket, _PendingRequest] = {}
 
     def advance(self, *group_ids: str) -> None:
-        """Do what is due: begin or end a term of coordination with the server's role, and expire in these groups.
+        """Begin or end a term as coordinator if the role has changed, and remove what has expired in these groups.
 
-        A term that ends loses its members, and the requests that wait are answered. Questions are about the state that
-        this leaves.
+        When a term ends, its members are forgotten and waiting requests get NOT_COORDINATOR. Callers call this first,
+        so that they see the resulting state.
         """
         epoch = self._topic.state().leader_epoch if self.refusal() is ErrorCode.NONE else None
         if epoch != self._epoch:
@@ -121,16 +124,17 @@ class GroupCoordinator:
         return self._groups
 
     def refusal(self) -> ErrorCode:
-        """Return why this server does not answer for groups now, or NONE."""
+        """Return why this server refuses requests about groups now, or NONE."""
         state, offsets = self._topic.state(), self._topic.groups()
         if offsets is None or state.controller_id != state.node_id:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE if offsets.is_coordinator() else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
-        """Return why a request about this group is refused, or NONE: like `refusal`, or it is another user's group.
+        """Return why a request about this group is refused, or NONE.
 
-        Another user could otherwise take the partition from the members, remove them, or move the group's position.
+        The reasons are those of `refusal`, and that the group belongs to another user. Another user could otherwise
+        take the partition from the members, remove them, or move the group's position.
         """
         error, offsets = self.refusal(), self._topic.groups()
         if error is not ErrorCode.NONE or offsets is None:
@@ -142,7 +146,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     async def join(self, group_id: str, request: JoinRequest) -> Answer:
-        """Become a member, or one again; returns when the generation has its members."""
+        """Add a member, or let it rejoin; return when the round is complete and the generation's members are known."""
         self.advance(group_id)
         error = self.refusal_to(group_id, request.principal) or self._check_joining(group_id, request)
         if error is not ErrorCode.NONE:
@@ -172,7 +176,7 @@ class GroupCoordinator:
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
     ) -> Answer:
-        """Return a member's assignment, when the leader of the group has sent it.
+        """Wait until the group's leader has sent the assignments, and return the member's.
 
         `protocol` is the type and the name of the assignment method, if given.
         """
@@ -189,7 +193,7 @@ class GroupCoordinator:
         return await self._answer(group, waiting)
 
     def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Record a member's heartbeat; return the news of its group as an error code."""
+        """Record a member's heartbeat; return whether the group has begun a new round, or another error code."""
         error = self._check_member(group_id, member)
         group = self._groups.get(group_id)
         return error if error is not ErrorCode.NONE or group is None else group.heartbeat(member, _now_ms())
@@ -221,16 +225,16 @@ class GroupCoordinator:
         return ErrorCode.NONE if member.is_outsider else ErrorCode.UNKNOWN_MEMBER_ID
 
     def hold_ms(self, group_id: str, member: MemberRef) -> int:
-        """Longest time that a commit of this member may be held; its heartbeats wait for it."""
+        """Return how long a commit of this member may be held at most: its heartbeats are queued behind the commit."""
         group, options = self._groups.get(group_id), self.options
         if member.is_outsider:
             return options.max_hold_ms
-        # The session of a member of a former leader is not known here: it has the shortest that there is.
+        # The session timeout of a former leader's member is unknown here, so assume the shortest allowed.
         sessions_ms = (options.min_session_timeout_ms,) if group is None else group.sessions_ms
         return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
 
     def renew_session(self, group_id: str, member: MemberRef) -> None:
-        """Count a long request of a member as its heartbeat: the heartbeats after it had to wait."""
+        """Count a slow request as a heartbeat of its member, because the member's heartbeats queued behind it."""
         group = self._groups.get(group_id)
         if group is not None:
             group.heartbeat(member, _now_ms())
@@ -251,7 +255,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """Return NONE if there is a group for this member, which is then in `_groups`."""
+        """Return NONE if the member's group exists in `_groups`."""
         self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
@@ -297,7 +301,7 @@ class GroupCoordinator:
                 waiting.answer_received.set()
 
     async def _answer(self, group: ConsumerGroup, waiting: "_PendingRequest") -> Answer:
-        """Wait for the reply, from another request, the time, or the end of this server's term."""
+        """Wait for the reply: another request, a timeout or the end of this server's term provides it."""
         try:
             while waiting.answer is None:
                 now_ms = _now_ms()
@@ -314,7 +318,7 @@ class GroupCoordinator:
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request whose answer is not known yet."""
+    """A request that waits for its answer."""
 
     ticket: Ticket
     answer_received: trio.Event = field(default_factory=trio.Event)
