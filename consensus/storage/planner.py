@@ -139,7 +139,7 @@ class Storage:
 
     @property
     def durable(self) -> Index:
-        """The index up to which entries are durable."""
+        """The index of the last durable entry."""
         return self._journal.durable
 
     @property
@@ -240,7 +240,7 @@ class Storage:
 
     @property
     def start(self) -> LogId:
-        """The position after which the log begins."""
+        """The position that precedes the log's first entry."""
         return self._journal.start
 
     @property
@@ -249,7 +249,7 @@ class Storage:
         return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)
 
     def first_within(self, last: Index, limit_bytes: int) -> Index:
-        """Return the index from which to keep at most `limit_bytes` of the log before `last`.
+        """Return the index of the first entry to keep, for at most `limit_bytes` of the log up to `last`.
 
         The log is kept in whole segments. If no segment fits, return `last` + 1.
         """

@@ -39,9 +39,9 @@ LAST_GENERATION: Final = INCARNATION_LIMIT - 2
 """The last generation that a node begins or stores: its peers accept one more, which leaves room to refute a
 claim about it."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
-"""The maximum advance of a claimed generation over the last one that its subject signed. A larger advance is false,
-because nodes do not restart that often. The subject would have to adopt it, and two such claims would use up the
-generations of that node."""
+"""The maximum advance of a claimed generation over the last generation that its subject signed. A larger advance is
+false, because nodes do not restart that often. The subject would have to adopt the generation, and two such claims
+would use up the generations of that node."""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
 """The maximum advance of an unsigned number: as many refutations as a node makes in eight minutes (two per second)

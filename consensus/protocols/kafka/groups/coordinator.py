@@ -70,17 +70,17 @@ class GroupOptions:
     max_rebalance_timeout_ms: int = 300_000
     """Upper bound of a client's rebalance timeout, so that each waiting request gets a timely reply."""
     first_delay_ms: int = 1_000
-    """How long the first round of an empty group waits for further members; Kafka's
+    """Delay of the first round of an empty group, for further members to join; Kafka's
     `group.initial.rebalance.delay.ms` is 3,000."""
     takeover_ms: int = 60_000
-    """How long a new leader accepts members of former leaders; the session timeout of clients is 45,000 by default."""
+    """Time limit for new leaders to accept members of former leaders; clients' session timeout is 45,000 by default."""
     takeover_delay_ms: int = 4_000
     """The delay of the first round of a group that a new leader takes over, instead of `first_delay_ms`. It exceeds the
     default heartbeat interval of clients, 3,000."""
     max_hold_ms: int = 1_000
     """Longest time that a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
-    """A commit is held for at most the shortest session timeout of the group, divided by this."""
+    """The longest hold of a commit is the shortest session timeout of the group, divided by this."""
     commit_timeout_ms: int = 10_000
     """Time limit for committing offsets, not counting the time that they are held; Kafka's `offsets.commit.timeout.ms`
     is 5,000. A leader without a majority resigns sooner, and the commit then gets its reply."""
@@ -225,7 +225,7 @@ class GroupCoordinator:
         return ErrorCode.NONE if member.is_outsider else ErrorCode.UNKNOWN_MEMBER_ID
 
     def hold_ms(self, group_id: str, member: MemberRef) -> int:
-        """Return how long a commit of this member may be held at most: its heartbeats are queued behind the commit."""
+        """Return the longest time to hold a commit of this member; the member's heartbeats wait for the commit."""
         group, options = self._groups.get(group_id), self.options
         if member.is_outsider:
             return options.max_hold_ms
@@ -234,7 +234,7 @@ class GroupCoordinator:
         return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
 
     def renew_session(self, group_id: str, member: MemberRef) -> None:
-        """Count a slow request as a heartbeat of its member, because the member's heartbeats queued behind it."""
+        """Count a slow request as a heartbeat of its member, because the member's heartbeats had to wait."""
         group = self._groups.get(group_id)
         if group is not None:
             group.heartbeat(member, _now_ms())
