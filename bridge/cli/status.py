@@ -111,7 +111,8 @@ def _follower_text(follower: FollowerView) -> str:
     name = follower.name or follower.raft_id
     if follower.lag_entries is None:
         return f"{name} has not answered in this term"
-    return f"{name} lacks {follower.lag_entries} entries"
+    entries = "entry" if follower.lag_entries == 1 else "entries"
+    return f"{name} lacks {follower.lag_entries} {entries}"
 
 
 def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:

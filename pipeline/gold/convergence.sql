@@ -1,9 +1,9 @@
--- The spread of a change of a member's status: a row per change, from the first node that saw it to the last.
+-- How the news of a change to a member spread: a row a change, from the first node that saw it to the last.
 --
--- Events about the same status of a member that are a minute apart are two changes. `nodes` counts the nodes of the farm
--- with a trace: if there are fewer observers, some did not see the change, or one is the member itself.
+-- Reports of the same change to the same member that are a minute apart are about two changes. `nodes` counts the nodes
+-- of the farm that have a trace: if there are fewer observers, some did not see the change, or one is the member itself.
 --
--- `known` is the present content of the table, extended with newer events: a late event may join two changes.
+-- `known` is what the table has, and newer events are put to it: one that comes late may make one change of two.
 WITH pieces AS (
   SELECT farm, member, status, first_at, last_at, seen_by FROM known
   UNION ALL

@@ -1,20 +1,20 @@
--- Faults of entries: repeated, late, dated by a wrong clock, or refused.
+-- What is wrong with the entries themselves: repeated, late, dated by a clock that is off, or refused.
 --
---     offset     = written_at - log_time          of each report; 0 to one period for a correct clock
+--     offset     = written_at - log_time          of each report; 0 to one period by a right clock
 --     clock off  : offset < -30 s, or offset > one period + 30 s       the farm's own rule
 --     late       : offset < typical offset - 1.5 periods               typical: the server's median of that hour
 --
--- A slow clock shifts all reports of a server equally; a delayed report is later than the other reports of its server. The
--- period is from the last clock entry before the report within the hour, or from the hour's first one; a period that the
--- farm would not accept is ignored.
+-- A clock that is behind shifts all of a server's reports alike; a report that was long on its way lags behind its own
+-- server's others. The period is that of the last clock entry before the report within the hour, or of the hour's first
+-- one; a period that the farm would not accept is ignored.
 WITH once AS (
   SELECT farm, index, server_id, window_start,
     unix_millis(log_time) - unix_millis(log_time) % 3600000 AS hour_ms,
     unix_millis(written_at) - unix_millis(log_time) AS offset_ms
-  FROM timed_reports
+  FROM told_reports
   WHERE NOT repeated
 ),
-hour_clocks AS (
+told AS (
   SELECT farm, index, unix_millis(log_time) - unix_millis(log_time) % 3600000 AS hour_ms,
     CASE WHEN period_ms BETWEEN $period_min_ms AND $period_max_ms THEN period_ms END AS period_ms
   FROM clocks
@@ -25,7 +25,7 @@ in_order AS (
   FROM (
     SELECT farm, index, hour_ms, period_ms, FALSE AS is_report,
       CAST(NULL AS BIGINT) AS server_id, CAST(NULL AS TIMESTAMP) AS window_start, CAST(NULL AS BIGINT) AS offset_ms
-    FROM hour_clocks
+    FROM told
     UNION ALL
     SELECT farm, index, hour_ms, CAST(NULL AS BIGINT) AS period_ms, TRUE AS is_report, server_id, window_start, offset_ms
     FROM once
@@ -58,7 +58,7 @@ by_server AS (
 ),
 copies AS (
   SELECT farm, window_start, server_id, count(*) AS copies
-  FROM timed_reports
+  FROM told_reports
   GROUP BY farm, window_start, server_id
 ),
 both_kinds AS (

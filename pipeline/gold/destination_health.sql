@@ -1,6 +1,6 @@
--- The health of each destination on each of its servers: a row per destination, server and window.
+-- How each destination fared on each server that serves it: a row a destination, server and window.
 --
--- A break is an unhealthy report whose previous report, within an hour, was healthy.
+-- It breaks where a report calls it unhealthy and the one before, within an hour, called it healthy.
 WITH once AS (
   SELECT r.*,
     row_number() OVER (
@@ -9,7 +9,7 @@ WITH once AS (
     lag(r.healthy) OVER (PARTITION BY r.farm, r.destination, r.server_id ORDER BY r.index) AS was_healthy,
     unix_millis(r.log_time)
       - lag(unix_millis(r.log_time)) OVER (PARTITION BY r.farm, r.destination, r.server_id ORDER BY r.index) AS since_ms
-  FROM timed_destinations r
+  FROM told_destinations r
   WHERE NOT r.repeated
 ),
 scaled AS (

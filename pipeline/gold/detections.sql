@@ -1,26 +1,27 @@
--- The time to detect the loss of a member: a row per episode of an observer about a member.
+-- How soon a silent member was noticed: a row an episode of an observer about a member.
 --
 -- An episode begins with `member-suspect` (or `member-dead`, if the observer missed the suspicion) and ends with the next
 -- `member-alive` or `member-left` of the same observer:
 --
---     alive ──▶ suspect ──▶ alive                 `false-suspicion`: it was always alive
+--     alive ──▶ suspect ──▶ alive                 `false-suspicion`: it was alive all the time
 --               suspect ──▶ dead ──▶ alive        `came-back`
 --               suspect ──▶ dead ──▶ left         `left`
 --               suspect ──▶ dead                  `dead`, so far
 --               suspect                           `suspect`, so far
 --
--- An observer loses its state in a restart (`node-started`): its open episodes stay unchanged. A killed member that
--- returns before any observer marked it dead counts as a false suspicion too, because it looks the same from outside.
+-- An observer that restarts (`node-started`) has forgotten everything: its open episodes stay as they are. A member that
+-- is killed and comes back before any observer called it dead counts as a false suspicion too, because it looks like one
+-- from outside.
 --
--- Times within an episode are by the observer's own clock. The clock's offset to log time is measured with each batch of
--- events, and inaccurate for a node that has just started: so only the first event has a log time.
+-- The distances within an episode are those of the observer's own clock. Its offset to log time is measured anew with
+-- each batch of events, and badly for a node that has just started: so only the notice is dated in log time.
 --
--- Last contact is the last report of the member in the log before the suspicion, on that day or the day before; a search
--- of all history would cost more with each week. It is the best estimate of the member's last sign of life that does not
--- come from the detector itself; its resolution is the reporting period.
+-- Last contact is the last report of the member that the log holds from before the notice, of that day or the day
+-- before; to search all of history for it would cost more with each week. It is the best estimate of when the member
+-- was last alive that does not come from the detector itself; its resolution is the reporting period.
 --
--- `known` is the present content of the table, extended with newer events: an open episode begins with its stored events.
--- `reports` are the reports of the days with new events.
+-- `known` is what the table has, and newer events are put to it: what is open there begins with the events that it was
+-- made of. `reports` are those of the days of which something new is known.
 WITH lives AS (
   SELECT e.*,
     sum(CASE WHEN kind = 'node-started' THEN 1 ELSE 0 END) OVER (PARTITION BY farm, node ORDER BY time_ms, cursor) AS life

@@ -1,10 +1,10 @@
--- The leaders, a row per term and leader, and the gaps between them: from the log, without a node's own view.
+-- Which servers led, a row a term and leader, and the gaps between: from the log, so that no node's own view is needed.
 --
--- A leader writes a clock entry at its election and in each reporting period. The first and the last one of a term bound
--- its known leadership. The time from a term's last clock entry to the next term's first is the time without a leader in
--- the log: at most one reporting period longer than the real gap.
+-- A leader writes a clock entry at its election and in each reporting period. A term's first and last one bound what is
+-- known of its leadership. The time between one term's last and the next term's first is how long the log shows no
+-- leader: an upper bound of the real gap, by at most one reporting period.
 --
--- `known` is the present content of the table, extended with newer clock entries.
+-- `known` is what the table has, and newer clock entries are put to it.
 WITH pieces AS (
   SELECT farm, term, leader_id, first_at, last_at, clock_entries, longest_silence_ms, first_index, last_index
   FROM known

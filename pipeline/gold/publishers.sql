@@ -1,9 +1,9 @@
--- The publishers, a row per reign, and the gaps between them.
+-- Which servers published, a row a reign, and the gaps between.
 --
--- A publisher commits to every structure before it signs it. A reign consists of consecutive publications of one server
--- for one master; the time between two reigns is the time without a publication.
+-- A publisher commits to every structure before it signs it. A reign is a run of publications of one server for one
+-- master; the time between two reigns is how long no server published.
 --
--- `known` is the present content of the table, extended with newer publications.
+-- `known` is what the table has, and newer publications are put to it.
 WITH pieces AS (
   SELECT farm, master, server_id, first_at, last_at, publications, longest_silence_ms, first_index, last_index
   FROM known

@@ -1,12 +1,12 @@
--- The health of each router in each window: a row per server and window with a report.
+-- How each router fared in each window: a row a server and window in which it reported.
 --
--- An uptime reset is a report whose uptime is below the server's previously reported uptime, regardless of its age:
--- `earlier` has that uptime if the sources do not. Means are computed from whole thousandths or millionths, so the order of
--- rows does not matter.
+-- An uptime reset is a report whose uptime is below the last one that the server told before it, however long ago:
+-- `earlier` has it where no row of the sources does. Means are of whole thousandths or millionths, so that the order in
+-- which rows are added makes no difference.
 WITH once AS (
   SELECT r.*,
     row_number() OVER (PARTITION BY r.farm, r.window_start, r.server_id ORDER BY r.index DESC) AS from_last
-  FROM timed_reports r
+  FROM told_reports r
   WHERE NOT r.repeated
 ),
 uptimes AS (

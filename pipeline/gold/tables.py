@@ -72,15 +72,15 @@ def _table(name: str, sources: tuple[str, ...], keys: tuple[str, ...], *views: s
 GOLD = {
     table.spec.name: table
     for table in (
-        _table(ROUTER_HEALTH, ("reports", "clocks"), ("server_id",), "timed_reports", "periods", compares_uptimes=True),
+        _table(ROUTER_HEALTH, ("reports", "clocks"), ("server_id",), "told_reports", "periods", compares_uptimes=True),
         _table(
             "destination_health",
             ("destination_reports", "clocks"),
             ("destination", "server_id"),
-            "timed_destinations",
+            "told_destinations",
             "periods",
         ),
-        _table("data_quality", ("reports", "clocks", "quarantine"), ("server_id",), "timed_reports", widen_ms=HOUR_MS),
+        _table("data_quality", ("reports", "clocks", "quarantine"), ("server_id",), "told_reports", widen_ms=HOUR_MS),
     )
 }
 

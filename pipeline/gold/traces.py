@@ -94,15 +94,15 @@ def _table(name: str, sorted_by: tuple[str, ...], views: tuple[str, ...], *sourc
 TRACED = {
     table.spec.name: table
     for table in (
-        _table(MEMBERS, ("member",), ("timed_events",)),
+        _table(MEMBERS, ("member",), ("told_events",)),
         _table(
             "detections",
             ("observer", "noticed_ms", "member"),
-            ("timed_events", "member_events"),
+            ("told_events", "member_events"),
             MEMBERS,
             "reports",
         ),
-        _table("convergence", ("member", "status", "first_at"), ("timed_events", "member_events"), MEMBERS),
+        _table("convergence", ("member", "status", "first_at"), ("told_events", "member_events"), MEMBERS),
     )
 }
 """The tables in the order of making: each reads the present state of those before it."""

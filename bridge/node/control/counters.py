@@ -248,7 +248,7 @@ FAMILIES: Final = (
             Fault.SILENT: _LOAD,
             Fault.BUSY: "It ends when the farm is created; otherwise too many clients connect",
             Fault.REFUSED_CHANGE: "The event `change-refused` has the reason",
-            Fault.FOREIGN_SNAPSHOT: "A server of another implementation accepts only entries",
+            Fault.FOREIGN_SNAPSHOT: "Restart that server with its complete log: this program cannot read its snapshots",
         },
     ),
     Family(members=tuple(ConnectionEvent), prefix="garlic_farm_"),

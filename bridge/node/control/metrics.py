@@ -69,8 +69,8 @@ GAUGES: Final[Mapping[str, str]] = {
         " lose their majority."
     ),
     "raft_has_leader": (
-        "1 while this node knows a leader, else 0. 0 for more than some seconds means that a majority of the voters"
-        " cannot reach each other."
+        "1 while this node knows a leader, else 0. 0 for more than some seconds means that the voters that reach"
+        " each other are not a majority."
     ),
     "raft_last_index": (
         "The index of the last entry in this node's log. Entries above the commit index wait for a majority."

@@ -1,5 +1,5 @@
--- The reporting periods: a leader writes a clock entry in each, and only clock entries advance log time. A period is whole
--- (1) if the leader that began it also began the next one, within the hour; other periods do not count against a server.
+-- The reporting periods: a leader writes a clock entry in each, and nothing else moves log time. A period is whole (1)
+-- if the leader that began it also began the next one, within the hour; otherwise it counts against no server.
 WITH moments AS (
   SELECT farm, log_time, max(term) AS term
   FROM clocks

@@ -1,4 +1,4 @@
--- Reports with a log time. `repeated`: a submission (`submission.sql`) that was repeated within an hour.
+-- Reports with a log time. `repeated`: a submission (`submission.sql`) that came again within an hour.
 WITH named AS (
   SELECT r.*, $submission AS submission
   FROM reports r

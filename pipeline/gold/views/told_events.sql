@@ -1,9 +1,10 @@
--- Events of the nodes' traces, with the farm if known, and with a log time. For an event without one, for example from a
--- file, the node's own clock counts. Of the copies of an event, the copy of the first batch counts.
+-- Events of the nodes' traces, with the farm if it can be known, and with a log time: an event without one, such as out
+-- of a file, is taken at the node's own clock. Of the copies of an event that of the first batch counts.
 --
--- Farm, node, cursor and time on the node's clock identify an event, but not its log time: nodes return a log time and
--- files do not, and a renamed file is read again. A copy without a known farm is a copy of the event of any farm.
-WITH dated AS (
+-- An event is named by its farm, node, cursor and time on the node's clock, whatever its log time: a node gives a log
+-- time and a file does not, and a file that was renamed is read again. A copy of which the farm cannot be known is one
+-- of the event of any farm.
+WITH told AS (
   SELECT coalesce(e.farm, f.farm) AS farm, e.node, e.cursor, e.time_ms,
     coalesce(e.log_time, timestamp_millis(e.time_ms)) AS log_time, e.log_time IS NOT NULL AS is_dated, e.kind, e.data,
     coalesce(e.batch_id, 0) AS batch_id
@@ -16,7 +17,7 @@ copies AS (
     row_number() OVER (PARTITION BY farm, node, cursor, time_ms ORDER BY batch_id, is_dated DESC) AS copy,
     min(CASE WHEN farm IS NULL THEN batch_id END) OVER (PARTITION BY node, cursor, time_ms) AS first_without_farm,
     min(CASE WHEN farm IS NOT NULL THEN batch_id END) OVER (PARTITION BY node, cursor, time_ms) AS first_with_farm
-  FROM dated t
+  FROM told t
 )
 SELECT farm, node, cursor, time_ms, log_time, kind, data, batch_id
 FROM copies

@@ -1,4 +1,5 @@
--- Destinations in reports, with a log time. `repeated`: a submission (`submission.sql`) that was repeated within an hour.
+-- What reports say about destinations, with a log time. `repeated`: a submission (`submission.sql`) that came again
+-- within an hour.
 WITH named AS (
   SELECT farm, index, log_time, server_id, destination, healthy, uptime_ms, configured_tunnels, current_tunnels,
     configured_bandwidth_bytes_per_s, bandwidth_bytes_per_s, connections,
