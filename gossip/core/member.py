@@ -40,8 +40,8 @@ LAST_GENERATION: Final = INCARNATION_LIMIT - 2
 claim about it."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
 """The maximum advance of a claimed generation over the last generation that its subject signed. A larger advance is
-false, because nodes do not restart that often. The subject would have to adopt the generation, and two such claims
-would use up the generations of that node."""
+false, because nodes do not restart that often. The subject would have to begin the generation after it, and two such
+claims would use up the generations of that node."""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
 """The maximum advance of an unsigned number: as many refutations as a node makes in eight minutes (two per second)

@@ -602,11 +602,11 @@ def test_receiver_failure_is_logged_once_until_recovery(farm: Farm, monkeypatch:
     shown = metrics.exposition().decode()
     assert "garlicfarm_pipeline_alerts 2.0" in shown
     assert "garlicfarm_pipeline_alert_messages_delivered_total 4.0" in shown
-    # Two attempts for the first message, then one per message until the receiver replies.
+    # Two attempts for the first message, then one per message until the receiver accepts one.
     assert "garlicfarm_pipeline_alert_messages_failed_total 3.0" in shown
 
 
-def test_backlog_holds_back_alerts_until_last_full_batch(farm: Farm) -> None:
+def test_backlog_holds_back_alerts_until_first_partial_batch(farm: Farm) -> None:
     inbox, long_ago = Inbox(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)

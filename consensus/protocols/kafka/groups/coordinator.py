@@ -247,8 +247,8 @@ class GroupCoordinator:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if len(request.member_id) > _MAX_MEMBER_ID_CHARACTERS:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        has_name = request.instance_id is None or 0 < len(request.instance_id) <= options.max_name_characters
-        if not has_name or len(request.protocols) > options.max_protocols:
+        is_name_valid = request.instance_id is None or 0 < len(request.instance_id) <= options.max_name_characters
+        if not is_name_valid or len(request.protocols) > options.max_protocols:
             return ErrorCode.INVALID_REQUEST
         if sum(len(name) + len(metadata) for name, metadata in request.protocols) > options.max_metadata_bytes:
             return ErrorCode.MESSAGE_TOO_LARGE
