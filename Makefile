@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-processor test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
+.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -46,27 +46,21 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# Three targets run side by side. Tests with real processes or Spark mostly wait: four workers, at normal priority. Their
-# output follows in one piece at their end. Tests limited by the processor (two workers) and the compiler have a lower
-# priority and use the rest of the processors. tests/conftest.py groups and orders the tests. TESTS="tests/spec
-# tests/wire" runs some tests.
+# Tests limited by the processor use two workers. Tests with real processes or Spark mostly wait and use four.
+# tests/conftest.py groups and orders them. TESTS="tests/spec tests/wire" runs some tests.
 WAITING_TESTS := tests/end_to_end tests/spark
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	@$(MAKE) -j 3 test-processor test-waiting $(if $(shell $(CAN_COMPILE) && echo yes),test-compiled)
-	@$(CAN_COMPILE) || echo "a C compiler is missing: the compiled modules are not tested"
+	$(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
+	@if $(CAN_COMPILE); then $(MAKE) -j 2 test-waiting compiled && $(MAKE) test-compiled; \
+	else $(MAKE) test-waiting && echo "a C compiler is missing: the compiled modules are not tested"; fi
 endif
 
-test-processor: $(VENV)/all.stamp
-	nice $(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
-
+# `make test` compiles while these tests wait.
 test-waiting: $(VENV)/all.stamp
-	@mkdir -p build
-	@echo "$(WAITING_TESTS): output follows at their end"
-	@$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS) >build/test-waiting.log 2>&1; \
-	status=$$?; cat build/test-waiting.log; exit $$status
+	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS)
 
 # Unpacks the wheel of this platform with mypyc's modules (setup.py). After a change of their sources this takes about a
 # minute of one processor. Packages without compiled modules come from this tree.
