@@ -77,7 +77,7 @@ async def join(
     while not is_member():
         await request_addition(client, own)
         retry_at_s = trio.current_time() + backoff.next_s()
-        while not is_member() and trio.current_time() < retry_at_s:  # noqa: ASYNC110 - no event tells it
+        while not is_member() and trio.current_time() < retry_at_s:  # noqa: ASYNC110 - no event reports it
             await trio.sleep(_LOOK_S)
 
 
