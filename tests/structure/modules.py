@@ -23,8 +23,8 @@ FLOORS = {
     "consensus.protocols.kafka": ("wire", "connections", "topic", "groups"),
     "consensus.protocols.kraft": ("wire", "operators", "replica"),
     "gossip": ("core", "wire", "node simulation"),
-    "bridge": ("core", "wire", "api", "node", "tui", "cli"),
-    "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm"),
+    "bridge": ("core", "wire", "api", "sam", "node connect", "tui", "cli"),
+    "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm connecting"),
     "bridge.wire": ("membership", "keys", "i2p", "log"),
     "bridge.node": (
         "http_exchange",
