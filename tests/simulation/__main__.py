@@ -1,7 +1,7 @@
 """`python -m tests.simulation NAME …`; `--help` after a name.
 
 NAME is consensus (the default), consensus-mutants, gossip-fuzz,
-gossip-experiments, meta-lease-set-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
+gossip-experiments, meta-lease-set-fuzz, structure-exchange-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
 zmq-raft-fuzz, kraft-fuzz, log-time or garlic-farm-joins.
 """
 
@@ -16,6 +16,7 @@ from tests.simulation import (
     kraft_fuzz,
     log_time_clocks,
     meta_lease_set_fuzz,
+    structure_exchange_fuzz,
     zmq_raft_fuzz,
 )
 from tests.simulation.consensus import command
@@ -28,6 +29,8 @@ if arguments[:1] == ["gossip-experiments"]:
     sys.exit(gossip_experiments.main(arguments[1:]))
 if arguments[:1] == ["meta-lease-set-fuzz"]:
     sys.exit(meta_lease_set_fuzz.main(arguments[1:]))
+if arguments[:1] == ["structure-exchange-fuzz"]:
+    sys.exit(structure_exchange_fuzz.main(arguments[1:]))
 if arguments[:1] == ["garlic-farm-fuzz"]:
     sys.exit(garlic_farm_fuzz.main(arguments[1:]))
 if arguments[:1] == ["entry-fuzz"]:

@@ -1,1 +1,1 @@
-"""What a client decides: which leaf it tries, how long it waits, and which structure it believes."""
+"""The decisions of a client: the order of leaves, timeouts, and the check of received structures."""

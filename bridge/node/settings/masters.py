@@ -15,7 +15,6 @@ A node without a master reports its leaves for every master of the farm, so smal
 the content of a key file shows its master, so there are two steps: settings, then `load_masters`.
 """
 
-import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.choices import PublishingPace
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.reader import Section
-from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
+from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64, hash_of_address
 from gossip import Address
 from gossip.node import endpoint
 
@@ -65,10 +64,9 @@ def _probe_text(probe: tuple[str, int]) -> str:
 
 
 def _master_hash(text: str) -> bytes:
-    found = ADDRESS.fullmatch(text)
-    if found is None:
+    if ADDRESS.fullmatch(text) is None:
         raise ValueError(f"{text[:60]!r} is not the address of a master, {HASH_CHARACTERS} letters and .b32.i2p")
-    return base64.b32decode(found[1].upper() + "====")
+    return hash_of_address(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

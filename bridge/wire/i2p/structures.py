@@ -42,6 +42,8 @@ SIGNATURE_TYPES: Final[dict[int, tuple[str, int, int]]] = {
 }
 """Signature type → (name, bytes of the public key, bytes of a signature)."""
 
+ADDRESS_SUFFIX: Final = ".b32.i2p"
+
 _KEY_FIELDS_BYTES: Final = 384
 _SIGNING_FIELD_BYTES: Final = 128
 _CERTIFICATE_HEADER_BYTES: Final = 3
@@ -52,6 +54,7 @@ _ED25519_CERTIFICATE: Final = bytes.fromhex("05000400070000")
 _MAPPING_LIMIT_BYTES: Final = 65_535
 _STRING_LIMIT_BYTES: Final = 255
 _BASE64 = re.compile(r"[A-Za-z0-9~-]*={0,2}")
+_BASE32_HASH = re.compile(r"[a-z2-7]{52}")
 
 
 class I2pError(ValueError):
@@ -168,7 +171,18 @@ def base64_decode(text: str) -> bytes:
 
 def address_of(destination_hash: bytes) -> str:
     """Return the `.b32.i2p` address of a destination's hash."""
-    return base64.b32encode(destination_hash).decode("ascii").rstrip("=").lower() + ".b32.i2p"
+    return base64.b32encode(destination_hash).decode("ascii").rstrip("=").lower() + ADDRESS_SUFFIX
+
+
+def hash_of_address(text: str) -> bytes:
+    """Return the hash in an address, in any case and with or without `.b32.i2p`; strict inverse of `address_of`."""
+    name = text.lower().removesuffix(ADDRESS_SUFFIX)
+    if _BASE32_HASH.fullmatch(name) is None:
+        raise I2pError(f"{text[:64]!r} is not an I2P address (52 letters and digits, then {ADDRESS_SUFFIX})")
+    destination_hash = base64.b32decode(name.upper() + "====")
+    if address_of(destination_hash) != name + ADDRESS_SUFFIX:
+        raise I2pError(f"{text[:64]!r} is not an I2P address: its last letter carries bits that belong to no byte")
+    return destination_hash
 
 
 def encode_mapping(pairs: dict[str, str]) -> bytes:

@@ -1,0 +1,102 @@
+"""The exchange between client and directory: exact bytes, and one error for all others."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.wire.i2p.structure_exchange import (
+    REPLY_HEADER_BYTES,
+    REPLY_LIMIT_BYTES,
+    REQUEST_BYTES,
+    STRUCTURE_LIMIT_BYTES,
+    ExchangeError,
+    ReplyStatus,
+    StructureReply,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+    reply_bytes_missing,
+)
+
+STATUSES = st.sampled_from([status for status in ReplyStatus if status is not ReplyStatus.STRUCTURE])
+REPLIES = st.builds(StructureReply, STATUSES) | st.builds(
+    StructureReply, st.just(ReplyStatus.STRUCTURE), st.binary(min_size=1, max_size=2_000)
+)
+
+
+def test_request_and_reply_have_documented_bytes() -> None:
+    assert encode_request(b"h" * 32) == b"\x01" + b"h" * 32
+    assert encode_reply(StructureReply(ReplyStatus.STRUCTURE, b"abc")) == b"\x01\x00\x00\x03abc"
+    assert encode_reply(StructureReply(ReplyStatus.TOO_MANY_REQUESTS)) == b"\x01\x03\x00\x00"
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_request_is_decoded_to_same_hash(address_hash: bytes) -> None:
+    assert decode_request(encode_request(address_hash)) == address_hash
+
+
+@given(REPLIES)
+def test_reply_is_decoded_to_same_reply(reply: StructureReply) -> None:
+    assert decode_reply(encode_reply(reply)) == reply
+
+
+@given(REPLIES, st.data())
+def test_partial_reply_misses_remaining_bytes(reply: StructureReply, data: st.DataObject) -> None:
+    encoded = encode_reply(reply)
+    received = data.draw(st.integers(0, len(encoded)), label="bytes received")
+    goal = len(encoded) if received >= REPLY_HEADER_BYTES else REPLY_HEADER_BYTES
+    assert reply_bytes_missing(encoded[:received]) == goal - received
+
+
+@given(st.binary(max_size=80) | st.binary(max_size=78).map(lambda data: b"\x01\x00" + data))
+def test_arbitrary_bytes_give_reply_or_exchange_error(data: bytes) -> None:
+    with suppress(ExchangeError):
+        assert encode_reply(decode_reply(data)) == data
+    with suppress(ExchangeError):
+        assert encode_request(decode_request(data)) == data
+    with suppress(ExchangeError):
+        assert 0 <= reply_bytes_missing(data) <= REPLY_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01" + bytes(31), b"\x01" + bytes(33), b"\x02" + bytes(32)])
+def test_wrong_request_is_refused(data: bytes) -> None:
+    with pytest.raises(ExchangeError):
+        decode_request(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"HTTP", "version 72"),
+        (b"\x01\x04", "status 4 of the reply is unknown"),
+        (b"\x01\x00\x00\x00", "announces 0 bytes"),
+        (b"\x01\x01\x00\x01x", "status 1 announces 1 bytes"),
+        (b"\x01\x02\x00\x00x", "1 bytes follow"),
+    ],
+)
+def test_wrong_header_of_reply_is_refused_early(data: bytes, reason: str) -> None:
+    with pytest.raises(ExchangeError, match=reason):
+        reply_bytes_missing(data)
+
+
+def test_largest_structure_fits_reply_limit() -> None:
+    reply = StructureReply(ReplyStatus.STRUCTURE, bytes(STRUCTURE_LIMIT_BYTES))
+    assert len(encode_reply(reply)) == REPLY_LIMIT_BYTES
+    with pytest.raises(ExchangeError, match="at most 65535"):
+        StructureReply(ReplyStatus.STRUCTURE, bytes(STRUCTURE_LIMIT_BYTES + 1))
+
+
+def test_reply_of_contradicting_parts_is_refused() -> None:
+    with pytest.raises(ExchangeError):
+        StructureReply(ReplyStatus.STRUCTURE)
+    with pytest.raises(ExchangeError):
+        StructureReply(ReplyStatus.UNKNOWN_ADDRESS, b"x")
+
+
+def test_request_for_short_hash_is_refused() -> None:
+    with pytest.raises(ExchangeError, match="32 bytes"):
+        encode_request(bytes(20))
+    assert REQUEST_BYTES == 33
