@@ -14,15 +14,21 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.alarms import ROUTER
-from bridge.core.log.records import LeafFault, LeafStatus, PublishConfig, Report
+from bridge.api.build_view import build_view
+from bridge.api.view import VerdictView
+from bridge.core.log.records import LeafFault, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.publishing.candidates import Inability, candidates_of
-from bridge.node.router.i2cp_router import I2cpRouter
+from bridge.node.router.i2cp_publishing import I2cpAccess
+from bridge.node.router.i2cp_router import I2cpRouter, key_obstacle
+from bridge.node.router.link import Software
 from bridge.node.router.router import ServedLeaf
 from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
-from tests.node.fake_i2cp_router import FakeRouter
+from tests.node.fake_i2cp_router import LINK, FakeRouter
 from tests.node.farm_stage import MASTER, OTHER, OWN, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+from tests.spec.farm_stories import Log
+from tests.spec.test_build_view import INPUTS, B, farm_inputs, gossip, member, metadata
 
 pytestmark = pytest.mark.usefixtures("_clock")
 DESTINATION = MASTER.destination.base64
@@ -155,6 +161,28 @@ async def test_node_with_unusable_key_cannot_publish(autojump_clock: MockClock) 
         assert publisher(stage) == OTHER
         assert stage.events("publish-failed") == 0
         assert "no session for an offline key" in (stage.alarm(ROUTER.kind) or "")
+
+
+def verdict_at(stage: Stage) -> VerdictView:
+    """Return the verdict of a node with this state of the farm."""
+    state = stage.applied_state.state
+    log = replace(farm_inputs(Log()), state=state, log_time_ms=state.log_time_ms)
+    known = {B: metadata("b", 2, "tcp://10.0.0.2:7669")}
+    return build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, log=log)).verdict
+
+
+async def test_i2pd_node_with_transient_key_is_never_chosen(autojump_clock: MockClock) -> None:
+    """The node has the best score. Without another able node the farm does not have a publisher."""
+    stage = Stage()
+    stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.TRANSIENT)
+    assert stage.router.obstacle is not None
+    async with on_duty(stage):
+        await trio.sleep(900)
+    chosen = [each.data["server"] for each in stage.trace.recent(4096) if each.kind == "publisher-chosen"]
+    assert OWN not in chosen
+    assert stage.records(Publication) == []
+    assert stage.events("published") == stage.events("publish-failed") == 0
+    assert verdict_at(stage).text == "Not published: no router accepts the structures"
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,13 @@ def test_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
     assert "router key" not in checks_of_router(tmp_path, FakeRouter())
 
 
+def test_demonstration_key_is_a_problem(tmp_path: Path) -> None:
+    save_signing_key(tmp_path / "signing.key", new_master_key(demo=True).sign_transient(NOW_S))
+    check = checks_of_router(tmp_path, FakeRouter())["router key"]
+    assert check.result is CheckResult.PROBLEM
+    assert "demonstration" in check.text
+
+
 def test_file_router_is_a_warning(tmp_path: Path) -> None:
     [check] = router_checks(FileRouterSettings(directory=tmp_path), [])
     assert check.result is CheckResult.WARNING

@@ -3,7 +3,8 @@
 Nothing is published and no session is made: a session for the master destination would replace the running node's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -12,7 +13,7 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.leaf_checks import leaf_checks
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
-from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
+from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS, key_obstacle
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import ServedLeaf
@@ -39,18 +40,17 @@ def router_checks(
     except KeyFileError as error:
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
     checks = trio.run(_query, access.i2cp, access.control, leaves)
-    if settings.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
-        text = "i2pd does not open a session for a transient key, so this node cannot publish through it"
-        action = "use a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
-        checks.append(Check("router key", CheckResult.PROBLEM, text, action))
-    return checks
+    return [*checks, *_key_checks(access.i2cp, signing_keys)]
 
 
-def _is_offline(path: Path) -> bool:
-    try:
-        return load_signing_key(path).offline is not None
-    except KeyFileError:
-        return False  # the check of the key reports it
+def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Check]:
+    """Report keys that never publish through this router, for the reason that the node reports to the farm."""
+    for path in signing_keys:
+        with suppress(KeyFileError):  # The check of the key reports it.
+            obstacle = key_obstacle(access, load_signing_key(path))
+            if obstacle is not None:
+                action = "the farm never chooses this node as the publisher: follow the text"
+                yield Check("router key", CheckResult.PROBLEM, f"{path}: {obstacle}", action)
 
 
 async def _query(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[ServedLeaf]) -> list[Check]:

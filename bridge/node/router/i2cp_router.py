@@ -53,6 +53,11 @@ DEMO_KEY_OBSTACLE: Final = (
 )
 
 
+def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
+    """Return the reason why this key never publishes through the router; None if it can. `doctor` shows the same."""
+    return session_obstacle(access, key) or (DEMO_KEY_OBSTACLE if key.demo else None)
+
+
 @dataclass(frozen=True, slots=True)
 class I2cpRouterAccess:
     """The interfaces of the router."""
@@ -199,7 +204,7 @@ class I2cpRouter:
         key = self._signing_key_of(master_hash)
         if key is None:
             return None  # A node without a key does not report an obstacle.
-        return session_obstacle(self._access.i2cp, key) or (DEMO_KEY_OBSTACLE if key.demo else None)
+        return key_obstacle(self._access.i2cp, key)
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Hand a signed structure to the router, in a session of the master destination."""
