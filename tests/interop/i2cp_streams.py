@@ -14,7 +14,6 @@ from bridge.wire.i2p.i2cp_messages import (
     GetDate,
     HostLookup,
 )
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import MetaLease, OfflineSignature
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from bridge.wire.i2p.structures import ED25519, ed25519_destination
@@ -44,7 +43,7 @@ def stream(key: SigningKey, now_s: int) -> bytes:
     leases = tuple(MetaLease(bytes([number]) * 32, number, now_s + 900 + number) for number in range(3))
     sent: tuple[ClientMessage, ...] = (
         GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "word"}),
-        CreateSession(signed_session(key, now_s * 1000, META_SESSION_OPTIONS)),
+        CreateSession(key.sign_session(now_s * 1000)),
         CreateLeaseSet2(SESSION, encode_structure(key.sign(now_s, leases))),
         GetDate("0.9.64"),
         HostLookup(NO_SESSION, 5, 15_000, HASH),

@@ -1,7 +1,8 @@
 """A fake router that speaks I2CP over memory streams or sockets, with faults that a test selects.
 
 It makes the checks of a real router: signature and date of the session, owner and signature of the structure. Like a
-Java router, it disconnects with a reason. Everything except the selected faults is correct.
+Java router, it disconnects with a reason. As i2pd, it verifies a session with the destination's key only, and ignores
+its date. Everything except the selected faults is correct.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from bridge.wire.i2p.i2cp_messages import (
     RequestVariableLeaseSet,
     SessionStatus,
     SetDate,
+    Status,
 )
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
@@ -140,7 +142,10 @@ class FakeRouter:
     def _session(self, stream: trio.abc.Stream, message: CreateSession) -> Message:
         config = message.config
         distance_ms = abs(config.created_ms - clock_now_ms() - self.clock_offset_ms)
-        if not session_is_signed(config) or distance_ms > SESSION_DATE_TOLERANCE_MS:
+        if self.is_i2pd:
+            if not config.is_signed_by_destination:
+                return SessionStatus(0, Status.INVALID)
+        elif not session_is_signed(config) or distance_ms > SESSION_DATE_TOLERANCE_MS:
             return Disconnect("Invalid signature on CreateSessionMessage")
         if self.session_status == 1:
             self._open[stream] = self.connections

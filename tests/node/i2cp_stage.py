@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import trio
@@ -24,6 +24,8 @@ Clock = trio.testing.MockClock
 
 MASTER, OTHER = new_master_key(), new_master_key()
 TRANSIENT = MASTER.sign_transient(NOW_S)
+OLD_TRANSIENT = replace(TRANSIENT, session=None)
+"""A key whose file an older version made."""
 LEAF, STRANGER = new_demo_leaf(), new_demo_leaf()
 HASH = MASTER.destination.hash
 

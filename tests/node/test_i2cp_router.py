@@ -13,7 +13,7 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.i2cp_messages import Disconnect, SessionStatus, SetDate
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, encode, sign
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
-from tests.node.i2cp_stage import HASH, LEAF, MASTER, OTHER, TRANSIENT, Clock, Patch, stage, structure
+from tests.node.i2cp_stage import HASH, LEAF, MASTER, OLD_TRANSIENT, OTHER, TRANSIENT, Clock, Patch, stage, structure
 
 # -- publishing --------------------------------------------------------------------------------------------------------
 
@@ -68,9 +68,18 @@ async def test_i2pd_receives_zero_as_count_of_private_keys(monkeypatch: Patch, a
         assert on.fake.structures == [structure(key)]
 
 
-async def test_transient_key_with_i2pd_is_refused_before_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
-        with pytest.raises(RouterError, match="i2pd does not open a session for a destination with an offline key"):
+async def test_i2pd_session_for_transient_key_is_the_masters(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """Its date may be weeks old."""
+    key = MASTER.sign_transient(NOW_S - 20 * 86_400)
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), key) as on:
+        await on.router.publish_meta_lease_set(HASH, structure(key))
+        assert on.fake.sessions == [MASTER.destination.address]
+        assert on.fake.structures == [structure(key)]
+
+
+async def test_old_transient_key_with_i2pd_opens_no_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), OLD_TRANSIENT) as on:
+        with pytest.raises(RouterError, match="make a new one with `garlicfarm keys offline`"):
             await on.router.publish_meta_lease_set(HASH, structure())
         assert on.fake.sessions == []
 

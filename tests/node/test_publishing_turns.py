@@ -171,10 +171,10 @@ def verdict_at(stage: Stage) -> VerdictView:
     return build_view(replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get, log=log)).verdict
 
 
-async def test_i2pd_node_with_transient_key_is_never_chosen(autojump_clock: MockClock) -> None:
+async def test_i2pd_node_with_old_key_file_is_never_chosen(autojump_clock: MockClock) -> None:
     """The node has the best score. Without another able node the farm does not have a publisher."""
     stage = Stage()
-    stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.TRANSIENT)
+    stage.router.obstacle = key_obstacle(I2cpAccess(LINK, Software.I2PD), i2cp_stage.OLD_TRANSIENT)
     assert stage.router.obstacle is not None
     async with on_duty(stage):
         await trio.sleep(900)
@@ -188,12 +188,13 @@ async def test_i2pd_node_with_transient_key_is_never_chosen(autojump_clock: Mock
 @pytest.mark.parametrize(
     ("fake", "key", "obstacle"),
     [
-        (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, "i2pd does not open a session"),
+        (FakeRouter(is_i2pd=True), i2cp_stage.OLD_TRANSIENT, "`garlicfarm keys offline`"),
+        (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, None),
         (FakeRouter(is_i2pd=True), new_master_key().as_signing_key(), None),
         (FakeRouter(), i2cp_stage.TRANSIENT, None),
         (FakeRouter(), new_master_key(demo=True).as_signing_key(), "demonstration"),
     ],
-    ids=["i2pd-transient", "i2pd-master", "java-transient", "java-demo"],
+    ids=["i2pd-old-transient", "i2pd-transient", "i2pd-master", "java-transient", "java-demo"],
 )
 async def test_router_reports_why_key_cannot_publish(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, fake: FakeRouter, key: SigningKey, obstacle: str | None

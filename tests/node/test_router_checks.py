@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -116,10 +117,16 @@ def test_wrong_password_is_a_problem_and_stays_hidden(tmp_path: Path) -> None:
     assert "guess" not in found["router status"].text
 
 
-def test_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
-    save_signing_key(tmp_path / "signing.key", new_master_key().sign_transient(NOW_S))
-    assert checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)["router key"].result is CheckResult.PROBLEM
+def test_old_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
+    key = new_master_key().sign_transient(NOW_S)
+    save_signing_key(tmp_path / "signing.key", replace(key, session=None))
+    check = checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)["router key"]
+    assert check.result is CheckResult.PROBLEM
+    assert "keys offline" in check.text
     assert "router key" not in checks_of_router(tmp_path, FakeRouter())
+    (tmp_path / "signing.key").unlink()
+    save_signing_key(tmp_path / "signing.key", key)
+    assert "router key" not in checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)
 
 
 def test_demonstration_key_is_a_problem(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from bridge.wire.i2p.i2cp_messages import (
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
 from tests.interop.i2cp_streams import keys, master
@@ -76,7 +75,7 @@ def corpus() -> list[bytes]:
     for key in keys(NOW_S).values():
         structure = encode_structure(key.sign(NOW_S, leases))
         messages += [
-            CreateSession(signed_session(key, NOW_S * 1000, META_SESSION_OPTIONS)),
+            CreateSession(key.sign_session(NOW_S * 1000)),
             CreateLeaseSet2(7, structure),
             CreateLeaseSet2(7, structure, private_key_count=True),
         ]

@@ -35,16 +35,30 @@ LEASES = (MetaLease(new_demo_leaf().hash, cost=0, ends_s=NOW_S + 900),)
 
 
 def are_equal(one: SigningKey, other: SigningKey) -> bool:
-    return (one.destination, one.offline, one.demo) == (
+    return (one.destination, one.offline, one.demo, one.session) == (
         other.destination,
         other.offline,
         other.demo,
+        other.session,
     ) and one.private_key.private_bytes_raw() == other.private_key.private_bytes_raw()
 
 
 def test_transient_key_of_30_days_round_trips() -> None:
     assert TRANSIENT.expires_s == TRANSIENT.can_sign_until_s == NOW_S + 30 * 86_400
     assert are_equal(parse_signing_key(signing_key_text(TRANSIENT)), TRANSIENT)
+
+
+def test_transient_key_file_of_older_version_is_read() -> None:
+    old = replace(TRANSIENT, session=None)
+    assert "session" not in signing_key_text(old)
+    assert are_equal(parse_signing_key(signing_key_text(old)), old)
+
+
+def test_session_signed_by_another_key_is_refused() -> None:
+    stranger = new_master_key()
+    for session in (stranger.as_signing_key().sign_session(1), TRANSIENT.sign_session(1)):
+        with pytest.raises(DestinationKeyError, match=r"the master did not sign `offline\.session`; make a new key"):
+            parse_signing_key(signing_key_text(replace(TRANSIENT, session=session)))
 
 
 def test_transient_key_signs_for_master_destination() -> None:
@@ -122,6 +136,8 @@ def test_invalid_key_lifetime_is_refused() -> None:
         ('destination = "', 'destination = "?', "I2P base64"),
         ("BQAEAAcAAA==", "BQAEAAEAAA==", "signs with type 1; only Ed25519"),
         ("\n[offline]\n", "\n", "unknown field|the .offline. table"),
+        ('session = "', 'session = "AAAA', "cannot be used"),
+        ('session = "', 'session = "?', "I2P base64"),
     ],
 )
 def test_key_file_error_names_fault_without_key(old: str, new: str, reason: str) -> None:

@@ -21,9 +21,10 @@ from bridge.wire.i2p.i2cp_messages import (
     SetDate,
     Unhandled,
 )
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, decode_session
 from bridge.wire.i2p.meta_lease_set import MetaLease
 from bridge.wire.i2p.meta_lease_set import encode as encode_structure
+from bridge.wire.i2p.structures import I2pError
 from tests.wire.i2cp_router_half import Message, decode, encode, session_is_signed
 
 NOW_S = 1_767_225_600
@@ -43,7 +44,7 @@ def messages() -> list[Message]:
         GetDate("0.9.64", {"i2cp.username": "farm", "i2cp.password": "secret"}),
         SetDate(NOW_MS),
         SetDate(NOW_MS, "0.9.64"),
-        *(CreateSession(signed_session(key, NOW_MS, META_SESSION_OPTIONS)) for key in KEYS),
+        *(CreateSession(key.sign_session(NOW_MS)) for key in KEYS),
         SessionStatus(7, 1),
         DestroySession(7),
         *(CreateLeaseSet2(7, structure(key), private_key_count=counted) for key in KEYS for counted in (False, True)),
@@ -89,7 +90,7 @@ def test_message_has_specified_bytes(message: Message, frame: str) -> None:
 
 def test_session_config_has_specified_layout() -> None:
     key = KEYS[0]
-    config = signed_session(key, NOW_MS, {"b": "2", "a": "1"})
+    config = key.sign_session(NOW_MS, {"b": "2", "a": "1"})
     body = frame_of(encode(CreateSession(config))).body
     options = bytes.fromhex("000c 01 61 3d 01 31 3b 01 62 3d 01 32 3b")
     assert body == key.destination.encoded + options + NOW_MS.to_bytes(8, "big") + config.signature
@@ -98,7 +99,7 @@ def test_session_config_has_specified_layout() -> None:
 
 @pytest.mark.parametrize("key", KEYS, ids=["master", "transient"])
 def test_session_is_signed_by_structure_key(key: SigningKey) -> None:
-    config = signed_session(key, NOW_MS, META_SESSION_OPTIONS)
+    config = key.sign_session(NOW_MS)
     assert session_is_signed(config)
     assert config.options["i2cp.leaseSetType"] == "7"
     assert ("i2cp.leaseSetTransientPublicKey" in config.options) is (key.offline is not None)
@@ -108,7 +109,29 @@ def test_session_with_foreign_transient_key_is_not_signed() -> None:
     other_master: MasterKey = new_master_key()
     stolen = other_master.sign_transient(NOW_S)
     forged = SigningKey(MASTER.destination, stolen.private_key, stolen.offline)
-    assert not session_is_signed(signed_session(forged, NOW_MS, META_SESSION_OPTIONS))
+    assert not session_is_signed(forged.sign_session(NOW_MS))
+
+
+def test_session_signed_by_master_round_trips() -> None:
+    session = KEYS[1].session
+    assert session is not None
+    assert decode_session(session.encoded) == session
+    assert session.is_signed_by_destination
+    assert session.options == META_SESSION_OPTIONS
+    assert not KEYS[1].sign_session(NOW_MS).is_signed_by_destination
+
+
+@given(data=st.binary(max_size=700), cut=st.integers(0, 700), bit=st.integers(0, 7))
+def test_hostile_session_is_refused_or_not_signed(data: bytes, cut: int, bit: int) -> None:
+    genuine = KEYS[0].sign_session(NOW_MS).encoded
+    place = cut % len(genuine)
+    changed = genuine[:place] + bytes([genuine[place] ^ 1 << bit]) + genuine[place + 1 :]
+    for hostile in (data, genuine[:place], genuine[:place] + data, genuine + (data or b"x"), changed):
+        try:
+            session = decode_session(hostile)
+        except I2pError:
+            continue
+        assert hostile == genuine or session.destination != MASTER.destination or not session.is_signed_by_destination
 
 
 def test_private_key_count_is_appended_only_for_i2pd() -> None:

@@ -9,8 +9,9 @@ handed over again after each reconnection and on each request of the router, whi
 structure is dropped: the farm makes a new plan, and the refused one must not appear later. A structure that is too old
 for a router is not handed over again.
 
-The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so it can
-publish for a master key only. The node reports this before i2pd refuses with only "invalid".
+The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
+transient key it gets the configuration in the key file, which the master has signed. Files of older versions lack it.
+The node reports this before i2pd refuses with only "invalid".
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_
 from bridge.node.router.link import Credentials, Link, RouterLost, Software
 from bridge.node.router.router import RouterError
 from bridge.wire.i2p.destination_keys import SigningKey
-from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
+from bridge.wire.i2p.i2cp_session import SessionConfig
 from bridge.wire.i2p.meta_lease_set import decode
 from consensus.net import Backoff
 
@@ -32,6 +33,12 @@ STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses structures published more than ten minutes ago."""
+
+
+OLD_KEY_FILE: Final = (
+    "the signing key file does not contain the session configuration that i2pd needs, because an older version made it:"
+    " make a new one with `garlicfarm keys offline` on the machine with the master key (`garlicfarm help signing-keys`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +52,9 @@ class I2cpAccess:
 
 def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
     """Return the reason why the router cannot make a session signed by this key; None if it can."""
-    if access.software is not Software.I2PD or key.offline is None:
+    if access.software is not Software.I2PD or key.offline is None or key.session is not None:
         return None
-    return (
-        "i2pd does not open a session for a destination with an offline key, so a transient signing key cannot"
-        " publish through it: use a Java router, or the master key itself as the signing key (`garlicfarm help"
-        " signing-keys`)"
-    )
+    return OLD_KEY_FILE
 
 
 @dataclass(slots=True, eq=False)
@@ -131,8 +134,7 @@ class MasterSession:
         self._wake.set()
 
     async def _serve(self, connection: I2cpConnection, date: RouterDate) -> None:
-        config = signed_session(self._key, date.now_ms(), META_SESSION_OPTIONS)
-        session_id = await connection.create_session(config)
+        session_id = await connection.create_session(self._configuration(date))
         self.connected = True
         handed_over: bytes | None = None
         while not self._stopping:
@@ -153,6 +155,11 @@ class MasterSession:
                 await self._wake.wait()
         await connection.destroy_session(session_id)
         await connection.get_date()
+
+    def _configuration(self, date: RouterDate) -> SessionConfig:
+        if self._access.software is Software.I2PD and self._key.session is not None:
+            return self._key.session
+        return self._key.sign_session(date.now_ms())
 
     def _still_good(self, router_now_ms: int | None = None) -> bytes | None:
         """Return the last accepted structure, unless it is too old for the router."""

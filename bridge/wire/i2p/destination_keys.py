@@ -1,18 +1,22 @@
 """Keys of the master destination: the farm's identity, and the short-lived keys that sign for it on the nodes.
 
     master key file (offline)                    signing key file (one per node)
-    destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry
+    destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry,
+                                                       session configuration
 
 A holder of the master's private key can publish as the farm permanently. So this key stays off the nodes: each node has
 its own transient key, which the master signed for 30 days. A thief of a node can use its key only until then. A farm
 without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
+
+i2pd opens a session only if the master itself has signed its configuration (`bridge.wire.i2p.i2cp_session`). So the
+master signs one together with the transient key. Files of older versions do not have it.
 
 The keys of a demonstration carry a mark. Every structure signed with them repeats it as an option, so that a router on
 the real network can refuse it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
@@ -21,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
 from bridge.core.publishing.lease_set import LeafEntry
+from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, SessionConfig, decode_session, offline_options
 from bridge.wire.i2p.meta_lease_set import (
     DEMO_OPTION,
     MetaLease,
@@ -36,6 +41,8 @@ from bridge.wire.i2p.structures import (
     PADDING_SEED_BYTES,
     Destination,
     I2pError,
+    base64_decode,
+    base64_encode,
     destination_from_base64,
     ed25519_destination,
 )
@@ -71,7 +78,8 @@ class MasterKey:
         transient = Ed25519PrivateKey.generate()
         unsigned = OfflineSignature(expires_s, ED25519, transient.public_key().public_bytes_raw(), b"")
         offline = replace(unsigned, signature=self.private_key.sign(unsigned.signed_part))
-        return SigningKey(self.destination, transient, offline, self.demo)
+        session = self.as_signing_key().sign_session(now_s * 1000)
+        return SigningKey(self.destination, transient, offline, self.demo, session)
 
     def as_signing_key(self) -> "SigningKey":
         """Return the master key as a node's signing key, for farms that cannot keep it elsewhere."""
@@ -86,6 +94,8 @@ class SigningKey:
     private_key: Ed25519PrivateKey
     offline: OfflineSignature | None
     demo: bool = False
+    session: SessionConfig | None = None
+    """With a transient key: a session configuration that the master signed, for i2pd."""
 
     def __repr__(self) -> str:
         """Name the destination and the end of the key only."""
@@ -115,6 +125,11 @@ class SigningKey:
             build(self.destination, published_s, leases, offline=self.offline, options=options), self.private_key
         )
 
+    def sign_session(self, created_ms: int, options: Mapping[str, str] = META_SESSION_OPTIONS) -> SessionConfig:
+        """Return the configuration of a session for the destination, signed by this key."""
+        complete = {**options, **({} if self.offline is None else offline_options(self.offline))}
+        return SessionConfig(self.destination, complete, created_ms).signed(self.private_key)
+
 
 def new_master_key(*, demo: bool = False) -> MasterKey:
     """Make a new destination at random."""
@@ -134,6 +149,7 @@ def _destination_of(private_key: Ed25519PrivateKey) -> Destination:
 class _Offline(Struct, forbid_unknown_fields=True):
     expires: Annotated[int, Meta(ge=0, lt=2**32)]
     signature: str
+    session: str | None = None
 
 
 class _DestinationFile(Struct, forbid_unknown_fields=True):
@@ -193,6 +209,7 @@ def signing_key_text(key: SigningKey) -> str:
         + "\n[offline]\n"
         f"expires = {key.offline.expires_s}\n"
         f'signature = "{encode_key(key.offline.signature)}"\n'
+        + ("" if key.session is None else f'session = "{base64_encode(key.session.encoded)}"\n')
     )
 
 
@@ -243,4 +260,14 @@ def _transient(file: _DestinationFile) -> SigningKey:
         raise KeyTextError(
             "the master did not sign this key and expiry; make a new key on the machine with the master key"
         )
-    return SigningKey(destination, private_key, offline, file.demo)
+    session = None if file.offline.session is None else _session(destination, file.offline.session)
+    return SigningKey(destination, private_key, offline, file.demo, session)
+
+
+def _session(destination: Destination, text: str) -> SessionConfig:
+    session = decode_session(base64_decode(text))
+    if session.destination != destination or not session.is_signed_by_destination:
+        raise KeyTextError(
+            "the master did not sign `offline.session`; make a new key on the machine with the master key"
+        )
+    return session

@@ -118,7 +118,7 @@ def _encode(message: ClientMessage) -> tuple[int, bytes]:
         case GetDate(version, options):
             return MessageType.GET_DATE, text_field(version) + (b"" if options is None else encode_mapping(options))
         case CreateSession(config):
-            return MessageType.CREATE_SESSION, config.signed_part + config.signature
+            return MessageType.CREATE_SESSION, config.encoded
         case DestroySession(session_id):
             return MessageType.DESTROY_SESSION, session_id.to_bytes(2, "big")
         case CreateLeaseSet2(session_id, structure, private_key_count):

@@ -2,22 +2,28 @@
 
     destination │ Mapping of options, sorted │ creation date 8 (ms) │ signature over all before it
 
-The destination's key signs, or its transient key if the destination's key is offline. Then three options carry the
+A Java router accepts the signature of the destination's key, or of its transient key. Then three options carry the
 contents of an offline block, and the router verifies the destination's signature in them first:
 
     i2cp.leaseSetOfflineExpiration   seconds, as a decimal number
     i2cp.leaseSetTransientPublicKey  signature type, colon, base64
     i2cp.leaseSetOfflineSignature    base64
 
-The date prevents replays: a router accepts a date within 30 s of its clock (newer Java routers within 3 min). So the
+The date prevents replays: a Java router accepts a date within 30 s of its clock (newer ones within 3 min). So the
 client uses the router's clock, which its first answer contains.
+
+i2pd verifies with the destination's key only, and ignores the date. So the master signs one configuration in advance,
+together with each transient key, and its options are fixed from then on.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bridge.wire.i2p.destination_keys import SigningKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from bridge.wire.i2p.field_reader import FieldReader
+from bridge.wire.i2p.meta_lease_set import OfflineSignature, is_signed
 from bridge.wire.i2p.structures import Destination, base64_encode, encode_mapping
 
 OFFLINE_EXPIRATION: Final = "i2cp.leaseSetOfflineExpiration"
@@ -33,7 +39,10 @@ META_SESSION_OPTIONS: Final[Mapping[str, str]] = {
     "outbound.nickname": "Garlic Farm",
     "outbound.quantity": "2",
 }
-"""Options of the tunnels, which carry only the structure to the floodfills: no client sends to a Meta destination."""
+"""Options of the tunnels, which carry only the structure to the floodfills: no client sends to a Meta destination.
+
+Key files contain configurations with these options, so a change reaches i2pd only with new signing keys.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +59,32 @@ class SessionConfig:
         """The bytes that the signature covers."""
         return self.destination.encoded + encode_mapping(self.options) + self.created_ms.to_bytes(8, "big")
 
+    @property
+    def encoded(self) -> bytes:
+        """The signed configuration, as a message carries it."""
+        return self.signed_part + self.signature
 
-def signed_session(key: SigningKey, created_ms: int, options: Mapping[str, str]) -> SessionConfig:
-    """Return the configuration of a session for the key's destination, signed."""
-    complete = dict(options)
-    if key.offline is not None:
-        complete[OFFLINE_EXPIRATION] = str(key.offline.expires_s)
-        complete[TRANSIENT_KEY] = f"{key.offline.signature_type}:{base64_encode(key.offline.transient_key)}"
-        complete[OFFLINE_SIGNATURE] = base64_encode(key.offline.signature)
-    unsigned = SessionConfig(key.destination, complete, created_ms)
-    return replace(unsigned, signature=key.private_key.sign(unsigned.signed_part))
+    @property
+    def is_signed_by_destination(self) -> bool:
+        """True if the signature is the destination's own."""
+        return is_signed(self.destination.signing_key, self.signature, self.signed_part)
+
+    def signed(self, private_key: Ed25519PrivateKey) -> "SessionConfig":
+        """Return the configuration with its signature."""
+        return replace(self, signature=private_key.sign(self.signed_part))
+
+
+def offline_options(offline: OfflineSignature) -> dict[str, str]:
+    """Return the options that carry the destination's signature of a transient key."""
+    return {
+        OFFLINE_EXPIRATION: str(offline.expires_s),
+        TRANSIENT_KEY: f"{offline.signature_type}:{base64_encode(offline.transient_key)}",
+        OFFLINE_SIGNATURE: base64_encode(offline.signature),
+    }
+
+
+def decode_session(data: bytes) -> SessionConfig:
+    """Parse a signed configuration that must fill `data` exactly; raise `I2pError` only. It is not verified."""
+    reader = FieldReader(data)
+    destination, options = reader.destination(), reader.mapping()
+    return SessionConfig(destination, options, reader.number(8, "the date"), reader.rest())

@@ -211,19 +211,20 @@ def verify(structure: MetaLeaseSet) -> Verification:
     if offline is not None and not verify_offline(structure.destination, offline):
         reason = "the destination did not sign this transient key"
         return Verification(Verdict.BROKEN, reason, signed_by, expires_s)
-    if not _is_signed(signing_key, structure.signature, structure.signed_part):
+    if not is_signed(signing_key, structure.signature, structure.signed_part):
         return Verification(Verdict.BROKEN, f"the signature is not the {signed_by}'s", signed_by, expires_s)
     return Verification(Verdict.HOLDS, f"signed by the {signed_by}", signed_by, expires_s)
 
 
 def verify_offline(destination: Destination, offline: OfflineSignature) -> bool:
     """Return True if the destination signed the transient key and its expiry."""
-    return destination.signature_type in _VERIFIABLE and _is_signed(
+    return destination.signature_type in _VERIFIABLE and is_signed(
         destination.signing_key, offline.signature, offline.signed_part
     )
 
 
-def _is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
+def is_signed(public_key: bytes, signature: bytes, data: bytes) -> bool:
+    """Return True if the Ed25519 or RedDSA key signed the data."""
     # A RedDSA signature verifies by the same equation as an Ed25519 one; only keys and nonces are made differently. As
     # in a Java router the equation does not have the cofactor and S is below the group's order, so both always judge
     # alike.
