@@ -1,12 +1,17 @@
 """The exchange between client and directory: exact bytes, and one error for all others."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.wire.i2p.destination_keys import MasterKey
+from bridge.wire.i2p.meta_lease_set import MetaLease, MetaLeaseSet, encode
 from bridge.wire.i2p.structure_exchange import (
+    CLOCK_FUDGE_S,
     REPLY_HEADER_BYTES,
     REPLY_LIMIT_BYTES,
     REQUEST_BYTES,
@@ -19,12 +24,25 @@ from bridge.wire.i2p.structure_exchange import (
     encode_reply,
     encode_request,
     reply_bytes_missing,
+    verified_structure,
 )
+from bridge.wire.i2p.structures import ed25519_destination
 
 STATUSES = st.sampled_from([status for status in ReplyStatus if status is not ReplyStatus.STRUCTURE])
 REPLIES = st.builds(StructureReply, STATUSES) | st.builds(
     StructureReply, st.just(ReplyStatus.STRUCTURE), st.binary(min_size=1, max_size=2_000)
 )
+NOW_S = 1_767_225_600
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+MASTER = MasterKey(ed25519_destination(KEY.public_key().public_bytes_raw(), bytes(32)), KEY)
+ADDRESS = MASTER.destination.hash
+
+
+def signed(published_s: int = NOW_S, *, transient_life_s: int | None = None) -> MetaLeaseSet:
+    key = MASTER.as_signing_key()
+    if transient_life_s is not None:
+        key = MASTER.sign_transient(published_s, transient_life_s)
+    return key.sign(published_s, (MetaLease(b"leaf" * 8, cost=5, ends_s=published_s + 900),))
 
 
 def test_request_and_reply_have_documented_bytes() -> None:
@@ -100,3 +118,31 @@ def test_request_for_short_hash_is_refused() -> None:
     with pytest.raises(ExchangeError, match="32 bytes"):
         encode_request(bytes(20))
     assert REQUEST_BYTES == 33
+
+
+@pytest.mark.parametrize("transient_life_s", [None, 3_600])
+@pytest.mark.parametrize("later_s", [-CLOCK_FUDGE_S, 0, 899])
+def test_valid_structure_is_verified(transient_life_s: int | None, later_s: int) -> None:
+    structure = signed(transient_life_s=transient_life_s)
+    assert verified_structure(ADDRESS, encode(structure), NOW_S + later_s) == structure
+
+
+@pytest.mark.parametrize(
+    ("data", "later_s", "reason"),
+    [
+        (b"x" * 500, 0, "not a Meta LeaseSet2"),
+        (encode(replace(signed(), signature=bytes(64))), 0, "does not hold"),
+        (encode(replace(signed(), published_s=NOW_S + 1)), 0, "does not hold"),
+        (encode(signed(transient_life_s=300)), 300, "ended 0 s ago"),
+        (encode(signed()), -CLOCK_FUDGE_S - 1, "61 s from now"),
+        (encode(signed()), 900, "expired 0 s ago"),
+    ],
+)
+def test_invalid_structure_is_refused_with_reason(data: bytes, later_s: int, reason: str) -> None:
+    with pytest.raises(ExchangeError, match=reason):
+        verified_structure(ADDRESS, data, NOW_S + later_s)
+
+
+def test_structure_of_other_address_is_refused() -> None:
+    with pytest.raises(ExchangeError, match="the structure is for"):
+        verified_structure(bytes(32), encode(signed()), NOW_S)

@@ -9,19 +9,24 @@ Only a reply with status 0 has a structure: a Meta LeaseSet2, which the client v
 so a directory does not reveal which addresses one farm serves. The request has a fixed length: the client keeps its
 side of the stream open until it has the reply, because routers drop what arrives after a half-closed SAM stream. A
 receiver reads in parts: `reply_bytes_missing` returns the size of the next one.
+
+Both sides judge structures alike (`verified_structure`): a directory does not return a structure that clients refuse.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from bridge.wire.i2p.structures import HASH_BYTES
+from bridge.wire.i2p.meta_lease_set import LeaseSetError, MetaLeaseSet, decode, verify
+from bridge.wire.i2p.structures import HASH_BYTES, address_of
 
 VERSION: Final = 1
 REQUEST_BYTES: Final = 1 + HASH_BYTES
 REPLY_HEADER_BYTES: Final = 4
 STRUCTURE_LIMIT_BYTES: Final = 0xFFFF
 REPLY_LIMIT_BYTES: Final = REPLY_HEADER_BYTES + STRUCTURE_LIMIT_BYTES
+CLOCK_FUDGE_S: Final = 60
+"""Seconds that a structure may be ahead of the receiver's clock, as in routers."""
 
 
 class ExchangeError(ValueError):
@@ -97,6 +102,30 @@ def reply_bytes_missing(received: bytes) -> int:
     if missing < 0:
         raise ExchangeError(f"{-missing} bytes follow the reply")
     return missing
+
+
+def verified_structure(address_hash: bytes, data: bytes, now_s: int) -> MetaLeaseSet:
+    """Return the structure if it is the address's own and valid at `now_s`; raise `ExchangeError` only."""
+    try:
+        structure = decode(data)
+    except LeaseSetError as error:
+        raise ExchangeError(f"this is not a Meta LeaseSet2: {error}") from None
+    if structure.destination.hash != address_hash:
+        raise ExchangeError(f"the structure is for {structure.destination.address}, not for {address_of(address_hash)}")
+    verification = verify(structure)
+    if not verification.holds:
+        raise ExchangeError(f"the signature of the structure does not hold: {verification.reason}")
+    if not structure.leases:
+        raise ExchangeError("the structure is empty")
+    if verification.transient_expires_s is not None and verification.transient_expires_s <= now_s:
+        raise ExchangeError(f"the key that signed it ended {now_s - verification.transient_expires_s} s ago")
+    if structure.published_s > now_s + CLOCK_FUDGE_S:
+        raise ExchangeError(
+            f"the structure is published {structure.published_s - now_s} s from now; check the clock of this machine"
+        )
+    if structure.published_s + structure.expires_after_s <= now_s:
+        raise ExchangeError(f"the structure expired {now_s - structure.published_s - structure.expires_after_s} s ago")
+    return structure
 
 
 def _check_version(version: int) -> None:
