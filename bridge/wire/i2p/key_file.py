@@ -8,6 +8,9 @@ instead (I2P proposal 123): it cannot sign further transient keys, so such a fil
 
 A multihomed service already has an address that people know. With its key here the farm uses this address.
 
+SAM's private key text is the same content in base64. So the key of a destination made here can serve a SAM session. The
+encryption key is then zeros: a session with X25519 (`i2cp.leaseSetEncType=4`) makes its own.
+
 A module of its own: it reads a format of I2P routers, which differs completely from the farm's own key files.
 """
 
@@ -17,7 +20,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bridge.wire.i2p.destination_keys import DestinationKeyError, MasterKey
 from bridge.wire.i2p.field_reader import FieldReader
-from bridge.wire.i2p.structures import ED25519, SIGNATURE_TYPES, I2pError
+from bridge.wire.i2p.structures import (
+    ED25519,
+    SIGNATURE_TYPES,
+    Destination,
+    I2pError,
+    base64_decode,
+    base64_encode,
+    read_destination,
+)
 
 FILE_LIMIT_BYTES: Final = 8_192
 _ENCRYPTION_TYPE_AT: Final = 389
@@ -36,12 +47,41 @@ def parse_i2p_key_file(data: bytes) -> MasterKey:
         raise DestinationKeyError(f"it is not a private key file of an I2P destination: {error}") from None
 
 
+def sam_private_key(key: MasterKey) -> str:
+    """Return SAM's private key text of a destination, for a session with X25519."""
+    encryption_key = bytes(_ENCRYPTION_KEY_BYTES[_encryption_type(key.destination)])
+    return base64_encode(key.destination.encoded + encryption_key + key.private_key.private_bytes_raw())
+
+
+def parse_sam_private_key(text: str) -> MasterKey:
+    """Read SAM's private key text of an Ed25519 destination; raises `DestinationKeyError`."""
+    return parse_i2p_key_file(_sam_bytes(text))
+
+
+def destination_of_sam_key(text: str) -> Destination:
+    """Return the destination in SAM's private key text, of any signature type; raises `DestinationKeyError`."""
+    try:
+        destination, _ = read_destination(_sam_bytes(text))
+    except I2pError as error:
+        raise DestinationKeyError(f"it is not a private key of SAM: {error}") from None
+    return destination
+
+
+def _sam_bytes(text: str) -> bytes:
+    if len(text) > 4 * FILE_LIMIT_BYTES:
+        raise DestinationKeyError(f"it has {len(text)} characters, more than a private key of SAM")
+    try:
+        return base64_decode(text)
+    except I2pError as error:
+        raise DestinationKeyError(f"it is not a private key of SAM: {error}") from None
+
+
 def _parse(reader: FieldReader) -> MasterKey:
     destination = reader.destination()
     if destination.signature_type != ED25519:
         name, _, _ = SIGNATURE_TYPES.get(destination.signature_type, (f"type {destination.signature_type}", 0, 0))
         raise DestinationKeyError(f"{destination.address} signs with {name}; only an Ed25519 destination can be used")
-    encryption_type = int.from_bytes(destination.encoded[_ENCRYPTION_TYPE_AT : _ENCRYPTION_TYPE_AT + 2], "big")
+    encryption_type = _encryption_type(destination)
     if encryption_type not in _ENCRYPTION_KEY_BYTES:
         raise DestinationKeyError(f"the length of an encryption key of type {encryption_type} is not known")
     reader.take(_ENCRYPTION_KEY_BYTES[encryption_type], "the encryption key")
@@ -56,3 +96,7 @@ def _parse(reader: FieldReader) -> MasterKey:
     if private_key.public_key().public_bytes_raw() != destination.signing_key:
         raise DestinationKeyError(f"its signing key does not belong to {destination.address}: the file is damaged")
     return MasterKey(destination, private_key)
+
+
+def _encryption_type(destination: Destination) -> int:
+    return int.from_bytes(destination.encoded[_ENCRYPTION_TYPE_AT : _ENCRYPTION_TYPE_AT + 2], "big")

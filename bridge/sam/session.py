@@ -1,0 +1,222 @@
+"""Sessions of a SAM bridge: a destination, with the streams that it opens and accepts.
+
+    open_session ─▶ SESSION CREATE ─▶ SamSession ─┬─▶ connect(hash) ─▶ STREAM CONNECT ─▶ a stream
+                    │                             └─▶ accept()      ─▶ STREAM ACCEPT  ─▶ the peer's hash, a stream
+                    └─ the control connection; the session ends with it
+
+Each stream has its own connection. When the control connection ends, the router ends all streams of the session,
+and waiting calls raise `SamUnreachableError`. A Java router sends PING on a control connection without other lines.
+A session must never send PING: i2pd ends the connection after it.
+
+Neither router supports a half-close: a stream whose sending side is closed ends, and the reply is lost. i2pd may leave
+a stream open whose peer closed it, so each receiver needs a limit in time or bytes.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Final
+
+import trio
+
+from bridge.sam.connection import (
+    DEFAULT_BRIDGE,
+    REPLY_TIMEOUT_S,
+    LeafUnreachableError,
+    SamBridge,
+    SamConnection,
+    SamUnreachableError,
+    closed_on_error,
+    open_connection,
+    receive_line,
+    shown_outcome,
+)
+from bridge.wire.i2p.destination_keys import DestinationKeyError
+from bridge.wire.i2p.key_file import destination_of_sam_key
+from bridge.wire.i2p.sam import (
+    DEST_GENERATE,
+    DEST_REPLY,
+    OK,
+    PING,
+    PONG,
+    SESSION_CREATE,
+    SESSION_OPTIONS,
+    SESSION_STATUS,
+    STREAM_ACCEPT,
+    STREAM_CONNECT,
+    STREAM_STATUS,
+    TRANSIENT,
+    SamLineError,
+    encode_text,
+    parse_line,
+    parse_peer,
+)
+from bridge.wire.i2p.structures import ED25519, address_of
+from consensus import block_nursery
+
+SESSION_TIMEOUT_S: Final = 60.0
+"""Seconds; i2pd 2.45.1 needs 20 in a network with tunnels, and more after its own start."""
+_ID_BYTES: Final = 12
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
+_INVALID_ID: Final = "INVALID_ID"
+_TIMEOUT: Final = "TIMEOUT"
+
+
+async def new_private_key(bridge: SamBridge = DEFAULT_BRIDGE) -> str:
+    """Make an Ed25519 destination in the router; return SAM's private key text."""
+    connection = await open_connection(bridge)
+    async with connection.stream:
+        pairs = {"SIGNATURE_TYPE": str(ED25519)}
+        reply = await connection.request(DEST_GENERATE, pairs, DEST_REPLY, REPLY_TIMEOUT_S)
+        private_key = reply.pairs.get("PRIV", "")
+        if not private_key:
+            raise connection.refusal(DEST_GENERATE, reply)
+        try:
+            destination_of_sam_key(private_key)
+        except DestinationKeyError as error:
+            raise connection.violation(str(error)) from None
+        return private_key
+
+
+@asynccontextmanager
+async def open_session(
+    bridge: SamBridge = DEFAULT_BRIDGE,
+    *,
+    private_key: str | None = None,
+    nickname: str = "garlicfarm",
+    options: Mapping[str, str] = _NO_OPTIONS,
+) -> AsyncIterator["SamSession"]:
+    """Open a session, with a temporary destination if `private_key` is missing; raise `SamError`.
+
+    `nickname` is the name in the router's console and does not leave the router. The session ends with the block.
+    """
+    connection = await open_connection(bridge)
+    async with connection.stream:
+        session_id = secrets.token_hex(_ID_BYTES)
+        pairs = {
+            "STYLE": "STREAM",
+            "ID": session_id,
+            "DESTINATION": private_key or TRANSIENT,
+            **SESSION_OPTIONS,
+            "inbound.nickname": nickname,
+            "outbound.nickname": nickname,
+            **options,
+        }
+        reply = await connection.request(SESSION_CREATE, pairs, SESSION_STATUS, SESSION_TIMEOUT_S)
+        if reply.result != OK:
+            raise connection.refusal(SESSION_CREATE, reply)
+        try:
+            session = SamSession(connection, session_id, private_key or reply.pairs.get("DESTINATION", ""))
+        except DestinationKeyError as error:
+            raise connection.violation(str(error)) from None
+        async with block_nursery() as nursery:
+            nursery.start_soon(session.watch)
+            yield session
+
+
+class SamSession:
+    """An open session; made by `open_session`."""
+
+    def __init__(self, control: SamConnection, session_id: str, private_key: str) -> None:
+        self.bridge = control.bridge
+        self.private_key = private_key
+        """SAM's private key text of the session's destination."""
+        self.hash = destination_of_sam_key(private_key).hash
+        """SHA-256 of the session's destination."""
+        self._control = control
+        self._id = session_id
+        self._ended = trio.Event()
+        self._reason = ""
+        self._waiting: set[trio.CancelScope] = set()
+
+    def __repr__(self) -> str:
+        """Name the bridge and the address only."""
+        return f"SamSession({self.bridge}, {self.address})"
+
+    @property
+    def address(self) -> str:
+        """The `.b32.i2p` address of the session's destination."""
+        return address_of(self.hash)
+
+    async def wait_ended(self) -> str:
+        """Wait until the bridge ends the session; return the reason."""
+        await self._ended.wait()
+        return self._reason
+
+    async def connect(self, destination_hash: bytes, timeout_s: float) -> trio.SocketStream:
+        """Open a stream to a destination; raise `LeafUnreachableError` or `SamUnreachableError`.
+
+        i2pd returns the stream as soon as it has the peer's lease set, before the peer has replied.
+        """
+        address = address_of(destination_hash)
+        pairs = {"ID": self._id, "DESTINATION": address, "SILENT": "false"}
+        connection = None
+        with self._unless_ended(), trio.move_on_after(timeout_s):
+            connection = await open_connection(self.bridge)
+            with closed_on_error(connection.stream):
+                reply = await connection.request(STREAM_CONNECT, pairs, STREAM_STATUS, timeout_s)
+                if reply.result == OK:
+                    return connection.stream
+                if reply.result == _INVALID_ID:
+                    raise self._lost()
+                text = f"{address} is unreachable through {self.bridge}: {shown_outcome(reply)}"
+                raise LeafUnreachableError(text, reply.result)
+        if connection is None:
+            raise SamUnreachableError(f"the SAM bridge {self.bridge} did not reply within {timeout_s:g} s")
+        text = f"{address} did not reply within {timeout_s:g} s through {self.bridge}"
+        raise LeafUnreachableError(text, _TIMEOUT)
+
+    async def accept(self) -> tuple[bytes, trio.SocketStream]:
+        """Wait for a stream from a peer; return the hash of its destination, and the stream.
+
+        Use one call of a session at a time, without a timeout: i2pd ends simultaneous ones, and a Java router drops the
+        stream after a cancelled one. Between two calls the routers queue streams for some seconds.
+        """
+        pairs = {"ID": self._id, "SILENT": "false"}
+        with self._unless_ended():
+            connection = await open_connection(self.bridge)
+            with closed_on_error(connection.stream):
+                reply = await connection.request(STREAM_ACCEPT, pairs, STREAM_STATUS, REPLY_TIMEOUT_S)
+                if reply.result == _INVALID_ID:
+                    raise self._lost()
+                if reply.result != OK:
+                    raise connection.refusal(STREAM_ACCEPT, reply)
+                line = await connection.receive_bytes(STREAM_ACCEPT)
+                try:
+                    if line.startswith(STREAM_STATUS.encode()):
+                        raise connection.refusal(STREAM_ACCEPT, parse_line(line))
+                    return parse_peer(line).hash, connection.stream
+                except SamLineError as error:
+                    raise connection.violation(str(error)) from None
+
+    async def watch(self) -> None:
+        """Reply to PINGs until the bridge ends the session; never raises an error."""
+        stream = self._control.stream
+        with suppress(SamLineError, trio.BrokenResourceError):
+            while line := await receive_line(stream):
+                received = parse_line(line)
+                if received.words == PING:
+                    await stream.send_all(encode_text(PONG, received.text))
+                elif received.result not in {"", OK}:
+                    self._reason = f": {shown_outcome(received)}"
+        self._reason = f"the SAM bridge {self.bridge} ended the session{self._reason or ': did the router stop?'}"
+        self._ended.set()
+        for scope in self._waiting:
+            scope.cancel()
+
+    @contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        """Cancel the block at the end of the session, and raise `SamUnreachableError` instead."""
+        if self._ended.is_set():
+            raise self._lost()
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                yield
+            finally:
+                self._waiting.discard(scope)
+        if scope.cancelled_caught:
+            raise self._lost()
+
+    def _lost(self) -> SamUnreachableError:
+        return SamUnreachableError(self._reason or f"the SAM bridge {self.bridge} ended the session")
