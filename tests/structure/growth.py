@@ -36,6 +36,7 @@ BOUNDED: dict[tuple[str, ...], str] = {
 }
 """The bound of each power by a variable, by file and function."""
 GROWING: dict[tuple[str, ...], str] = {
+    ("bridge/core/connecting/reply_times.py", "failed", "self.factor"): "64; lengthens a timeout of at most 60 s",
     ("bridge/wire/keys/curve_key.py", "from_z85", "value"): "the five digits of a group; no delay",
     ("consensus/core/replication/fetch_schedule.py", "adapt", "self._limit_bytes"): "the setting of bytes; no delay",
     ("consensus/protocols/kraft/wire/control_records.py", "voters_value", "features"): "bytes for each voter; no delay",

@@ -1,4 +1,4 @@
-"""The public modules of consensus and gossip: their names exist, and types alone do not load an event loop."""
+"""The public modules of the packages: their names exist, and types alone do not load an event loop."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 
 FACES = (
+    "bridge.connect",
     "consensus",
     "consensus.net",
     "consensus.protocols.garlic_farm",

@@ -1,1 +1,1 @@
-"""The decisions of a client: the order of leaves, timeouts, and the check of received structures."""
+"""The decisions of a client: the order of the leaves, the timeout of a reply, and the acceptance of a structure."""

@@ -104,7 +104,9 @@ def reply_bytes_missing(received: bytes) -> int:
     return missing
 
 
-def verified_structure(address_hash: bytes, data: bytes, now_s: int) -> MetaLeaseSet:
+def verified_structure(
+    address_hash: bytes, data: bytes, now_s: int, *, clock_fudge_s: int = CLOCK_FUDGE_S
+) -> MetaLeaseSet:
     """Return the structure if it is the address's own and valid at `now_s`; raise `ExchangeError` only."""
     try:
         structure = decode(data)
@@ -119,7 +121,7 @@ def verified_structure(address_hash: bytes, data: bytes, now_s: int) -> MetaLeas
         raise ExchangeError("the structure is empty")
     if verification.transient_expires_s is not None and verification.transient_expires_s <= now_s:
         raise ExchangeError(f"the key that signed it ended {now_s - verification.transient_expires_s} s ago")
-    if structure.published_s > now_s + CLOCK_FUDGE_S:
+    if structure.published_s > now_s + clock_fudge_s:
         raise ExchangeError(
             f"the structure is published {structure.published_s - now_s} s from now; check the clock of this machine"
         )

@@ -1,0 +1,145 @@
+"""Queries of the directories for the newest structure.
+
+    random order, two at a time ─▶ a newer structure, or two equal ones ─▶ end of the query
+
+The structure is signed, so a directory need not be trusted. It may still return an old one, or send many bytes or send
+slowly. So each query has a limit in time and in bytes, and the client refuses a structure older than the last.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.connect.status import DirectoryStatus
+from bridge.sam.connection import SamError, SamUnreachableError
+from bridge.sam.session import SamSession
+from bridge.wire.i2p.structure_exchange import (
+    REPLY_LIMIT_BYTES,
+    ExchangeError,
+    ReplyStatus,
+    decode_reply,
+    encode_request,
+    reply_bytes_missing,
+)
+from bridge.wire.i2p.structures import address_of
+
+QUERY_TIMEOUT_S: Final = 20.0
+AT_A_TIME: Final = 2
+ENOUGH_EQUAL: Final = 2
+"""Replies without a newer structure that end a query."""
+_READ_BYTES: Final = 4_096
+_STATUS_TEXTS: Final = {
+    ReplyStatus.UNKNOWN_ADDRESS: "it does not serve this address: get a new link from the operator",
+    ReplyStatus.NOTHING_PUBLISHED: "the farm has not published a structure yet",
+    ReplyStatus.TOO_MANY_REQUESTS: "it received too many requests: the client tries again later",
+}
+
+
+class DirectoryError(Exception):
+    """A directory did not return a usable structure; the text is the reason."""
+
+
+class Judgment(Enum):
+    """The outcome of a structure that a directory returned."""
+
+    NEWER = "newer"
+    KNOWN = "known"
+
+
+@dataclass(slots=True)
+class _Directory:
+    hash: bytes
+    replies: int = 0
+    failures: int = 0
+    last_failure: str | None = None
+
+
+class Directories:
+    """The directories of one link, with the outcomes of their queries."""
+
+    def __init__(self, hashes: Sequence[bytes], address_hash: bytes, random: Random) -> None:
+        self._directories = [_Directory(each) for each in hashes]
+        self._address_hash = address_hash
+        self._random = random
+
+    def status(self) -> tuple[DirectoryStatus, ...]:
+        """Return the state of each directory, in the order of the link."""
+        return tuple(
+            DirectoryStatus(
+                address=address_of(each.hash),
+                replies=each.replies,
+                failures=each.failures,
+                last_failure=each.last_failure,
+            )
+            for each in self._directories
+        )
+
+    async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
+        """Query directories until one returns a newer structure; return True if one returned a usable structure.
+
+        `judge` raises `DirectoryError` for a structure that it refuses. The end of the session raises
+        `SamUnreachableError`.
+        """
+        waiting = self._random.sample(self._directories, len(self._directories))
+        usable = 0
+        session_error: SamUnreachableError | None = None
+
+        async def work(scope: trio.CancelScope) -> None:
+            nonlocal usable, session_error
+            while waiting:
+                directory = waiting.pop()
+                try:
+                    judgment = await judge(await self._structure_of(directory, session))
+                except DirectoryError as error:
+                    directory.failures += 1
+                    directory.last_failure = str(error)
+                    continue
+                except SamUnreachableError as error:
+                    session_error = error
+                    scope.cancel()
+                    return
+                directory.replies += 1
+                usable += 1
+                if judgment is Judgment.NEWER or usable >= ENOUGH_EQUAL:
+                    scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_A_TIME):
+                nursery.start_soon(work, nursery.cancel_scope)
+        if session_error is not None and not usable:
+            raise session_error
+        return bool(usable)
+
+    async def _structure_of(self, directory: _Directory, session: SamSession) -> bytes:
+        with trio.move_on_after(QUERY_TIMEOUT_S):
+            try:
+                async with await session.connect(directory.hash, QUERY_TIMEOUT_S) as stream:
+                    await stream.send_all(encode_request(self._address_hash))
+                    reply = decode_reply(await _received(stream))
+            except SamUnreachableError:
+                raise
+            except SamError as error:
+                raise DirectoryError(str(error)) from None
+            except ExchangeError as error:
+                raise DirectoryError(f"its reply is not valid: {error}") from None
+            except trio.BrokenResourceError:
+                raise DirectoryError("the stream broke before its reply") from None
+            if reply.status is not ReplyStatus.STRUCTURE:
+                raise DirectoryError(_STATUS_TEXTS[reply.status])
+            return reply.structure
+        raise DirectoryError(f"it did not reply completely within {QUERY_TIMEOUT_S:g} s")
+
+
+async def _received(stream: trio.abc.ReceiveStream) -> bytes:
+    """Return the bytes of one reply; a longer reply is cut after its limit."""
+    received = b""
+    while missing := reply_bytes_missing(received):
+        part = await stream.receive_some(min(missing, _READ_BYTES))
+        received += part
+        if not part or len(received) > REPLY_LIMIT_BYTES:
+            break
+    return received

@@ -1,0 +1,215 @@
+"""Opens a stream to the first leaf that the router reaches.
+
+    order of the leaves ─▶ attempt ─▶ the router confirms ─▶ the stream
+                             ├─▶ half of the timeout ─▶ an attempt at the next leaf, side by side; the first one wins
+                             └─▶ refused, or the timeout ─▶ the leaf is last, an attempt at the next one
+
+An attempt that lost the race continues until its timeout, so that its outcome counts for later streams. A Java router
+confirms after the leaf has replied, i2pd before. So the watch over replies (`reply_watch`) also finds dead leaves.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.connect.errors import NoLeafError, NoSessionError, StreamLimitError
+from bridge.connect.sessions import SessionPool
+from bridge.connect.status import ClientCounter, ClientCounters
+from bridge.connect.structure_keeper import StructureKeeper
+from bridge.core.connecting.leaves import LeafTable
+from bridge.core.connecting.reply_times import TIMEOUT_MAX_S
+from bridge.sam.connection import LeafUnreachableError, SamError
+from bridge.sam.session import SamSession
+from bridge.wire.i2p.structures import address_of
+
+STREAMS_LIMIT: Final = 512
+ATTEMPTS_AT_A_TIME: Final = 2
+SESSION_TRIES: Final = 4
+FORGIVEN_WITHIN_S: Final = 1.0
+"""If the session ends so soon after a stream, the leaf is not the cause."""
+_TIMEOUT: Final = "TIMEOUT"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafStream:
+    """An open stream of SAM to a leaf."""
+
+    leaf_hash: bytes
+    session: SamSession
+    stream: trio.SocketStream
+    opened_s: float
+    """The time that the router needed to open it."""
+
+
+class _SessionLostError(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Race:
+    """The attempts of one stream, and their outcomes: a stream, the failure of a leaf (None), or of the session."""
+
+    session: SamSession
+    send: trio.MemorySendChannel["LeafStream | _SessionLostError | None"]
+    is_over: bool = field(default=False)
+
+
+class LeafOpener:
+    """Opens streams, and records the failures of leaves."""
+
+    def __init__(
+        self,
+        table: LeafTable,
+        pool: SessionPool,
+        keeper: StructureKeeper,
+        counters: ClientCounters,
+        random: Random,
+        nursery: trio.Nursery,
+        *,
+        unix_s: Callable[[], float],
+        on_suspect: Callable[[bytes], None],
+        on_failed: Callable[[bytes, str, float | None], None],
+    ) -> None:
+        self.streams = 0
+        """Open streams, and streams that are being opened."""
+        self._table = table
+        self._pool = pool
+        self._keeper = keeper
+        self._counters = counters
+        self._random = random
+        self._nursery = nursery
+        self._unix_s = unix_s
+        self._on_suspect = on_suspect
+        self._on_failed = on_failed
+
+    async def open(self, excluded: Collection[bytes] = ()) -> LeafStream:
+        """Open a stream to a leaf, except to excluded leaves; raise `ConnectError`."""
+        if self.streams >= STREAMS_LIMIT:
+            raise StreamLimitError(f"{STREAMS_LIMIT} streams are open, which is the limit: close some of them")
+        self.streams += 1
+        try:
+            opened = await self._open(excluded)
+        except BaseException:
+            self.streams -= 1
+            raise
+        self._counters[ClientCounter.STREAMS_OPENED] += 1
+        return opened
+
+    def closed(self, opened: LeafStream) -> None:
+        """Record that a stream is closed."""
+        self.streams -= 1
+        self._table[opened.leaf_hash].streams -= 1
+
+    def ended_early(self, opened: LeafStream) -> None:
+        """Record that a stream ended before a byte of a reply: the service of the leaf is down."""
+        if self._pool.is_ready(opened.session):
+            self._on_failed(opened.leaf_hash, f"{address_of(opened.leaf_hash)} ended the stream without a reply", None)
+            self._nursery.start_soon(self._forgive_if_session_ends, opened)
+
+    async def _forgive_if_session_ends(self, opened: LeafStream) -> None:
+        with trio.move_on_after(FORGIVEN_WITHIN_S):
+            await opened.session.wait_ended()
+            self._table.forgive(opened.leaf_hash)
+
+    async def _open(self, excluded: Collection[bytes]) -> LeafStream:
+        for _ in range(SESSION_TRIES):
+            session = await self._pool.session()
+            await self._keeper.wait_usable()
+            order = self._table.order(trio.current_time(), self._unix_s(), self._random)
+            order = [each for each in order if each not in excluded]
+            tried = len(order)
+            send, receive = trio.open_memory_channel["LeafStream | _SessionLostError | None"](tried)
+            race = _Race(session, send)
+            try:
+                opened = await self._first(race, receive, order)
+            except _SessionLostError:
+                continue
+            finally:
+                race.is_over = True
+                await self._close_late(receive)
+            if opened is not None:
+                self._pool.worked(session)
+                return opened
+            self._counters[ClientCounter.STREAMS_FAILED] += 1
+            raise NoLeafError(self._no_leaf(tried))
+        self._counters[ClientCounter.STREAMS_FAILED] += 1
+        raise NoSessionError(self._pool.last_error or f"sessions of the SAM bridge {self._pool.bridge} end immediately")
+
+    def _no_leaf(self, tried: int) -> str:
+        failures = [each.last_failure for each in self._table.listed() if each.last_failure]
+        last = f"; last failure: {failures[-1]}" if failures else ""
+        text = f"no leaf answered: {tried} tried, {self._keeper.describe()}{last}"
+        if self._keeper.newest is not None and self._keeper.newest.demo:
+            return f"{text}; its leaves exist only at the SAM bridge of the demonstration that signed it"
+        return f"{text}; if the router is connected to I2P, report this to the operator of the service"
+
+    async def _first(
+        self,
+        race: _Race,
+        receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"],
+        order: list[bytes],
+    ) -> LeafStream | None:
+        """Return the first stream of the leaves in this order; None if all fail."""
+        running, next_at_s = 0, -inf
+        trying = b""
+        while order or running:
+            may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
+            if may_start and trio.current_time() >= next_at_s:
+                if running and next_at_s > -inf:
+                    self._counters[ClientCounter.RACES] += 1
+                    self._on_suspect(trying)
+                trying = order.pop(0)
+                next_at_s = trio.current_time() + self._timeout_s(trying) / 2
+                self._table[trying].streams += 1
+                self._nursery.start_soon(self._attempt, race, trying)
+                running += 1
+                continue
+            with trio.move_on_at(next_at_s if may_start else inf):
+                outcome = await receive.receive()
+                running -= 1
+                match outcome:
+                    case LeafStream():
+                        return outcome
+                    case _SessionLostError():
+                        raise outcome
+                    case None:
+                        self._counters[ClientCounter.LEAF_CHANGES] += 1
+                        next_at_s = -inf
+        return None
+
+    def _timeout_s(self, leaf_hash: bytes) -> float:
+        return min(self._table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
+
+    async def _attempt(self, race: _Race, leaf_hash: bytes) -> None:
+        began_s = trio.current_time()
+        outcome: LeafStream | _SessionLostError | None = None
+        try:
+            stream = await race.session.connect(leaf_hash, self._timeout_s(leaf_hash))
+            outcome = LeafStream(leaf_hash, race.session, stream, trio.current_time() - began_s)
+        except LeafUnreachableError as error:
+            self._on_failed(leaf_hash, str(error), began_s if error.result == _TIMEOUT else None)
+        except SamError as error:
+            self._pool.failed(race.session, str(error))
+            outcome = _SessionLostError()
+        finally:
+            if not isinstance(outcome, LeafStream) or race.is_over:
+                self._table[leaf_hash].streams -= 1
+        if not race.is_over:
+            race.send.send_nowait(outcome)
+        elif isinstance(outcome, LeafStream):
+            await outcome.stream.aclose()
+
+    async def _close_late(self, receive: trio.MemoryReceiveChannel["LeafStream | _SessionLostError | None"]) -> None:
+        """Close the streams that arrived while the caller was cancelled or had another one."""
+        while True:
+            try:
+                outcome = receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                return
+            if isinstance(outcome, LeafStream):
+                self._table[outcome.leaf_hash].streams -= 1
+                await trio.aclose_forcefully(outcome.stream)

@@ -1,0 +1,131 @@
+"""The watch over replies: a leaf that does not reply in time fails the streams that wait for it.
+
+    bytes sent ─▶ waiting ─▶ half of the timeout ─▶ on_suspect: other leaves first, query for a newer structure
+                     │                         └─▶ the newer structure withdraws the leaf ─▶ the stream fails
+                     ├─▶ the timeout           ─▶ on_failed, the stream fails
+                     └─▶ a byte of a reply     ─▶ answered
+
+The time runs from the request, or from the last byte of the leaf on any stream: a leaf that replies to others is alive,
+and the service needs its time. A long request gets a second more for each 8 KiB, the rate of a slow tunnel.
+
+Only an exchange that *owes* a reply fails by the timeout: the first exchange of a stream, and each after
+`FarmStream.expect_reply`. In a later exchange the client cannot know whether the service replies, for example to a line
+of chat. Such a stream fails only if its leaf fails for another reason while bytes are unanswered.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import trio
+
+from bridge.core.connecting.leaves import LeafTable
+from bridge.wire.i2p.structures import address_of
+
+LEAST_RATE_BYTES_PER_S: Final = 8_192
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """The unanswered bytes of one stream."""
+
+    leaf_hash: bytes
+    fail: Callable[[str], None]
+    """Ends the stream with an error."""
+    opened_s: float
+    """The time that the router needed to open the stream: on Java, a round trip to the leaf."""
+    owes_reply: bool = True
+    since_s: float = inf
+    """The time of the first unanswered byte; infinite without one."""
+    sent_bytes: int = 0
+    is_suspect: bool = False
+
+
+class ReplyWatch:
+    """The exchanges that wait for a reply."""
+
+    def __init__(
+        self,
+        table: LeafTable,
+        *,
+        on_suspect: Callable[[bytes], None],
+        on_failed: Callable[[bytes, str, float], None],
+    ) -> None:
+        self._table = table
+        self._on_suspect = on_suspect
+        self._on_failed = on_failed
+        self._waiting: dict[Exchange, None] = {}
+        self._next_s = inf
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        """Act on overdue replies until cancelled."""
+        while True:
+            now_s = trio.current_time()
+            self._next_s = min((self._check(each, now_s) for each in tuple(self._waiting)), default=inf)
+            with trio.move_on_at(self._next_s):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    def sent(self, exchange: Exchange, sent_bytes: int) -> None:
+        """Begin to wait for a reply to these bytes."""
+        if exchange.since_s == inf:
+            exchange.since_s = trio.current_time()
+            self._waiting[exchange] = None
+        exchange.sent_bytes += sent_bytes
+        if exchange.owes_reply and self._due_s(exchange, 0.5) < self._next_s:
+            self._wake.set()
+
+    def received(self, exchange: Exchange) -> None:
+        """Record bytes of the leaf: all earlier bytes count as answered."""
+        now_s = trio.current_time()
+        if exchange.owes_reply and exchange.since_s < inf:
+            reply_s = now_s - exchange.since_s - exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
+            self._table.replied(exchange.leaf_hash, max(exchange.opened_s, reply_s), now_s)
+        else:
+            self._table.received(exchange.leaf_hash, now_s)
+        exchange.owes_reply = False
+        self.remove(exchange)
+
+    def remove(self, exchange: Exchange) -> None:
+        """Stop waiting."""
+        exchange.since_s = inf
+        exchange.sent_bytes = 0
+        exchange.is_suspect = False
+        self._waiting.pop(exchange, None)
+
+    def fail_overdue(self, leaf_hash: bytes, reason: str) -> int:
+        """Fail the streams that wait for a leaf since half of its timeout; return their number."""
+        now_s = trio.current_time()
+        overdue = [each for each in self._waiting if each.leaf_hash == leaf_hash and self._due_s(each, 0.5) <= now_s]
+        for exchange in overdue:
+            self.remove(exchange)
+            exchange.fail(reason)
+        return len(overdue)
+
+    def _due_s(self, exchange: Exchange, part: float) -> float:
+        """Return the end of a part of the timeout, if the leaf sends nothing until then."""
+        received_s = self._table[exchange.leaf_hash].received_at_s
+        from_s = exchange.since_s if received_s is None else max(exchange.since_s, received_s)
+        allowed_s = self._table.timeout_s(exchange.leaf_hash) * part
+        return from_s + allowed_s + exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
+
+    def _check(self, exchange: Exchange, now_s: float) -> float:
+        """Act on one exchange; return the time of its next check."""
+        if not exchange.owes_reply or exchange.since_s == inf:
+            return inf
+        due_s = self._due_s(exchange, 1.0)
+        if due_s <= now_s:
+            waited_s = self._table.timeout_s(exchange.leaf_hash)
+            reason = f"{address_of(exchange.leaf_hash)} did not reply within {waited_s:.1f} s"
+            self._on_failed(exchange.leaf_hash, reason, exchange.since_s)
+            return inf
+        half_s = self._due_s(exchange, 0.5)
+        if half_s > now_s:
+            exchange.is_suspect = False
+            return half_s
+        if not exchange.is_suspect:
+            exchange.is_suspect = True
+            self._on_suspect(exchange.leaf_hash)
+        return due_s

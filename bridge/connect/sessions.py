@@ -1,0 +1,150 @@
+"""The sessions of a client: the session in use and a spare session.
+
+    keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, side by side
+
+A router needs 12 to 20 seconds for a session. With a spare session, streams do not wait when a session ends. After a
+restart of the router both sessions are made again, with growing delays. Each farm has its own sessions, so that two
+services cannot recognize a client by its destination.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.connect.errors import NoSessionError
+from bridge.connect.status import ClientCounter, ClientCounters
+from bridge.sam.connection import SamBridge, SamError
+from bridge.sam.session import SamSession, open_session
+from consensus.net import Backoff
+
+SESSIONS: Final = 2
+WAIT_LIMIT_S: Final = 90.0
+"""Longer than the time that a session may need (`bridge.sam.session.SESSION_TIMEOUT_S`)."""
+FAILED_ATTEMPTS: Final = 3
+"""A wait ends with the error after so many failed attempts."""
+FAILURES_MAX: Final = 3
+"""A session is replaced after so many failures in a row."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_LONGEST_S: Final = 30.0
+_STABLE_AFTER_S: Final = 30.0
+"""Age of a session that ends the growth of the delays."""
+
+OpenSession = Callable[[SamBridge], AbstractAsyncContextManager[SamSession]]
+
+
+@dataclass(slots=True)
+class _ReadySession:
+    scope: trio.CancelScope
+    failures: int = 0
+
+
+class SessionPool:
+    """The sessions that are ready, and the tasks that make them."""
+
+    def __init__(
+        self, bridge: SamBridge, counters: ClientCounters, random: Random, *, open_one: OpenSession = open_session
+    ) -> None:
+        self.bridge = bridge
+        self.last_error: str | None = None
+        self._counters = counters
+        self._random = random
+        self._open_one = open_one
+        self._ready: dict[SamSession, _ReadySession] = {}
+        self._changed = trio.Event()
+
+    @property
+    def count(self) -> int:
+        """The number of ready sessions."""
+        return len(self._ready)
+
+    def is_ready(self, session: SamSession) -> bool:
+        """Return True if a session has not ended."""
+        return session in self._ready
+
+    async def run(self) -> None:
+        """Keep the sessions until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(SESSIONS):
+                nursery.start_soon(self._keep)
+
+    async def session(self, timeout_s: float = WAIT_LIMIT_S) -> SamSession:
+        """Return the session in use; wait for the first one. Raise `NoSessionError`."""
+        failures = self._counters[ClientCounter.SESSION_FAILURES]
+        with trio.move_on_after(timeout_s):
+            while not self._ready:
+                if self._counters[ClientCounter.SESSION_FAILURES] >= failures + FAILED_ATTEMPTS:
+                    break
+                await self._changed.wait()
+            else:
+                await trio.lowlevel.checkpoint()
+                return next(iter(self._ready))
+        raise NoSessionError(self.problem or f"the SAM bridge {self.bridge} has not made a session: try again")
+
+    @property
+    def problem(self) -> str | None:
+        """The reason why no session is ready; None if one is."""
+        if self._ready:
+            return None
+        if self.last_error is None:
+            return f"the router at {self.bridge} is making a session (20 s in i2pd, a minute at most)"
+        return f"no session at the SAM bridge: {self.last_error}"
+
+    def failed(self, session: SamSession, reason: str) -> None:
+        """Prefer the other session, and replace this session after several failures in a row.
+
+        A bridge reports the end of a session, and `session` then ends. So this is for bridges that fail otherwise.
+        """
+        self.last_error = reason
+        if session not in self._ready:
+            return
+        ready = self._ready.pop(session)
+        ready.failures += 1
+        self._ready[session] = ready
+        if ready.failures >= FAILURES_MAX:
+            ready.scope.cancel()
+            self._remove(session)
+
+    def worked(self, session: SamSession) -> None:
+        """Record that the bridge opened a stream of a session."""
+        if session in self._ready:
+            self._ready[session].failures = 0
+
+    async def _keep(self) -> None:
+        delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
+        while True:
+            began_s = trio.current_time()
+            try:
+                async with self._open_one(self.bridge) as session:
+                    began_s = trio.current_time()
+                    await self._use(session)
+            except SamError as error:
+                self.last_error = str(error)
+                self._counters[ClientCounter.SESSION_FAILURES] += 1
+                self._announce()
+            else:
+                if trio.current_time() - began_s >= _STABLE_AFTER_S:
+                    delays.reset()
+            await trio.sleep(delays.next_s())
+
+    async def _use(self, session: SamSession) -> None:
+        self._counters[ClientCounter.SESSIONS_MADE] += 1
+        with trio.CancelScope() as scope:
+            self._ready[session] = _ReadySession(scope)
+            self._announce()
+            try:
+                self.last_error = await session.wait_ended()
+            finally:
+                self._remove(session)
+
+    def _remove(self, session: SamSession) -> None:
+        if self._ready.pop(session, None) is not None:
+            self._counters[ClientCounter.SESSIONS_ENDED] += 1
+            self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

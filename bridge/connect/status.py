@@ -1,0 +1,95 @@
+"""The state of a client for users and programs: JSON, metrics and the command line derive from it.
+
+Times are seconds. A value that the client does not know is null.
+"""
+
+from collections import Counter
+from enum import StrEnum
+from typing import Self
+
+from bridge.api.json import Record
+from bridge.core.connecting.leaves import LeafState
+
+
+class ClientCounter(StrEnum):
+    """A counter of the client: its name, and a plural noun phrase with its meaning."""
+
+    meaning: str
+
+    def __new__(cls, identifier: str, meaning: str) -> Self:
+        """Take the identifier as value and store the meaning with it."""
+        member = str.__new__(cls, identifier)
+        member._value_, member.meaning = identifier, meaning
+        return member
+
+    STREAMS_OPENED = "streams_opened", "streams to a leaf"
+    STREAMS_FAILED = "streams_failed", "streams that could not be opened to any leaf"
+    STREAMS_SILENT = "streams_silent", "streams that failed because the leaf did not reply in time"
+    LEAF_CHANGES = "leaf_changes", "leaves that failed before the first byte, so that the next one was tried"
+    RACES = "races", "attempts at a second leaf while the first one was slow"
+    SESSIONS_MADE = "sessions_made", "sessions of the SAM bridge"
+    SESSIONS_ENDED = "sessions_ended", "sessions that the SAM bridge ended"
+    SESSION_FAILURES = "session_failures", "failed attempts to make a session"
+    FETCHES = "fetches", "queries of directories for the structure"
+    FETCHES_FAILED = "fetches_failed", "queries without a usable structure"
+    STRUCTURES_ACCEPTED = "structures_accepted", "newer structures in use"
+    STRUCTURES_REFUSED = "structures_refused", "refused structures"
+    CACHE_FAILURES = "cache_failures", "errors of the file that keeps the structure"
+
+
+ClientCounters = Counter[ClientCounter]
+
+
+class ClientLeaf(Record, frozen=True, kw_only=True):
+    """One leaf of the structure in use."""
+
+    address: str
+    cost: int
+    ends_in_s: float
+    state: LeafState
+    patience_s: float | None
+    """The time that the client waits for the first byte of a reply; null if without limit."""
+    reply_s: float | None
+    """The typical time until the first byte of a reply."""
+    successes: int
+    failures: int
+    streams: int
+    """Open streams."""
+    last_failure: str | None
+
+
+class DirectoryStatus(Record, frozen=True, kw_only=True):
+    """One directory of the link."""
+
+    address: str
+    replies: int
+    failures: int
+    last_failure: str | None
+
+
+class FarmStatus(Record, frozen=True, kw_only=True):
+    """The state of a client of one farm."""
+
+    address: str
+    bridge: str
+    demo: bool
+    """True if a demonstration signed the structure."""
+    ready: bool
+    problem: str | None
+    """The reason why the client is not ready, with the remedy."""
+    published_s: int | None
+    """The Unix second of the structure in use."""
+    structure_age_s: float | None
+    structure_ends_in_s: float | None
+    """Negative if the structure has ended."""
+    leaves: tuple[ClientLeaf, ...]
+    """The cheapest leaf is first."""
+    directories: tuple[DirectoryStatus, ...]
+    sessions: int
+    """Ready sessions: the session in use and the spare session."""
+    streams: int
+    """Open streams."""
+    counters: dict[str, int]
+    """All counters, by name."""
+    last_error: str | None
+    """The last error of a session, a directory or a leaf."""

@@ -1,0 +1,72 @@
+"""The time that a client waits for the first byte of a reply, from measured times.
+
+    timeout = max(base, 4 * typical, 1.5 * slow) * doubt, at most 60 s (or the base, if that is more)
+
+    typical    the lower median of the last 16 first-reply times of the leaf
+    slow       the second-greatest of them: one lost packet does not count (i2pd repeats a first packet after 9 s)
+    doubt      1; doubles with each failure in a row without a reply of any leaf: then the network is slow or down
+
+A leaf without measured times has the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
+missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves.
+
+A failure counts for the doubt only if its attempt began after the last failure that counted. Otherwise a hundred
+streams to one dead leaf would look like a hundred failures in a row.
+"""
+
+from collections import deque
+from typing import Final
+
+SAMPLES_MAX: Final = 16
+TIMEOUT_MAX_S: Final = 60.0
+_TYPICAL_FACTOR: Final = 4
+_SLOW_FACTOR: Final = 1.5
+_DOUBT_MAX: Final = 64.0
+
+
+class ReplyTimes:
+    """The last first-reply times of one leaf, or of all leaves, in seconds."""
+
+    def __init__(self) -> None:
+        self._samples = deque[float](maxlen=SAMPLES_MAX)
+
+    def __bool__(self) -> bool:
+        """Return True if a time has been measured."""
+        return bool(self._samples)
+
+    def add(self, reply_s: float) -> None:
+        """Add a measured time."""
+        self._samples.append(max(0.0, reply_s))
+
+    @property
+    def typical_s(self) -> float | None:
+        """The lower median; None without a measured time."""
+        return sorted(self._samples)[(len(self._samples) - 1) // 2] if self._samples else None
+
+    def timeout_s(self, base_s: float, doubt: float = 1.0) -> float:
+        """Return the time to wait for the first byte of a reply."""
+        ordered = sorted(self._samples)
+        typical_s = ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+        slow_s = ordered[-2] if len(ordered) > 1 else 0.0
+        wanted_s = max(base_s, _TYPICAL_FACTOR * typical_s, _SLOW_FACTOR * slow_s) * doubt
+        return min(wanted_s, max(base_s, TIMEOUT_MAX_S))
+
+
+class NetworkDoubt:
+    """The factor on all timeouts after failures in a row."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._counted_at_s: float | None = None
+
+    def failed(self, began_s: float, now_s: float) -> None:
+        """Count a failure of an attempt that began at `began_s`."""
+        if self._counted_at_s is None:
+            self._counted_at_s = now_s
+        elif began_s >= self._counted_at_s:
+            self._counted_at_s = now_s
+            self.factor = min(2 * self.factor, _DOUBT_MAX)
+
+    def replied(self) -> None:
+        """Return to the plain timeouts: a leaf has replied."""
+        self.factor = 1.0
+        self._counted_at_s = None
