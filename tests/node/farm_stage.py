@@ -87,6 +87,7 @@ class MemoryRouter:
     measured: dict[bytes, MeasuredStatus] = field(default_factory=dict)
     published: list[bytes] = field(default_factory=list)
     stopped: int = 0
+    kept_ready: list[tuple[bytes, bool]] = field(default_factory=list)
     obstacle: str | None = None
     """Reason why the router cannot publish."""
     status_s: float = 0.0
@@ -130,6 +131,12 @@ class MemoryRouter:
         if self.refusal is not None:
             raise RouterError(self.refusal)
         self.published.append(structure)
+
+    async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
+        """Record a structure of the standby, and if it is urgent."""
+        assert master_hash in self.behind
+        self.kept_ready.append((structure, urgent))
+        return self.refusal
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Count a stopped publication."""

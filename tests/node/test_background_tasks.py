@@ -441,6 +441,8 @@ async def test_deposed_publisher_stops_after_next_publication(autojump_clock: Mo
         await trio.sleep(1)
         assert stage.applied_state.state.masters[MASTER.destination.base64].choice.server_id == OTHER
         assert stage.router.stopped == 0
+        # Server 3 is the standby.
+        await stage.append_record(replace(rival_report(), server_id=3, request="03-1-0-1"))
         second = NOW_S + now_ms() // 1000
         await stage.append_record(Publication(MASTER.destination.base64, OTHER, second, "00"))
         await trio.sleep(0.1)
@@ -454,6 +456,8 @@ async def test_publisher_deposed_during_publication_stops_after_it(autojump_cloc
     async with on_duty(stage):
         await trio.sleep(6)
         await stage.append_record(rival_report())
+        # Server 3 is the standby.
+        await stage.append_record(replace(rival_report(), server_id=3, request="03-1-0-1"))
         second = NOW_S + now_ms() // 1000
         await stage.append_record(Publication(MASTER.destination.base64, OTHER, second, "00"))
         await trio.sleep(0.1)

@@ -137,6 +137,104 @@ async def test_last_accepted_structure_is_sent_again_after_refusal(monkeypatch: 
         assert on.fake.structures == [structure(), structure()]
 
 
+# -- standby -----------------------------------------------------------------------------------------------------------
+
+OF_ANOTHER = MASTER.sign_transient(NOW_S)
+"""The key of the present publisher, another node."""
+BOTH = pytest.mark.parametrize("is_i2pd", [False, True], ids=["Java", "i2pd"])
+
+
+@BOTH
+async def test_standby_hands_structure_in_force_over_on_request(
+    monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
+) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
+        assert await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False) is not None
+        await trio.sleep(60)
+        assert on.fake.sessions == [MASTER.destination.address]
+        assert on.fake.structures == []
+        for _ in range(2):
+            await on.fake.request_lease_set()
+            await trio.sleep(60)
+        assert on.fake.structures == [structure(OF_ANOTHER)] * 2
+        assert await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False) is None
+
+
+@BOTH
+async def test_only_i2pd_gets_later_structure_unrequested(
+    monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
+) -> None:
+    """A Java router delays its next structure after each one; i2pd repeats its last one."""
+    first, later = structure(OF_ANOTHER), structure(OF_ANOTHER, 100)
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
+        await on.router.keep_ready(HASH, first, urgent=False)
+        await trio.sleep(1)
+        await on.fake.request_lease_set()
+        await trio.sleep(99)
+        await on.router.keep_ready(HASH, later, urgent=False)
+        await trio.sleep(60)
+        assert on.fake.structures == ([first, later] if is_i2pd else [first])
+        await on.fake.request_lease_set()
+        await trio.sleep(1)
+        assert on.fake.structures[-1] == later
+
+
+@BOTH
+async def test_standby_publishes_in_its_open_session(
+    monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
+) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
+        await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False)
+        await trio.sleep(5)
+        began_s = trio.current_time()
+        await on.router.publish_meta_lease_set(HASH, structure(after_s=5))
+        assert trio.current_time() == began_s
+        assert on.fake.structures == [structure(after_s=5)]
+        assert len(on.fake.sessions) == 1
+
+
+async def test_urgent_structure_is_repeated_to_i2pd_for_its_wait(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    """I2pd publishes at most once in 20 s, and does not publish a structure automatically after that."""
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
+        await on.router.publish_meta_lease_set(HASH, structure())
+        await trio.sleep(22)
+        assert on.fake.structures == [structure()] * 8
+        await trio.sleep(300)
+        assert on.fake.structures == [structure()] * 9
+        await on.router.keep_ready(HASH, structure(OF_ANOTHER, 300), urgent=True)
+        await trio.sleep(300)
+        assert on.fake.structures[9:] == [structure(OF_ANOTHER, 300)] * 9
+
+
+async def test_structure_is_not_repeated_to_java(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock) as on:
+        await on.router.publish_meta_lease_set(HASH, structure())
+        await trio.sleep(300)
+        await on.router.keep_ready(HASH, structure(OF_ANOTHER, 300), urgent=True)
+        await trio.sleep(300)
+        assert on.fake.structures == [structure(), structure(OF_ANOTHER, 300)]
+
+
+async def test_standby_session_is_opened_again_and_stopped(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:
+        await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False)
+        await trio.sleep(1)
+        await on.fake.send_to_clients(SessionStatus(1, 0))
+        await trio.sleep(5)
+        assert len(on.fake.sessions) == 2
+        await on.router.stop_publishing_meta_lease_set(HASH)
+        assert on.fake.destroyed == 1
+        assert on.fake.structures == []
+
+
+async def test_standby_without_usable_key_opens_no_session(monkeypatch: Patch, autojump_clock: Clock) -> None:
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True), OLD_TRANSIENT) as on:
+        with pytest.raises(RouterError, match="keys offline"):
+            await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False)
+        assert on.fake.connections <= 1
+        assert on.fake.sessions == []
+
+
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 

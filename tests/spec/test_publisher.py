@@ -8,7 +8,7 @@ import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import LeafStatus, Publication, PublishConfig
-from bridge.core.publishing.candidates import Inability, candidates_of, score
+from bridge.core.publishing.candidates import Inability, candidates_of, score, standby_of
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
@@ -131,6 +131,40 @@ def test_reports_within_period_count_once() -> None:
     log.append(report(1, **WEAK))
     log.append(*(report(2, BASE_MS + number) for number in range(50)))
     assert log.publisher == 1
+
+
+def test_standby_is_best_able_server_after_publisher() -> None:
+    log = Log()
+    log.append(report(1), report(2, **WEAK), report(3), report(4, attached=False))
+    assert log.publisher == 1
+    assert standby_of(log.farm.state, MASTER, TUNING) == 3
+    log.append(report(3, publish_config=PublishConfig.OFF))
+    assert standby_of(log.farm.state, MASTER, TUNING) == 2
+    log.append(report(2, can_sign_until_s=None))
+    assert standby_of(log.farm.state, MASTER, TUNING) is None
+
+
+@pytest.mark.parametrize(("lag_ms", "expected"), [(333, 3), (334, 2), (1_000, 2)])
+def test_reported_standby_is_kept_below_margin(lag_ms: int, expected: int) -> None:
+    log = Log()
+    log.append(report(1), report(2), report(3, standby=True, job_lag_ms=lag_ms))
+    assert log.publisher == 1
+    assert standby_of(log.farm.state, MASTER, TUNING) == expected
+
+
+def test_one_of_several_reported_standbys_is_kept() -> None:
+    log = Log()
+    log.append(report(1), report(2), report(3, standby=True, job_lag_ms=100), report(4, standby=True))
+    assert standby_of(log.farm.state, MASTER, TUNING) == 4
+    log.append(report(2, publish_config=PublishConfig.ON), report(3, standby=True, publish_config=PublishConfig.ON))
+    assert (log.publisher, standby_of(log.farm.state, MASTER, TUNING)) == (2, 3)
+
+
+def test_standby_needs_publisher() -> None:
+    log = Log()
+    log.append(report(1, attached=False))
+    assert standby_of(log.farm.state, MASTER, TUNING) is None
+    assert standby_of(log.farm.state, "unknown", TUNING) is None
 
 
 def test_stale_publisher_replaced_within_three_periods() -> None:

@@ -139,6 +139,7 @@ def _meta(random: Random) -> _Object:
         ("lastPublishedLS", lambda _: "AAAA"),
         ("canSignUntil", _server),
         ("publishFailure", _anything),
+        ("standby", _anything),
     )
     return _Object(destination=_destination(random), publishConfig=random.choice(("off", "auto", "on")), **optional)
 

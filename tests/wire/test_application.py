@@ -429,10 +429,11 @@ def test_report_with_arbitrary_fault_or_failure_is_read(value: object) -> None:
     """Older versions ignore these members, so no value of them may make the entry foreign."""
     written = json.loads(encode(FULL))
     meta = written["meta"][0] if isinstance(written["meta"], list) else written["meta"]
-    meta["publishFailure"] = written["destinations"][0]["faults"] = value
+    meta["publishFailure"] = meta["standby"] = written["destinations"][0]["faults"] = value
     read = decode(json.dumps(written).encode())
     assert isinstance(read, Report)
     assert len(read.masters[0].publish_failure or "") <= FAILURE_LIMIT
+    assert read.masters[0].standby is False
     assert set(read.destinations[0].faults) <= {LeafFault.ROUTER}
 
 

@@ -62,6 +62,8 @@ class MetaStatus:
     """Second at which its (transient) signing key ends; None without a key, so it can never publish."""
     publish_failure: str | None = None
     """The reason why its router did not accept the last structure, or never does. Only `publish_config` decides."""
+    standby: bool = False
+    """True if it keeps a session of the master open, to publish without delay. The log decides nothing by it."""
 
 
 class LeafFault(Enum):

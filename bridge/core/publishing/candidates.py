@@ -8,6 +8,10 @@ The choice follows the log: an unable publisher is replaced immediately; a bette
 led by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
 small change of the job queue. Each change of the publisher costs a signature, a publication, and a race between two
 structures.
+
+The *standby* would publish if the publisher stopped being able to: it keeps a session at its router ready. Reports
+contain the present one, so that all servers select the same one. It has the margin, too, but not a count of clock
+entries: the servers themselves delay each change. The log decides nothing by it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,6 +112,31 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
     return Inability.KEY_ENDS if key_ends_s - KEY_MARGIN_S <= state.log_time_ms // 1000 else None
 
 
+def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
+    """Return the server that keeps a session ready for `master`, while another one publishes; None if none can."""
+    known = state.masters.get(master)
+    if known is None or known.choice.server_id is None:
+        return None
+    candidates = candidates_of(state, master, tuning)
+    able = [each for each in candidates if each.inability is None and each.server_id != known.choice.server_id]
+    if not able:
+        return None
+    best = max(able, key=_rank)
+    reported = [each for each in able if _reports_standby(state.servers[each.server_id], master)]
+    current = max(reported, key=_rank, default=best)
+    leads = best.preferred > current.preferred or best.score - current.score >= tuning.margin_points
+    return best.server_id if leads else current.server_id
+
+
+def _reports_standby(server: ServerState, master: str) -> bool:
+    part = server.report.part_in(master)
+    return part is not None and part.standby
+
+
+def _rank(candidate: Candidate) -> tuple[bool, int, int]:
+    return candidate.preferred, candidate.score, -candidate.server_id
+
+
 def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning, *, at_clock: bool) -> Choice:
     """Return the next choice.
 
@@ -116,7 +145,7 @@ def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning
     eligible: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not eligible:
         return Choice()
-    best = max(eligible.values(), key=lambda each: (each.preferred, each.score, -each.server_id))
+    best = max(eligible.values(), key=_rank)
     current = eligible.get(previous.server_id) if previous.server_id is not None else None
     if current is None or best.preferred > current.preferred:
         return Choice(best.server_id)

@@ -1,4 +1,4 @@
-"""Publication of one master destination through a router's I2CP: a session that lasts while a structure is published.
+"""A session for one master destination at a router's I2CP, open while this node publishes or is the standby.
 
     idle ──▶ connect ─▶ session ─▶ hand over ─▶ accepted ─▶ (router requests it ─▶ hand over the same)
      ▲          │ lost: wait, growing           │
@@ -9,11 +9,21 @@ handed over again after each reconnection and on each request of the router, whi
 structure is dropped: the farm makes a new plan, and the refused one must not appear later. A structure that is too old
 for a router is not handed over again.
 
+*The next candidate keeps a session, too*, because a router builds the tunnels of a new one for up to a minute. Its node
+replies to the router's requests with the structure in force. Floodfills that have the same bytes ignore them. i2pd
+repeats its last structure every 30 s, so it gets each newer structure. After each hand-over a Java router delays the
+next one by up to a minute. So it gets a structure only at its request, or if it is the first of another publisher.
+
+*i2pd publishes at most once in 20 s.* While it waits for a floodfill's reply to the last structure, it does nothing
+with a new one. Otherwise it waits 20 s from then, even if most of the 20 s since the last one have passed. So the node
+repeats the hand-over of an urgent structure every few seconds for that time. Then i2pd publishes it as soon as it may.
+
 The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so with a
 transient key it gets the configuration in the key file, which the master has signed. Files of older versions lack it.
 The node reports this before i2pd refuses with only "invalid".
 """
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -31,6 +41,8 @@ from consensus.net import Backoff
 PUBLISH_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
+REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
+"""Seconds between the hand-overs of an urgent structure to i2pd, and their duration: its 20 s, and one more."""
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses structures published more than ten minutes ago."""
 
@@ -70,14 +82,42 @@ class _Offer:
         self.settled.set()
 
 
+@dataclass(slots=True)
+class _HandOvers:
+    """The hand-overs in one session: decides when one is due that the router does not request."""
+
+    repeats: bool
+    """True for i2pd."""
+    last: bytes | None = None
+    next_s: float = math.inf
+    """Time of the next repetition."""
+    _until_s: float = -math.inf
+
+    def are_due(self, structure: bytes, *, urgent: bool) -> bool:
+        """Return True if the router must get the structure now."""
+        if structure == self.last:
+            return trio.current_time() >= self.next_s
+        return urgent or (self.repeats and self.last is not None)
+
+    def done(self, structure: bytes, *, urgent: bool) -> None:
+        """Record a hand-over."""
+        now_s = trio.current_time()
+        if structure != self.last:
+            self._until_s = now_s + REPEAT_FOR_S if self.repeats and urgent else -math.inf
+        self.last, next_s = structure, now_s + REPEAT_EVERY_S
+        self.next_s = next_s if next_s <= self._until_s else math.inf
+
+
 class MasterSession:
-    """The session of one master destination. `run` it; then publish and stop."""
+    """The session of one master destination. `run` it; then publish or keep it ready, and stop."""
 
     def __init__(self, access: I2cpAccess, key: SigningKey) -> None:
         self._access = access
         self._key = key
         self._offer: _Offer | None = None
         self._accepted: bytes | None = None
+        self._is_urgent = False
+        """True if the router must get the accepted structure without a request."""
         self._stopping = False
         self._wake = trio.Event()
         self._over = trio.Event()
@@ -104,6 +144,18 @@ class MasterSession:
             self._offer = None
         if offer.refusal is not None:
             raise RouterError(offer.refusal)
+
+    def keep_ready(self, key: SigningKey, structure: bytes, *, urgent: bool) -> str | None:
+        """Keep the session with a structure of the farm; return the reason why it is not open, None if it is."""
+        self._key = key
+        self._accepted, self._is_urgent = structure, urgent
+        self._wake.set()
+        return self.obstacle
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason why the session is not open; None if it is."""
+        return None if self.connected else self._trouble
 
     async def stop(self) -> None:
         """Destroy the session, if the router can be reached."""
@@ -136,23 +188,27 @@ class MasterSession:
     async def _serve(self, connection: I2cpConnection, date: RouterDate) -> None:
         session_id = await connection.create_session(self._configuration(date))
         self.connected = True
-        handed_over: bytes | None = None
+        is_i2pd = self._access.software is Software.I2PD
+        hand_overs = _HandOvers(repeats=is_i2pd)
         while not self._stopping:
             self._wake = trio.Event()
             offer = self._offer
             structure = self._still_good(date.now_ms()) if offer is None else offer.structure
-            if structure is not None and (structure != handed_over or connection.lease_set_requested):
-                counted = self._access.software is Software.I2PD
-                await connection.publish(session_id, structure, private_key_count=counted)
-                handed_over = structure
-                if offer is not None and self._offer is offer:
-                    self._accepted, self._offer = structure, None
+            urgent = self._is_urgent or offer is not None
+            requested = connection.lease_set_requested or offer is not None
+            if structure is not None and (requested or hand_overs.are_due(structure, urgent=urgent)):
+                await connection.publish(session_id, structure, private_key_count=is_i2pd)
+                hand_overs.done(structure, urgent=urgent)
+                if requested:
                     self._backoff.reset()
+                if offer is not None and self._offer is offer:
+                    self._accepted, self._is_urgent, self._offer = structure, True, None
                     offer.settle(None)
             elif connection.ended is not None:
                 raise RouterLost(connection.ended)
             else:
-                await self._wake.wait()
+                with trio.CancelScope(deadline=hand_overs.next_s):
+                    await self._wake.wait()
         await connection.destroy_session(session_id)
         await connection.get_date()
 

@@ -1,6 +1,6 @@
 """A real router, Java or i2pd: publishes over I2CP and reports its state by I2PControl (docs/reference/routers.md).
 
-    publish, stop            a session for each master destination        i2cp_publishing
+    publish, be ready, stop  a session for each master destination        i2cp_publishing
     reachable, clock, hashes a connection without a session               i2cp_queries
     figures                  I2PControl, if it is configured              i2pcontrol
 
@@ -40,7 +40,7 @@ from bridge.node.router.router import (
 )
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.i2p.i2pcontrol import RouterFacts
-from bridge.wire.i2p.meta_lease_set import MetaLeaseSet
+from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, encode
 from bridge.wire.i2p.structures import address_of
 
 MASTERS_LIMIT: Final = 16
@@ -209,19 +209,34 @@ class I2cpRouter:
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Hand a signed structure to the router, in a session of the master destination."""
         key, offered = self._checked(master_hash, structure)
+        session = await self._session(master_hash, key)
+        await session.publish(key, structure)
+        self._taken[master_hash] = offered
+
+    async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
+        """Keep the session open and hand over the structure in force, which may be another publisher's."""
+        session, last = self._sessions.get(master_hash), self._taken.get(master_hash)
+        if session is not None and last is not None and encode(last) == structure:
+            return session.obstacle
+        key, offered = self._checked(master_hash, structure)
+        obstacle = key_obstacle(self._access.i2cp, key)
+        if obstacle is not None:
+            raise RouterError(obstacle)
+        session = await self._session(master_hash, key)
+        self._taken[master_hash] = offered
+        return session.keep_ready(key, structure, urgent=urgent)
+
+    async def _session(self, master_hash: bytes, key: SigningKey) -> MasterSession:
         session = self._sessions.get(master_hash)
         if session is None:
             if len(self._sessions) >= MASTERS_LIMIT:
-                raise RouterError(
-                    f"this node publishes {MASTERS_LIMIT} master destinations already, which is the limit"
-                )
+                raise RouterError(f"this node has sessions for {MASTERS_LIMIT} master destinations, which is the limit")
             session = self._sessions[master_hash] = MasterSession(self._access.i2cp, key)
             await self._running.wait()
             if self._nursery is None:
                 raise AssertionError("a running router has a nursery")
             self._nursery.start_soon(session.run)
-        await session.publish(key, structure)
-        self._taken[master_hash] = offered
+        return session
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """End the session, if there is one."""

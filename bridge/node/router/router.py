@@ -7,6 +7,7 @@
     getRemoteMeasuredStatus         remote_measured_status
     publishMetaLS                   publish_meta_lease_set      (signed by the farm: a router never gets the key)
     stopPublishingMetaLS            stop_publishing_meta_lease_set
+    (none)                          keep_ready
 
 `FileRouter` keeps the structure on disk, for a demonstration or a test. It accepts and refuses structures like a
 router: a structure must verify, belong to this destination, and follow the rules of Java routers. So a structure that
@@ -95,7 +96,15 @@ class Router(Protocol):
         ...
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Stop publishing this node's structure; harmless without one."""
+        """Stop publishing this node's structure and end the session; harmless without one."""
+        ...
+
+    async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:
+        """Keep a session ready for this node's first structure, with the structure in force.
+
+        `urgent`: publish it, too, since it is the first one of another publisher. Return the reason why the session is
+        not ready; None if it is.
+        """
         ...
 
 
@@ -226,6 +235,11 @@ class FileRouter:
                 ) from None
             self._published[master_hash] = structure
             self.files |= {path}
+
+    async def keep_ready(self, master_hash: bytes, structure: bytes, *, urgent: bool) -> str | None:  # noqa: ARG002 - see doc
+        """Remove the file of this node's own structure, and return None: a directory is always ready."""
+        await self.stop_publishing_meta_lease_set(master_hash)
+        return None
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Remove the file if it still has this node's structure; another publisher's stays."""

@@ -6,6 +6,8 @@
 One plan at a time is active, from its proposal until the router has it. With a slow router a node must not fill the log
 with plans. For the same reason failed plans are repeated with growing pauses.
 
+While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
+
 A lost accepted plan (the process died before it signed) does not reach the router. The publisher therefore compares its
 last hand-over in this run with the last accepted plan, and plans again if they differ.
 """
@@ -30,6 +32,7 @@ from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey, judge_key
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing_turns import PublishingTurns
+from bridge.node.tasks.standby import Standby
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.meta_lease_set import LeaseSetError
 from bridge.wire.i2p.structures import I2pError, base64_encode
@@ -76,6 +79,8 @@ class PublishingTask:
         self._not_before_s = -math.inf
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
         self._turns = PublishingTurns()
+        self._standby = Standby(context, key)
+        self._standby_due = False
         self._resigned = False
         self.published = 0
         self.last_published_ms = context.published.second(key.master_hash) * 1000
@@ -113,15 +118,17 @@ class PublishingTask:
         context = self._context
         known = context.applied_state.state.masters.get(self.master)
         obstacle = context.router.publishing_obstacle(self._key.master_hash)
+        publishing = known is not None and known.choice.server_id == context.replica.server_id
         is_off = self._resigned or obstacle is not None or self._leaves_the_turn()
         return MetaStatus(
             destination=self.master,
             publish_config=PublishConfig.OFF if is_off else self._key.publish,
-            publishing=known is not None and known.choice.server_id == context.replica.server_id,
+            publishing=publishing,
             last_published_time_ms=self.last_published_ms,
             last_published_lease_set=self._last_structure,
             can_sign_until_s=self._key.key.can_sign_until_s,
             publish_failure=None if self._resigned else obstacle or self._turns.failure,
+            standby=self._standby.is_active and not publishing,
         )
 
     def _leaves_the_turn(self) -> bool:
@@ -175,6 +182,14 @@ class PublishingTask:
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
+            elif self._is_not_publisher() and self._standby.review(is_allowed=not self._resigned):
+                self._standby_due = True
+                self._hand_over_due.set()
+
+    def _is_not_publisher(self) -> bool:
+        known = self._context.applied_state.state.masters.get(self.master)
+        is_chosen = known is not None and known.choice.server_id == self._context.replica.server_id
+        return not is_chosen and self._handed_over is None
 
     def _plan_interval_s(self) -> float:
         known = self._context.applied_state.state.masters.get(self.master)
@@ -263,6 +278,9 @@ class PublishingTask:
                 self._accepted = None
             elif self._is_deposed():
                 await self._stop_publishing()
+            elif self._standby_due:
+                self._standby_due = False
+                await self._serve_standby()
             else:
                 await self._hand_over_due.wait()
 
@@ -285,6 +303,7 @@ class PublishingTask:
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
+        self._standby.published(publication.published_s, structure)
         await context.published.note(self._key.master_hash, publication.published_s)
         context.trace.append("published", facts, log_time_ms=context.applied_state.state.log_time_ms)
 
@@ -308,8 +327,16 @@ class PublishingTask:
         context = self._context
         self._handed_over = self.signed = None
         try:
-            await context.router.stop_publishing_meta_lease_set(self._key.master_hash)
+            if not self._standby.deposed():
+                await context.router.stop_publishing_meta_lease_set(self._key.master_hash)
         except RouterError as error:
             context.trace.append("publish-failed", {"reason": f"stopping: {error}"})
         else:
             context.trace.append("publishing-stopped", {}, log_time_ms=context.applied_state.state.log_time_ms)
+
+    async def _serve_standby(self) -> None:
+        if self._is_not_publisher():
+            try:
+                await self._standby.serve()
+            except RouterError as error:
+                self._context.trace.append("publish-failed", {"reason": f"stopping: {error}"})

@@ -55,6 +55,8 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
     publish_failure: Raw = ABSENT
     """Text. Older versions do not read it, so no value of it makes the entry foreign."""
+    standby: Raw = ABSENT
+    """True or absent; older versions do not read it either."""
 
 
 def _json_type(figure: Figure) -> Any:
@@ -170,6 +172,7 @@ def _to_meta(meta: MetaPart) -> MetaStatus:
         "publishing": meta.publishing is True,
         "last_published_time_ms": 0 if meta.last_published_time_ms is UNSET else meta.last_published_time_ms,
         "publish_failure": _text(meta.publish_failure),
+        "standby": value_or_none(meta.standby) is True,
     }
     return MetaStatus(**fields)
 
@@ -196,7 +199,7 @@ def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """Return the written form of a report."""
-    masters = [MetaPart(**{**asdict(each), "publish_failure": _failure(each)}) for each in report.masters]
+    masters = [_from_meta(each) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
         date=report.date_ms,
@@ -264,6 +267,7 @@ def _from_leaf(leaf: LeafStatus) -> LeafPart:
     return LeafPart(**{**asdict(leaf), "faults": faults})
 
 
-def _failure(part: MetaStatus) -> Raw:
+def _from_meta(part: MetaStatus) -> MetaPart:
     failure = part.publish_failure
-    return ABSENT if failure is None else Raw(msgspec.json.encode(failure[:FAILURE_LIMIT]))
+    written = ABSENT if failure is None else Raw(msgspec.json.encode(failure[:FAILURE_LIMIT]))
+    return MetaPart(**{**asdict(part), "publish_failure": written, "standby": Raw(b"true") if part.standby else ABSENT})

@@ -1,0 +1,124 @@
+"""A member's part as the standby of one master: it keeps a session at its router ready, with the structure in force.
+
+    `standby_of` names this node for 3 periods ─▶ active: a session, and `standby` in the report
+    names another one for 3 periods            ─▶ inactive: no session
+    this node publishes                        ─▶ inactive: the same session publishes
+
+A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
+already, so a take-over reaches the floodfills within seconds.
+
+The router ends a session without a structure, so it gets the newest structure in the servers' reports, after a check.
+The log may choose another server than the standby. Then the standby publishes that server's first structure too, and
+clients need not wait for the tunnels of the new publisher.
+
+A change of the role waits for some periods, so that a single bad report does not end a session. Without a quorum the
+role does not change.
+"""
+
+import trio
+
+from bridge.core.publishing.candidates import standby_of
+from bridge.node.router.router import RouterError, checked_structure
+from bridge.node.security.signing_keys import PublishingKey
+from bridge.node.tasks.task_context import TaskContext
+from bridge.wire.i2p.structures import I2pError, base64_decode
+
+STEADY_PERIODS = 3
+TROUBLE_AFTER_S = 60.0
+"""Seconds without a ready session until an alarm."""
+
+_InForce = tuple[int, int, bytes]
+"""The second of a structure, its server, and its bytes."""
+
+
+class Standby:
+    """The role of this node for one master. Call `review` about once a second, and `serve` if it returns True."""
+
+    def __init__(self, context: TaskContext, key: PublishingKey) -> None:
+        self._context = context
+        self._key = key
+        self._reported: dict[int, str] = {}
+        """The last structure in the reports of each server, in base64."""
+        self._newest: _InForce | None = None
+        self._given: _InForce | None = None
+        """The structure that the router has, in the present role."""
+        self._called_s = 0.0
+        self._ready_s = 0.0
+        self._differs_since_s: float | None = None
+        self.is_active = False
+
+    def published(self, second: int, structure: bytes) -> None:
+        """End the role, but not its session: this node publishes now."""
+        self._newest = self._given = second, self._context.replica.server_id, structure
+        self._change(active=False)
+
+    def deposed(self) -> bool:
+        """Return True if this node, the publisher until now, becomes the standby, and keeps its session."""
+        self._change(active=self._is_named())
+        return self.is_active
+
+    def review(self, *, is_allowed: bool) -> bool:
+        """Read the reports, and change the role after some time. Return True if `serve` has to be called."""
+        self._read_reports()
+        now_s = trio.current_time()
+        wanted = is_allowed and self._is_named()
+        if wanted is self.is_active:
+            self._differs_since_s = None
+        elif self._differs_since_s is None:
+            self._differs_since_s = now_s
+        elif now_s - self._differs_since_s >= STEADY_PERIODS * self._context.period_s:
+            self._given = None
+            self._change(active=wanted)
+            return True
+        is_due = self._newest != self._given or now_s - self._called_s >= self._context.period_s
+        return self.is_active and is_due
+
+    async def serve(self) -> None:
+        """Give the router the structure in force; end its session after the role has ended."""
+        router = self._context.router
+        if not self.is_active:
+            await router.stop_publishing_meta_lease_set(self._key.master_hash)
+            return
+        newest, self._called_s = self._newest, trio.current_time()
+        if newest is None:
+            return
+        _, server_id, structure = newest
+        of_another = self._given is not None and self._given[1] != server_id
+        self._given = newest
+        try:
+            trouble = await router.keep_ready(self._key.master_hash, structure, urgent=of_another)
+        except RouterError as error:
+            trouble = str(error)
+        if trouble is None:
+            self._ready_s = self._called_s
+            self._context.router_alarm.clear(self._cause)
+        elif self._called_s - self._ready_s >= TROUBLE_AFTER_S:
+            text = f"this node is the standby of the publisher, but its session is not ready: {trouble}"
+            self._context.router_alarm.set(self._cause, text)
+
+    def _change(self, *, active: bool) -> None:
+        self.is_active, self._differs_since_s, self._ready_s = active, None, trio.current_time()
+        self._context.router_alarm.clear(self._cause)
+
+    @property
+    def _cause(self) -> str:
+        return f"standby {self._key.key.destination.address}"
+
+    def _is_named(self) -> bool:
+        farm = self._context.applied_state.farm
+        return standby_of(farm.state, self._key.master, farm.tuning) == self._context.replica.server_id
+
+    def _read_reports(self) -> None:
+        for server_id, server in self._context.applied_state.state.servers.items():
+            part = server.report.part_in(self._key.master)
+            text = None if part is None else part.last_published_lease_set
+            if text is None or self._reported.get(server_id) == text:
+                continue
+            self._reported[server_id] = text
+            try:
+                data = base64_decode(text)
+                found = checked_structure(self._key.master_hash, data, self._context.clock_ms() // 1000)
+            except (I2pError, RouterError):
+                continue  # too old, or a faulty server reports it
+            if self._newest is None or found.published_s > self._newest[0]:
+                self._newest = found.published_s, server_id, data

@@ -1,0 +1,238 @@
+"""The standby of a publisher: its session, the structure in force, and its reports."""
+
+# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.api.alarms import ROUTER
+from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.node.tasks.standby import STEADY_PERIODS, TROUBLE_AFTER_S
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.i2p.meta_lease_set import MetaLease, encode
+from bridge.wire.i2p.structures import base64_encode
+from consensus.server.event_loop import now_ms
+from tests.node.farm_stage import (
+    LEAF,
+    MASTER,
+    NOW_S,
+    OTHER,
+    PERIOD_MS,
+    Stage,
+    machine_clock,
+    on_duty,
+    rival_report,
+)
+
+pytestmark = pytest.mark.usefixtures("_clock")
+DESTINATION = MASTER.destination.base64
+PERIOD_S = PERIOD_MS / 1000
+STEADY_S = (STEADY_PERIODS + 2) * PERIOD_S
+THIRD = 3
+KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+def second() -> int:
+    """Return the present second of the machine's clock."""
+    return NOW_S + now_ms() // 1000
+
+
+def structure(server_id: int, second_s: int) -> bytes:
+    """Return a structure of a server."""
+    return encode(KEYS[server_id].sign(second_s, (MetaLease(LEAF.hash, cost=3, ends_s=second_s + 900),)))
+
+
+@dataclass
+class Others:
+    """The reports of the other servers: server 2 publishes, and server 3 may be a better standby than this node."""
+
+    structure: bytes
+    publisher: int = OTHER
+    third: PublishConfig = PublishConfig.OFF
+    sequence: int = 0
+
+    def report(self, server_id: int) -> Report:
+        """Return the next report of a server; the publisher's contains its structure."""
+        self.sequence += 1
+        report = rival_report(self.sequence)
+        [part] = report.masters
+        config = {OTHER: PublishConfig.ON, THIRD: self.third}[server_id]
+        text = base64_encode(self.structure) if server_id == self.publisher else None
+        part = replace(part, publish_config=config, last_published_lease_set=text)
+        request = f"0{server_id}-1-0-{self.sequence}"
+        return replace(report, server_id=server_id, masters=(part,), destinations=(), request=request)
+
+
+@asynccontextmanager
+async def beside_publisher(stage: Stage) -> AsyncIterator[Others]:
+    """Run the node while server 2 publishes; both other servers report in each period."""
+    others = Others(structure(OTHER, second()))
+    servers = {OTHER, THIRD}
+
+    async def report() -> None:
+        while True:
+            for server_id in servers & {others.publisher, THIRD}:
+                await stage.append_record(others.report(server_id))
+            await trio.sleep(PERIOD_S)
+
+    await stage.append_record(others.report(OTHER))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(report)
+        async with on_duty(stage):
+            yield others
+        nursery.cancel_scope.cancel()
+
+
+def own_part(stage: Stage) -> MetaStatus:
+    """Return this node's part in the master, in its last report."""
+    [part] = stage.applied_state.state.servers[1].report.masters
+    return part
+
+
+async def test_next_candidate_is_ready_after_some_periods(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep((STEADY_PERIODS - 1) * PERIOD_S)
+        assert stage.router.kept_ready == []
+        await trio.sleep(STEADY_S)
+        assert set(stage.router.kept_ready) == {(others.structure, False)}
+        assert own_part(stage).standby
+
+
+async def test_standby_is_not_taken_for_a_publisher(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage):
+        await trio.sleep(60)
+        assert stage.background_tasks.published == stage.events("published") == stage.events("publishing-stopped") == 0
+        part = own_part(stage)
+        assert (part.publishing, part.last_published_time_ms, part.last_published_lease_set) == (False, 0, None)
+        assert stage.router.published == []
+        assert stage.records(Publication) == []
+
+
+async def test_standby_gets_each_newer_structure(autojump_clock: MockClock) -> None:
+    """The first one of another publisher is urgent: its own router may have to build tunnels."""
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        others.structure = newer = structure(OTHER, second())
+        await trio.sleep(2 * PERIOD_S)
+        assert stage.router.kept_ready[-1] == (newer, False)
+        others.third, others.publisher = PublishConfig.ON, THIRD
+        others.structure = of_third = structure(THIRD, second())
+        await trio.sleep(2 * PERIOD_S)
+        assert (of_third, True) in stage.router.kept_ready
+        assert (newer, True) not in stage.router.kept_ready
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda: b"rubbish",
+        lambda: encode(
+            new_master_key().as_signing_key().sign(second(), (MetaLease(LEAF.hash, cost=3, ends_s=second() + 900),))
+        ),
+        lambda: structure(OTHER, second())[:-1] + b"?",
+        lambda: structure(OTHER, second() + 3600),
+        lambda: structure(OTHER, second() - 700),
+    ],
+    ids=["rubbish", "other-master", "unsigned", "future", "old"],
+)
+async def test_invalid_reported_structure_is_not_used(autojump_clock: MockClock, damaged: Callable[[], bytes]) -> None:
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        good, others.structure = others.structure, damaged()
+        await trio.sleep(2 * PERIOD_S)
+        assert {each for each, _ in stage.router.kept_ready} == {good}
+        others.structure = later = structure(OTHER, second())
+        await trio.sleep(2 * PERIOD_S)
+        assert stage.router.kept_ready[-1] == (later, False)
+
+
+async def test_standby_takes_over_with_its_session(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        others.publisher = 0  # Server 2 dies.
+        await trio.sleep(4 * PERIOD_S)
+        assert len(stage.router.published) == 1
+        assert stage.router.stopped == 0
+        await trio.sleep(2 * PERIOD_S)
+        part = own_part(stage)
+        assert (part.publishing, part.standby) == (True, False)
+
+
+async def test_brief_lead_of_another_does_not_end_standby(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        for _ in range(5):
+            others.third = PublishConfig.AUTO
+            [part] = others.report(THIRD).masters
+            await stage.append_record(replace(others.report(THIRD), masters=(replace(part, standby=True),)))
+            await trio.sleep(PERIOD_S)
+            others.third = PublishConfig.OFF
+            await trio.sleep(2 * PERIOD_S)
+        assert stage.router.stopped == 0
+        assert own_part(stage).standby
+
+
+async def test_deposed_publisher_becomes_standby_in_session(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty(stage):
+        await trio.sleep(6)
+        await stage.append_record(rival_report())
+        await stage.append_record(Publication(DESTINATION, OTHER, second(), "00"))
+        await trio.sleep(PERIOD_S)
+        assert stage.events("publishing-stopped") == 1
+        assert stage.router.stopped == 0
+        assert own_part(stage).standby
+        others = Others(structure(OTHER, second()), sequence=10)
+        await stage.append_record(others.report(OTHER))
+        await trio.sleep(2)
+        assert (others.structure, True) in stage.router.kept_ready
+
+
+async def test_node_that_is_no_longer_standby_ends_session(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage):
+        await trio.sleep(STEADY_S)
+        assert own_part(stage).standby
+        stage.router.obstacle = "no session for this key"
+        await trio.sleep(STEADY_S)
+        assert stage.router.stopped == 1
+        assert not own_part(stage).standby
+
+
+async def test_session_that_is_not_ready_raises_an_alarm(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "another client has a session for the same destination"
+    async with beside_publisher(stage):
+        await trio.sleep(STEADY_S + TROUBLE_AFTER_S / 2)
+        assert stage.alarm(ROUTER.kind) is None
+        await trio.sleep(TROUBLE_AFTER_S)
+        assert "the standby of the publisher, but its session is not ready: another" in (stage.alarm(ROUTER.kind) or "")
+        stage.router.refusal = None
+        await trio.sleep(2 * PERIOD_S)
+        assert stage.alarm(ROUTER.kind) is None
+
+
+async def test_standby_keeps_its_session_without_quorum(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        others.publisher = 0
+        stage.lose_quorum()
+        await trio.sleep(60)
+        assert stage.router.stopped == 0
