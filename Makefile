@@ -232,7 +232,7 @@ bench: $(VENV)/bench.stamp
 # Other simulations and searches:
 # ARGS="gossip-fuzz --count 1000000", ARGS="gossip-experiments lifeguard",
 # ARGS="meta-lease-set-fuzz --count 500000", ARGS="i2cp-fuzz --count 500000",
-# ARGS="structure-exchange-fuzz --count 500000",
+# ARGS="structure-exchange-fuzz --count 500000", ARGS="sam-fuzz --count 500000",
 # ARGS="garlic-farm-fuzz --count 500000", ARGS="entry-fuzz --count 500000", ARGS="garlic-farm-joins",
 # ARGS="zmq-raft-fuzz --count 500000", ARGS="log-time --seeds 1000".
 simulate: $(VENV)/all.stamp

@@ -13,6 +13,7 @@ from bridge.sam.session import SamSession, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.key_file import sam_private_key
 from bridge.wire.i2p.structures import address_of
+from tests.node import sam_script
 
 LIMIT_S = 20.0
 UNKNOWN_HASH = bytes(32)
@@ -276,3 +277,13 @@ async def test_error_of_block_leaves_session_unwrapped(bridge: SamBridge) -> Non
 def test_bridge_address_with_name_or_wrong_port_raises(host: str, port: int) -> None:
     with pytest.raises(ValueError, match=r"does not appear to be|is not a port"):
         SamBridge(host, port)
+
+
+async def test_loopback_bridge_gives_replies_of_i2pd() -> None:
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            network = LoopbackNetwork()
+            first = await nursery.start(serve_loopback_bridge, network)
+            second = await nursery.start(serve_loopback_bridge, network)
+            assert await sam_script.play(first, second) == list(sam_script.REPLIES)
+            nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 NAME is consensus (the default), consensus-mutants, gossip-fuzz,
 gossip-experiments, meta-lease-set-fuzz, structure-exchange-fuzz, garlic-farm-fuzz, entry-fuzz, i2cp-fuzz,
-zmq-raft-fuzz, kraft-fuzz, log-time or garlic-farm-joins.
+zmq-raft-fuzz, kraft-fuzz, sam-fuzz, log-time or garlic-farm-joins.
 """
 
 import sys
@@ -16,6 +16,7 @@ from tests.simulation import (
     kraft_fuzz,
     log_time_clocks,
     meta_lease_set_fuzz,
+    sam_fuzz,
     structure_exchange_fuzz,
     zmq_raft_fuzz,
 )
@@ -43,6 +44,8 @@ if arguments[:1] == ["zmq-raft-fuzz"]:
     sys.exit(zmq_raft_fuzz.main(arguments[1:]))
 if arguments[:1] == ["kraft-fuzz"]:
     sys.exit(kraft_fuzz.main(arguments[1:]))
+if arguments[:1] == ["sam-fuzz"]:
+    sys.exit(sam_fuzz.main(arguments[1:]))
 if arguments[:1] == ["log-time"]:
     sys.exit(log_time_clocks.main(arguments[1:]))
 if arguments[:1] == ["consensus-mutants"]:

@@ -39,8 +39,8 @@ PONG: Final = "PONG"
 SESSION_OPTIONS: Final[Mapping[str, str]] = {"i2cp.leaseSetEncType": "4", "SIGNATURE_TYPE": "7"}
 """X25519, because i2pd makes an ElGamal lease set by default; Ed25519, because both routers use DSA by default."""
 
-_TOKEN: Final = re.compile(r'([^\s="]+)(=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?: +|$)')
 _KEY: Final = re.compile(r'[^\s="]{1,255}')
+_TOKEN: Final = re.compile(rf'({_KEY.pattern})(=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*)))?(?: +|$)')
 _PLAIN_VALUE: Final = re.compile(r'[^\s"\\]+')
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _WORDS_LIMIT: Final = 2
