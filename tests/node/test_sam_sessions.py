@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.sam import loopback
 from bridge.sam.connection import LeafUnreachableError, SamBridge, SamError, SamUnreachableError, open_connection
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.sam.session import SamSession, new_private_key, open_session
@@ -287,3 +288,57 @@ async def test_loopback_bridge_gives_replies_of_i2pd() -> None:
             second = await nursery.start(serve_loopback_bridge, network)
             assert await sam_script.play(first, second) == list(sam_script.REPLIES)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("limit", ["CONNECTIONS_LIMIT", "SESSIONS_LIMIT"])
+async def test_loopback_bridge_refuses_sessions_over_limit(
+    bridge: SamBridge, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopback, limit, 1)
+    async with open_session(bridge):
+        with pytest.raises(SamError, match=r"too many sessions|ended the connection"):
+            async with open_session(bridge):
+                pass
+
+
+async def test_stream_over_limit_of_waiting_ones_ends(
+    bridge: SamBridge, network: LoopbackNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopback, "WAITING_STREAMS_LIMIT", 0)
+    async with open_session(bridge) as server, open_session(bridge) as client:
+        if network.java_like:
+            with pytest.raises(LeafUnreachableError, match="CONNECTION_REFUSED"):
+                await client.connect(server.hash, 5)
+        else:
+            async with await client.connect(server.hash, 5) as stream:
+                assert await stream.receive_some(1) == b""
+
+
+async def test_stream_without_accept_ends_after_limit(
+    bridge: SamBridge, network: LoopbackNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopback, "ACCEPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(loopback, "CONNECT_TIMEOUT_S", 0.1)
+    async with open_session(bridge) as server, open_session(bridge) as client, trio.open_nursery() as nursery:
+        if network.java_like:
+            with pytest.raises(LeafUnreachableError, match="TIMEOUT"):
+                await client.connect(server.hash, 5)
+        else:
+            async with await client.connect(server.hash, 5) as stream:
+                assert await stream.receive_some(1) == b""
+        nursery.start_soon(echo, server)
+        async with await client.connect(server.hash, 5) as stream:
+            await stream.send_all(b"later")
+            assert await stream.receive_some(10) == b"later"
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_accept_does_not_take_next_stream(bridge: SamBridge) -> None:
+    async with open_session(bridge) as server, open_session(bridge) as client, trio.open_nursery() as nursery:
+        with trio.move_on_after(0.05):
+            await server.accept()
+        nursery.start_soon(echo, server)
+        async with await client.connect(server.hash, 5) as stream:
+            await stream.send_all(b"kept")
+            assert await stream.receive_some(10) == b"kept"
+        nursery.cancel_scope.cancel()
