@@ -15,6 +15,7 @@ from bridge.api.view import (
     LeafView,
     LinkView,
     LocalFarmView,
+    LookUpView,
     MemberView,
     MetaEntryView,
     NodeView,
@@ -192,6 +193,11 @@ def publishing(servers: int) -> PublishingView:
             for each in servers_of(servers)
         ),
         published_by_name="node-2",
+        handed_over_s=NOW_MS // 1000 - 20,
+        handed_over_by=2,
+        handed_over_by_name="node-2",
+        seen=True,
+        look_ups=(LookUpView(1, "node-1", found=True, fetch_ms=310, age_ms=9_000),),
     )
 
 

@@ -346,6 +346,15 @@ SLOW_MAJORITY: Final = _warning(
     "look for a slow disk or a busy processor on the voters, or a slow network between them. For servers far apart set"
     " another `consensus.timing`",
 )
+STRUCTURE_NOT_FOUND: Final = _warning(
+    "structure-not-found",
+    "this node's router took a structure, and more than a minute later the routers of the other nodes do not find any"
+    " structure of that master. Only Java routers look a Meta LeaseSet2 up. The node has handed the structure over once"
+    " more, and does so every five minutes as usual",
+    "check the router of the publisher: its console or log shows if it has tunnels and knows floodfills. Check the"
+    " routers that did not find the structure, too (`garlicfarm farm`): a router without tunnels does not find it. If"
+    ' the publisher\'s router does not recover, restart it, or set publish = "off" there: then another node publishes',
+)
 USERS: Final = _warning(
     "users",
     "`users_file` or `logins_file` cannot be read any more; the content that was read before stays in use",

@@ -30,6 +30,7 @@ from bridge.api.view import (
     GossipView,
     LeafView,
     LinkView,
+    LookUpView,
     MemberView,
     MetaEntryView,
     NodeView,
@@ -50,10 +51,18 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus, Publication
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing, server_label
+from bridge.core.publishing.arrival import LookUp, LookUps, is_seen
 from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
-from bridge.core.publishing.publication import Pace, PlannedPublication, lease_set_entries
-from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
+from bridge.core.publishing.publication import Pace, PlannedPublication, end_of, lease_set_entries
+from bridge.core.state.farm_state import (
+    UNFENCED_AHEAD_MS,
+    FarmState,
+    FarmTuning,
+    MasterState,
+    ServerState,
+    StructureHandOver,
+)
 from consensus import RaftDescription, ServerId, integer_id
 from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
@@ -97,6 +106,10 @@ class FarmInputs:
     """This node's connections to the other servers, in order of their ids."""
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """By master destination, the path at which this node's router keeps its structure."""
+    handed_over: Mapping[str, int] = field(default_factory=dict)
+    """By master destination, the second of the last structure that this node's router took."""
+    look_ups: LookUps = field(default_factory=LookUps)
+    """The last look-ups of the masters by each server."""
     counters: Mapping[str, int] = field(default_factory=dict)
     election_timeout_ms: int = 0
     leaderless_ms: int | None = None
@@ -379,7 +392,10 @@ class _FarmPart:
         farm, names, alone, state = self._farm, self._names, self._farm.alone, self._seen
         publication, entries = self._published(destination, master)
         published_s = None if publication is None else publication.published_s
-        expires_s = min((entry.end_s for entry in entries), default=None)
+        handed_over = self._last_hand_over(destination)
+        expires_s = None if handed_over is None else end_of(handed_over.published_s, farm.pace)
+        by = None if handed_over is None else handed_over.server_id
+        look_ups = farm.look_ups.of_others(destination, by)
         healthy = {
             leaf.destination
             for server, leaf in state.leaves_of(destination)
@@ -414,6 +430,11 @@ class _FarmPart:
             published_by=None if publication is None else publication.server_id,
             published_by_name=None if publication is None else names.get(publication.server_id),
             without_quorum=alone is not None,
+            handed_over_s=None if handed_over is None else handed_over.published_s,
+            handed_over_by=by,
+            handed_over_by_name=names.get(by),
+            seen=None if handed_over is None else is_seen(look_ups, handed_over, farm.tuning.period_ms),
+            look_ups=tuple(map(self._look_up, look_ups)),
             content_hash=None if publication is None else publication.content_hash,
             forced=master.forced,
             standings=tuple(
@@ -428,6 +449,21 @@ class _FarmPart:
                 for each in candidates
             ),
         )
+
+    def _last_hand_over(self, destination: str) -> StructureHandOver | None:
+        """Return the last hand-over by the reports, or this node's own if it is later."""
+        reported, own_s = self._seen.last_hand_over(destination), self._farm.handed_over.get(destination, 0)
+        if (
+            (0 if reported is None else reported.published_s)
+            < own_s
+            <= (self._farm.log_time_ms + UNFENCED_AHEAD_MS) // 1000
+        ):
+            return StructureHandOver(integer_id(self._farm.raft.server_id), own_s)
+        return reported
+
+    def _look_up(self, found: LookUp) -> LookUpView:
+        age_ms = max(0, self._farm.log_time_ms - found.at_ms)
+        return LookUpView(found.server_id, self._names.get(found.server_id), found.is_found, found.fetch_ms, age_ms)
 
     def _published(self, destination: str, master: MasterState) -> tuple[Publication | None, tuple[LeafEntry, ...]]:
         """Return the last known publication: the log's, or without a quorum this node's own if it is later."""

@@ -2,7 +2,7 @@
 
     {"cluster":…,"id":2,"destinations":[…]}   report        node-2: 1 of 1 leaves healthy, router attached
     {"clock":{"time":…,"id":2}}               clock         log time 10:45:27 by node-2
-    {"publication":{…}}                       publication   node-2 publishes hakketfo….b32.i2p, second 10:45:17
+    {"publication":{…}}                       publication   node-2 may publish hakketfo….b32.i2p, second 10:45:17
     {"voters":[…]}                            configuration voters node-1, node-2, node-3
     {"anything":"else"}                       other         unchanged
 
@@ -120,7 +120,7 @@ def _text(record: Record, names: Names) -> str:
             text = f"log time {_moment(time_ms // 1000)} by {names.server(server_id)}{period}"
         case Publication(master, server_id, published_s, content_hash):
             what = f"{_short(master)}, second {_moment(published_s)}, content {content_hash[:8]}"
-            text = f"{names.server(server_id)} publishes {what}"
+            text = f"{names.server(server_id)} may publish {what}"
         case ProducerStart(name):
             text = f"a Kafka producer begins: {name}"
         case GroupOffset(group, offset):
@@ -186,7 +186,7 @@ def _report(report: Report, names: Names) -> str:
     healthy = sum(leaf.healthy for leaf in report.destinations)
     leaves = f"{healthy} of {len(report.destinations)} leaves healthy" if report.destinations else "no leaf"
     router = "router attached" if report.router.attached else "no router"
-    publishing = ", publishes" if any(master.publishing for master in report.masters) else ""
+    publishing = ", is the publisher" if any(master.publishing for master in report.masters) else ""
     return f"{names.server(report.server_id)}: {leaves}, {router}{publishing}"
 
 

@@ -53,7 +53,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
-_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead"})
+_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead", "structure-not-found"})
 LATEST_S: Final = 253_402_300_799
 """The last second that a date of four digits can represent."""
 ADDRESS_LETTERS: Final = 12
@@ -286,7 +286,13 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "leader-unknown": lambda _, facts: f"it does not know a leader in term {facts['term']}",
     "election-started": lambda _, facts: f"it is a candidate in term {facts['term']}",
     "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
-    "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
+    "published": lambda _, facts: (
+        f"its router took the structure of {_clock(facts['second'])}, with {facts['entries']} entries"
+    ),
+    "structure-seen": lambda _, facts: f"a router of another node finds {_address(facts['master'])}",
+    "structure-not-found": lambda _, facts: (
+        f"no router of another node finds {_address(facts['master'])}, so it is handed over again"
+    ),
     "publish-failed": lambda _, facts: (
         f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
         if "second" in facts

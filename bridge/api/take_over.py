@@ -15,9 +15,6 @@ from bridge.api.trace import TraceEvent
 
 APART_MS: Final = 15_000
 """Earlier events belong to another change."""
-PUBLISHED: Final = "published"
-ACCEPTED: Final = "publication-accepted"
-"""The log permits a publication. Other servers record this step only; the publisher alone records its success."""
 
 
 class Step(Record, frozen=True):
@@ -68,10 +65,10 @@ def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
         if event.kind in _LAST_COUNTS:
             steps.pop(what, None)
         steps.setdefault(what, _step(event, what))
-    for kind in _OVER if steps.keys() & _LEADS_TO_A_STRUCTURE else ():
+    for kind, what in _OVER.items() if steps.keys() & _LEADS_TO_A_STRUCTURE else ():
         done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
         if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
-            steps[PUBLISHED] = _step(done, PUBLISHED)
+            steps[what] = _step(done, what)
             break
     return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
 
@@ -86,7 +83,9 @@ _STEPS: Final = {
     "publisher-chosen": "publisher chosen",
 }
 _TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
-_OVER: Final = (PUBLISHED, ACCEPTED)
+_OVER: Final = {"published": "handed over", "publication-accepted": "accepted"}
+"""The end of a take-over. Other servers record only that the log permits the publication; the publisher alone records
+that its router took the structure."""
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
 """A change of the leader alone publishes nothing: a structure of that time has another reason."""
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})

@@ -37,6 +37,7 @@ from bridge.api.alarms import (
     REPLACE_EVICTED,
     REPORTS_MISSING,
     SERVERS_DOWN,
+    STRUCTURE_NOT_FOUND,
     UDP_BLOCKED,
     AlarmType,
 )
@@ -163,8 +164,9 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.WARNING,
         is_ready=True,
         alarm=SERVERS_DOWN,
-        text="the farm works with reduced redundancy: servers are down or do not report, leaves are unhealthy, or this"
-        " node has a critical alarm. The alarm `servers-down` is active while servers are down",
+        text="the farm works with reduced redundancy: servers are down or do not report, leaves are unhealthy, a router"
+        " does not accept the structure or no other router finds it, or this node has a critical alarm. The alarm"
+        " `servers-down` is active while servers are down",
     ),
     VerdictKind.HEALTHY: Meaning(
         Severity.OK,
@@ -442,7 +444,7 @@ def _published_meanwhile(view: FarmView) -> str:
     holding = [each for each in view.publishing if _holds(each)]
     if not holding:
         return "nothing is published"
-    published = sorted({server_label(each.published_by, each.published_by_name) for each in holding})
+    published = sorted({server_label(each.handed_over_by, each.handed_over_by_name) for each in holding})
     return f"the last structure of {_listed(published)} is still valid"
 
 
@@ -482,10 +484,9 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
             why = ", ".join(f"{server_label(every.raft_id, every.name)}: {every.inability}" for every in each.standings)
         failure = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{failure}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
-    fails = any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
-    if fails and not _holds(each):
+    if _fails(each) and not _holds(each):
         return f"Not published: the router of {_publisher(each)} does not accept the structure", _FAILING_ACTION
-    if each.published_s is None:
+    if each.handed_over_s is None:
         return f"Not published yet: {_publisher(each)} will publish", NOTHING_TO_DO
     if not _holds(each):
         return (
@@ -521,6 +522,8 @@ def _degraded(facts: _Facts) -> Concern | None:
         + ([REPLACE_EVICTED] if _EVICTED in reasons else [])
         + further
         + ([_unhealthy_action(unhealthy)] if unhealthy else [])
+        + ([_FAILING_ACTION] if any(map(_fails, facts.view.publishing)) else [])
+        + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.view.publishing) else [])
     )
     alarm = SERVERS_DOWN if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
@@ -609,6 +612,7 @@ def _troubles(facts: _Facts) -> Iterator[str]:
     unhealthy = _unhealthy_entries(facts)
     if unhealthy:
         yield f"leaf of {_unhealthy_text(unhealthy)} unhealthy"
+    yield from filter(None, map(_publishing_trouble, view.publishing))
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:
             yield f"alarm {alarm.kind} at {view.node.name}"
@@ -650,9 +654,22 @@ def _publisher(each: PublishingView) -> str:
     return server_label(each.publisher_id, each.publisher_name)
 
 
+def _fails(each: PublishingView) -> bool:
+    """Return True if the publisher's router did not accept the last structure."""
+    return any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
+
+
+def _publishing_trouble(each: PublishingView) -> str:
+    """Return the trouble of a master that has a valid structure; empty without one."""
+    if _fails(each):
+        return f"the router of {_publisher(each)} does not accept the structure"
+    by = server_label(each.handed_over_by, each.handed_over_by_name)
+    return "" if each.seen is not False else f"no router of another node finds the structure of {by}"
+
+
 def _holds(each: PublishingView) -> bool:
-    """Return True if a structure of this master was published and has not ended."""
-    return each.published_s is not None and (each.seconds_to_expiry or 0) > 0
+    """Return True if a router took a structure of this master that has not ended."""
+    return (each.seconds_to_expiry or 0) > 0
 
 
 def _nodes_here(view: FarmView) -> int:

@@ -355,6 +355,21 @@ class StandingView(Record, frozen=True):
     """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
 
 
+class LookUpView(Record, frozen=True):
+    """The last look-up of a master by the router of a node."""
+
+    raft_id: int
+    """Raft id of the node."""
+    name: str | None
+    """Its name; null if unknown."""
+    found: bool
+    """The router found a structure of the master, the newest or an earlier structure that is still valid."""
+    fetch_ms: int | None
+    """Duration of the look-up; null if nothing was found."""
+    age_ms: int
+    """Milliseconds of log time since the report with the result."""
+
+
 class PublishingView(Record, frozen=True):
     """Publication of one master destination."""
 
@@ -367,11 +382,12 @@ class PublishingView(Record, frozen=True):
     reason: str
     """Reason why that server is the publisher, as text."""
     published_s: int | None = None
-    """The second of the last accepted publication, since the epoch; null before the first one."""
+    """The second of the last publication that the log accepted, since the epoch; null before the first one. A router
+    may not have taken it (`handedOverS`)."""
     expires_s: int | None = None
-    """End of the first entry, seconds since the epoch."""
+    """End of the last structure that a router took, seconds since the epoch; null without one."""
     seconds_to_expiry: int | None = None
-    """Seconds until the first entry ends, by log time; negative after its end."""
+    """Seconds until that end, by log time; negative after it."""
     lease_set_file: str | None = None
     """File with the structure, if this node has a router of kind `file` and has a structure."""
     entries: tuple[MetaEntryView, ...] = ()
@@ -389,6 +405,18 @@ class PublishingView(Record, frozen=True):
     without_quorum: bool = False
     """The farm lacks a quorum: `publisherId` is the server that publishes alone, as this node sees it. The view shows
     the structure that this node has signed since, instead of the last one in the log."""
+    handed_over_s: int | None = None
+    """The second of the last structure that a router took, since the epoch; null without one. It is known from reports,
+    so it may be a reporting period old, except on the publisher itself."""
+    handed_over_by: int | None = None
+    """Raft id of the server whose router took it."""
+    handed_over_by_name: str | None = None
+    """Name of that server; null if unknown."""
+    seen: bool | None = None
+    """A look-up by another node's router has found a structure since it was handed over; false if none has found one
+    after enough time; null while no look-up decides. Only Java routers look a Meta LeaseSet2 up."""
+    look_ups: tuple[LookUpView, ...] = ()
+    """The last look-ups by the routers of the other nodes."""
 
 
 class LeafView(Record, frozen=True):

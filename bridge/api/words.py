@@ -6,6 +6,9 @@
 conditions; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is down or
 its last report is too old.
 
+*A structure* is handed over to the router next to its publisher, and seen if the router of another node finds it. Only
+both words are used, because no router reports that it published something.
+
 *The feature level.* Each voter announces the level that it supports in its signed description, and the level rises only
 if all of them support more. So a voter that runs an old version, or pretends to, keeps what a new level brings from the
 farm. Each node sees that immediately; the alarm `feature-level` waits for hours, since every upgrade looks so for a
@@ -17,8 +20,9 @@ from datetime import UTC, datetime
 
 from msgspec import UnsetType
 
-from bridge.api.view import FarmView, MemberView, ServerRole
+from bridge.api.view import FarmView, MemberView, PublishingView, ServerRole
 from bridge.core.log.records import LeafFault
+from bridge.core.membership.admission import server_label
 
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS
@@ -62,6 +66,27 @@ def fault_actions(faults: Iterable[str]) -> str:
 def _in_order(texts: Mapping[str, str], faults: Iterable[str] | UnsetType) -> list[str]:
     found = set[str]() if isinstance(faults, UnsetType) else set(faults)
     return [text for fault, text in texts.items() if fault in found]
+
+
+def handed_over_text(each: PublishingView) -> str:
+    """Return `2026-… UTC to the router of node-2, expires in 14m40s`, for the last structure."""
+    if each.handed_over_s is None:
+        return "not yet to a router"
+    left = "" if each.seconds_to_expiry is None else f", expires in {duration(each.seconds_to_expiry * 1000)}"
+    by = server_label(each.handed_over_by, each.handed_over_by_name)
+    return f"{clock_text(each.handed_over_s * 1000, dated=True)} to the router of {by}{left}"
+
+
+def seen_text(each: PublishingView) -> str:
+    """Return `yes: found by node-3 (40s ago)`: the result of the other nodes' look-ups since the hand-over."""
+    seen = {True: "yes", False: "no", None: "unknown"}[each.seen]
+    if not each.look_ups:
+        return f"{seen}: no router of another node has looked it up"
+    texts = (
+        f"{'found' if one.found else 'not found'} by {server_label(one.raft_id, one.name)} ({duration(one.age_ms)} ago)"
+        for one in each.look_ups
+    )
+    return f"{seen}: {', '.join(texts)}"
 
 
 def level_words(view: FarmView) -> str | None:

@@ -16,7 +16,7 @@ from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
-from bridge.api.words import clock_text, duration, health_text, known
+from bridge.api.words import clock_text, duration, handed_over_text, health_text, known, seen_text
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import node_option, query_node
@@ -103,7 +103,8 @@ def _print_master(each: PublishingView) -> None:
         when = clock_text(each.published_s * 1000, dated=True)
         content = (each.content_hash or "")[:16]
         who = server_label(each.published_by, each.published_by_name)
-        facts.append(("published", f"{when} by {who}, content {content}"))
+        facts.append(("accepted", f"{when} by {who}, content {content}"))
+    facts += [("handed over", handed_over_text(each)), ("seen", seen_text(each))]
     if each.forced:
         facts.append(("forced", "an operator requests that it is published again"))
     print_facts(facts)
@@ -111,7 +112,7 @@ def _print_master(each: PublishingView) -> None:
         (
             _with_id(standing),
             str(standing.score),
-            "publishes" if standing.raft_id == each.publisher_id else standing.inability or "able",
+            "publisher" if standing.raft_id == each.publisher_id else standing.inability or "able",
             "preferred" if standing.preferred else "",
         )
         for standing in each.standings

@@ -13,11 +13,13 @@ from bridge.api.words import (
     by_name,
     clock_text,
     duration,
+    handed_over_text,
     health_text,
     incarnation_text,
     known,
     level_words,
     milliseconds_text,
+    seen_text,
 )
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import output_options
@@ -117,12 +119,14 @@ def _follower_text(follower: FollowerView) -> str:
 
 def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
     publisher = "no server" if each.publisher_id is None else f"{known(each.publisher_name)} (id {each.publisher_id})"
-    facts = [("published by", f"{publisher}: {each.reason}"), ("", f"master {each.master}")]
-    if each.published_s is not None:
-        left = "" if each.seconds_to_expiry is None else f", expires in {duration(each.seconds_to_expiry * 1000)}"
-        facts.append(("", f"at {clock_text(each.published_s * 1000, dated=True)}{left}"))
+    facts = [
+        ("publisher", f"{publisher}: {each.reason}"),
+        ("", f"master {each.master}"),
+        ("handed over", handed_over_text(each)),
+    ]
     if each.lease_set_file is not None:
         facts.append(("", f"file {each.lease_set_file}"))
+    facts.append(("seen", seen_text(each)))
     for entry in each.entries:
         health = health_text(entry.faults, healthy=entry.healthy)
         facts.append(("", f"{entry.destination} at {known(entry.name)}, cost {entry.cost}, {health}"))

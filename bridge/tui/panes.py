@@ -546,7 +546,9 @@ def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, s
     clock = ", clock off" if report.clock_off else ""
     age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
     facts = [("report", f"{age}, {health}, {router}{clock}")]
-    facts.append(("", "publishes now" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish"))
+    facts.append(
+        ("", "is the publisher" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish")
+    )
     for leaf in report.leaves:
         words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []

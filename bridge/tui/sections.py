@@ -253,7 +253,7 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
         lines.append(_publisher_line(each, view, canvas))
         if each.entries:
             lines.append(canvas.heading(columns, palette.dim))
-            now_s = _now_s(each, view)
+            now_s = _now_s(view)
             # Unhealthy entries come first: a short screen leaves out the last ones.
             ordered = sorted(each.entries, key=lambda entry: entry.healthy)
             lines.extend(canvas.row(columns, _entry_parts(entry, now_s, canvas)) for entry in ordered)
@@ -266,10 +266,8 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
     )
 
 
-def _now_s(publishing: PublishingView, view: FarmView) -> int:
-    """Return the present second by the clock of the entries: log time if it is known."""
-    if publishing.seconds_to_expiry is not None and publishing.entries:
-        return min(entry.end_s for entry in publishing.entries) - publishing.seconds_to_expiry
+def _now_s(view: FarmView) -> int:
+    """Return the present second: log time if it is known."""
     return (view.taken_at_ms if view.raft.log_time_ms is None else view.raft.log_time_ms) // 1000
 
 
@@ -279,12 +277,15 @@ def _publisher_line(each: PublishingView, view: FarmView, canvas: Canvas) -> Tex
     if each.publisher_id is None:
         parts.append(("no publisher", palette.bad))
     else:
-        parts.append((f"{server_label(each.publisher_id, each.publisher_name)} publishes", palette.accent))
+        verb = "publishes" if each.publisher_id == each.handed_over_by else "will publish"
+        parts.append((f"{server_label(each.publisher_id, each.publisher_name)} {verb}", palette.accent))
     if each.seconds_to_expiry is not None:
         style = palette.good if each.seconds_to_expiry > 0 else palette.bad
         parts.append((f", expires in {duration(each.seconds_to_expiry * 1000)}", style))
-    if each.published_s is not None:
-        parts.append(f", {duration(max(0, _now_s(each, view) - each.published_s) * 1000)} old")
+    if each.handed_over_s is not None:
+        parts.append(f", handed over {duration(max(0, _now_s(view) - each.handed_over_s) * 1000)} ago")
+    if each.seen is not None:
+        parts.append((", seen", palette.good) if each.seen else (", not found by other routers", palette.bad))
     return canvas.line(*parts, (f" ({each.reason})", palette.dim))
 
 

@@ -112,7 +112,9 @@ def test_farm_shows_shared_state(garlicfarm: Callable[..., Result]) -> None:
     for expected in (
         "CANDIDATE",
         "node-2 (2)",
-        "publishes",
+        "publisher",
+        "handed over",
+        "yes: found by node-1 (9s ago)",
         "it does not have a router",
         "excluded",
         "cost x 1.21",

@@ -251,7 +251,7 @@ def test_last_takeover_has_ordered_steps() -> None:
         ("elected", 201_200),
         ("dead", 202_000),
         ("publisher chosen", 203_000),
-        ("published", 203_100),
+        ("handed over", 203_100),
     ]
     assert "node-1" in steps[0].detail
     assert "node-2" in steps[2].detail
@@ -282,6 +282,6 @@ def test_takeover_ends_with_publication() -> None:
     ]
     transfer = [event(5_000, "election-started", term=2), event(5_100, "leader-elected")]
     later_publication = [event(11_000, "published", second=11, entries=2)]
-    assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "published"]
+    assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "handed over"]
     steps = last_take_over([*founding, *transfer, *later_publication])
     assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]

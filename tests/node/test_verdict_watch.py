@@ -95,7 +95,7 @@ async def test_missing_publication_is_alarm_after_three_periods(
     autojump_clock: MockClock,
 ) -> None:
     del autojump_clock
-    watched = ObservedNode(publishing_of(healthy(2), published_s=None, seconds_to_expiry=None))
+    watched = ObservedNode(publishing_of(healthy(2), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     await during(watched, lambda: None, 3 * PERIOD_S - LOOK_S)
     assert watched.active_alarms == []
     await during(watched, lambda: None, 2 * LOOK_S)

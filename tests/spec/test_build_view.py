@@ -12,6 +12,7 @@ from bridge.api.view import (
     ExclusionView,
     FarmIdentity,
     FarmView,
+    LookUpView,
     NodeView,
     Phase,
     PipelineFactorView,
@@ -22,8 +23,9 @@ from bridge.api.view import (
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
+from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Measurement, Publication, PublishConfig
 from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.publishing.arrival import LookUps
 from bridge.core.publishing.lease_set import LeafEntry
 from bridge.core.publishing.publication import Pace, PlannedPublication
 from bridge.core.state.farm_state import Choice, FarmTuning
@@ -253,7 +255,7 @@ def test_publication_shown_with_owners_and_time_left() -> None:
     log = Log()
     log.append(report(1), report(2, destinations=(leaf("leaf02", healthy=False), leaf("leaf03"))))
     second = BASE_MS // 1000
-    log.append(Publication(MASTER, 1, second, "00"))
+    log.append(Publication(MASTER, 1, second, "00"), report(1, last_published_time_ms=BASE_MS))
     [published] = view_of(log, lease_set_files={MASTER: "/published/x.meta-ls2"}).publishing
     assert (published.master, published.publisher_name, published.published_s) == (f"{MASTER}.b32.i2p", "m", second)
     assert published.lease_set_file == "/published/x.meta-ls2"
@@ -263,6 +265,34 @@ def test_publication_shown_with_owners_and_time_left() -> None:
     }
     assert published.expires_s == min(each.end_s for each in published.entries)
     assert published.seconds_to_expiry == published.expires_s - second
+
+
+def test_accepted_publication_is_not_shown_as_handed_over() -> None:
+    log = Log()
+    log.append(report(1), Publication(MASTER, 1, BASE_MS // 1000, "00"))
+    [master] = view_of(log).publishing
+    assert master.published_s is not None
+    assert (master.handed_over_s, master.handed_over_by, master.expires_s, master.seen) == (None, None, None, None)
+
+
+def test_own_hand_over_shown_before_its_report() -> None:
+    log = Log()
+    log.append(report(1), report(2, last_published_time_ms=BASE_MS - 9_000))
+    [master] = view_of(log, handed_over={MASTER: BASE_MS // 1000}).publishing
+    assert (master.handed_over_s, master.handed_over_by_name) == (BASE_MS // 1000, "m")
+    [reported] = view_of(log, handed_over={MASTER: BASE_MS // 1000 - 10}).publishing
+    assert (reported.handed_over_s, reported.handed_over_by_name) == (BASE_MS // 1000 - 9, "b")
+
+
+def test_look_ups_of_other_nodes_are_shown() -> None:
+    log, look_ups = Log(), LookUps()
+    log.append(report(1, last_published_time_ms=BASE_MS), report(2))
+    for server_id in (1, 2):
+        found = Measurement(hash_of(MASTER), reachable=True, fetch_ms=310)
+        look_ups.note(replace(report(server_id), remote_metas=(found,)), BASE_MS)
+    [master] = view_of(log, look_ups=look_ups, log_time_ms=BASE_MS + 7_000).publishing
+    assert master.seen
+    assert master.look_ups == (LookUpView(2, "b", found=True, fetch_ms=310, age_ms=7_000),)
 
 
 def test_master_before_first_publication_lacks_entries() -> None:

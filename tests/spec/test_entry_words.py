@@ -58,7 +58,10 @@ RECORDS: list[tuple[AnyRecord, str]] = [
         "node-2: 1 of 1",
     ),
     (Clock(1_000, 1), "log time 00:00:01 by node-1"),
-    (Publication(MASTER.base64, 2, 61, "ab" * 32), f"node-2 publishes {MASTER.address[:12]}….b32.i2p, second 00:01:01"),
+    (
+        Publication(MASTER.base64, 2, 61, "ab" * 32),
+        f"node-2 may publish {MASTER.address[:12]}….b32.i2p, second 00:01:01",
+    ),
     (Admission(NODE, "oslo", server_id=7), "oslo (3f9a11c05d6e7f80) is admitted as server 7"),
     (Approval(NODE, "oslo", OTHER, server_id=8), "takes the name oslo from 0000000000000001, as server 8"),
     (Eviction(NODE, 3, ((OTHER, BOX),)), "is evicted; keys of era 3 are sealed for 1 members"),

@@ -292,7 +292,9 @@ def test_log_without_clock_entries_means_quorum_lost() -> None:
     ],
 )
 def test_unable_servers_verdict_gives_reason(reason: Inability, text: str) -> None:
-    never = publishing_of(unable(healthy(), reason, reason, reason), published_s=None, seconds_to_expiry=None)
+    never = publishing_of(
+        unable(healthy(), reason, reason, reason), published_s=None, handed_over_s=None, seconds_to_expiry=None
+    )
     assert verdict(never).text == f"Not published: {text}"
     holding = verdict(unable(healthy(), reason, reason, reason))
     assert holding.text == f"No server can publish the next structure: {text}"
@@ -311,15 +313,44 @@ def test_ended_structure_is_not_published() -> None:
 
 
 def test_first_structure_due_is_warning() -> None:
-    found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None))
+    found = verdict(publishing_of(healthy(), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     assert found.text == "Not published yet: node-2 will publish"
     assert (found.severity, found.ready) == (Severity.WARNING, False)
 
 
 def test_master_with_problem_is_named() -> None:
     view = healthy()
-    other = replace(view.publishing[0], master="other.b32.i2p", published_s=None)
+    other = replace(view.publishing[0], master="other.b32.i2p", seconds_to_expiry=-1)
     assert verdict(replace(view, publishing=(view.publishing[0], other))).text.endswith("(other.b32.i2p)")
+
+
+def failing(view: FarmView) -> tuple[StandingView, ...]:
+    """Return the candidates; the router of the publisher refuses its structures."""
+    each = view.publishing[0]
+    return tuple(
+        replace(one, failure="no session") if one.raft_id == each.publisher_id else one for one in each.standings
+    )
+
+
+def test_accepted_plan_without_hand_over_is_not_published() -> None:
+    """The log accepts one plan after another of a node whose router refuses them all."""
+    view = healthy()
+    found = verdict(publishing_of(view, handed_over_s=None, seconds_to_expiry=None, standings=failing(view)))
+    assert (found.kind, found.severity) == (VerdictKind.NOT_PUBLISHED, Severity.CRITICAL)
+    assert found.text == "Not published: the router of node-2 does not accept the structure"
+
+
+def test_refusing_router_degrades_while_structure_is_valid() -> None:
+    view = healthy()
+    found = verdict(publishing_of(view, standings=failing(view)))
+    assert found.text.startswith("Degraded: the router of node-2 does not accept the structure")
+    assert "`garlicfarm farm` shows why the router did not accept the structure" in found.advice
+
+
+def test_structure_that_look_ups_do_not_find_degrades() -> None:
+    found = verdict(publishing_of(healthy(), seen=False))
+    assert found.text.startswith("Degraded: no router of another node finds the structure of node-2")
+    assert "check the router of the publisher" in found.advice
 
 
 def test_farm_without_masters_is_not_published() -> None:
@@ -358,7 +389,9 @@ def test_publisher_with_refusing_router_is_named() -> None:
         replace(each, failure="no tunnels" if each.raft_id == master.publisher_id else None)
         for each in master.standings
     )
-    found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None, standings=standings))
+    found = verdict(
+        publishing_of(healthy(), published_s=None, handed_over_s=None, seconds_to_expiry=None, standings=standings)
+    )
     assert found.text == f"Not published: the router of {master.publisher_name} does not accept the structure"
     assert "`garlicfarm farm`" in found.advice
 
@@ -511,7 +544,7 @@ def test_verdict_with_able_server_lists_no_reasons(reasons: tuple[Inability, ...
     able = StandingView(9, "node-9", preferred=False, score=0, inability=None)
     view = publishing_of(view, standings=(*view.publishing[0].standings, able))
     assert verdict(view).kind is not VerdictKind.NOT_PUBLISHED
-    found = verdict(publishing_of(view, entries=(), published_s=None, seconds_to_expiry=None))
+    found = verdict(publishing_of(view, entries=(), published_s=None, handed_over_s=None, seconds_to_expiry=None))
     assert found.text == "Not published yet: the farm is about to choose a publisher"
 
 

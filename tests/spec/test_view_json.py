@@ -59,6 +59,9 @@ publishing.entries.destination publishing.entries.name publishing.entries.cost p
 publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
 publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
 publishing.standings.inability publishing.publishedByName publishing.withoutQuorum
+publishing.handedOverS publishing.handedOverBy publishing.handedOverByName publishing.seen publishing.lookUps
+publishing.lookUps.raftId publishing.lookUps.name publishing.lookUps.found publishing.lookUps.fetchMs
+publishing.lookUps.ageMs
 reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
 reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs
 reports.cpuPercent reports.memoryPercent reports.masters reports.leaves reports.leaves.destination

@@ -66,9 +66,14 @@ def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pac
     leaves = state.masters.get(master, MasterState()).leaves
     if not leaves:
         return None
-    longest_wait_s = pace.refresh_ms * (100 + JITTER_PERCENT) // 100_000
-    end_s = published_s + ENTRY_REMAINING_S + longest_wait_s
+    end_s = end_of(published_s, pace)
     return tuple(LeafEntry(leaf.destination, leaf.cost, end_s) for leaf in leaves)
+
+
+def end_of(published_s: int, pace: Pace) -> int:
+    """Return the end of a structure's entries, in seconds since the epoch."""
+    longest_wait_s = pace.refresh_ms * (100 + JITTER_PERCENT) // 100_000
+    return published_s + ENTRY_REMAINING_S + longest_wait_s
 
 
 def plan_publication(

@@ -107,6 +107,14 @@ class MasterState:
 
 
 @dataclass(frozen=True, slots=True)
+class StructureHandOver:
+    """The server whose router took a structure, and the second of the structure."""
+
+    server_id: int
+    published_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class FarmState:
     """The farm after the entry `applied_index`."""
 
@@ -159,16 +167,22 @@ class FarmState:
             if leaf.master_hash in {None, master_hash} and hash_of(leaf.destination) not in self.weights.excluded
         ]
 
+    def last_hand_over(self, master: str) -> StructureHandOver | None:
+        """Return the newest hand-over of `master` in any report; None without one. Impossible seconds do not count."""
+        latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
+        parts = [(by, server.report.part_in(master)) for by, server in sorted(self.servers.items())]
+        found = [StructureHandOver(by, part.last_published_time_ms // 1000) for by, part in parts if part is not None]
+        possible = (each for each in found if 0 < each.published_s <= latest_s)
+        return max(possible, key=lambda each: each.published_s, default=None)
+
     def unfenced_second(self, master: str) -> int:
         """Return the last second of a publication of `master` in any report, committed or not; 0 without one.
 
         Without a quorum a server publishes a second that is not in the log. Its next report contains it, and later
         publications must have a later second, or clients keep the older structure.
         """
-        latest_s = (self.log_time_ms + UNFENCED_AHEAD_MS) // 1000
-        parts = [server.report.part_in(master) for server in self.servers.values()]
-        seconds = [part.last_published_time_ms // 1000 for part in parts if part is not None]
-        return max((each for each in seconds if each <= latest_s), default=0)
+        last = self.last_hand_over(master)
+        return 0 if last is None else last.published_s
 
 
 def places_in(value: object) -> Iterator[tuple[str, object]]:

@@ -88,20 +88,29 @@ GAUGES: Final[Mapping[str, str]] = {
         " once the server has caught up; if it grows, check that server."
     ),
     "publishing": (
-        "The number of master destinations that this node publishes now. The sum over all nodes is the number of"
-        " masters; 0 on all nodes means that nothing is published."
+        "The number of master destinations whose publisher is this node. The sum over all nodes is the number of"
+        " masters; 0 on all nodes means that no node can publish. `lease_set_seconds_to_expiry` shows if a router takes"
+        " the structures."
     ),
     "lease_set_entries": (
-        "Leaves in the last published structures of all masters. It falls when leaves are excluded or their routers"
-        " fail."
+        "Leaves in the last structures of all masters that the log accepted. It falls when leaves are excluded or their"
+        " routers fail."
     ),
     "lease_set_healthy_entries": (
-        "Published leaves with a healthy router, tunnels and service. At 0 clients cannot reach the farm: see"
+        "Leaves in these structures with a healthy router, tunnels and service. At 0 clients cannot reach the farm: see"
         " `garlicfarm farm`."
     ),
     "lease_set_seconds_to_expiry": (
-        "Seconds of log time until the first entry of a published structure expires. It is renewed every five minutes;"
-        " below 600 publication has stopped."
+        "Seconds of log time until a structure expires that a router took. It is renewed every five minutes; below 600"
+        " no router takes the next one: check the alarms of the publisher."
+    ),
+    "lease_set_seen": (
+        "Masters whose last structure was found by a look-up of another node's router after it was handed over. Only"
+        " Java routers look a Meta LeaseSet2 up."
+    ),
+    "lease_set_not_found": (
+        "Masters whose last structure no router of another node found more than a minute after it was handed over."
+        " Above 0 clients may not find the farm: see the alarm `structure-not-found`."
     ),
 }
 """The meaning of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has the router's."""
@@ -220,6 +229,8 @@ def _publishing(view: FarmView) -> Iterator[Metric]:
     left = [each.seconds_to_expiry for each in view.publishing if each.seconds_to_expiry is not None]
     if left:
         yield _gauge("lease_set_seconds_to_expiry", min(left))
+    yield _gauge("lease_set_seen", sum(each.seen is True for each in view.publishing))
+    yield _gauge("lease_set_not_found", sum(each.seen is False for each in view.publishing))
 
 
 def _router(view: FarmView) -> Iterator[Metric]:

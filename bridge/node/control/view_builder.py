@@ -161,6 +161,8 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         stands_still=farm.background_tasks.log_is_stalled,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
+        handed_over={task.master: task.last_published_ms // 1000 for task in farm.background_tasks.publishing},
+        look_ups=applied_state.look_ups,
         counters=by_key(
             applied_state.records.items(),
             (

@@ -35,6 +35,7 @@ from bridge.core.log.records import (
 )
 from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
+from bridge.core.publishing.arrival import LookUps
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import ClockJudgment, LogTime
@@ -92,6 +93,8 @@ class AppliedState:
         self.moments = LogTimeIndex.from_base(log_time_base_ms)
         """Log time by entry."""
         self.quorum = QuorumWatch(now_ms())
+        self.look_ups = LookUps()
+        """The last look-ups of the masters by each server."""
         self._trace = trace
         self._on_change = on_change
         self._on_entry_without_effect = on_entry_without_effect
@@ -255,6 +258,7 @@ class AppliedState:
         self.records[kind_of(record).counter] += 1
         if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
             self._note_time(index, record)
+            self._note_look_ups(record)
         for change in changes:
             if isinstance(change, EntryWithoutEffect):
                 self.records[change.reason] += 1
@@ -291,6 +295,10 @@ class AppliedState:
                 self.log_time.report_applied(record.server_id, record.date_ms, now_ms())
             case _:
                 pass
+
+    def _note_look_ups(self, record: Record) -> None:
+        if isinstance(record, Report) and record.remote_metas and record.server_id in self.state.servers:
+            self.look_ups.note(record, self.state.servers[record.server_id].heard_ms)
 
     def _note_log_time(self, index: Index) -> None:
         moment_ms = self.state.log_time_ms

@@ -28,7 +28,7 @@ NOT_FOUND: Final = 1
 CONNECT_PATIENCE_S: Final = 6.0
 LOOKUP_TIMEOUT_S: Final = 15.0
 MEASURED_LIMIT: Final = 256
-MEASURED_AGAIN_S: Final = 60.0
+MEASURED_AGAIN_S: Final = 30.0
 FAILURES_FOR_NO: Final = 2
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 30.0, 0.2
 
@@ -105,7 +105,7 @@ class RouterQueries:
         return self._measured.get(destination_hash)
 
     async def measure(self, destination_hash: bytes) -> MeasuredStatus | None:
-        """Look a hash up, unless that was done within the last minute; return None without a clear result."""
+        """Look a hash up, unless that was done `MEASURED_AGAIN_S` ago or later; return None without a clear result."""
         found = self._measured.get(destination_hash)
         if found is None or trio.current_time() - found.measured_at_s >= MEASURED_AGAIN_S:
             try:

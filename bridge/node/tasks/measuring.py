@@ -1,8 +1,10 @@
-"""A member's task to measure the others: its router looks up their leaves and the masters in turn.
+"""A member's task to measure the others: its router looks up their leaves and structures in turn.
 
 A look-up goes through the network and takes seconds, so reports do not wait for it. This loop visits the farm's
 destinations, and each report contains the measurements since the previous one. Every measurement is reported once. A
-router without this ability (a file) returns None, and nothing is reported.
+router without this ability (a file) returns None, and nothing is reported. A master is looked up if another node handed
+its last structure over, and this node is not the standby (`bridge.core.publishing.arrival`): a router finds a structure
+that it has without a search.
 """
 
 from collections.abc import Iterator
@@ -48,7 +50,11 @@ class MeasuringTask:
         reports = [server.report for server_id, server in sorted(state.servers.items()) if server_id != own_id]
         leaves = {leaf.destination for report in reports for leaf in report.destinations}
         yield from ((destination, self._leaves) for destination in sorted(leaves - served))
-        yield from ((master, self._masters) for master in sorted(state.masters))
+        for master in sorted(state.masters):
+            last, part = state.last_hand_over(master), None if own is None else own.report.part_in(master)
+            is_standby = part is not None and part.standby
+            if last is not None and last.server_id != own_id and not is_standby:
+                yield master, self._masters
 
     async def _measure(self, destination: str, found: dict[str, Measurement]) -> None:
         try:

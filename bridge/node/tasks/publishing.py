@@ -8,25 +8,33 @@ with plans. For the same reason failed plans are repeated with growing pauses.
 
 While another node is the publisher, this one may be its standby (`bridge.node.tasks.standby`).
 
+The routers of other nodes look the structure up (`bridge.core.publishing.arrival`). If they do not find it, an alarm is
+active and the node plans once more. After that the usual refresh repeats the structure.
+
 A lost accepted plan (the process died before it signed) does not reach the router. The publisher therefore compares its
 last hand-over in this run with the last accepted plan, and plans again if they differ.
 """
 
 import math
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
 
-from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY, STRUCTURE_NOT_FOUND
 from bridge.api.control import SubmitOutcome
+from bridge.api.trace import Scalar
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
+from bridge.core.membership.admission import server_name
 from bridge.core.membership.authors import EntryWithoutEffect
+from bridge.core.publishing.arrival import LookUp, is_seen
 from bridge.core.publishing.candidates import candidates_of
 from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
+from bridge.core.state.farm_state import StructureHandOver
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey, judge_key
@@ -53,11 +61,16 @@ class PublishingAlarms:
 
     key: SharedAlarm
     unfenced: SharedAlarm
+    not_found: SharedAlarm
 
 
 def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
     """Return the alarms of a node's publishing tasks."""
-    return PublishingAlarms(SharedAlarm(alarms, SIGNING_KEY), SharedAlarm(alarms, PUBLISHING_WITHOUT_QUORUM))
+    return PublishingAlarms(
+        SharedAlarm(alarms, SIGNING_KEY),
+        SharedAlarm(alarms, PUBLISHING_WITHOUT_QUORUM),
+        SharedAlarm(alarms, STRUCTURE_NOT_FOUND),
+    )
 
 
 class PublishingTask:
@@ -82,6 +95,10 @@ class PublishingTask:
         self._standby = Standby(context, key)
         self._standby_due = False
         self._resigned = False
+        self._is_seen: bool | None = None
+        """The last result of the other nodes' look-ups during this node's turn; None before one decides."""
+        self._hand_over_again = False
+        """The look-ups did not find the last structure."""
         self.published = 0
         self.last_published_ms = context.published.second(key.master_hash) * 1000
         """Milliseconds: the second of the structure that the router last accepted, in any run of the node."""
@@ -179,6 +196,7 @@ class PublishingTask:
                 self._plan_alone()
                 continue
             self._alarms.unfenced.clear(self.master)
+            self._review_look_ups()
             plan = self._plan()
             if plan is not None:
                 await self._propose(plan)
@@ -233,9 +251,38 @@ class PublishingTask:
             context.replica.server_id,
             context.pace,
             log_time_ms,
-            handed_over=self._handed_over,
+            handed_over=None if self._hand_over_again else self._handed_over,
             noted_s=self._noted_second(log_time_ms),
         )
+
+    def _review_look_ups(self) -> None:
+        """Report if other nodes' routers find the structure. If they begin not to find it, it is handed over again."""
+        context, own_id, last = self._context, self._context.replica.server_id, self._handed_over
+        if last is None:
+            return
+        look_ups = context.applied_state.look_ups.of_others(self.master, own_id)
+        period_ms = context.applied_state.farm.tuning.period_ms
+        found = is_seen(look_ups, StructureHandOver(own_id, last.published_s), period_ms)
+        if found is None or found is self._is_seen:
+            return
+        self._is_seen = found
+        address = self._key.key.destination.address
+        facts: dict[str, Scalar] = {"master": address, "second": last.published_s}
+        if found:
+            self._alarms.not_found.clear(self.master)
+            context.trace.append("structure-seen", facts)
+        else:
+            self._hand_over_again = True
+            self._alarms.not_found.set(
+                self.master,
+                f"the router of this node took the structure of {address}, and the routers of"
+                f" {self._names(look_ups)} do not find it",
+            )
+            context.trace.append("structure-not-found", facts)
+
+    def _names(self, look_ups: Iterable[LookUp]) -> str:
+        admitted = self._context.applied_state.state.admitted
+        return ", ".join(server_name(admitted, each.server_id) for each in look_ups)
 
     def _noted_second(self, log_time_ms: int) -> int:
         """Return the last second that this node handed over in any of its runs, or 0 if it is far in the future.
@@ -299,7 +346,7 @@ class PublishingTask:
         self._backoff.reset()
         self._turns.succeeded()
         context.router_alarm.clear(self._cause)
-        self._handed_over, self.signed = publication, plan
+        self._handed_over, self.signed, self._hand_over_again = publication, plan, False
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
@@ -325,7 +372,9 @@ class PublishingTask:
 
     async def _stop_publishing(self) -> None:
         context = self._context
-        self._handed_over = self.signed = None
+        self._handed_over = self.signed = self._is_seen = None
+        self._hand_over_again = False
+        self._alarms.not_found.clear(self.master)
         try:
             if not self._standby.deposed():
                 await context.router.stop_publishing_meta_lease_set(self._key.master_hash)

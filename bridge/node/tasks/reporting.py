@@ -7,8 +7,8 @@ So another node publishes, and structures drop its leaves, before its absence is
 
 *Content of a report:*
 
-    due immediately   changes: leaves and their health and faults, this node as publisher of a master, an operator's
-                      permission, the end of its key
+    due immediately   changes: leaves and their health and faults, this node as publisher of a master, the
+                      structure that its router took or a failure, an operator's permission, the end of its key
     sent once         the last published structure, after each publication; the node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
@@ -43,7 +43,9 @@ WITNESS_LAG_MS = 20_000
 LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
-Gist = tuple[frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None]]]
+Gist = tuple[
+    frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None, int, bool]]
+]
 
 
 class ReportingTask:
@@ -232,7 +234,15 @@ def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> 
     return (
         frozenset((leaf.destination, leaf.healthy, leaf.faults) for leaf in leaves),
         frozenset(
-            (each.destination, each.publish_config.value, each.publishing, each.can_sign_until_s) for each in masters
+            (
+                each.destination,
+                each.publish_config.value,
+                each.publishing,
+                each.can_sign_until_s,
+                each.last_published_time_ms,
+                each.publish_failure is None,
+            )
+            for each in masters
         ),
     )
 

@@ -1,0 +1,106 @@
+"""A publisher whose structure the other nodes' routers do not find: an alarm, an event, and one more hand-over."""
+
+# ruff: noqa: ARG001 - requesting the `autojump_clock` fixture is enough; the tests do not use its value
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.api.alarms import STRUCTURE_NOT_FOUND
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Measurement, PublishConfig, Report
+from bridge.core.publishing.arrival import SETTLE_MS
+from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+
+pytestmark = pytest.mark.usefixtures("_clock")
+DESTINATION = MASTER.destination.base64
+DECIDED_S = (SETTLE_MS + 4 * PERIOD_MS) / 1000
+"""Seconds until a look-up without a result decides."""
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+class Looker:
+    """Another node, whose router looks the master up; it cannot publish."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.finds: bool | None = None
+        """The result of its look-ups; None: its router cannot look masters up."""
+
+    def _report(self, sequence: int) -> Report:
+        report = rival_report(sequence)
+        measured = () if self.finds is None else (Measurement(hash_of(DESTINATION), reachable=self.finds),)
+        parts = tuple(replace(each, publish_config=PublishConfig.OFF) for each in report.masters)
+        return replace(report, masters=parts, remote_metas=measured)
+
+    async def run(self) -> None:
+        """Report once a period."""
+        sequence = 0
+        while True:
+            sequence += 1
+            await self._stage.append_record(self._report(sequence))
+            await trio.sleep(PERIOD_MS / 1000)
+
+
+@asynccontextmanager
+async def on_duty_with_looker(stage: Stage, finds: bool | None) -> AsyncIterator[Looker]:  # noqa: FBT001
+    looker = Looker(stage)
+    looker.finds = finds
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(looker.run)
+        async with on_duty(stage):
+            yield looker
+        nursery.cancel_scope.cancel()
+
+
+async def test_structure_not_found_is_handed_over_once_more(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty_with_looker(stage, finds=False):
+        await trio.sleep(DECIDED_S)
+        assert len(stage.router.published) == 2
+        assert "and the routers of server 2 do not find it" in (stage.alarm(STRUCTURE_NOT_FOUND.kind) or "")
+        await trio.sleep(DECIDED_S)
+        assert len(stage.router.published) == stage.events("published") == 2
+        assert stage.events("structure-not-found") == 1
+
+
+async def test_structure_found_later_ends_alarm(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty_with_looker(stage, finds=False) as looker:
+        await trio.sleep(DECIDED_S)
+        looker.finds = True
+        await trio.sleep(2 * PERIOD_MS / 1000)
+        assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
+        assert stage.events("structure-seen") == 1
+
+
+@pytest.mark.parametrize("finds", [True, None], ids=["found", "no-look-ups"])
+async def test_structure_found_or_not_looked_up_is_kept(
+    autojump_clock: MockClock,
+    finds: bool | None,  # noqa: FBT001
+) -> None:
+    stage = Stage()
+    async with on_duty_with_looker(stage, finds):
+        await trio.sleep(2 * DECIDED_S)
+        assert len(stage.router.published) == 1
+        assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
+        assert stage.events("structure-seen") == (1 if finds else 0)
+
+
+async def test_hand_over_is_reported_within_quarter_period(autojump_clock: MockClock) -> None:
+    stage = Stage(period_ms=20_000)
+    async with on_duty(stage):
+        with trio.fail_after(60):
+            while not stage.router.published:
+                await stage.applied_state.news()
+        await trio.sleep(20_000 / 4_000 + 0.5)
+        last = stage.applied_state.state.last_hand_over(DESTINATION)
+        assert last is not None

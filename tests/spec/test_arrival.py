@@ -1,0 +1,84 @@
+"""The arrival of a structure: the look-ups that count, and the time that a router gets to publish it."""
+
+from dataclasses import replace
+
+import pytest
+
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.records import Measurement
+from bridge.core.publishing.arrival import LOOK_UPS_MAX, SETTLE_MS, LookUp, LookUps, is_seen
+from bridge.core.state.farm_state import StructureHandOver
+from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, report
+
+HANDED_OVER = StructureHandOver(1, BASE_MS // 1000)
+SETTLED_MS = BASE_MS + SETTLE_MS + PERIOD_MS
+
+
+def look_up(server_id: int, at_ms: int, *, is_found: bool) -> LookUp:
+    return LookUp(server_id, is_found, 300 if is_found else None, at_ms)
+
+
+@pytest.mark.parametrize(
+    ("look_ups", "seen"),
+    [
+        ((), None),
+        ((look_up(2, BASE_MS, is_found=True),), True),
+        ((look_up(2, BASE_MS - 1, is_found=True),), None),
+        ((look_up(1, BASE_MS + 1, is_found=True),), None),
+        ((look_up(2, SETTLED_MS - 1, is_found=False),), None),
+        ((look_up(2, SETTLED_MS, is_found=False),), False),
+        ((look_up(2, SETTLED_MS, is_found=False), look_up(3, BASE_MS + 1, is_found=True)), True),
+        ((look_up(1, SETTLED_MS, is_found=False),), None),
+    ],
+    ids=[
+        "none",
+        "found",
+        "found-before",
+        "found-by-publisher",
+        "too-early",
+        "not-found",
+        "found-by-one",
+        "own-failure",
+    ],
+)
+def test_look_ups_decide_if_structure_is_seen(look_ups: tuple[LookUp, ...], seen: bool | None) -> None:  # noqa: FBT001
+    assert is_seen(look_ups, HANDED_OVER, PERIOD_MS) is seen
+
+
+def test_look_ups_keep_last_result_of_each_server() -> None:
+    look_ups, master_hash = LookUps(), hash_of(MASTER)
+    for server_id, reachable in ((3, False), (2, False), (2, True)):
+        measured = Measurement(master_hash, reachable=reachable)
+        look_ups.note(replace(report(server_id), remote_metas=(measured,)), BASE_MS + server_id)
+    assert [(each.server_id, each.is_found, each.at_ms) for each in look_ups.of_others(MASTER, None)] == [
+        (2, True, BASE_MS + 2),
+        (3, False, BASE_MS + 3),
+    ]
+    assert [each.server_id for each in look_ups.of_others(MASTER, 2)] == [3]
+    assert look_ups.of_others("another master", None) == ()
+
+
+def test_look_up_of_standby_does_not_count() -> None:
+    look_ups, found = LookUps(), Measurement(hash_of(MASTER), reachable=True)
+    look_ups.note(replace(report(2, standby=True), remote_metas=(found,)), BASE_MS)
+    assert look_ups.of_others(MASTER, None) == ()
+
+
+def test_look_ups_of_invented_masters_are_bounded() -> None:
+    look_ups = LookUps()
+    for number in range(LOOK_UPS_MAX):
+        look_ups.note(replace(report(2), remote_metas=(Measurement(f"{number}", reachable=True),)), BASE_MS)
+    look_ups.note(replace(report(3), remote_metas=(Measurement(hash_of(MASTER), reachable=True),)), BASE_MS)
+    assert len(look_ups.of_others(MASTER, None)) == 1
+    assert len(look_ups) == LOOK_UPS_MAX
+
+
+def test_last_hand_over_is_newest_possible_second() -> None:
+    log = Log()
+    log.append(
+        report(1, last_published_time_ms=BASE_MS - 5_000),
+        report(2, last_published_time_ms=BASE_MS),
+        report(3, last_published_time_ms=BASE_MS + 3_600_000),
+    )
+    assert log.farm.state.last_hand_over(MASTER) == StructureHandOver(2, BASE_MS // 1000)
+    assert log.farm.state.last_hand_over("another master") is None
