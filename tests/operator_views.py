@@ -6,6 +6,7 @@ from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
+    DirectoryView,
     EventView,
     ExclusionView,
     FarmIdentity,
@@ -69,6 +70,7 @@ def _farm_view(number: int, leader: int, servers: int, *, leads: bool) -> FarmVi
             phase=Phase.FOUNDED,
             control_address=f"farm-state/node-{number}/control.sock",
             state_directory=f"farm-state/node-{number}",
+            directory=DirectoryView(address=f"{'abc'[number % 3]}{'d' * 50}a.b32.i2p", problem=None),
         ),
         farm=FarmIdentity("1f8a0c5e", "demo", "c0ffee00c0ffee00", servers, demo=True),
         gossip=GossipView(

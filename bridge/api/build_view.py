@@ -22,6 +22,7 @@ from bridge.api.view import (
     SHOWN,
     AlarmView,
     CostFactorView,
+    DirectoryView,
     EventView,
     ExclusionView,
     FarmIdentity,
@@ -48,7 +49,7 @@ from bridge.api.view import (
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafStatus, Publication
+from bridge.core.log.records import LeafStatus, Publication, ReportedDirectory
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing, server_label
 from bridge.core.publishing.arrival import LookUp, LookUps, is_seen
@@ -512,6 +513,7 @@ class _FarmPart:
                 )
                 for leaf in report.destinations
             ),
+            directory=directory_view(report.directory),
         )
 
     def weights(self) -> WeightsView:
@@ -571,6 +573,14 @@ def _reason_alone(acting: int | None, publication: Publication | None) -> str:
     if publication is not None and publication.server_id == acting:
         return "without a quorum: it published last"
     return "without a quorum: the first of the servers that this node reaches and that can"
+
+
+def directory_view(directory: ReportedDirectory | None) -> DirectoryView | None:
+    """Return the view of a node's directory."""
+    if directory is None:
+        return None
+    named = directory.destination_hash
+    return DirectoryView(address=None if named is None else address_of_hash(named), problem=directory.problem)
 
 
 def address_of_hash(destination_hash: str) -> str:

@@ -313,6 +313,8 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "query": lambda _, facts: (
         f"{_message(facts)} ({'answered' if facts['answered'] else 'it does not have an answer'})"
     ),
+    "directory-opened": lambda _, facts: f"clients reach it at {facts['directory']}",
+    "directory-failed": lambda _, facts: _clocks(facts["reason"]),
     "control-certificate-renewed": lambda _, facts: f"clients that compare it need the new {facts['file']}",
     "signing-key-renewed": lambda _, facts: f"it can sign until {_date(facts['until'])}",
     "reconcile-proposed": lambda _, facts: _step(facts),

@@ -122,6 +122,15 @@ NO_VERDICT = VerdictView(
 )
 
 
+class DirectoryView(Record, frozen=True):
+    """The directory of a node: an I2P destination that returns signed structures to clients."""
+
+    address: str | None
+    """Its address; null before its first session."""
+    problem: str | None
+    """Reason why it does not serve now, as text; null if it serves."""
+
+
 class NodeView(Record, frozen=True):
     """The queried node."""
 
@@ -149,6 +158,8 @@ class NodeView(Record, frozen=True):
     """Address where ØMQ Raft clients read the farm's log; null without such an endpoint."""
     kafka_address: str | None = None
     """Address where Kafka clients read the farm's log; null without such a listener."""
+    directory: DirectoryView | None = None
+    """Its directory now; null if its settings do not name a SAM bridge, and while it is not a server."""
 
 
 class FarmIdentity(Record, frozen=True):
@@ -469,6 +480,8 @@ class ReportView(Record, frozen=True):
     """Addresses of its masters; empty: it serves all."""
     leaves: tuple[LeafView, ...] = ()
     """Its leaves."""
+    directory: DirectoryView | None = None
+    """Its directory; null if it does not use a SAM bridge, or its version is older."""
 
 
 SHOWN: Final = tuple(each for each in FIGURES.values() if each.name in ReportView.__struct_fields__)

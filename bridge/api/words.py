@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from msgspec import UnsetType
 
-from bridge.api.view import FarmView, MemberView, PublishingView, ServerRole
+from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView, ServerRole
 from bridge.core.log.records import LeafFault
 from bridge.core.membership.admission import server_label
 
@@ -61,6 +61,13 @@ def faults_text(faults: Iterable[str] | UnsetType) -> str:
 def fault_actions(faults: Iterable[str]) -> str:
     """Return the remedy of each fault."""
     return "; ".join(_in_order(_ACTIONS, faults))
+
+
+def directory_text(directory: DirectoryView) -> str:
+    """Return the address of a node's directory, and the reason if it does not serve."""
+    if directory.problem is None:
+        return f"{directory.address} returns structures to clients"
+    return f"{directory.address or 'without an address yet'}, does not serve: {directory.problem}"
 
 
 def _in_order(texts: Mapping[str, str], faults: Iterable[str] | UnsetType) -> list[str]:

@@ -12,6 +12,7 @@ from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, Ra
 from bridge.api.words import (
     by_name,
     clock_text,
+    directory_text,
     duration,
     handed_over_text,
     health_text,
@@ -71,6 +72,7 @@ def _node_facts(view: FarmView) -> list[tuple[str, str]]:
         ("", f"id {node.node_id}, generation {node.generation}, pid {node.pid}, version {node.version}"),
         ("", f"state in {node.state_directory}"),
         *((kind, f"clients read the log at {address}") for kind, address in endpoints if address is not None),
+        *(() if node.directory is None else (("directory", directory_text(node.directory)),)),
         ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
         ("", f"cluster id {known(farm.cluster_id)}, feature level {known(level_words(view))}"),
         ("members", ", ".join(f"{counts[each]} {each.value}" for each in MemberStatus if counts[each]) or "none"),

@@ -23,6 +23,7 @@ from bridge.core.farm.state_machine import Change
 from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import SharedAlarm
+from bridge.node.events.event_log import clock_ms
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import Identities
@@ -36,8 +37,11 @@ from bridge.node.raft.replica import Replica, ReplicaSettings, open_replica
 from bridge.node.raft.submitting import Submitting
 from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.background_tasks import BackgroundTasks
+from bridge.node.tasks.directory import Directory
+from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
+from bridge.sam.connection import SamBridge
 from consensus import integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered
@@ -179,6 +183,7 @@ async def open_founded_farm(
         if farm is not None:  # It is built when the replica runs.
             farm.background_tasks.changed(change)
 
+    structures = KnownStructures()
     applied = AppliedState(
         known.founding.log_time_base_ms,
         local.trace,
@@ -187,6 +192,7 @@ async def open_founded_farm(
         on_change=changed,
         on_entry_without_effect=local.ineffective.record,
         on_foreign=lambda entry: orders.committed(entry, applied.state.admitted, applied.state.clients),
+        on_report=structures.reported,
         name_of=node.name_of_server,
     )
     known = replace(known, applied_state=applied)
@@ -197,7 +203,8 @@ async def open_founded_farm(
         open_replica(settings, applied, node.metrics, node.durations, notices.observe) as replica,
         trio.open_nursery() as nursery,
     ):
-        farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, published, halt)
+        known = replace(known, group=replica.group)
+        farm = _founded_farm(node, known, replica, notices, published, structures, halt)
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
         nursery.start_soon(orders.run, replica)
@@ -241,11 +248,12 @@ def _founded_farm(
     replica: Replica,
     notices: RaftNotices,
     published: PublishedStore,
+    structures: KnownStructures,
     halt: Callable[[str], None],
 ) -> FoundedFarm:
     local, provider = node.local, node.provider
     signer = EntrySigner(provider.identity_key, known.founding.cluster_id, known.applied_state)
-    context = _task_context(node, known, replica, signer, published)
+    context = _task_context(node, known, replica, signer, published, structures)
     name = f"submit-{context.request_prefix}"
 
     def end_connections() -> None:
@@ -311,14 +319,20 @@ def _reconciling(node: JoinedNode, known: KnownFarm, replica: Replica, signer: E
 
 
 def _task_context(
-    node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner, published: PublishedStore
+    node: JoinedNode,
+    known: KnownFarm,
+    replica: Replica,
+    signer: EntrySigner,
+    published: PublishedStore,
+    structures: KnownStructures,
 ) -> TaskContext:
-    local = node.local
+    local, applied_state = node.local, known.applied_state
     configuration = local.configuration
+    sam = configuration.router.sam
     return TaskContext(
         cluster=local.farm_key.cluster,
         replica=replica,
-        applied_state=known.applied_state,
+        applied_state=applied_state,
         signer=signer,
         router=local.router,
         keys=local.masters.keys,
@@ -328,6 +342,15 @@ def _task_context(
         period_ms=configuration.publishing.reporting_period_ms,
         election_timeout_ms=local.profile.raft.election_timeout_min_ms,
         published=published,
+        structures=structures,
+        directory=None
+        if sam is None
+        else Directory(
+            SamBridge(sam.host, sam.port),
+            configuration.state_dir,
+            local.trace,
+            lambda address_hash: structures.reply_for(address_hash, applied_state.state.masters, clock_ms() // 1000),
+        ),
         trace=local.trace,
         alarms=local.alarms,
         router_alarm=SharedAlarm(local.alarms, ROUTER),

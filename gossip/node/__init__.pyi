@@ -6,6 +6,7 @@ from .endpoints import (
     numeric as numeric,
     parse_endpoint as parse_endpoint,
 )
+from .limits import SourceLimit as SourceLimit
 from .settings import DEFAULT_CAPACITY as DEFAULT_CAPACITY, SEEDS_LIMIT as SEEDS_LIMIT
 from .state_files import (
     GenerationKeeper as GenerationKeeper,

@@ -28,6 +28,8 @@ from bridge.node.router.router import MeasuredStatus, RouterError
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.settings.timing import Patience
 from bridge.node.tasks.background_tasks import BackgroundTasks
+from bridge.node.tasks.directory import Directory
+from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
@@ -310,15 +312,18 @@ class Stage:
         more_keys: tuple[PublishingKey, ...] = (),
         keyless: tuple[MetaStatus, ...] = (),
         published: PublishedStore | None = None,
+        directory: Directory | None = None,
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
+        self.structures = KnownStructures()
         self.applied_state = AppliedState(
             NOW_MS,
             self.trace,
             NODE_IDS,
             CLUSTER_ID,
             on_change=self._changed,
+            on_report=self.structures.reported,
         )
         self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
         # Only this server of the three runs, so its clock must count as a majority.
@@ -343,6 +348,8 @@ class Stage:
                 period_ms=period_ms,
                 election_timeout_ms=1_000,
                 published=published or PublishedStore(None),
+                structures=self.structures,
+                directory=directory,
                 trace=self.trace,
                 alarms=self.alarms,
                 router_alarm=SharedAlarm(self.alarms, ROUTER),

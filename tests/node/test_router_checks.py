@@ -11,11 +11,12 @@ import pytest
 import trio
 
 from bridge.api.outputs import Check, CheckResult
-from bridge.node.doctor.router_checks import router_checks
+from bridge.node.doctor.router_checks import router_checks, sam_check
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import save_signing_key, write_private_file
 from bridge.node.settings.router import ControlUrl, FileRouterSettings, I2cpRouterSettings
+from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
@@ -86,7 +87,9 @@ def test_replying_router_with_status_is_ok(tmp_path: Path) -> None:
     assert {name: check.result for name, check in found.items()} == {
         "router": CheckResult.OK,
         "router status": CheckResult.OK,
+        "router sam": CheckResult.OK,
     }
+    assert "router.sam is off" in found["router sam"].text
     assert "answers, I2CP 0.9.64; its clock differs by" in found["router"].text
     assert "version 2.10.0, up for 60 min, status OK" in found["router status"].text
 
@@ -95,6 +98,25 @@ def test_router_without_i2pcontrol_is_still_checked(tmp_path: Path) -> None:
     found = checks_of_router(tmp_path, FakeRouter())
     assert found["router"].result is CheckResult.OK
     assert found["router status"].result is CheckResult.WARNING
+
+
+async def test_replying_sam_bridge_is_ok() -> None:
+    async with trio.open_nursery() as nursery:
+        bridge = await nursery.start(serve_loopback_bridge, LoopbackNetwork())
+        check = await sam_check(Link(bridge.host, bridge.port))
+        nursery.cancel_scope.cancel()
+    assert check.result is CheckResult.OK
+    assert f"{bridge} answers" in check.text
+
+
+async def test_router_without_sam_bridge_is_a_warning() -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    check = await sam_check(Link("127.0.0.1", port))
+    assert check.result is CheckResult.WARNING
+    assert f"127.0.0.1:{port}" in check.text
+    assert '"off"' in check.action
 
 
 def test_wrong_router_clock_is_a_problem(tmp_path: Path) -> None:

@@ -40,7 +40,37 @@ def i2cp(tmp_path: Path, more: str = "") -> I2cpRouterSettings:
 
 
 def test_local_java_router_needs_only_kind(tmp_path: Path) -> None:
-    assert i2cp(tmp_path) == I2cpRouterSettings(software=Software.JAVA, i2cp=Link("127.0.0.1", 7654))
+    assert i2cp(tmp_path) == I2cpRouterSettings(
+        software=Software.JAVA, i2cp=Link("127.0.0.1", 7654), sam=Link("127.0.0.1", 7656)
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "sam"),
+    [
+        ("", Link("127.0.0.1", 7656)),
+        ('i2cp = "10.0.0.2:7655"', Link("10.0.0.2", 7656)),
+        ('i2cp = "8.8.8.8:7655"\ni2cp_certificate = "router.pem"', None),
+        ('sam = "off"', None),
+        ('sam = "[::1]:7656"', Link("::1", 7656)),
+        ('sam = "192.168.7.2:17656"', Link("192.168.7.2", 17656)),
+    ],
+)
+def test_sam_bridge_is_at_host_of_router_by_default(tmp_path: Path, more: str, sam: Link | None) -> None:
+    (tmp_path / "router.pem").write_text("a certificate")
+    assert i2cp(tmp_path, more).sam == sam
+
+
+@pytest.mark.parametrize("sam", ["8.8.8.8:7656", "router.example:7656", "on", "127.0.0.1"])
+def test_sam_bridge_elsewhere_is_refused(tmp_path: Path, sam: str) -> None:
+    assert problems(tmp_path, f'kind = "i2cp"\nsam = "{sam}"').startswith("router.sam: ")
+
+
+def test_router_of_kind_file_uses_sam_only_if_set(tmp_path: Path) -> None:
+    assert load(tmp_path, 'kind = "file"').router.sam is None
+    assert load(tmp_path, 'kind = "file"\nsam = "off"').router.sam is None
+    demo = load(tmp_path, 'kind = "file"\nsam = "127.0.0.1:7656"', "demo = true")
+    assert demo.router.sam == Link("127.0.0.1", 7656)
 
 
 def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
@@ -59,6 +89,7 @@ def test_file_with_all_settings_is_read(tmp_path: Path) -> None:
         i2cp_password_file=tmp_path / "i2cp.password",
         i2pcontrol=ControlUrl(Link("127.0.0.1", 7650), is_encrypted=True, path="/"),
         i2pcontrol_password_file=tmp_path / "control.password",
+        sam=Link("10.0.0.2", 7656),
     )
 
 

@@ -35,6 +35,7 @@ from bridge.core.log.records import (
     PublishConfig,
     Removal,
     Report,
+    ReportedDirectory,
 )
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.publication import Pace, plan_publication
@@ -102,6 +103,7 @@ REPORT = Report(
     (_LEAF,),
     (Measurement(hash_of(LEAF), True, 3),),  # noqa: FBT003 - likewise
     (Measurement(hash_of(MASTER), False, None),),  # noqa: FBT003 - likewise
+    directory=ReportedDirectory(hash_of(LEAF), "no SAM"),
 )
 
 

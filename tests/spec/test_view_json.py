@@ -37,7 +37,7 @@ def test_view_keys_equal_documented_keys() -> None:
 DOCUMENTED = """
 schema takenAtMs node farm gossip raft verdict members publishing reports weights removed alarms events counters
 node.name node.nodeId node.raftId node.generation node.pid node.version node.uptimeMs node.phase node.controlAddress
-node.stateDirectory node.zmqAddress node.kafkaAddress
+node.stateDirectory node.zmqAddress node.kafkaAddress node.directory node.directory.address node.directory.problem
 farm.label farm.level farm.cluster farm.clusterId farm.expect farm.demo
 gossip.peerCount gossip.capacity gossip.knownCount gossip.counters gossip.counters.pings_sent
 gossip.counters.datagrams_dropped gossip.otherFarms gossip.otherFarms.address gossip.otherFarms.label
@@ -65,7 +65,7 @@ publishing.lookUps.ageMs
 reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
 reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs
 reports.cpuPercent reports.memoryPercent reports.masters reports.leaves reports.leaves.destination
-reports.leaves.master reports.leaves.healthy reports.leaves.load reports.leaves.excluded
+reports.leaves.master reports.leaves.healthy reports.leaves.load reports.leaves.excluded reports.directory
 weights.excluded weights.excluded.destination weights.excluded.name weights.costs weights.costs.destination
 weights.costs.name weights.costs.factor weights.factors weights.factors.destination weights.factors.name
 weights.factors.factor weights.factors.said weights.factors.ageMs weights.throughIndex weights.formula

@@ -155,6 +155,13 @@ def _measurement(random: Random) -> _Object:
     return _Object(hash=_hash(random), reachable=_flag(random), **_some(random, ("fetchTime", _count)))
 
 
+def _directory(random: Random) -> Any:
+    if random.random() < 0.3:
+        return _anything(random)
+    members = (("hash", _hash), ("problem", lambda _: "no SAM"), ("hash", _anything), ("problem", _anything))
+    return _Object(**_some(random, *members, share=0.4))
+
+
 def _router(random: Random) -> _Object:
     counts = ("uptime", "exploratoryTunnels", "participatingTunnels", "configuredBandwidth", "currentBandwidth")
     shares = ("jobLag", "cpuPercent", "memoryPercent")
@@ -173,6 +180,7 @@ def _report(random: Random) -> _Object:
         ("remoteDestinations", lambda _: listed(_measurement, 2)),
         ("remoteMetas", lambda _: listed(_measurement, 1)),
         ("config", lambda _: _Object(a=1)),
+        ("directory", _directory),
     )
     return _Object(cluster="farm", date=_count(random), id=_server(random), router=_router(random), **optional)
 

@@ -34,6 +34,7 @@ from bridge.core.log.records import (
     PublishConfig,
     Removal,
     Report,
+    ReportedDirectory,
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import decode, encode
@@ -435,6 +436,35 @@ def test_report_with_arbitrary_fault_or_failure_is_read(value: object) -> None:
     assert len(read.masters[0].publish_failure or "") <= FAILURE_LIMIT
     assert read.masters[0].standby is False
     assert set(read.destinations[0].faults) <= {LeafFault.ROUTER}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"hash": hash_of("x"), "problem": "no SAM"}, ReportedDirectory(hash_of("x"), "no SAM")),
+        ({}, ReportedDirectory()),
+        ({"problem": "x" * 300, "later": 1}, ReportedDirectory(None, "x" * FAILURE_LIMIT)),
+        (None, None),
+        (5, None),
+        ([], None),
+        ({"hash": "x"}, None),
+        ({"hash": hash_of("x") + "\n"}, None),
+        ({"problem": 5}, None),
+    ],
+)
+def test_report_with_arbitrary_directory_is_read(value: object, expected: ReportedDirectory | None) -> None:
+    """Older versions ignore this member, so no value of it may make the entry foreign."""
+    written = {**json.loads(encode(FULL)), "directory": value}
+    read = decode(json.dumps(written).encode())
+    assert isinstance(read, Report)
+    assert read.directory == expected
+
+
+def test_directory_of_report_round_trips() -> None:
+    for directory in (None, ReportedDirectory(), ReportedDirectory(hash_of("x")), ReportedDirectory(None, "no SAM")):
+        report = replace(FULL, directory=directory)
+        assert decode(encode(report)) == report
+    assert b"directory" not in encode(FULL)
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"1" * 400, b'"\xff\xfe"'])

@@ -20,6 +20,7 @@ from bridge.core.log.records import (
     LeafFault,
     Measurement,
     Publication,
+    ReportedDirectory,
     Scope,
 )
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
@@ -85,12 +86,24 @@ def test_snapshot_has_recorded_bytes() -> None:
     router = RouterStatus(attached=True, last_published_router_info="AAAA", **figures)  # type: ignore[arg-type]
     failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,))
     measured = (Measurement(hash_of("other"), reachable=True, fetch_ms=5),)
-    log.append(replace(report(2), router=router, destinations=(failed,), remote_metas=measured))
+    directory = ReportedDirectory(hash_of("directory"), "no SAM")
+    log.append(replace(report(2), router=router, destinations=(failed,), remote_metas=measured, directory=directory))
     state = log.farm.state
     published = replace(state.masters[MASTER], publication=Publication(MASTER, 1, 1_767_225_600, "c" * 43))
     farm = replace(state, level=5, masters={**state.masters, MASTER: published})
     [document] = encode_farm(FarmSnapshot(farm, log.farm.tuning.period_ms, log.farm.sessions.dump()))
-    assert sha256(document).hexdigest() == "fa5aba08a00e0d7653e46fe8039890cedcca1e2f263659fef94e55989ab58203"
+    assert sha256(document).hexdigest() == "4aebb251d68d503d6853f4cdab835a5b32c12110abfc4f1c6932c5536fc88b0b"
+
+
+async def test_snapshot_of_version_without_directories_is_read() -> None:
+    log = eventful_log()
+    [document] = encode_farm(snapshot_of(log))
+    head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
+    for server in head["farm"]["servers"].values():
+        assert server["report"].pop("directory") is None
+        server["report"]["of a later version"] = {"hash": "x"}
+    data = msgspec.msgpack.encode(head)
+    assert (await decode_farm(chunks(len(data).to_bytes(4) + data))).farm == log.farm.state
 
 
 def in_first_format(log: Log) -> bytes:

@@ -108,6 +108,16 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedDirectory:
+    """`directory`: the sender's I2P destination that returns signed structures to clients. For information only."""
+
+    destination_hash: str | None = None
+    """Base32; None before its first session."""
+    problem: str | None = None
+    """The reason why it does not serve now; None while it serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One server's application entry."""
 
@@ -123,6 +133,8 @@ class Report:
     remote_metas: tuple[Measurement, ...] = ()
     """Measurements of master destinations."""
     request: str | None = None
+    directory: ReportedDirectory | None = None
+    """The directory of the sender; None without a SAM bridge."""
 
     def part_in(self, master: str) -> MetaStatus | None:
         """Return its part in publishing `master`."""

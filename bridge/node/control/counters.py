@@ -20,6 +20,7 @@ from bridge.core.membership.authors import NoEffect
 from bridge.node.control.routes import ControlEvent
 from bridge.node.kafka.counters import ProduceRefusal, TopicEvent
 from bridge.node.membership.introductions import IntroductionDrop
+from bridge.node.tasks.directory_requests import DirectoryRequest
 from bridge.node.zmq.counters import UpdateResult
 from consensus import CountedReason, Drop, ShellDrop
 from consensus.protocols.garlic_farm import ConnectionEvent, Fault
@@ -286,6 +287,15 @@ FAMILIES: Final = (
         quiet="Elections and restarts cause some. If it grows steadily, find the sender",
     ),
     Family(members=tuple(NodeEvent)),
+    Family(
+        members=tuple(DirectoryRequest),
+        prefix="directory_requests_",
+        metric="directory_requests",
+        label="result",
+        meaning="Requests of clients to this node's directory, by result",
+        quiet="It grows with the clients; `structure` should dominate. `garlicfarm help links` explains the results",
+        endpoint="directory",
+    ),
     Family(members=tuple(EndpointEvent), prefix="zmq_", endpoint="zmq"),
     Family(
         members=(*EndpointDrop, *SocketDrop),

@@ -61,6 +61,10 @@ GAUGES: Final[Mapping[str, str]] = {
         "The last round trip of gossip to the slowest peer, in seconds. Above a second running members are suspected:"
         " check the network."
     ),
+    "directory_serving": (
+        "1 while the directory of this node returns structures to clients, else 0; no series without a SAM bridge. At 0"
+        " `garlicfarm status` shows the reason."
+    ),
     "raft_role": (
         "The role of this node in the Raft group: 1 for its role, 0 for the others. One of all nodes should be leader."
     ),
@@ -181,6 +185,8 @@ def _node(view: FarmView) -> Iterator[Metric]:
     yield info
     yield _gauge("uptime_seconds", view.node.uptime_ms / 1000)
     yield _gauge("generation", view.node.generation)
+    if view.node.directory is not None:
+        yield _gauge("directory_serving", view.node.directory.problem is None)
     alarms = _labeled("alarms", ("kind",))
     for kind in sorted({alarm.kind for alarm in view.alarms}):
         alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
@@ -252,7 +258,12 @@ def _counters(view: FarmView) -> Iterator[Metric]:
         ViewPart.GOSSIP: view.gossip.counters,
         ViewPart.RAFT: view.raft.counters,
     }
-    endpoints = {"": True, "zmq": view.node.zmq_address is not None, "kafka": view.node.kafka_address is not None}
+    endpoints = {
+        "": True,
+        "directory": view.node.directory is not None,
+        "zmq": view.node.zmq_address is not None,
+        "kafka": view.node.kafka_address is not None,
+    }
     for family in FAMILIES:
         if not endpoints[family.endpoint]:
             continue

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bridge import VERSION
-from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view
+from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view, directory_view
 from bridge.api.events import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import FormationPhase
@@ -46,6 +46,7 @@ class ViewBuilder:
     def build(self) -> FarmView:
         """Return the view of this moment."""
         node, local, farm = self._node, self._node.local, self._current.farm
+        directory = None if farm is None else farm.background_tasks.directory
         gossip = node.provider.describe()
         return build_view(
             ViewInputs(
@@ -82,6 +83,7 @@ class ViewBuilder:
                         (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),
                         (NodeEvent.FOUNDINGS_IGNORED, node.forming.ignored_count),
                     ),
+                    () if directory is None else directory.counts.items(),
                     *(endpoint.counters.items() for endpoint in self._clients.values()),
                 ),
             )
@@ -89,6 +91,7 @@ class ViewBuilder:
 
     def _node_view(self, farm: FoundedFarm | None) -> NodeView:
         configuration, provider = self._node.local.configuration, self._node.provider
+        directory = None if farm is None else farm.background_tasks.directory
         return NodeView(
             name=configuration.name,
             node_id=provider.node_id.hex(),
@@ -102,6 +105,7 @@ class ViewBuilder:
             state_directory=str(configuration.state_dir),
             zmq_address=self._clients["zmq"].url if "zmq" in self._clients else None,
             kafka_address=self._clients["kafka"].url if "kafka" in self._clients else None,
+            directory=None if directory is None else directory_view(directory.status),
         )
 
     def _phase(self, farm: FoundedFarm | None) -> Phase:

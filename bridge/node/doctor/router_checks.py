@@ -15,12 +15,13 @@ from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS, key_obstacle
 from bridge.node.router.i2pcontrol import I2PControl
-from bridge.node.router.link import ControlAccess, RouterLost, Software
+from bridge.node.router.link import ControlAccess, Link, RouterLost, Software
 from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import FileRouterSettings, RouterSettings
+from bridge.sam.connection import SamBridge, SamError, open_connection
 
-ROUTER, STATUS = "router", "router status"
+ROUTER, STATUS, SAM = "router", "router status", "router sam"
 
 
 def router_checks(
@@ -39,7 +40,7 @@ def router_checks(
         access = settings.access()
     except KeyFileError as error:
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
-    checks = trio.run(_query, access.i2cp, access.control, leaves)
+    checks = trio.run(_query, access.i2cp, access.control, settings.sam, leaves)
     return [*checks, *_key_checks(access.i2cp, signing_keys)]
 
 
@@ -53,7 +54,9 @@ def _key_checks(access: I2cpAccess, signing_keys: Sequence[Path]) -> Iterator[Ch
                 yield Check("router key", CheckResult.PROBLEM, f"{path}: {obstacle}", action)
 
 
-async def _query(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[ServedLeaf]) -> list[Check]:
+async def _query(
+    i2cp: I2cpAccess, control: ControlAccess | None, sam: Link | None, leaves: Sequence[ServedLeaf]
+) -> list[Check]:
     try:
         async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
             found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)
@@ -62,7 +65,7 @@ async def _query(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequen
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
         )
         found, of_leaves = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)], await leaf_checks(leaves, None)
-    return [*found, await _status_check(control), *of_leaves]
+    return [*found, await _status_check(control), await sam_check(sam), *of_leaves]
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
@@ -72,6 +75,20 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     if abs(date.difference_ms) >= CLOCK_LIMIT_MS:
         return Check(ROUTER, CheckResult.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
     return Check(ROUTER, CheckResult.OK, text)
+
+
+async def sam_check(sam: Link | None) -> Check:
+    """Check the SAM bridge, without a session. Without it only the directory is missing."""
+    if sam is None:
+        text = "router.sam is off: this node does not return structures to clients (`garlicfarm link`)"
+        return Check(SAM, CheckResult.OK, text)
+    try:
+        connection = await open_connection(SamBridge(sam.host, sam.port))
+    except SamError as error:
+        action = 'enable SAM in the router, correct router.sam, or set it to "off"; without it the farm works as before'
+        return Check(SAM, CheckResult.WARNING, str(error), action)
+    await trio.aclose_forcefully(connection.stream)
+    return Check(SAM, CheckResult.OK, f"{sam} answers: clients can get structures from this node")
 
 
 async def _status_check(access: ControlAccess | None) -> Check:

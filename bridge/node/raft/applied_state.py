@@ -12,7 +12,7 @@ log has one configuration for each election.
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import assert_never
 
 import trio
@@ -37,7 +37,7 @@ from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.arrival import LookUps
 from bridge.core.publishing.without_quorum import QuorumWatch
-from bridge.core.state.farm_state import FarmState
+from bridge.core.state.farm_state import FarmState, MasterState
 from bridge.core.state.log_time import ClockJudgment, LogTime
 from bridge.core.state.log_time_index import LogTimeIndex
 from bridge.core.state.reqids import Update
@@ -61,8 +61,8 @@ REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
-def _ignore(_: object) -> None:
-    """Do nothing with a change or an entry."""
+def _ignore(*_: object) -> None:
+    """Do nothing with a change, an entry or a report."""
 
 
 class AppliedState:
@@ -78,13 +78,14 @@ class AppliedState:
         on_change: Callable[[Change], None] = _ignore,
         on_entry_without_effect: Callable[[EntryWithoutEffect], None] = _ignore,
         on_foreign: Callable[[ProvenRecord], None] = _ignore,
+        on_report: Callable[[Report, Mapping[str, MasterState]], None] = _ignore,
         name_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         """Start with an empty log.
 
         `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
-        `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `name_of`
-        returns the name of a server for the events.
+        `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
+        receives every report with effect, and the masters then. `name_of` returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -99,6 +100,7 @@ class AppliedState:
         self._on_change = on_change
         self._on_entry_without_effect = on_entry_without_effect
         self._on_foreign = on_foreign
+        self._on_report = on_report
         self._name_of = name_of
         self._configuration_indexes = array("q")
         self._news = trio.Event()
@@ -256,6 +258,7 @@ class AppliedState:
             raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
         self.records[kind_of(record).counter] += 1
+        self._pass_report(record)
         if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
             self._note_time(index, record)
             self._note_look_ups(record)
@@ -273,6 +276,12 @@ class AppliedState:
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
             self._on_change(change)
+
+    def _pass_report(self, record: Record) -> None:
+        """Pass a report on if the state machine took it."""
+        applied = self.state.servers.get(record.server_id) if isinstance(record, Report) else None
+        if applied is not None and isinstance(record, Report) and applied.report.masters is record.masters:
+            self._on_report(record, self.state.masters)
 
     def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
         """Return the facts with the known names of the servers whose Raft ids are in them."""

@@ -7,6 +7,7 @@
       i2cp_username, i2cp_password_file            if the router requires them
       i2pcontrol = "https://127.0.0.1:7650"        status; if absent, some figures stay unknown
       i2pcontrol_password_file, i2pcontrol_certificate
+      sam = "127.0.0.1:7656"                       its SAM bridge, for the node's directory; "off" without one
 
 Passwords are in files of mode 0600, never in the configuration, which operators pass around. Each kind has its own
 class, so that settings of the other kind are refused like unknown ones: a setting without effect is a misunderstanding.
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
 _I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
+_SAM_PORT: Final = 7656
+_OFF: Final = "off"
 _KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True, reported="routerKind")
 
 
@@ -49,6 +52,16 @@ def _link(text: str) -> Link:
     return Link(address.host, address.port)
 
 
+def _sam(text: str) -> Link | None:
+    link = None if text == _OFF else _link(text)
+    if link is not None and not is_private(link.host):
+        raise ValueError(
+            f"{link.host} is not a private address, and SAM in plain shows any machine on the way the key of the"
+            f' directory: use the router\'s private address, or "{_OFF}"'
+        )
+    return link
+
+
 def _control_url(text: str) -> ControlUrl:
     scheme, separator, rest = text.partition("://")
     place, slash, path = rest.partition("/")
@@ -64,6 +77,16 @@ def _control_url(text: str) -> ControlUrl:
     return ControlUrl(Link(canonical, port), scheme == "https", f"{slash}{path}" if path else "")
 
 
+_SAM: Final = Setting(
+    "the router's SAM bridge, on loopback or a private address: the node opens its directory there, which returns"
+    f' signed structures to clients (`garlicfarm link`); `"{_OFF}"`: without a directory',
+    default=f'kind `i2cp`: port {_SAM_PORT} of the host in `i2cp` if that is private; otherwise `"{_OFF}"`',
+    example=f"127.0.0.1:{_SAM_PORT}",
+    parse=_sam,
+    none=_OFF,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRouterSettings:
     """`[router]` without a router."""
@@ -77,6 +100,7 @@ class FileRouterSettings:
             example="/var/lib/garlicfarm/published",
         ),
     ]
+    sam: Annotated[Link | None, replace(_SAM, none="")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +132,8 @@ class I2cpRouterSettings:
         Path | None, Setting("kind `i2cp`: the certificate of an I2PControl on another machine")
     ] = None
 
+    sam: Annotated[Link | None, _SAM] = None
+
     def access(self) -> "I2cpRouterAccess":
         """Read the passwords and return the data for a connection; raise KeyFileError."""
         # A node without a router does not use I2CP, which takes a megabyte.
@@ -136,6 +162,8 @@ def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSetti
     if kind is RouterKind.FILE:
         return section.read(FileRouterSettings, {"directory": state_dir / "published"}, kind=kind)
     found = section.read(I2cpRouterSettings, kind=kind)
+    if not section.has("sam") and is_private(found.i2cp.host):
+        found = replace(found, sam=Link(found.i2cp.host, _SAM_PORT))
     if demo:
         section.problem(
             "kind", '"i2cp" with demo = true: a demonstration\'s keys never reach a real router; use "file"'

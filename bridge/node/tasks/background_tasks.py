@@ -6,6 +6,7 @@
     MeasuringTask     looks up the other nodes' leaves and the masters with this node's router
     PublishingTask    one per master whose key this node has; while this node is the chosen publisher: plan, commit,
                       sign, hand to the router
+    Directory         returns the newest signed structures to clients, if the router has a SAM bridge
 
 Each has its own loops. So a slow router does not delay a clock entry, and a lost leader does not delay a probe of a
 leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
@@ -30,6 +31,7 @@ class BackgroundTasks:
 
     def __init__(self, context: TaskContext) -> None:
         self._replica = context.replica
+        self.directory = context.directory
         self._outage = Outage(context)
         alarms = publishing_alarms(context.alarms)
         self.publishing = tuple(PublishingTask(context, key, self._outage, alarms) for key in context.keys)
@@ -88,6 +90,8 @@ class BackgroundTasks:
             nursery.start_soon(self._reporting.run)
             nursery.start_soon(self._time.run)
             nursery.start_soon(self._follow_leadership)
+            if self.directory is not None:
+                nursery.start_soon(self.directory.run)
             for task in self.publishing:
                 nursery.start_soon(task.run)
 

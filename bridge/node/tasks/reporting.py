@@ -8,7 +8,8 @@ So another node publishes, and structures drop its leaves, before its absence is
 *Content of a report:*
 
     due immediately   changes: leaves and their health and faults, this node as publisher of a master, the
-                      structure that its router took or a failure, an operator's permission, the end of its key
+                      structure that its router took or a failure, an operator's permission, the end of its key,
+                      its directory with or without a problem
     sent once         the last published structure, after each publication; the node's configuration, in the first
                       report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
@@ -26,7 +27,7 @@ import trio
 from bridge.api.control import SubmitOutcome
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report
+from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report, ReportedDirectory
 from bridge.node.router.router import RouterError
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.publishing import PublishingTask
@@ -44,7 +45,9 @@ LOOK_SHARE = 0.25
 """Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
 Gist = tuple[
-    frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None, int, bool]]
+    frozenset[tuple[str, bool, tuple[LeafFault, ...]]],
+    frozenset[tuple[str, str, bool, int | None, int, bool]],
+    ReportedDirectory | None,
 ]
 
 
@@ -112,7 +115,8 @@ class ReportingTask:
 
         The period may change during the sleep: the leader sets it in the log.
         """
-        reported, seen_ms = gist_of(report.destinations, report.masters), self._context.applied_state.state.log_time_ms
+        reported = gist_of(report.destinations, report.masters, report.directory)
+        seen_ms = self._context.applied_state.state.log_time_ms
         look_at = started + self._context.period_s * LOOK_SHARE
         while (now := trio.current_time()) < (due_at := started + self._context.period_s * share):
             if (log_time_ms := self._context.applied_state.state.log_time_ms) != seen_ms:
@@ -121,7 +125,7 @@ class ReportingTask:
                 seen_ms = log_time_ms
             if now >= look_at:
                 look_at = now + self._context.period_s * LOOK_SHARE
-                if gist_of((await self._query_leaves())[0], self._masters()) != reported:
+                if gist_of((await self._query_leaves())[0], self._masters(), self._directory()) != reported:
                     return
             else:
                 with trio.CancelScope(deadline=min(due_at, look_at)):
@@ -167,6 +171,7 @@ class ReportingTask:
             destinations=leaves,
             remote_destinations=remote_destinations,
             remote_metas=remote_metas,
+            directory=self._directory(),
         )
         report, dropped = within_ranges(whole)
         self.figures_dropped += len(dropped)
@@ -177,6 +182,10 @@ class ReportingTask:
 
     def _masters(self) -> tuple[MetaStatus, ...]:
         return (*(task.status() for task in self._publishing), *self._context.keyless)
+
+    def _directory(self) -> ReportedDirectory | None:
+        directory = self._context.directory
+        return None if directory is None else directory.status
 
     def _next_request(self) -> str:
         """Return the next id in this node's session, which starts with the first report and after each loss."""
@@ -229,7 +238,9 @@ class ReportingTask:
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
 
 
-def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> Gist:
+def gist_of(
+    leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...], directory: ReportedDirectory | None
+) -> Gist:
     """Return the part of a report whose change makes a report due immediately."""
     return (
         frozenset((leaf.destination, leaf.healthy, leaf.faults) for leaf in leaves),
@@ -244,6 +255,7 @@ def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> 
             )
             for each in masters
         ),
+        directory and replace(directory, problem=directory.problem and ""),
     )
 
 

@@ -13,6 +13,8 @@ from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.router.router import Router
 from bridge.node.security.signing_keys import PublishingKey
+from bridge.node.tasks.directory import Directory
+from bridge.node.tasks.known_structures import KnownStructures
 from bridge.node.tasks.published_store import PublishedStore
 
 
@@ -35,6 +37,10 @@ class TaskContext:
     election_timeout_ms: int
     """The shortest election timeout of a server of this farm, in milliseconds."""
     published: PublishedStore
+    structures: KnownStructures
+    """The signed structures for clients."""
+    directory: Directory | None
+    """The directory; None if the settings do not name a SAM bridge."""
     trace: EventLog
     alarms: Alarms
     router_alarm: SharedAlarm

@@ -29,7 +29,15 @@ from bridge.core.log.fields import (
     value_or_none,
 )
 from bridge.core.log.figures import FIGURES, Figure, RouterStatus
-from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report
+from bridge.core.log.records import (
+    LeafFault,
+    LeafStatus,
+    Measurement,
+    MetaStatus,
+    PublishConfig,
+    Report,
+    ReportedDirectory,
+)
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
@@ -110,6 +118,13 @@ _Measurements = Annotated[list[_Measurement], Meta(max_length=MEASUREMENTS_LIMIT
 _Metas = Annotated[list[MetaPart], Meta(min_length=1, max_length=MASTERS_MAX)]
 
 
+class DirectoryPart(Struct, omit_defaults=True):
+    """`directory` as it is written."""
+
+    hash: HashText | None = None
+    problem: str | None = None
+
+
 class ReportEntry(Struct, rename="camel", omit_defaults=True):
     """A report as it is written."""
 
@@ -123,6 +138,8 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
     remote_metas: _Measurements = []
     request: Request | None = None
     config: dict[str, Any] | None = None
+    directory: Raw = ABSENT
+    """A `DirectoryPart`; older versions do not read it either."""
 
 
 def checked_destination(destination: str) -> str:
@@ -163,6 +180,7 @@ def to_report(entry: ReportEntry) -> Report:
         remote_destinations=_to_measurements(entry.remote_destinations),
         remote_metas=_to_measurements(entry.remote_metas),
         request=entry.request,
+        directory=_directory(entry.directory),
     )
 
 
@@ -183,8 +201,19 @@ def _to_leaf(leaf: LeafPart) -> LeafStatus:
 
 
 def _text(member: Raw) -> str | None:
-    value = value_or_none(member)
+    return _cut(value_or_none(member))
+
+
+def _cut(value: object) -> str | None:
     return value[:FAILURE_LIMIT] if isinstance(value, str) else None
+
+
+def _directory(member: Raw) -> ReportedDirectory | None:
+    try:
+        found = msgspec.convert(value_or_none(member), DirectoryPart)
+    except msgspec.ValidationError:
+        return None
+    return ReportedDirectory(found.hash, _cut(found.problem))
 
 
 def _faults(member: Raw) -> tuple[LeafFault, ...]:
@@ -211,6 +240,7 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
         request=report.request,
         config=None if config is None else dict(config),
+        directory=_from_directory(report.directory),
     )
 
 
@@ -265,6 +295,12 @@ def _is_within(value: object, kind: Any) -> bool:
 def _from_leaf(leaf: LeafStatus) -> LeafPart:
     faults = Raw(msgspec.json.encode([each.value for each in leaf.faults])) if leaf.faults else ABSENT
     return LeafPart(**{**asdict(leaf), "faults": faults})
+
+
+def _from_directory(directory: ReportedDirectory | None) -> Raw:
+    if directory is None:
+        return ABSENT
+    return Raw(msgspec.json.encode(DirectoryPart(directory.destination_hash, _cut(directory.problem))))
 
 
 def _from_meta(part: MetaStatus) -> MetaPart:

@@ -1,0 +1,104 @@
+"""The directory of a node: a small I2P destination that returns the newest signed structures to clients.
+
+    SAM bridge of the router ─▶ session with the directory's own key ─▶ accept ─▶ DirectoryRequests.serve, one task each
+         └── lost, or not there: again after a growing delay, and the reason in the node's report and in `status`
+
+A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
+made at first use: nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
+
+The report of the node contains the hash, for `garlicfarm link` on every node. It is a convenience for users, and the
+farm publishes without it, so a router without SAM does not raise an alarm.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import trio
+
+from bridge.core.log.records import ReportedDirectory
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.key_files import KeyFileError, read_private_file, write_private_file
+from bridge.node.tasks.directory_requests import DirectoryRequest, DirectoryRequests
+from bridge.sam.connection import SamBridge, SamError
+from bridge.sam.session import SamSession, new_private_key, open_session
+from bridge.wire.i2p.destination_keys import DestinationKeyError
+from bridge.wire.i2p.key_file import destination_of_sam_key
+from bridge.wire.i2p.structure_exchange import StructureReply
+from bridge.wire.i2p.structures import ADDRESS_SUFFIX, address_of
+from consensus import block_nursery
+from consensus.net import Backoff
+
+KEY_FILE: Final = "directory.key"
+KEY_LIMIT_BYTES: Final = 8_192
+RETRY_FIRST_S: Final = 5.0
+RETRY_LONGEST_S: Final = 60.0
+NICKNAME: Final = "garlicfarm-directory"
+SESSION_OPTIONS: Final = {"inbound.quantity": "2", "outbound.quantity": "2"}
+"""Fewer tunnels than the default of a router: requests are rare and small."""
+OPENING: Final = "its session is being opened"
+
+
+class Directory:
+    """The session at the SAM bridge, and the exchanges of its streams."""
+
+    def __init__(
+        self, bridge: SamBridge, state_dir: Path, trace: EventLog, reply_for: Callable[[bytes], StructureReply]
+    ) -> None:
+        self._bridge = bridge
+        self._key_path = state_dir / KEY_FILE
+        self._trace = trace
+        self._requests = DirectoryRequests(reply_for)
+        self.status = ReportedDirectory(problem=OPENING)
+        """The hash, and the problem while it does not serve."""
+
+    @property
+    def counts(self) -> Counter[DirectoryRequest]:
+        """The number of requests by result."""
+        return self._requests.counts
+
+    async def run(self) -> None:
+        """Serve until cancelled, over as many sessions as that takes."""
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random())
+        while True:
+            try:
+                private_key = await self._private_key()
+                async with open_session(
+                    self._bridge, private_key=private_key, nickname=NICKNAME, options=SESSION_OPTIONS
+                ) as session:
+                    backoff.reset()
+                    await self._serve(session)
+            except (SamError, KeyFileError, DestinationKeyError) as error:
+                self._failed(str(error))
+            await trio.sleep(backoff.next_s())
+
+    async def _private_key(self) -> str:
+        """Return the key of the directory, in SAM's base64; make one at first use."""
+        if not await trio.Path(self._key_path).exists():
+            private_key = await new_private_key(self._bridge)
+            await trio.to_thread.run_sync(write_private_file, self._key_path, private_key)
+        text = (await trio.to_thread.run_sync(read_private_file, self._key_path, KEY_LIMIT_BYTES)).strip()
+        try:
+            name = address_of(destination_of_sam_key(text).hash).removesuffix(ADDRESS_SUFFIX)
+        except DestinationKeyError as error:
+            raise KeyFileError(
+                f"{self._key_path} is not a key of SAM: {error}; remove it, and the node makes another one. Users then"
+                " need another link"
+            ) from None
+        self.status = ReportedDirectory(name, self.status.problem)
+        return text
+
+    async def _serve(self, session: SamSession) -> None:
+        self.status = ReportedDirectory(self.status.destination_hash)
+        self._trace.append("directory-opened", {"directory": session.address})
+        async with block_nursery() as nursery:
+            while True:
+                peer, stream = await session.accept()
+                nursery.start_soon(self._requests.serve, peer, stream)
+
+    def _failed(self, reason: str) -> None:
+        if self.status.problem != reason:
+            self._trace.append("directory-failed", {"reason": reason})
+        self.status = ReportedDirectory(self.status.destination_hash, reason)
