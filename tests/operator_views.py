@@ -191,6 +191,7 @@ def publishing(servers: int) -> PublishingView:
                 preferred=False,
                 score=900 - 10 * each,
                 inability="it does not have a router" if each == servers else None,
+                standby=each == 1,
             )
             for each in servers_of(servers)
         ),

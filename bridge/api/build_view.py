@@ -446,6 +446,7 @@ class _FarmPart:
                     score=each.score,
                     inability=None if each.inability is None else each.inability.value,
                     failure=failures.get(each.server_id, UNSET),
+                    standby=each.standby,
                 )
                 for each in candidates
             ),

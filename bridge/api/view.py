@@ -364,6 +364,8 @@ class StandingView(Record, frozen=True):
     """Reason why it cannot publish now, as text; null if it can."""
     failure: str | UnsetType = UNSET
     """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
+    standby: bool = False
+    """It keeps a session at its router ready, to publish without delay if the publisher fails."""
 
 
 class LookUpView(Record, frozen=True):

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from msgspec import UnsetType
 
-from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView, ServerRole
+from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView, ServerRole, StandingView
 from bridge.core.log.records import LeafFault
 from bridge.core.membership.admission import server_label
 
@@ -43,6 +43,11 @@ _ACTIONS: Mapping[str, str] = {
     ),
     LeafFault.SERVICE.value: "start the service of the leaf, or correct `probe` in its [[leaf]]",
 }
+
+
+def standing_text(standing: StandingView, able: str) -> str:
+    """Return the part of a candidate in publishing; `able` is the text of one that can publish."""
+    return standing.inability or ("standby" if standing.standby else able)
 
 
 def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:

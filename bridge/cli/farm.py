@@ -16,7 +16,7 @@ from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
-from bridge.api.words import clock_text, duration, handed_over_text, health_text, known, seen_text
+from bridge.api.words import clock_text, duration, handed_over_text, health_text, known, seen_text, standing_text
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import node_option, query_node
@@ -112,7 +112,7 @@ def _print_master(each: PublishingView) -> None:
         (
             _with_id(standing),
             str(standing.score),
-            "publisher" if standing.raft_id == each.publisher_id else standing.inability or "able",
+            "publisher" if standing.raft_id == each.publisher_id else standing_text(standing, "able"),
             "preferred" if standing.preferred else "",
         )
         for standing in each.standings

@@ -25,7 +25,7 @@ from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import SHOWN, AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text
+from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, standing_text
 from bridge.core.log.figures import FIGURES, Unit
 from bridge.core.membership.admission import server_label
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
@@ -482,7 +482,10 @@ def _publishing_lines(data: ScreenData, canvas: Canvas) -> list[Text]:
     for each in farm.publishing:
         lines += [Text("", end=""), canvas.heading(columns, palette.title)]
         for one in sorted(each.standings, key=lambda standing: -standing.score):
-            cannot: Part = ("can publish", palette.good) if one.inability is None else (one.inability, palette.doubtful)
+            cannot: Part = (
+                standing_text(one, "can publish"),
+                palette.good if one.inability is None else palette.doubtful,
+            )
             name = f"  {server_label(one.raft_id, one.name)}"
             lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
     weights = weights_lines(farm.weights, canvas)

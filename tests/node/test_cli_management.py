@@ -105,7 +105,9 @@ def test_servers_lists_voters_learners_with_removed_servers(node: Node, garlicfa
 @pytest.mark.usefixtures("node")
 def test_farm_shows_shared_state(garlicfarm: Callable[..., Result]) -> None:
     found = json.loads(garlicfarm("farm", "--json").stdout)
-    assert found["publishing"][0]["standings"][4]["inability"] == "it does not have a router"
+    standings = found["publishing"][0]["standings"]
+    assert standings[4]["inability"] == "it does not have a router"
+    assert [each["standby"] for each in standings] == [True, False, False, False, False]
     assert found["weights"]["factors"][0]["ageMs"] == 61_000
     assert len(found["reports"]) == 5
     text = garlicfarm("farm").stdout
@@ -113,6 +115,7 @@ def test_farm_shows_shared_state(garlicfarm: Callable[..., Result]) -> None:
         "CANDIDATE",
         "node-2 (2)",
         "publisher",
+        "standby",
         "handed over",
         "yes: found by node-1 (9s ago)",
         "it does not have a router",

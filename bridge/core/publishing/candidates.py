@@ -53,6 +53,8 @@ class Candidate:
     preferred: bool
     score: int
     inability: Inability | None = None
+    standby: bool = False
+    """True if it keeps a session ready, by its report."""
 
 
 def penalty(cap: int, value: float | None, worst: float | None) -> int:
@@ -94,6 +96,7 @@ def _candidate(state: FarmState, server: ServerState, part: MetaStatus | None, t
         preferred=part is not None and part.publish_config is PublishConfig.ON,
         score=score(server.report),
         inability=_inability(state, server, part, tuning),
+        standby=part is not None and part.standby,
     )
 
 
@@ -122,15 +125,9 @@ def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
     if not able:
         return None
     best = max(able, key=_rank)
-    reported = [each for each in able if _reports_standby(state.servers[each.server_id], master)]
-    current = max(reported, key=_rank, default=best)
+    current = max((each for each in able if each.standby), key=_rank, default=best)
     leads = best.preferred > current.preferred or best.score - current.score >= tuning.margin_points
     return best.server_id if leads else current.server_id
-
-
-def _reports_standby(server: ServerState, master: str) -> bool:
-    part = server.report.part_in(master)
-    return part is not None and part.standby
 
 
 def _rank(candidate: Candidate) -> tuple[bool, int, int]:
