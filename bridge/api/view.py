@@ -365,7 +365,7 @@ class StandingView(Record, frozen=True):
     failure: str | UnsetType = UNSET
     """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
     standby: bool = False
-    """It keeps a session at its router ready, to publish without delay if the publisher fails."""
+    """True if its router keeps a session ready, to publish without delay if the publisher fails."""
 
 
 class LookUpView(Record, frozen=True):

@@ -46,7 +46,7 @@ _ACTIONS: Mapping[str, str] = {
 
 
 def standing_text(standing: StandingView, able: str) -> str:
-    """Return the part of a candidate in publishing; `able` is the text of one that can publish."""
+    """Return a candidate's part in publishing; `able` is the text for a candidate that can publish."""
     return standing.inability or ("standby" if standing.standby else able)
 
 

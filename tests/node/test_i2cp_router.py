@@ -149,8 +149,9 @@ async def test_standby_hands_structure_in_force_over_on_request(
     monkeypatch: Patch, autojump_clock: Clock, *, is_i2pd: bool
 ) -> None:
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
-        assert await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False) is not None
+        assert "reached" in (await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False) or "")
         await trio.sleep(60)
+        assert "tunnels" in (await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False) or "")
         assert on.fake.sessions == [MASTER.destination.address]
         assert on.fake.structures == []
         for _ in range(2):

@@ -194,7 +194,7 @@ async def test_deposed_publisher_becomes_standby_in_session(autojump_clock: Mock
         await trio.sleep(6)
         await stage.append_record(rival_report())
         await stage.append_record(Publication(DESTINATION, OTHER, second(), "00"))
-        await trio.sleep(PERIOD_S)
+        await trio.sleep(2 * PERIOD_S)
         assert stage.events("publishing-stopped") == 1
         assert stage.router.stopped == 0
         assert own_part(stage).standby

@@ -58,7 +58,7 @@ publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishin
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
 publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
 publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
-publishing.standings.inability publishing.publishedByName publishing.withoutQuorum
+publishing.standings.inability publishing.standings.standby publishing.publishedByName publishing.withoutQuorum
 publishing.handedOverS publishing.handedOverBy publishing.handedOverByName publishing.seen publishing.lookUps
 publishing.lookUps.raftId publishing.lookUps.name publishing.lookUps.found publishing.lookUps.fetchMs
 publishing.lookUps.ageMs

@@ -63,7 +63,7 @@ class MetaStatus:
     publish_failure: str | None = None
     """The reason why its router did not accept the last structure, or never does. Only `publish_config` decides."""
     standby: bool = False
-    """True if it keeps a session of the master open, to publish without delay. The log decides nothing by it."""
+    """True if it keeps a session with tunnels, to publish without delay. The log decides nothing by it."""
 
 
 class LeafFault(Enum):

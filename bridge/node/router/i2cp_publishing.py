@@ -124,6 +124,8 @@ class MasterSession:
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random(), spread=RETRY_SPREAD)
         self._trouble = f"{access.link} has not been reached yet"
         self.connected = False
+        self._has_tunnels = False
+        """True if the router has requested a structure in this session: it does so as soon as it has tunnels."""
 
     async def publish(self, key: SigningKey, structure: bytes) -> None:
         """Have the router accept a structure; raise `RouterError` if it does not."""
@@ -146,7 +148,7 @@ class MasterSession:
             raise RouterError(offer.refusal)
 
     def keep_ready(self, key: SigningKey, structure: bytes, *, urgent: bool) -> str | None:
-        """Keep the session with a structure of the farm; return the reason why it is not open, None if it is."""
+        """Keep the session with a structure of the farm; return the reason why it is not ready, None if it is."""
         self._key = key
         self._accepted, self._is_urgent = structure, urgent
         self._wake.set()
@@ -154,8 +156,10 @@ class MasterSession:
 
     @property
     def obstacle(self) -> str | None:
-        """The reason why the session is not open; None if it is."""
-        return None if self.connected else self._trouble
+        """The reason why the router cannot publish immediately; None if it can."""
+        if not self.connected:
+            return self._trouble
+        return None if self._has_tunnels else f"{self._access.link} has not built tunnels for it yet"
 
     async def stop(self) -> None:
         """Destroy the session, if the router can be reached."""
@@ -179,7 +183,7 @@ class MasterSession:
                 if not self._stopping:
                     await self._pause()
             finally:
-                self.connected = False
+                self.connected = self._has_tunnels = False
         self._over.set()
 
     def _ring(self) -> None:
@@ -195,6 +199,7 @@ class MasterSession:
             offer = self._offer
             structure = self._still_good(date.now_ms()) if offer is None else offer.structure
             urgent = self._is_urgent or offer is not None
+            self._has_tunnels |= connection.lease_set_requested
             requested = connection.lease_set_requested or offer is not None
             if structure is not None and (requested or hand_overs.are_due(structure, urgent=urgent)):
                 await connection.publish(session_id, structure, private_key_count=is_i2pd)

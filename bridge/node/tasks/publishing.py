@@ -145,7 +145,7 @@ class PublishingTask:
             last_published_lease_set=self._last_structure,
             can_sign_until_s=self._key.key.can_sign_until_s,
             publish_failure=None if self._resigned else obstacle or self._turns.failure,
-            standby=self._standby.is_active and not publishing,
+            standby=self._standby.is_ready and not publishing,
         )
 
     def _leaves_the_turn(self) -> bool:

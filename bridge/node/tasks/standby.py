@@ -1,6 +1,6 @@
 """A member's part as the standby of one master: it keeps a session at its router ready, with the structure in force.
 
-    `standby_of` names this node for 3 periods ─▶ active: a session, and `standby` in the report
+    `standby_of` names this node for 3 periods ─▶ active: a session; `standby` in the report once it has tunnels
     names another one for 3 periods            ─▶ inactive: no session
     this node publishes                        ─▶ inactive: the same session publishes
 
@@ -24,7 +24,7 @@ from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.structures import I2pError, base64_decode
 
 STEADY_PERIODS = 3
-TROUBLE_AFTER_S = 60.0
+TROUBLE_AFTER_S = 180.0
 """Seconds without a ready session until an alarm."""
 
 _InForce = tuple[int, int, bytes]
@@ -46,6 +46,8 @@ class Standby:
         self._ready_s = 0.0
         self._differs_since_s: float | None = None
         self.is_active = False
+        self.is_ready = False
+        """True if it is active, and its router has tunnels; reports contain this."""
 
     def published(self, second: int, structure: bytes) -> None:
         """End the role, but not its session: this node publishes now."""
@@ -70,8 +72,8 @@ class Standby:
             self._given = None
             self._change(active=wanted)
             return True
-        is_due = self._newest != self._given or now_s - self._called_s >= self._context.period_s
-        return self.is_active and is_due
+        is_known = self.is_ready and now_s - self._called_s < self._context.period_s
+        return self.is_active and (self._newest != self._given or not is_known)
 
     async def serve(self) -> None:
         """Give the router the structure in force; end its session after the role has ended."""
@@ -89,6 +91,7 @@ class Standby:
             trouble = await router.keep_ready(self._key.master_hash, structure, urgent=of_another)
         except RouterError as error:
             trouble = str(error)
+        self.is_ready = trouble is None
         if trouble is None:
             self._ready_s = self._called_s
             self._context.router_alarm.clear(self._cause)
@@ -98,6 +101,7 @@ class Standby:
 
     def _change(self, *, active: bool) -> None:
         self.is_active, self._differs_since_s, self._ready_s = active, None, trio.current_time()
+        self.is_ready = False
         self._context.router_alarm.clear(self._cause)
 
     @property
