@@ -54,12 +54,26 @@ def structure(server_id: int, second_s: int) -> bytes:
 
 @dataclass
 class Others:
-    """The reports of the other servers: server 2 publishes, and server 3 may be a better standby than this node."""
+    """The reports of the other servers: server 2 publishes, and server 3 may be a better standby than this node.
+
+    As in a farm, each structure is in one report only.
+    """
 
     structure: bytes
     publisher: int = OTHER
     third: PublishConfig = PublishConfig.OFF
     sequence: int = 0
+    sent: bytes = b""
+
+    async def publish(self, stage: Stage, server_id: int = OTHER) -> bytes:
+        """Commit a publication of the publisher, and report its structure from now on; return it."""
+        second_s = second()
+        await stage.append_record(Publication(DESTINATION, server_id, second_s, "00"))
+        known = stage.applied_state.state.masters[DESTINATION].publication
+        assert known is not None
+        assert (known.server_id, known.published_s) == (server_id, second_s)
+        self.structure = structure(server_id, second_s)
+        return self.structure
 
     def report(self, server_id: int) -> Report:
         """Return the next report of a server; the publisher's contains its structure."""
@@ -67,7 +81,8 @@ class Others:
         report = rival_report(self.sequence)
         [part] = report.masters
         config = {OTHER: PublishConfig.ON, THIRD: self.third}[server_id]
-        text = base64_encode(self.structure) if server_id == self.publisher else None
+        text = base64_encode(self.structure) if server_id == self.publisher and self.structure != self.sent else None
+        self.sent = self.sent if text is None else self.structure
         part = replace(part, publish_config=config, last_published_lease_set=text)
         request = f"0{server_id}-1-0-{self.sequence}"
         return replace(report, server_id=server_id, masters=(part,), destinations=(), request=request)
@@ -86,6 +101,7 @@ async def beside_publisher(stage: Stage) -> AsyncIterator[Others]:
             await trio.sleep(PERIOD_S)
 
     await stage.append_record(others.report(OTHER))
+    await others.publish(stage)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(report)
         async with on_duty(stage):
@@ -117,7 +133,7 @@ async def test_standby_is_not_taken_for_a_publisher(autojump_clock: MockClock) -
         part = own_part(stage)
         assert (part.publishing, part.last_published_time_ms, part.last_published_lease_set) == (False, 0, None)
         assert stage.router.published == []
-        assert stage.records(Publication) == []
+        assert {each.server_id for _, each in stage.records(Publication) if isinstance(each, Publication)} == {OTHER}
 
 
 async def test_standby_gets_each_newer_structure(autojump_clock: MockClock) -> None:
@@ -125,11 +141,13 @@ async def test_standby_gets_each_newer_structure(autojump_clock: MockClock) -> N
     stage = Stage()
     async with beside_publisher(stage) as others:
         await trio.sleep(STEADY_S)
-        others.structure = newer = structure(OTHER, second())
+        newer = await others.publish(stage)
         await trio.sleep(2 * PERIOD_S)
         assert stage.router.kept_ready[-1] == (newer, False)
-        others.third, others.publisher = PublishConfig.ON, THIRD
-        others.structure = of_third = structure(THIRD, second())
+        others.third, others.publisher = PublishConfig.ON, 0
+        await trio.sleep(4 * PERIOD_S)
+        others.publisher = THIRD
+        of_third = await others.publish(stage, THIRD)
         await trio.sleep(2 * PERIOD_S)
         assert (of_third, True) in stage.router.kept_ready
         assert (newer, True) not in stage.router.kept_ready
@@ -155,7 +173,7 @@ async def test_invalid_reported_structure_is_not_used(autojump_clock: MockClock,
         good, others.structure = others.structure, damaged()
         await trio.sleep(2 * PERIOD_S)
         assert {each for each, _ in stage.router.kept_ready} == {good}
-        others.structure = later = structure(OTHER, second())
+        later = await others.publish(stage)
         await trio.sleep(2 * PERIOD_S)
         assert stage.router.kept_ready[-1] == (later, False)
 
@@ -193,12 +211,12 @@ async def test_deposed_publisher_becomes_standby_in_session(autojump_clock: Mock
     async with on_duty(stage):
         await trio.sleep(6)
         await stage.append_record(rival_report())
-        await stage.append_record(Publication(DESTINATION, OTHER, second(), "00"))
+        others = Others(b"", sequence=10)
+        await others.publish(stage)
         await trio.sleep(2 * PERIOD_S)
         assert stage.events("publishing-stopped") == 1
         assert stage.router.stopped == 0
         assert own_part(stage).standby
-        others = Others(structure(OTHER, second()), sequence=10)
         await stage.append_record(others.report(OTHER))
         await trio.sleep(2)
         assert (others.structure, True) in stage.router.kept_ready

@@ -350,7 +350,7 @@ class PublishingTask:
         self.published += 1
         self.last_published_ms = publication.published_s * 1000
         self._last_structure = base64_encode(structure)
-        self._standby.published(publication.published_s, structure)
+        self._standby.published(structure)
         context.structures.offer(self.master, context.replica.server_id, self._last_structure)
         await context.published.note(self._key.master_hash, publication.published_s)
         context.trace.append("published", facts, log_time_ms=context.applied_state.state.log_time_ms)

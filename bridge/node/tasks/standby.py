@@ -7,7 +7,7 @@
 A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
 already, so a take-over reaches the floodfills within seconds.
 
-The router ends a session without a structure, so it gets the newest structure in the servers' reports, after a check.
+The router ends a session without a structure, so it gets the newest valid one (`bridge.node.tasks.known_structures`).
 The log may choose another server than the standby. Then the standby publishes that server's first structure too, and
 clients need not wait for the tunnels of the new publisher.
 
@@ -18,17 +18,17 @@ role does not change.
 import trio
 
 from bridge.core.publishing.candidates import standby_of
-from bridge.node.router.router import RouterError, checked_structure
+from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import PublishingKey
 from bridge.node.tasks.task_context import TaskContext
-from bridge.wire.i2p.structures import I2pError, base64_decode
+from bridge.wire.i2p.meta_lease_set import decode
 
 STEADY_PERIODS = 3
 TROUBLE_AFTER_S = 180.0
 """Seconds without a ready session until an alarm."""
 
-_InForce = tuple[int, int, bytes]
-"""The second of a structure, its server, and its bytes."""
+_InForce = tuple[int | None, bytes]
+"""The newest structure, and its publisher if it is in the log."""
 
 
 class Standby:
@@ -37,8 +37,6 @@ class Standby:
     def __init__(self, context: TaskContext, key: PublishingKey) -> None:
         self._context = context
         self._key = key
-        self._reported: dict[int, str] = {}
-        """The last structure in the reports of each server, in base64."""
         self._newest: _InForce | None = None
         self._given: _InForce | None = None
         """The structure that the router has, in the present role."""
@@ -49,9 +47,9 @@ class Standby:
         self.is_ready = False
         """True if it is active, and its router has tunnels; reports contain this."""
 
-    def published(self, second: int, structure: bytes) -> None:
+    def published(self, structure: bytes) -> None:
         """End the role, but not its session: this node publishes now."""
-        self._newest = self._given = second, self._context.replica.server_id, structure
+        self._newest = self._given = self._context.replica.server_id, structure
         self._change(active=False)
 
     def deposed(self) -> bool:
@@ -60,8 +58,7 @@ class Standby:
         return self.is_active
 
     def review(self, *, is_allowed: bool) -> bool:
-        """Read the reports, and change the role after some time. Return True if `serve` has to be called."""
-        self._read_reports()
+        """Change the role after some time. Return True if `serve` has to be called."""
         now_s = trio.current_time()
         wanted = is_allowed and self._is_named()
         if wanted is self.is_active:
@@ -72,8 +69,11 @@ class Standby:
             self._given = None
             self._change(active=wanted)
             return True
+        if not self.is_active:
+            return False
+        self._newest = self._structure_in_force()
         is_known = self.is_ready and now_s - self._called_s < self._context.period_s
-        return self.is_active and (self._newest != self._given or not is_known)
+        return self._newest is not None and (self._newest != self._given or not is_known)
 
     async def serve(self) -> None:
         """Give the router the structure in force; end its session after the role has ended."""
@@ -84,8 +84,8 @@ class Standby:
         newest, self._called_s = self._newest, trio.current_time()
         if newest is None:
             return
-        _, server_id, structure = newest
-        of_another = self._given is not None and self._given[1] != server_id
+        publisher, structure = newest
+        of_another = self._given is not None and self._given[0] != publisher
         self._given = newest
         try:
             trouble = await router.keep_ready(self._key.master_hash, structure, urgent=of_another)
@@ -112,17 +112,14 @@ class Standby:
         farm = self._context.applied_state.farm
         return standby_of(farm.state, self._key.master, farm.tuning) == self._context.replica.server_id
 
-    def _read_reports(self) -> None:
-        for server_id, server in self._context.applied_state.state.servers.items():
-            part = server.report.part_in(self._key.master)
-            text = None if part is None else part.last_published_lease_set
-            if text is None or self._reported.get(server_id) == text:
-                continue
-            self._reported[server_id] = text
-            try:
-                data = base64_decode(text)
-                found = checked_structure(self._key.master_hash, data, self._context.clock_ms() // 1000)
-            except (I2pError, RouterError):
-                continue  # too old, or a faulty server reports it
-            if self._newest is None or found.published_s > self._newest[0]:
-                self._newest = found.published_s, server_id, data
+    def _structure_in_force(self) -> _InForce | None:
+        context, masters = self._context, self._context.applied_state.state.masters
+        found = context.structures.reply_for(self._key.master_hash, masters, context.clock_ms() // 1000).structure
+        known = masters.get(self._key.master)
+        if not found or known is None:
+            return None
+        publication = known.publication
+        if publication is not None and decode(found).published_s == publication.published_s:
+            return publication.server_id, found
+        # Of an earlier publication, or of an outage.
+        return None if self._newest is None else self._newest[0], found
