@@ -54,8 +54,8 @@ from bridge.wire.i2p.sam import (
 from bridge.wire.i2p.structures import ED25519, address_of
 from consensus import block_nursery
 
-SESSION_TIMEOUT_S: Final = 60.0
-"""Seconds; i2pd 2.45.1 needs 20 in a network with tunnels, and more after its own start."""
+SESSION_TIMEOUT_S: Final = 75.0
+"""Seconds. i2pd 2.45.1 checks for tunnels once in 20 s, so it replies after 20, 40 or 60 s."""
 _ID_BYTES: Final = 12
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _INVALID_ID: Final = "INVALID_ID"

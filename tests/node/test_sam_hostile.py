@@ -2,8 +2,9 @@
 
 import tracemalloc
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from random import Random
 
 import pytest
 import trio
@@ -23,6 +24,8 @@ from bridge.sam.session import SESSION_TIMEOUT_S, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.key_file import sam_private_key
 from bridge.wire.i2p.sam import LINE_LIMIT_BYTES
+from tests.effort import over_seeds
+from tests.simulation import sam_fuzz
 
 LIMIT_S = 300.0
 HASH = bytes(range(32))
@@ -281,3 +284,21 @@ async def test_cancelled_requests_close_their_connections(autojump_clock: trio.t
                 await trio.testing.wait_all_tasks_blocked(0.02)
                 assert open_connections == 1
             nursery.cancel_scope.cancel()
+
+
+@over_seeds(2_000)
+async def test_random_bridge_raises_only_sam_errors(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    autojump_clock.autojump_threshold = 0.02
+    random, lines = Random(seed), [*sam_fuzz.corpus(), *GOOD.values()]
+    for _ in range(10):
+        replies = {
+            verb: reply if random.random() < 0.7 else sam_fuzz.mutated(lines, random) for verb, reply in GOOD.items()
+        }
+        replies["SESSION"] += sam_fuzz.mutated(lines, random) if random.random() < 0.5 else b""
+        async with hostile_bridge(replies) as bridge:
+            with suppress(SamError):
+                async with open_session(bridge) as session:
+                    with suppress(SamError), trio.move_on_after(1):
+                        (await session.connect(HASH, 5)).socket.close()
+                    with suppress(SamError), trio.move_on_after(1):
+                        (await session.accept())[1].socket.close()
