@@ -111,12 +111,12 @@ class FakeRouter:
 
     def _answers(self, stream: trio.abc.Stream, message: Message) -> list[Message]:  # noqa: PLR0911 - one a case
         match message:
-            case GetDate(_, options):
+            case GetDate(version, options):
                 if self._knows(options):
                     self._authorized.add(stream)
                 if self.password is not None and stream not in self._authorized:
                     return [Disconnect("Authorization required, specify i2cp.username and i2cp.password")]
-                return [SetDate(clock_now_ms() + self.clock_offset_ms, "0.9.64")]
+                return [SetDate(clock_now_ms() + self.clock_offset_ms, version if self.is_i2pd else "0.9.64")]
             case CreateSession():
                 return [self._session(stream, message)]
             case CreateLeaseSet2():

@@ -204,6 +204,20 @@ async def test_router_reports_why_key_cannot_publish(
         assert found is None if obstacle is None else obstacle in (found or "")
 
 
+async def test_i2pd_configured_as_java_cannot_publish(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """The setting's default is `java`. i2pd would drop the structures without a reply."""
+    key = new_master_key().as_signing_key()
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter(), key) as on:
+        await on.router.local_router_status()
+        assert on.router.publishing_obstacle(key.destination.hash) is None
+        on.fake.is_i2pd = True
+        await on.router.local_router_status()
+        found = on.router.publishing_obstacle(key.destination.hash)
+        assert 'is i2pd, and the settings have software = "java"' in (found or "")
+
+
 async def _leaf_of(router: I2cpRouter) -> LeafStatus:
     await router.local_router_status()
     return await router.local_leaf_status(i2cp_stage.LEAF.hash)

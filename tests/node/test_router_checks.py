@@ -151,6 +151,14 @@ def test_old_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
     assert "router key" not in checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)
 
 
+@pytest.mark.parametrize("software", Software)
+def test_router_of_other_kind_is_a_problem(tmp_path: Path, software: Software) -> None:
+    fake = FakeRouter(is_i2pd=software is Software.JAVA)
+    check = checks_of_router(tmp_path, fake, software=software)["router"]
+    assert check.result is CheckResult.PROBLEM
+    assert f'and the settings have software = "{software.value}"' in check.text
+
+
 def test_demonstration_key_is_a_problem(tmp_path: Path) -> None:
     save_signing_key(tmp_path / "signing.key", new_master_key(demo=True).sign_transient(NOW_S))
     check = checks_of_router(tmp_path, FakeRouter())["router key"]

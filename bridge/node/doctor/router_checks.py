@@ -13,7 +13,7 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.leaf_checks import leaf_checks
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
-from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS, key_obstacle
+from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS, key_obstacle, other_software
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import ControlAccess, Link, RouterLost, Software
 from bridge.node.router.router import ServedLeaf
@@ -74,6 +74,9 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     text = f"{access.link} answers{version}; its clock differs by {date.difference_ms / 1000:+.1f} s"
     if abs(date.difference_ms) >= CLOCK_LIMIT_MS:
         return Check(ROUTER, CheckResult.PROBLEM, text, "correct the clocks (NTP) of the router and of this machine")
+    other = other_software(access, date)
+    if other is not None:
+        return Check(ROUTER, CheckResult.PROBLEM, other, "follow the text: this node never publishes until then")
     return Check(ROUTER, CheckResult.OK, text)
 
 

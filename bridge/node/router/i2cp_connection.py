@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from bridge.node.events.event_log import clock_ms
-from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
+from bridge.node.router.link import Credentials, Link, RouterLost, Software, open_stream, shown
 from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
@@ -41,8 +41,9 @@ from bridge.wire.i2p.i2cp_messages import (
 from bridge.wire.i2p.i2cp_session import SessionConfig
 from consensus import block_nursery
 
-CLIENT_VERSION: Final = "0.9.64"
-"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys."""
+CLIENT_VERSION: Final = "0.9.64.1"
+"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys. No release has this
+number, so a reply with it shows i2pd, which repeats the number of the request."""
 ANSWER_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 1.0
 LOOKUP_GRACE_S: Final = 3.0
@@ -80,6 +81,13 @@ class RouterDate:
     received_at_s: float
     difference_ms: int
     """The router's clock minus this machine's, in milliseconds."""
+
+    @property
+    def software(self) -> Software | None:
+        """The kind of the router; None if it does not report a version."""
+        if self.version is None:
+            return None
+        return Software.I2PD if self.version == CLIENT_VERSION else Software.JAVA
 
     def now_ms(self) -> int:
         """Return the router's present clock, in milliseconds."""

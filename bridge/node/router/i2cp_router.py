@@ -27,6 +27,7 @@ from bridge.core.log.records import LeafFault, LeafStatus
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
+from bridge.node.router.i2cp_connection import RouterDate
 from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession, session_obstacle
 from bridge.node.router.i2cp_queries import RouterQueries
 from bridge.node.router.link import ControlAccess, RouterLost, Software
@@ -47,6 +48,7 @@ MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
 CLOCK_LIMIT_MS: Final = 30_000
 ROUTER_INFO_AGAIN_S: Final = 3600.0
+_NAMES: Final = {Software.JAVA: "a Java router", Software.I2PD: "i2pd"}
 DEMO_KEY_OBSTACLE: Final = (
     "the structure or its key is a demonstration's and never reaches a real router: make a destination of your own with"
     " `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
@@ -56,6 +58,20 @@ DEMO_KEY_OBSTACLE: Final = (
 def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
     """Return the reason why this key never publishes through the router; None if it can. `doctor` shows the same."""
     return session_obstacle(access, key) or (DEMO_KEY_OBSTACLE if key.demo else None)
+
+
+def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
+    """Return the reason why no structure is handed over if the router's kind differs from the setting; else None.
+
+    The kinds read the end of a structure differently: a Java router ends the session, i2pd drops the structure.
+    """
+    found, expected = date.software, access.software
+    if found is None or found is expected:
+        return None
+    return (
+        f"the router at {access.link} is {_NAMES[found]}, and the settings have software ="
+        f' "{expected.value}": set [router] software = "{found.value}", and restart this node'
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,7 @@ class I2cpRouter:
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._reachable = False
+        self._other_software: str | None = None
         self._reported_router_info: str | None = None
         self._report_again_at_s = 0.0
 
@@ -135,6 +152,7 @@ class I2cpRouter:
             )
             return False
         self._alarms.clear(ROUTER_UNREACHABLE)
+        self._other_software = other_software(self._access.i2cp, date)
         if abs(date.difference_ms) < CLOCK_LIMIT_MS:
             self._alarms.clear(ROUTER_CLOCK)
         else:
@@ -193,18 +211,19 @@ class I2cpRouter:
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
         """Return the result of looking up another router's destination through this router."""
         found = await self._queries.measure(master_or_leaf_hash)
-        if found is not None and not found.reachable and self._access.i2cp.software is Software.I2PD:
+        is_i2pd = self._other_software is not None or self._access.i2cp.software is Software.I2PD
+        if found is not None and not found.reachable and is_i2pd:
             return None  # it does not search for Meta LeaseSet2, so this is not a failure
         return found
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Return the obstacle of an offline key with i2pd, or of a demonstration's key."""
+        """Return the obstacle of another kind of router, an offline key with i2pd, or a demonstration's key."""
         key = self._signing_key_of(master_hash)
         if key is None:
             return None  # A node without a key does not report an obstacle.
-        return key_obstacle(self._access.i2cp, key)
+        return self._other_software or key_obstacle(self._access.i2cp, key)
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Hand a signed structure to the router, in a session of the master destination."""
