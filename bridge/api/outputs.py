@@ -44,6 +44,28 @@ class RoundTripsOutput(Document, frozen=True):
     """Names of running nodes that did not reply in time."""
 
 
+class LinkedDirectory(Record, frozen=True):
+    """The directory of one server."""
+
+    server: str
+    """The name of the server."""
+    address: str | None
+    """The address of its directory, which is in the link if that has room; null if it does not have a directory."""
+    problem: str | None
+    """Reason why it does not serve now, as text; null if it serves."""
+
+
+class LinkOutput(Document, frozen=True):
+    """`link`."""
+
+    address: str
+    """The address of the master."""
+    link: str
+    """The link for users."""
+    directories: tuple[LinkedDirectory, ...]
+    """The directory of each server: the serving ones first, in the order of the link."""
+
+
 class FarmOutput(Document, frozen=True):
     """`farm`: the replicated state at the queried node."""
 

@@ -46,6 +46,7 @@ COMMANDS = {
     "keys": LazyCommand(
         "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
     ),
+    "link": LazyCommand("bridge.cli.link:link", "Print the link, and a QR code, that users of the farm need."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine, and show what to correct."),
     "debug": LazyCommand("bridge.cli.events.debug:debug", "Write a file for fault analysis, without secrets."),

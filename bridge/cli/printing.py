@@ -108,6 +108,17 @@ def print_wide_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, 
         print_facts(list(zip(headings, row, strict=True)))
 
 
+def print_picture(lines: Sequence[str]) -> None:
+    """Print lines black on white: a camera reads a QR code only in these colors."""
+    for line in lines:
+        _put(click.style(line, fg="black", bg="bright_white"), err=False)
+
+
+def terminal_columns() -> int:
+    """Return the width of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
 def is_terminal() -> bool:
     """Return True if stdout is a terminal."""
     return sys.stdout.isatty()
