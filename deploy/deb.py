@@ -2,7 +2,7 @@
 
     usr/lib/garlicfarm           the environment: base by hash, and the wheel in dist/ (`deploy.environment`)
     usr/bin/garlicfarm           a link to its command
-    lib/systemd/system           the service
+    lib/systemd/system           the service; usr/lib/systemd/user has the client's, for users
     etc/garlicfarm/node.toml     the configuration, with every setting; a conffile
     usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, from the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
@@ -90,6 +90,8 @@ def stage(target: Target, wheel: Path, root: Path) -> None:
     (site / SHARED).rename(root / "usr" / SHARED)
     (site / SHARED).parent.rmdir()
     _write(root / "lib/systemd/system/garlicfarm.service", (FILES / "garlicfarm.service").read_text(encoding="utf-8"))
+    user_unit = "garlicfarm-connect.service"
+    _write(root / "usr/lib/systemd/user" / user_unit, (FILES / user_unit).read_text(encoding="utf-8"))
     _write(root / CONFIGURATION, example_configuration.text())
     for name, page in man_pages.pages().items():
         _write_compressed(root / f"usr/share/man/man{name[-1]}" / f"{name}.gz", page)

@@ -48,6 +48,7 @@ COMMANDS = {
     ),
     "link": LazyCommand("bridge.cli.link:link", "Print the link, and a QR code, that users of the farm need."),
     "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
+    "connect": LazyCommand("bridge.cli.connect.command:connect", "Reach farms through I2P, by their links."),
     "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine, and show what to correct."),
     "debug": LazyCommand("bridge.cli.events.debug:debug", "Write a file for fault analysis, without secrets."),
     "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),

@@ -5,8 +5,9 @@
 
 The end of one direction is not the end of the other: a program may close its sending side and still read. Each end is
 passed on to the other side, and the connection lasts until both directions have ended. SAM cannot carry the end of one
-direction, so a leaf may not notice the end of the program's data (`FarmStream.send_eof`). When no byte has arrived for
-`HALF_OPEN_S` in the remaining direction, the connection ends.
+direction, so a leaf may not notice that a program has closed its connection (`FarmStream.send_eof`). A connection with
+one direction left ends after `HALF_OPEN_S` without a byte, or after `ANSWERED_S` if the leaf has replied to the last
+bytes of the program.
 
 If the stream to the leaf fails, the program's connection is reset: an orderly end would look like the end of the data.
 """
@@ -16,7 +17,6 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
@@ -26,9 +26,13 @@ from consensus import CountedReason
 
 BUFFER_BYTES: Final = 64 * 1024
 HALF_OPEN_S: Final = 300.0
-"""Seconds without a byte in the remaining direction, after the other one has ended."""
+"""Seconds to wait for a reply of the leaf after one direction has ended."""
+ANSWERED_S: Final = 30.0
+"""Seconds without a byte after the leaf has replied: most programs close both directions together."""
 CONNECTIONS_MAX: Final = 256
-"""Connections of local programs, all listeners together; the socket of the client has separate places."""
+"""Connections of local programs to all ports together."""
+SOCKET_CONNECTIONS_MAX: Final = 64
+"""Connections to the client's own socket: the status must be available when all other places are taken."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: the kernel discards unsent bytes and sends a reset."""
 
@@ -36,7 +40,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 class ListenerCount(CountedReason):
     """Counters of the listeners of `garlicfarm connect`."""
 
-    CONNECTIONS = "connections", "Connections of local programs, to all listeners"
+    CONNECTIONS = "connections", "Connections of local programs to the ports of the client"
     CONNECTIONS_FAILED = (
         "connections_failed",
         "Connections and requests that did not reach a leaf, or whose leaf failed. `--status` has the last reason",
@@ -64,22 +68,29 @@ class StreamOpener(Protocol):
         """Return a stream to a leaf; raise `ConnectError`."""
 
 
-@dataclass(slots=True)
 class Listeners:
     """The common state of all listeners of one process."""
 
-    places: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(CONNECTIONS_MAX))
-    counters: Counter[ListenerCount] = field(default_factory=lambda: Counter(dict.fromkeys(ListenerCount, 0)))
-    last_error: str | None = None
-    """The last reason of a failed connection."""
+    def __init__(self) -> None:
+        self.places = trio.CapacityLimiter(CONNECTIONS_MAX)
+        self.socket_places = trio.CapacityLimiter(SOCKET_CONNECTIONS_MAX)
+        self.counters: Counter[ListenerCount] = Counter(dict.fromkeys(ListenerCount, 0))
+        self.last_error: str | None = None
+        """The last reason of a failed connection."""
+
+    @property
+    def open_connections(self) -> int:
+        """The number of open connections of local programs."""
+        return self.places.borrowed_tokens
 
     @contextmanager
-    def place(self) -> Iterator[bool]:
+    def place(self, *, own_socket: bool = False) -> Iterator[bool]:
         """Take a place for a connection while the block lasts; yield False, and count it, if there is none."""
-        self.counters[ListenerCount.CONNECTIONS] += 1
+        places = self.socket_places if own_socket else self.places
+        self.counters[ListenerCount.CONNECTIONS] += not own_socket
         borrower = object()
         try:
-            self.places.acquire_on_behalf_of_nowait(borrower)
+            places.acquire_on_behalf_of_nowait(borrower)
         except trio.WouldBlock:
             self.counters[ListenerCount.CONNECTIONS_REFUSED] += 1
             yield False
@@ -87,7 +98,7 @@ class Listeners:
         try:
             yield True
         finally:
-            self.places.release_on_behalf_of(borrower)
+            places.release_on_behalf_of(borrower)
 
     def failed(self, reason: str) -> None:
         """Count a failed connection and store its reason."""
@@ -96,13 +107,18 @@ class Listeners:
 
 
 async def forward(
-    program: trio.abc.HalfCloseableStream, leaf: trio.abc.HalfCloseableStream, first: bytes = b""
+    program: trio.abc.HalfCloseableStream,
+    leaf: trio.abc.HalfCloseableStream,
+    first: bytes = b"",
+    *,
+    until_leaf_ends: bool = False,
 ) -> None:
     """Copy both directions until both have ended; `first` are bytes of the program that were read already.
 
-    Return when the program has gone. Raise `trio.BrokenResourceError` when the stream to the leaf fails.
+    Return when the program has gone; with `until_leaf_ends`, also when the leaf has ended its direction. Raise
+    `trio.BrokenResourceError` when the stream to the leaf fails.
     """
-    await _Copy(program, leaf).run(first)
+    await _Copy(program, leaf, until_leaf_ends=until_leaf_ends).run(first)
 
 
 def failure_text(error: Exception) -> str:
@@ -119,11 +135,15 @@ async def reset(program: trio.abc.Stream) -> None:
 
 
 class _Copy:
-    def __init__(self, program: trio.abc.HalfCloseableStream, leaf: trio.abc.HalfCloseableStream) -> None:
+    def __init__(
+        self, program: trio.abc.HalfCloseableStream, leaf: trio.abc.HalfCloseableStream, *, until_leaf_ends: bool
+    ) -> None:
         self._program = program
+        self._until_leaf_ends = until_leaf_ends
         self._leaf = leaf
         self._scope = trio.CancelScope()
-        self._ended = 0
+        self._has_ended = False
+        self._is_answered = True
         self._failure: trio.BrokenResourceError | None = None
 
     async def run(self, first: bytes) -> None:
@@ -142,7 +162,8 @@ class _Copy:
             except trio.BrokenResourceError:
                 # The reply may be complete: reading from the leaf shows if the stream has failed.
                 break
-            self._transferred()
+            self._is_answered = False
+            self._extend()
             data = await self._read_program()
         else:
             with suppress(trio.BrokenResourceError):
@@ -167,22 +188,25 @@ class _Copy:
                 if not data:
                     await self._program.send_eof()
                     self._end()
+                    if self._until_leaf_ends:
+                        self._stop(None)
                     return
                 await self._program.send_all(data)
             except trio.BrokenResourceError:
                 self._stop(None)
                 return
-            self._transferred()
+            self._is_answered = True
+            self._extend()
 
     def _stop(self, failure: trio.BrokenResourceError | None) -> None:
         if self._failure is None:
             self._failure = failure
         self._scope.cancel()
 
-    def _transferred(self) -> None:
-        if self._ended:
-            self._scope.deadline = trio.current_time() + HALF_OPEN_S
+    def _extend(self) -> None:
+        if self._has_ended:
+            self._scope.deadline = trio.current_time() + (ANSWERED_S if self._is_answered else HALF_OPEN_S)
 
     def _end(self) -> None:
-        self._ended += 1
-        self._transferred()
+        self._has_ended = True
+        self._extend()

@@ -106,7 +106,7 @@ class HttpProxy:
         self,
         farms: Farms,
         listeners: Listeners,
-        pages: Mapping[bytes, Callable[[], Page]] | None = None,
+        pages: Mapping[str, Callable[[], Page]] | None = None,
         limits: ProxyLimits | None = None,
     ) -> None:
         self.farms = farms
@@ -117,7 +117,7 @@ class HttpProxy:
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one connection until it ends."""
         try:
-            with self.listeners.place() as has_place:
+            with self.listeners.place(own_socket=self.pages is not None) as has_place:
                 if has_place:
                     await _Client(stream, self).run()
                 else:
@@ -131,10 +131,9 @@ class HttpProxy:
         """Return the client's own page for a target; None if the target is for a farm. Raise `HeadError`."""
         if self.pages is None or target.form is not Form.ORIGIN:
             return None
-        made = self.pages.get(target.path.partition(b"?")[0])
+        made = self.pages.get(target.path.partition(b"?")[0].decode("latin-1"))
         if made is None:
-            known = ", ".join(each.decode() for each in self.pages)
-            raise HeadError(HTTPStatus.NOT_FOUND, f"this socket has {known}, and tunnels by CONNECT")
+            raise HeadError(HTTPStatus.NOT_FOUND, f"this socket has {', '.join(self.pages)}, and tunnels by CONNECT")
         return made()
 
 

@@ -63,7 +63,7 @@ async def proxy_with(
     service: Service,
     *,
     names: tuple[str, ...] = (),
-    pages: dict[bytes, Callable[[], Page]] | None = None,
+    pages: dict[str, Callable[[], Page]] | None = None,
     other: bool = False,
     limits: ProxyLimits = LIMITS,
 ) -> AsyncIterator[Stage]:
@@ -328,7 +328,7 @@ async def proxy_with_unbounded(service: Service) -> AsyncIterator[Stage]:
 
 
 async def test_pages_are_served_on_own_socket_only() -> None:
-    pages = {b"/status": lambda: Page(b"{}", "application/json")}
+    pages = {"/status": lambda: Page(b"{}", "application/json")}
     async with proxy_with(HttpService().serve, pages=pages) as stage:
         await stage.send(b"GET /status?x=1 HTTP/1.1\r\nHost: client\r\n\r\n")
         head, body = await stage.reply()

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from bridge.connect.errors import NoLeafError
-from bridge.connect.forwarding import BUFFER_BYTES, HALF_OPEN_S, ListenerCount, Listeners, forward
+from bridge.connect.forwarding import ANSWERED_S, BUFFER_BYTES, HALF_OPEN_S, ListenerCount, Listeners, forward
 from bridge.connect.tcp_listener import ListenError, TcpForwarder, serve_port
 from gossip import Address
 from tests.node.fake_farm import FailingStream, FakeFarm, Service
@@ -158,15 +158,31 @@ async def test_half_open_connection_ends_without_bytes(autojump_clock: MockClock
     del autojump_clock
     program, ours = memory_stream_pair()
     leaf, service = memory_stream_pair()
+    await program.send_all(b"question")
     await program.send_eof()
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(forward, ours, leaf)
         await trio.sleep(HALF_OPEN_S - 1)
-        await service.send_all(b"still here")
-        await trio.sleep(HALF_OPEN_S - 1)
-        assert await program.receive_some(100) == b"still here"
-    assert trio.current_time() - began_s < 2 * HALF_OPEN_S
+        for _ in range(3):
+            await service.send_all(b"part")
+            await trio.sleep(ANSWERED_S - 1)
+        assert await program.receive_some(100) == b"part" * 3
+    assert trio.current_time() - began_s == pytest.approx(HALF_OPEN_S + 3 * ANSWERED_S, abs=10)
+
+
+async def test_closed_program_ends_its_stream_soon(autojump_clock: MockClock) -> None:
+    del autojump_clock
+    program, ours = memory_stream_pair()
+    leaf, service = memory_stream_pair()
+    await program.send_all(b"question")
+    await service.send_all(b"reply")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(forward, ours, leaf)
+        assert await program.receive_some(100) == b"reply"
+        await program.send_eof()
+        ended_s = trio.current_time()
+    assert trio.current_time() - ended_s == pytest.approx(ANSWERED_S)
 
 
 async def test_cancelled_connection_closes_leaf() -> None:

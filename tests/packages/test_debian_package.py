@@ -35,6 +35,7 @@ def test_package_installs_its_parts(machine: Machine) -> None:
     for path in ("bash-completion/completions/garlicfarm", "zsh/vendor-completions/_garlicfarm"):
         assert "_GARLICFARM_COMPLETE" in (machine.root / "usr/share" / path).read_text()
     assert (machine.root / "usr/share/man/man5/garlicfarm.toml.5.gz").exists()
+    assert (machine.root / "usr/lib/systemd/user/garlicfarm-connect.service").exists()
     for file in (DASHBOARD, RULES, EXAMPLE):
         shared = machine.root / "usr/share/garlicfarm" / file.relative_to(ROOT / "deploy")
         assert shared.read_bytes() == file.read_bytes()

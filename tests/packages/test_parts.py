@@ -1,5 +1,6 @@
 """The parts of packages, without building one: manual pages, example configuration, unit, Containerfile."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,16 +10,19 @@ from pathlib import Path
 import click
 import pytest
 
+from bridge.cli.connect.command import connect
 from bridge.cli.main import cli
 from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.machine import Machine, Network
 from deploy import deb, example_configuration, man_pages, platforms
 from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, supported_target
 from deploy.oci import lay_out
+from gossip import Address
 from gossip.node import LanInterface
 from tests.structure.sources import ROOT
 
 UNIT = ROOT / "deploy" / "debian" / "garlicfarm.service"
+CLIENT_UNIT = UNIT.with_name("garlicfarm-connect.service")
 CONTAINERFILE = ROOT / "deploy" / "oci" / "Containerfile"
 PAGES = man_pages.pages()
 
@@ -109,13 +113,16 @@ def test_commented_settings_have_valid_values() -> None:
 # -- the service -------------------------------------------------------------------------------------------------------
 
 
-def test_systemd_accepts_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("unit", "manager"), [(UNIT, "--system"), (CLIENT_UNIT, "--user")], ids=["node", "client"])
+def test_systemd_accepts_unit(unit: Path, manager: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here (Debian: apt-get install systemd)")
     # systemd-analyze checks that the unit's programs exist, and this machine may lack them.
-    unit = tmp_path / "garlicfarm.service"
-    unit.write_text(UNIT.read_text().replace("/usr/bin/garlicfarm", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)  # noqa: S607
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/usr/bin/garlicfarm", "/bin/true"))
+    command = ["systemd-analyze", manager, "verify", "--man=no", copy]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert [line for line in done.stderr.splitlines() if "garlicfarm" in line] == []
     assert done.returncode == 0
 
@@ -135,6 +142,14 @@ def test_unit_and_configuration_name_same_paths() -> None:
     assert f"--config /{deb.CONFIGURATION}" in unit
     assert f'farm_key = "{re.findall("ConditionPathExists=(.*)", unit)[0]}"' in text
     assert f'state_dir = "/var/lib/{re.findall("StateDirectory=(.*)", unit)[0]}"' in text
+
+
+def test_client_unit_has_a_valid_command() -> None:
+    (command,) = re.findall("^ExecStart=/usr/bin/garlicfarm connect (.*)", CLIENT_UNIT.read_text(), re.MULTILINE)
+    given = connect.make_context("connect", command.split()).params
+    assert given["links_file"] == Path("%E/garlicfarm/connect.links")
+    assert given["http"] == Address("127.0.0.1", 8118)
+    assert f"ConditionPathExists={given['links_file']}\n" in CLIENT_UNIT.read_text()
 
 
 @pytest.mark.parametrize("script", deb.SCRIPTS)

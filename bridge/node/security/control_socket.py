@@ -55,9 +55,11 @@ def answers(path: Path) -> bool:
     return True
 
 
-def listen(path: Path) -> tuple[socket.socket, tuple[int, int] | None]:
-    """Return a listening socket at `path`, mode 0600, and its file's identity."""
-    _clear_stale(path)
+def listen(
+    path: Path, in_use: str = "a node already runs with this state directory"
+) -> tuple[socket.socket, tuple[int, int] | None]:
+    """Return a listening socket at `path`, mode 0600, and its file's identity; `in_use` is the reason of a refusal."""
+    _clear_stale(path, in_use)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous = os.umask(0o177)
     try:
@@ -72,7 +74,7 @@ def listen(path: Path) -> tuple[socket.socket, tuple[int, int] | None]:
     return listening, identity(path)
 
 
-def _clear_stale(path: Path) -> None:
+def _clear_stale(path: Path, in_use: str) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -82,7 +84,7 @@ def _clear_stale(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ControlSocketError(f"{path} exists and is not a socket: move it, then start again")
     if answers(path):
-        raise ControlSocketError(f"a node already runs with this state directory: {path} answers")
+        raise ControlSocketError(f"{in_use}: {path} answers")
     path.unlink(missing_ok=True)
 
 
