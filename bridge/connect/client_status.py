@@ -3,8 +3,9 @@
     GET /status     ClientStatus, as JSON (docs/reference/json.md)
     GET /metrics    the same figures as Prometheus text (docs/reference/metrics.md)
 
-The figures of one farm come from `FarmStatus`, the others from the listeners. Labels of metrics are the names of links
-in the links file, or their numbers. Addresses are excluded: a metrics store must not list the services of a user.
+`FarmStatus` has the figures of one farm; the listeners have the figures of the process. Labels of metrics are the names
+of links in the links file, or their numbers. Addresses are excluded: a metrics store must not list the services of a
+user.
 """
 
 import os
@@ -33,7 +34,7 @@ GAUGES: Final[Mapping[str, str]] = {
         "Seconds until the structure in use ends. Below 0 new connections fail: no directory has replied for long."
     ),
     "leaves": "Leaves of the structure in use, by state.",
-    "sessions": "Ready sessions of the SAM bridge: one in use and one spare. At 0 connections wait for a session.",
+    "sessions": "Ready sessions of the SAM bridge, at most two. At 0 connections wait for a session.",
     "streams": "Open streams to leaves.",
     "open_connections": "Open connections of local programs, all listeners together.",
 }

@@ -85,7 +85,7 @@ class Listeners:
 
     @contextmanager
     def place(self, *, own_socket: bool = False) -> Iterator[bool]:
-        """Take a place for a connection while the block lasts; yield False, and count it, if there is none."""
+        """Take a place for a connection while the block lasts; yield False if all places are taken."""
         places = self.socket_places if own_socket else self.places
         self.counters[ListenerCount.CONNECTIONS] += not own_socket
         borrower = object()

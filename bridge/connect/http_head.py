@@ -53,7 +53,7 @@ class HeadError(Exception):
         self.status = status
 
 
-class Form(Enum):
+class TargetForm(Enum):
     """The form of a request's target."""
 
     ORIGIN = "origin"
@@ -65,7 +65,7 @@ class Form(Enum):
 class Target:
     """The target of a request: its form, its host in lower case, and the path for the service."""
 
-    form: Form
+    form: TargetForm
     host: str
     """Empty for a request of HTTP/1.0 without a host."""
     path: bytes = b""
@@ -84,10 +84,10 @@ def target_of(request: h11.Request) -> Target:
         host = host_of(request.target)
         if b":" not in request.target.rpartition(b"]")[2]:
             raise HeadError(HTTPStatus.BAD_REQUEST, "the target of CONNECT is HOST:PORT")
-        return Target(Form.TUNNEL, host)
+        return Target(TargetForm.TUNNEL, host)
     if request.target.startswith(b"/") or (request.method, request.target) == (b"OPTIONS", b"*"):
         named = fields.get(b"host", b"")
-        return Target(Form.ORIGIN, host_of(named) if named else "", _checked_path(request.target))
+        return Target(TargetForm.ORIGIN, host_of(named) if named else "", _checked_path(request.target))
     found = _ABSOLUTE.fullmatch(request.target)
     if found is None:
         raise HeadError(HTTPStatus.BAD_REQUEST, "the target of the request is neither a path nor an http:// URL")
@@ -97,7 +97,7 @@ def target_of(request: h11.Request) -> Target:
     path = found["path"]
     if not path.startswith(b"/"):
         path = b"*" if not path and request.method == b"OPTIONS" else b"/" + path
-    return Target(Form.ABSOLUTE, host_of(found["authority"]), _checked_path(path))
+    return Target(TargetForm.ABSOLUTE, host_of(found["authority"]), _checked_path(path))
 
 
 def host_of(authority: bytes) -> str:

@@ -24,7 +24,7 @@ import trio
 from bridge.api.printable import printable
 from bridge.connect.errors import ConnectError, LeafSilentError
 from bridge.connect.forwarding import ListenerCount, Listeners, StreamOpener, failure_text, forward, reset
-from bridge.connect.http_head import Form, HeadError, Target, request_head, response_fields, target_of
+from bridge.connect.http_head import HeadError, Target, TargetForm, request_head, response_fields, target_of
 
 PART_BYTES: Final = 16 * 1024
 RETRY_AFTER_S: Final = 10
@@ -74,7 +74,7 @@ class Farms:
         page could let its name resolve to this machine.
         """
         farm = self._by_host.get(target.host)
-        if farm is None and target.form is Form.ORIGIN and _is_own_address(target.host):
+        if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):
             farm = self._only
         if farm is None:
             raise HeadError(HTTPStatus.FORBIDDEN, self._refusal(target.host))
@@ -119,7 +119,7 @@ class HttpProxy:
         try:
             with self.listeners.place(own_socket=self.pages is not None) as has_place:
                 if has_place:
-                    await _Client(stream, self).run()
+                    await _ProxyClient(stream, self).run()
                 else:
                     await reset(stream)
         except (h11.ProtocolError, trio.BrokenResourceError, trio.TooSlowError):
@@ -129,7 +129,7 @@ class HttpProxy:
 
     def page(self, target: Target) -> Page | None:
         """Return the client's own page for a target; None if the target is for a farm. Raise `HeadError`."""
-        if self.pages is None or target.form is not Form.ORIGIN:
+        if self.pages is None or target.form is not TargetForm.ORIGIN:
             return None
         made = self.pages.get(target.path.partition(b"?")[0].decode("latin-1"))
         if made is None:
@@ -137,7 +137,7 @@ class HttpProxy:
         return made()
 
 
-class _Client:
+class _ProxyClient:
     """One connection of a client: its requests, one after another."""
 
     def __init__(self, stream: trio.abc.HalfCloseableStream, proxy: HttpProxy) -> None:
@@ -182,7 +182,7 @@ class _Client:
             await self._reply(_error_page(HTTPStatus.SERVICE_UNAVAILABLE, str(error), fields))
             return False
         async with leaf:
-            if target.form is Form.TUNNEL:
+            if target.form is TargetForm.TUNNEL:
                 await self._tunnel(leaf)
                 return False
             self._listeners.counters[ListenerCount.REQUESTS] += 1
@@ -244,7 +244,7 @@ class _Client:
         await _send(self._stream, self._http, event, self._limits.step_s)
 
     async def _linger(self) -> None:
-        """Read the rest of the client's data: closing with unread bytes would discard the reply."""
+        """Read the client's remaining data: closing with unread bytes would discard the reply."""
         await self._stream.send_eof()
         with trio.move_on_after(self._limits.linger_s):
             while await self._stream.receive_some(PART_BYTES):

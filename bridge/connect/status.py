@@ -44,47 +44,63 @@ class ClientLeaf(Record, frozen=True, kw_only=True):
     """One leaf of the structure in use."""
 
     address: str
+    """Its `.b32.i2p` address."""
     cost: int
+    """Its cost in the structure; lower is preferred."""
     ends_in_s: float
+    """Seconds until its entry ends; negative if it has ended."""
     state: LeafState
+    """Its state, from the results of the client's own streams."""
     patience_s: float | None
-    """The time that the client waits for the first byte of a reply; null if without limit."""
+    """Seconds that the client waits for the first byte of a reply; null if without limit."""
     reply_s: float | None
-    """The typical time until the first byte of a reply."""
+    """Seconds that it typically needs for the first byte of a reply."""
     successes: int
+    """Streams with a reply."""
     failures: int
+    """Failed attempts and streams without a reply."""
     streams: int
     """Open streams."""
     last_failure: str | None
+    """The reason of its last failure."""
 
 
 class DirectoryStatus(Record, frozen=True, kw_only=True):
     """One directory of the link."""
 
     address: str
+    """Its `.b32.i2p` address."""
     replies: int
+    """Replies with a usable structure."""
     failures: int
+    """Queries without one."""
     last_failure: str | None
+    """The reason of its last failure."""
 
 
 class FarmStatus(Record, frozen=True, kw_only=True):
     """The state of a client of one farm."""
 
     address: str
+    """The `.b32.i2p` address of the farm."""
     bridge: str
+    """The SAM bridge in use."""
     demo: bool
     """True if a demonstration signed the structure."""
     ready: bool
+    """The client has a session and a usable structure."""
     problem: str | None
     """The reason why the client is not ready, with the remedy."""
     published_s: int | None
     """The Unix second of the structure in use."""
     structure_age_s: float | None
+    """Seconds since the structure in use was published."""
     structure_ends_in_s: float | None
-    """Negative if the structure has ended."""
+    """Seconds until it ends; negative if it has ended."""
     leaves: tuple[ClientLeaf, ...]
     """The cheapest leaf is first."""
     directories: tuple[DirectoryStatus, ...]
+    """The directories of the link."""
     sessions: int
     """Ready sessions: the session in use and the spare session."""
     streams: int

@@ -166,7 +166,7 @@ async def test_response_keeps_its_body(reply: bytes, body: bytes) -> None:
         assert (await stage.reply())[1] == body
 
 
-async def test_response_to_head_has_no_body() -> None:
+async def test_head_response_ends_after_its_head() -> None:
     async with proxy_with(HttpService(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n").serve) as stage:
         await stage.send(GET.replace(b"GET", b"HEAD") * 2)
         assert dict((await stage.reply("HEAD"))[0].headers)[b"content-length"] == b"5"
@@ -268,7 +268,7 @@ async def test_missing_leaf_gives_503_with_its_reason() -> None:
         assert stage.proxy.listeners.last_error == str(stage.farm.error)
 
 
-async def test_silent_leaf_gives_504_and_one_attempt(autojump_clock: MockClock) -> None:
+async def test_leaf_without_reply_gives_504_once(autojump_clock: MockClock) -> None:
     del autojump_clock
     async with proxy_with(HttpService().serve) as stage:
         stage.farm.stream = FailingStream(LeafSilentError("leaf x did not reply within 5 s"), 5)
@@ -317,7 +317,7 @@ async def test_stalled_response_is_ended(autojump_clock: MockClock) -> None:
 
 @asynccontextmanager
 async def proxy_with_unbounded(service: Service) -> AsyncIterator[Stage]:
-    """Yield a stage whose bound is that of the caller: its times are long, and simulated."""
+    """Yield a stage without a bound: the caller sets one, because the simulated times are long."""
     async with trio.open_nursery() as nursery:
         farm, listeners = FakeFarm(nursery, service), Listeners()
         client, server = memory_stream_pair()

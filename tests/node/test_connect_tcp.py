@@ -176,9 +176,10 @@ async def test_closed_program_ends_its_stream_soon(autojump_clock: MockClock) ->
     program, ours = memory_stream_pair()
     leaf, service = memory_stream_pair()
     await program.send_all(b"question")
-    await service.send_all(b"reply")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(forward, ours, leaf)
+        assert await service.receive_some(100) == b"question"
+        await service.send_all(b"reply")
         assert await program.receive_some(100) == b"reply"
         await program.send_eof()
         ended_s = trio.current_time()

@@ -120,7 +120,7 @@ def test_systemd_accepts_unit(unit: Path, manager: str, tmp_path: Path) -> None:
     # systemd-analyze checks that the unit's programs exist, and this machine may lack them.
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/usr/bin/garlicfarm", "/bin/true"))
-    command = ["systemd-analyze", manager, "verify", "--man=no", copy]
+    command = ["systemd-analyze", manager, "verify", "--man=no", str(copy)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert [line for line in done.stderr.splitlines() if "garlicfarm" in line] == []

@@ -12,6 +12,8 @@ from msgspec import inspect as kinds
 
 from bridge.api import cluster_outputs, control, debug, lease_set_report, log, outputs, requests, trace, view
 from bridge.api.json import Document, Record, RequestBody
+from bridge.connect import client_status
+from bridge.connect import status as farm_status
 from bridge.core.log.figures import FIGURES
 from bridge.node.zmq import log_snapshot
 
@@ -43,6 +45,7 @@ PASSED_ON = {
     "`transfer`": "LeaderAnswer",
     "`debug`": "DebugOutput",
     "`lease-set show`, one document for each file": "LeaseSetReport",
+    "`connect --status`, from the client's socket": "ClientStatus",
 }
 """Commands that print a reply of the control endpoint unchanged; others are in `outputs` and `cluster_outputs`."""
 CHAPTERS = (
@@ -54,6 +57,8 @@ CHAPTERS = (
     ("", trace, Record),
     ("Fault analysis", debug, Record),
     ("Snapshot of the compacted log, for readers by ØMQ Raft", log_snapshot, Record),
+    ("The client of farms", client_status, Record),
+    ("", farm_status, Record),
     ("Requests to the control endpoint", requests, RequestBody),
     ("A Meta LeaseSet2 decoded", lease_set_report, Record),
 )

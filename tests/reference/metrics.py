@@ -6,6 +6,8 @@ from itertools import chain
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.kraft import metrics as kraft
+from bridge.connect import ClientCounter, client_status
+from bridge.connect.forwarding import ListenerCount
 from bridge.node.control import metrics
 from bridge.node.control.counters import FAMILIES, ViewPart, identifier
 from bridge.node.events import durations
@@ -72,6 +74,16 @@ two gauges. Averages, maxima and rates cover the last 30 to 60 seconds, as in Ka
 | metric | name in the KIP | labels | meaning |
 |---|---|---|---|
 """
+CLIENT = f"""
+## The client of farms
+
+A running `garlicfarm connect` replies to `GET {client_status.METRICS_PATH}` on its socket, in the same format. Each
+name begins with `{client_status.PREFIX}_`, a counter ends in `_total`. The label `link` is the name of a link in the
+links file, or its number. Metrics without it concern all links together.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+"""
 PIPELINE = f"""
 ## The data pipeline
 
@@ -97,6 +109,8 @@ def page() -> str:
         + measured
         + KRAFT
         + "".join(_of_kraft())
+        + CLIENT
+        + "".join(_of_client())
         + PIPELINE
         + "".join(_of_pipeline())
         + LIBRARIES
@@ -108,6 +122,16 @@ def _of_pipeline() -> Iterator[str]:
     for metric in text_string_to_metric_families(pipeline.RunMetrics().exposition().decode()):
         name = metric.name.removeprefix(f"{pipeline.PREFIX}_")
         yield f"| `{name}` | {metric.type} | {metric.documentation} |\n"
+
+
+def _of_client() -> Iterator[str]:
+    for name, meaning in client_status.GAUGES.items():
+        labels = "" if name == "open_connections" else "`link`, `state`" if name == "leaves" else "`link`"
+        yield f"| `{name}` | gauge | {labels} | {meaning} |\n"
+    for each in ListenerCount:
+        yield f"| `{each.value}` | counter | | {each.meaning}. |\n"
+    for count in ClientCounter:
+        yield f"| `{count.value}` | counter | `link` | {count.meaning[0].upper()}{count.meaning[1:]}. |\n"
 
 
 def _of_kraft() -> Iterator[str]:

@@ -42,7 +42,7 @@ from gossip.node import endpoint
 PATIENCE_LEAST_S: Final = 0.1
 _ADDRESS: Final = "HOST:PORT"
 LOOK_S: Final = 1.0
-"""Seconds between two looks at the state of the farms, for the lines of the log."""
+"""Period in which the state of the farms is read, for the lines of the log."""
 _STDIN, _STDOUT = 0, 1
 
 
@@ -175,7 +175,7 @@ def _links(links: tuple[str, ...], links_file: Path | None, listen: Address | No
     if links_file is not None:
         lines += read_links(links_file)
     if not lines:
-        raise click.UsageError("name a LINK, as `garlicfarm link` prints it, or --links FILE")
+        raise click.UsageError("name a LINK, which the operator of the farm gives to users, or --links FILE")
     return checked_links(lines)
 
 

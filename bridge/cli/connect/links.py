@@ -43,7 +43,7 @@ def parse_links(text: str, place: str) -> tuple[LinkLine, ...]:
     """Return the links of a file's text; raise `LinksError`. `place` names the file."""
     found = tuple(_lines(text, place))
     if not found:
-        raise LinksError(f"{place} does not have a link: write one on each line, as `garlicfarm link` prints it")
+        raise LinksError(f"{place} does not have a link: write one on each line, as the operator of the farm gives it")
     return found
 
 
