@@ -3,8 +3,8 @@
     --listen   a TCP port that leads to the farm          --http    an HTTP proxy for the farms of the links
     --stdio    standard input and output, for ssh         --status  the state of the running client
 
-The router's SAM bridge is the only address to which this program connects. It does not look up names, and it listens
-only at the named addresses and at its socket.
+This program connects only to the router's SAM bridge. It does not look up names, and it listens only at the named
+addresses and at its socket.
 """
 
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -42,7 +42,7 @@ from gossip.node import endpoint
 PATIENCE_LEAST_S: Final = 0.1
 _ADDRESS: Final = "HOST:PORT"
 LOOK_S: Final = 1.0
-"""Period in which the state of the farms is read, for the lines of the log."""
+"""Period of reading the state of the farms, for the lines of the log."""
 _STDIN, _STDOUT = 0, 1
 
 
