@@ -11,11 +11,11 @@ from trio.testing import MockClock
 from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.tasks import directory as directory_module
-from bridge.node.tasks.directory import KEY_FILE, OPENING, Directory
+from bridge.node.tasks.directory import ACCEPT_FAILURES_MAX, KEY_FILE, OPENING, Directory
 from bridge.node.tasks.directory_requests import DirectoryRequest
-from bridge.sam.connection import SamBridge
+from bridge.sam.connection import SamBridge, SamError
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
-from bridge.sam.session import open_session
+from bridge.sam.session import SamSession, open_session
 from bridge.wire.i2p.structure_exchange import (
     REPLY_LIMIT_BYTES,
     ReplyStatus,
@@ -116,6 +116,30 @@ async def test_session_is_made_again_after_router_ends_it(
     assert await until_serving(directory) == own
     assert await requested(bridge, own) == REPLY
     assert [event.kind for event in trace.recent(10)] == ["directory-opened", "directory-failed", "directory-opened"]
+
+
+async def test_peer_of_unknown_kind_does_not_end_session(
+    nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "ACCEPT_RETRY_S", 0.001)
+    accept, failures = SamSession.accept, [ACCEPT_FAILURES_MAX - 1, ACCEPT_FAILURES_MAX]
+
+    async def failing(session: SamSession) -> tuple[bytes, trio.SocketStream]:
+        if failures and failures[0]:
+            failures[0] -= 1
+            raise SamError("the peer's destination is unreadable")
+        del failures[:1]
+        return await accept(session)
+
+    monkeypatch.setattr(SamSession, "accept", failing)
+    bridge = await nursery.start(serve_loopback_bridge, network)
+    directory, trace = directory_at(bridge, tmp_path)
+    nursery.start_soon(directory.run)
+    own = await until_serving(directory)
+    assert await requested(bridge, own) == REPLY
+    await until(lambda: len(trace.recent(10)) == 3)
+    assert [event.kind for event in trace.recent(10)] == ["directory-opened", "directory-failed", "directory-opened"]
+    assert await requested(bridge, own) == REPLY
 
 
 async def test_router_without_sam_is_reported_once(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.core.log.records import MetaStatus, PublishConfig
-from bridge.core.state.farm_state import MasterState
+from bridge.core.state.farm_state import SERVERS_MAX, MasterState
 from bridge.node.tasks.known_structures import KnownStructures
 from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
@@ -95,6 +95,15 @@ async def test_structure_for_unknown_master_in_report_is_not_kept() -> None:
     assert reply(found) == NOTHING
     found.reported(report, MASTERS)
     assert reply(found).structure == structure()
+
+
+async def test_structures_of_removed_masters_and_servers_are_dropped() -> None:
+    found = KnownStructures()
+    for server_id in range(SERVERS_MAX + 20):
+        found.offer(NAME, server_id, base64_encode(structure(NOW_S - server_id)))
+    assert len(found._offered[NAME]) == SERVERS_MAX
+    found.reported(rival_report(), {OTHER.destination.base64: MasterState()})
+    assert found._offered == {}
 
 
 async def test_reported_structure_of_other_server_is_known(

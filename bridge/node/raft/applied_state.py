@@ -85,7 +85,8 @@ class AppliedState:
 
         `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
         `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `on_report`
-        receives every report with effect, and the masters then. `name_of` returns the name of a server for the events.
+        receives every report with effect, and the reports of a snapshot, with the masters then. `name_of` returns the
+        name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -192,6 +193,8 @@ class AppliedState:
         self._configuration_indexes = array("q", snapshot.configuration_indexes)
         self._history_ends = max(self._history_ends, last.index)
         self.last_for_readers = last.index
+        for server in self.state.servers.values():
+            self._on_report(server.report, self.state.masters)
         self.log_time.period_changed(snapshot.period_ms)
         self.log_time.clock_applied(self.state.log_time_ms, now_ms())
         self._news.set()

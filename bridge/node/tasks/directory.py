@@ -22,7 +22,7 @@ from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import KeyFileError, read_private_file, write_private_file
 from bridge.node.tasks.directory_requests import DirectoryRequest, DirectoryRequests
-from bridge.sam.connection import SamBridge, SamError
+from bridge.sam.connection import SamBridge, SamError, SamUnreachableError
 from bridge.sam.session import SamSession, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import destination_of_sam_key
@@ -35,6 +35,9 @@ KEY_FILE: Final = "directory.key"
 KEY_LIMIT_BYTES: Final = 8_192
 RETRY_FIRST_S: Final = 5.0
 RETRY_LONGEST_S: Final = 60.0
+ACCEPT_RETRY_S: Final = 1.0
+ACCEPT_FAILURES_MAX: Final = 10
+"""Failures in a row to accept a stream; the last one ends the session."""
 NICKNAME: Final = "garlicfarm-directory"
 SESSION_OPTIONS: Final = {"inbound.quantity": "2", "outbound.quantity": "2"}
 """Fewer tunnels than the default of a router: requests are rare and small."""
@@ -93,10 +96,22 @@ class Directory:
     async def _serve(self, session: SamSession) -> None:
         self.status = ReportedDirectory(self.status.destination_hash)
         self._trace.append("directory-opened", {"directory": session.address})
+        failures = 0
         async with block_nursery() as nursery:
             while True:
-                peer, stream = await session.accept()
-                nursery.start_soon(self._requests.serve, peer, stream)
+                try:
+                    peer, stream = await session.accept()
+                except SamUnreachableError:
+                    raise
+                except SamError:
+                    # One peer may cause it, by a destination of an unknown kind: that must not end the session.
+                    failures += 1
+                    if failures >= ACCEPT_FAILURES_MAX:
+                        raise
+                    await trio.sleep(ACCEPT_RETRY_S)
+                else:
+                    failures = 0
+                    nursery.start_soon(self._requests.serve, peer, stream)
 
     def _failed(self, reason: str) -> None:
         if self.status.problem != reason:

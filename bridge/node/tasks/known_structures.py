@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Report
-from bridge.core.state.farm_state import MasterState
+from bridge.core.state.farm_state import SERVERS_MAX, MasterState
 from bridge.wire.i2p.structure_exchange import ExchangeError, ReplyStatus, StructureReply, verified_structure
 from bridge.wire.i2p.structures import ADDRESS_SUFFIX, I2pError, address_of, base64_decode
 
@@ -25,11 +25,17 @@ class KnownStructures:
         """By master and server, since the last request."""
 
     def offer(self, master: str, server_id: int, structure: str) -> None:
-        """Take a structure in base64. The caller limits masters and servers to the farm's state."""
-        self._offered.setdefault(master, {})[server_id] = structure
+        """Take a structure in base64. The caller limits the masters to the farm's state."""
+        offered = self._offered.setdefault(master, {})
+        offered.pop(server_id, None)
+        offered[server_id] = structure
+        if len(offered) > SERVERS_MAX:
+            del offered[next(iter(offered))]
 
     def reported(self, report: Report, masters: Mapping[str, MasterState]) -> None:
         """Take the structures in a report that the farm's state contains."""
+        for removed in self._offered.keys() - masters.keys():
+            del self._offered[removed]
         for part in report.masters:
             if part.last_published_lease_set is not None and part.destination in masters:
                 self.offer(part.destination, report.server_id, part.last_published_lease_set)
