@@ -53,7 +53,13 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
         return
     echo(made.link)
     echo()
-    print_facts([("address", made.address), *((each.server, _text(each)) for each in made.directories)])
+    print_facts(
+        [
+            ("address", made.address),
+            *((each.server, _text(each)) for each in made.directories),
+            ("users run", "garlicfarm connect 'LINK' --listen 127.0.0.1:8080"),
+        ]
+    )
     if not no_qr and is_terminal():
         echo()
         _print_qr_code(parse_link(made.link), terminal_columns())

@@ -9,6 +9,7 @@ import trio
 
 from bridge.api.json import decode
 from bridge.api.outputs import LinkOutput
+from bridge.connect import connect
 from bridge.sam.connection import SamBridge
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.sam.session import open_session
@@ -71,6 +72,15 @@ def requested(bridge: SamBridge, directory: bytes, address_hash: bytes) -> Struc
     return trio.run(request)
 
 
+async def ready_client(bridge: SamBridge, link: FarmLink, cache: Path) -> tuple[bytes, ...]:
+    """Connect a client until it has a structure; return the directories that it knows."""
+    with trio.fail_after(START_BOUND_S):
+        async with connect(str(link), bridge=bridge, cache_dir=cache) as client:
+            while not client.status().ready:  # noqa: ASYNC110 - the status has no event
+                await trio.sleep(0.02)
+            return tuple(hash_of_address(each.address) for each in client.status().directories)
+
+
 def link_at(farm: Farm, number: int, *, directories: int) -> FarmLink:
     """Return the link that a node prints when it has that many directories."""
 
@@ -102,6 +112,8 @@ def test_link_leads_to_structure_at_each_node(tmp_path: Path) -> None:
         farm.wait_until(same_everywhere, START_BOUND_S, "each directory returns the structure at the router")
         other = requested(bridge, link.directories[0], bytes(32))
         assert other == StructureReply(ReplyStatus.UNKNOWN_ADDRESS)
+
+        assert trio.run(ready_client, bridge, link, tmp_path / "cache") == link.directories
 
         killed = farm.nodes[2]
         shown = killed.view().node.directory

@@ -101,9 +101,10 @@ def test_link_as_text_has_link_first(garlicfarm: Callable[..., Result]) -> None:
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
     assert lines[0] == link_of(view, None).link
-    assert f"node-1   {address(1)} returns structures to clients" in lines
-    assert f"node-3   {address(3)}, does not serve: {PROBLEM}" in lines
-    assert any(line.startswith("node-2   no directory: it does not use a SAM bridge") for line in lines)
+    assert f"node-1     {address(1)} returns structures to clients" in lines
+    assert f"node-3     {address(3)}, does not serve: {PROBLEM}" in lines
+    assert any(line.startswith("node-2     no directory: it does not use a SAM bridge") for line in lines)
+    assert lines[-1] == "users run  garlicfarm connect 'LINK' --listen 127.0.0.1:8080"
     assert "\N{FULL BLOCK}" not in result.stdout, "without a terminal"
 
 

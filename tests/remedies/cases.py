@@ -58,6 +58,7 @@ CASES: Final[dict[str, str]] = {
     "keys rotate": "tests/node/test_cli_keys.py::test_rotate_reports_steps_up_to_key_file",
     "keys show-curve": "tests/node/test_zmq_keys.py::test_commands_create_key_and_show_only_public_half",
     "leave": "tests/node/test_cli_commands.py::test_leave_names_the_node",
+    "link": READS,
     "lease-set show": "tests/node/test_cli_lease_set.py::test_verified_structure_exits_with_zero",
     "log verify": "tests/node/test_log_verify.py::test_intact_directory_is_reported_with_counts_unchanged",
     "log-time back": DECIDED,
