@@ -1,7 +1,8 @@
 """Queries of the directories for the newest structure.
 
-    random order, two at a time ─▶ a newer structure, or two equal ones ─▶ end of the query
+    random order, two at a time ─▶ a newer structure, or two replies without one ─▶ end of the query
 
+A directory that has not replied after 5 s does not hold back the next one.
 The structure is signed, so a directory need not be trusted. It may still return an old one, or send many bytes or send
 slowly. So each query has a limit in time and in bytes, and the client refuses a structure older than the last.
 """
@@ -29,6 +30,8 @@ from bridge.wire.i2p.structures import address_of
 
 QUERY_TIMEOUT_S: Final = 20.0
 AT_A_TIME: Final = 2
+OVERDUE_AFTER_S: Final = 5.0
+"""Seconds until a directory without reply does not count for `AT_A_TIME`."""
 ENOUGH_EQUAL: Final = 2
 """Replies without a newer structure that end a query."""
 _READ_BYTES: Final = 4_096
@@ -84,32 +87,34 @@ class Directories:
         `judge` raises `DirectoryError` for a structure that it refuses. The end of the session raises
         `SamUnreachableError`.
         """
-        waiting = self._random.sample(self._directories, len(self._directories))
         usable = 0
         session_error: SamUnreachableError | None = None
+        finished = trio.Event()
 
-        async def work(scope: trio.CancelScope) -> None:
+        async def query_one(directory: _Directory, scope: trio.CancelScope) -> None:
             nonlocal usable, session_error
-            while waiting:
-                directory = waiting.pop()
-                try:
-                    judgment = await judge(await self._structure_of(directory, session))
-                except DirectoryError as error:
-                    directory.failures += 1
-                    directory.last_failure = str(error)
-                    continue
-                except SamUnreachableError as error:
-                    session_error = error
-                    scope.cancel()
-                    return
+            try:
+                judgment = await judge(await self._structure_of(directory, session))
+            except DirectoryError as error:
+                directory.failures += 1
+                directory.last_failure = str(error)
+            except SamUnreachableError as error:
+                session_error = error
+                scope.cancel()
+            else:
                 directory.replies += 1
                 usable += 1
                 if judgment is Judgment.NEWER or usable >= ENOUGH_EQUAL:
                     scope.cancel()
+            finished.set()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(AT_A_TIME):
-                nursery.start_soon(work, nursery.cancel_scope)
+            for number, directory in enumerate(self._random.sample(self._directories, len(self._directories))):
+                if number >= AT_A_TIME:
+                    with trio.move_on_after(OVERDUE_AFTER_S):
+                        await finished.wait()
+                    finished = trio.Event()
+                nursery.start_soon(query_one, directory, nursery.cancel_scope)
         if session_error is not None and not usable:
             raise session_error
         return bool(usable)

@@ -113,6 +113,7 @@ class StructureKeeper:
         await self._read_cache()
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
         while True:
+            self._wanted = trio.Event()
             try:
                 await self.query()
             except (NoSessionError, NoLeafError):
@@ -124,7 +125,6 @@ class StructureKeeper:
             with trio.move_on_after(delay_s):
                 await self._wanted.wait()
             await trio.sleep_until(self._queried_at_s + LEAST_INTERVAL_S)
-            self._wanted = trio.Event()
 
     def request_refresh(self) -> None:
         """Query the directories soon: a leaf is suspect or has failed."""
@@ -135,7 +135,8 @@ class StructureKeeper:
         failed = self._counters[ClientCounter.FETCHES_FAILED]
         with trio.move_on_after(timeout_s):
             while not self.is_usable and self._counters[ClientCounter.FETCHES_FAILED] == failed:
-                self.request_refresh()
+                if not self._one_query.locked():
+                    self.request_refresh()
                 await self._finished.wait()
         if self.problem is not None:
             raise NoLeafError(self.problem)

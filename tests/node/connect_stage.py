@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import trio
+from trio.testing import MockClock
 
 from bridge.connect import ConnectError, FarmClient, connect
-from bridge.sam.connection import SamBridge
+from bridge.sam.connection import SamBridge, SamUnreachableError
 from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
 from bridge.sam.session import SamSession, open_session
 from bridge.wire.i2p.destination_keys import MasterKey, new_master_key
@@ -88,7 +89,9 @@ class Directory:
 class ConnectStage:
     """The parts of a test; made by `connect_stage`."""
 
-    def __init__(self, network: LoopbackNetwork, bridge: SamBridge, nursery: trio.Nursery, cache_dir: Path) -> None:
+    def __init__(
+        self, network: LoopbackNetwork, bridge: SamBridge, nursery: trio.Nursery, cache_dir: Path, clock: MockClock
+    ) -> None:
         self.network = network
         self.bridge = bridge
         self.nursery = nursery
@@ -97,10 +100,11 @@ class ConnectStage:
         self.leaves: list[Leaf] = []
         self.directories: list[Directory] = []
         self.start_s = int(time.time())
+        self.clock = clock
 
     def unix_s(self) -> float:
         """Return the wall clock, which follows the clock of the test."""
-        return self.start_s + trio.current_time() % 1_000_000
+        return self.start_s + self.clock.current_time()
 
     @property
     def link(self) -> FarmLink:
@@ -114,17 +118,17 @@ class ConnectStage:
 
     async def _serve_session(self, serve: Serve, task_status: trio.TaskStatus[SamSession]) -> None:
         async def guarded(stream: trio.SocketStream) -> None:
-            try:
+            with suppress(trio.BrokenResourceError):
                 async with stream:
                     await serve(stream)
-            except trio.BrokenResourceError:
-                pass
 
         async with open_session(self.bridge) as session, trio.open_nursery() as nursery:
             task_status.started(session)
-            while True:
-                _, stream = await session.accept()
-                nursery.start_soon(guarded, stream)
+            with suppress(SamUnreachableError):
+                while True:
+                    _, stream = await session.accept()
+                    nursery.start_soon(guarded, stream)
+            nursery.cancel_scope.cancel()
 
     def structure(self, costs: list[int], *, published_s: int | None = None, life_s: int = LIFE_S) -> bytes:
         """Return a signed structure with the leaves at these costs; a negative cost leaves one out."""
@@ -159,13 +163,14 @@ class ConnectStage:
 
 @asynccontextmanager
 async def connect_stage(
-    cache_dir: Path, *, leaves: int = 3, directories: int = 1, java_like: bool = False
+    cache_dir: Path, clock: MockClock, *, leaves: int = 3, directories: int = 1, java_like: bool = False
 ) -> AsyncIterator[ConnectStage]:
     """Serve a bridge with leaves and directories; all leaves have the cost 20."""
+    clock.autojump_threshold = 0.02  # loopback sockets need a moment
     network = LoopbackNetwork(java_like=java_like)
     async with trio.open_nursery() as nursery:
         bridge: SamBridge = await nursery.start(serve_loopback_bridge, network)
-        stage = ConnectStage(network, bridge, nursery, cache_dir)
+        stage = ConnectStage(network, bridge, nursery, cache_dir, clock)
         for number in range(leaves):
             leaf = Leaf(f"leaf-{number}")
             leaf.hash = (await stage.add(leaf.serve)).hash

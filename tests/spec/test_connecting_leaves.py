@@ -1,0 +1,129 @@
+"""The order of the leaves for a client: costs, failures, suspicion, and the records of unlisted leaves."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from bridge.core.connecting.leaves import FAILURE_COUNTS_S, RECORDS_MAX, LeafState, LeafTable
+from bridge.core.connecting.structures import ListedLeaf
+
+NOW_S = 1_000.0
+UNIX_S = 1_767_225_600
+SEED = 7
+DRAWS = 6_000
+CHI_SQUARE_LIMIT_2 = 13.8
+"""Two degrees of freedom: exceeded by chance once in 1,000 seeds."""
+
+
+def name(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def table_of(*costs: int, timeout_s: float = 5.0, ends_s: int = UNIX_S + 900) -> LeafTable:
+    table = LeafTable(timeout_s)
+    table.replace([ListedLeaf(name(number), cost, ends_s) for number, cost in enumerate(costs)])
+    return table
+
+
+def first_leaves(table: LeafTable, draws: int = DRAWS) -> Counter[int]:
+    random = Random(SEED)
+    return Counter(int.from_bytes(table.order(NOW_S, UNIX_S, random)[0], "big") for _ in range(draws))
+
+
+@pytest.mark.parametrize(
+    ("costs", "shares"),
+    [
+        ((20, 20, 20), (1 / 3, 1 / 3, 1 / 3)),
+        ((20, 40, 40), (1 / 2, 1 / 4, 1 / 4)),
+        ((0, 5, 10), (1 / 3, 1 / 3, 1 / 3)),
+        ((10, 20, 40), (4 / 7, 2 / 7, 1 / 7)),
+    ],
+)
+def test_load_follows_costs(costs: tuple[int, ...], shares: tuple[float, ...]) -> None:
+    found = first_leaves(table_of(*costs))
+    square = sum((found[leaf] - DRAWS * share) ** 2 / (DRAWS * share) for leaf, share in enumerate(shares))
+    assert square < CHI_SQUARE_LIMIT_2, (SEED, found)
+
+
+def test_leaf_above_four_times_the_least_cost_is_not_first() -> None:
+    assert set(first_leaves(table_of(20, 80, 81), 1_000)) == {0, 1}
+
+
+def test_unhealthy_leaf_follows_healthy_leaf() -> None:
+    assert set(first_leaves(table_of(60, 130, 160), 200)) == {0}
+    assert set(first_leaves(table_of(130, 130), 200)) == {0, 1}
+
+
+def test_expensive_leaves_follow_by_cost() -> None:
+    order = table_of(5, 99, 70, 180, 50).order(NOW_S, UNIX_S, Random(SEED))
+    assert [int.from_bytes(each, "big") for each in order] == [0, 4, 2, 1, 3]
+
+
+def test_failed_leaf_is_last_until_it_replies_or_600_s() -> None:
+    table = table_of(10, 90, 90)
+    table.failed(name(0), "no reply", NOW_S)
+    assert table.order(NOW_S, UNIX_S, Random(SEED))[-1] == name(0)
+    assert table[name(0)].state(NOW_S, UNIX_S) is LeafState.FAILED
+    assert table.order(NOW_S + FAILURE_COUNTS_S, UNIX_S, Random(SEED))[0] == name(0)
+    table.replied(name(0), 0.1, NOW_S + 1)
+    assert table.order(NOW_S + 1, UNIX_S, Random(SEED))[0] == name(0)
+    assert table[name(0)].state(NOW_S + 1, UNIX_S) is LeafState.GOOD
+
+
+def test_oldest_failure_is_tried_first_if_all_failed() -> None:
+    table = table_of(10, 20, 30)
+    for number, second in ((1, 3.0), (0, 1.0), (2, 2.0)):
+        table.failed(name(number), "no reply", NOW_S + second)
+    assert table.order(NOW_S + 5, UNIX_S, Random(SEED)) == [name(0), name(2), name(1)]
+
+
+def test_suspect_leaf_follows_others_until_its_reply_is_due() -> None:
+    table = table_of(10, 100)
+    table.suspect(name(0), NOW_S)
+    assert table[name(0)].state(NOW_S + 4.9, UNIX_S) is LeafState.SUSPECT
+    assert table.order(NOW_S + 4.9, UNIX_S, Random(SEED)) == [name(1), name(0)]
+    assert table.order(NOW_S + 5.0, UNIX_S, Random(SEED)) == [name(0), name(1)]
+    table.suspect(name(0), NOW_S)
+    table.received(name(0), NOW_S + 1)
+    assert table.order(NOW_S + 1, UNIX_S, Random(SEED))[0] == name(0)
+
+
+def test_ended_entry_is_left_out() -> None:
+    table = LeafTable(5.0)
+    table.replace([ListedLeaf(name(0), 10, UNIX_S), ListedLeaf(name(1), 90, UNIX_S + 1)])
+    assert table.order(NOW_S, UNIX_S, Random(SEED)) == [name(1)]
+    assert table[name(0)].state(NOW_S, UNIX_S) is LeafState.ENDED
+
+
+def test_newer_structure_withdraws_unlisted_and_unhealthy_leaves() -> None:
+    table = table_of(10, 10, 10, 150)
+    newer = [ListedLeaf(name(0), 90, UNIX_S + 900), ListedLeaf(name(1), 110, UNIX_S + 900)]
+    assert table.replace(newer) == (name(1), name(2))
+    assert table.replace(newer) == ()
+    assert [each.hash for each in table.listed()] == [name(0), name(1)]
+
+
+def test_leaf_keeps_its_outcomes_when_listed_again() -> None:
+    table = table_of(10, 20)
+    table.failed(name(0), "no reply", NOW_S)
+    table.replace([ListedLeaf(name(1), 20, UNIX_S + 900)])
+    table.replace([ListedLeaf(name(0), 10, UNIX_S + 900), ListedLeaf(name(1), 20, UNIX_S + 900)])
+    assert table.order(NOW_S + 1, UNIX_S, Random(SEED)) == [name(1), name(0)]
+
+
+def test_records_of_unlisted_leaves_are_bounded() -> None:
+    table = LeafTable(5.0)
+    for number in range(0, 4_000, 16):
+        table.replace([ListedLeaf(name(each), 10, UNIX_S + 900) for each in range(number, number + 16)])
+        assert len(table._records) <= RECORDS_MAX
+    assert len(table.listed()) == 16
+
+
+def test_record_of_leaf_with_open_stream_is_kept() -> None:
+    table = table_of(10)
+    table[name(0)].streams = 1
+    for number in range(16, 3_200, 16):
+        table.replace([ListedLeaf(name(each), 10, UNIX_S + 900) for each in range(number, number + 16)])
+    table.received(name(0), NOW_S)
+    assert table[name(0)].received_at_s == NOW_S

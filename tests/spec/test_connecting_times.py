@@ -1,0 +1,117 @@
+"""The timeout of a reply, the doubt about the network, and the acceptance and refresh of structures by a client."""
+
+from math import inf
+from random import Random
+
+import pytest
+
+from bridge.core.connecting.leaves import LeafTable
+from bridge.core.connecting.reply_times import TIMEOUT_MAX_S, NetworkDoubt, ReplyTimes
+from bridge.core.connecting.structures import (
+    REFRESH_LONGEST_S,
+    REFRESH_SHORTEST_S,
+    ListedLeaf,
+    OfferedStructure,
+    refresh_delay_s,
+    refusal,
+)
+from bridge.core.publishing.lease_set import LEAVES_MAX
+
+BASE_S = 5.0
+SEED = 3
+
+
+def times_of(*seconds: float) -> ReplyTimes:
+    times = ReplyTimes()
+    for each in seconds:
+        times.add(each)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected_s"),
+    [
+        ((), 5.0),
+        ((0.02,), 5.0),
+        ((9.0,), 36.0),
+        ((9.0, 0.02), 5.0),
+        ((0.02, 0.02, 9.0), 5.0),
+        ((0.02, 0.02, 9.0, 9.0), 13.5),
+        ((2.0, 2.0, 2.0), 8.0),
+        ((30.0, 30.0, 30.0), TIMEOUT_MAX_S),
+        ((9.0, 9.0, *[0.02] * 16), 5.0),
+        ((-1.0,), 5.0),
+    ],
+)
+def test_timeout_follows_measured_times(measured: tuple[float, ...], expected_s: float) -> None:
+    assert times_of(*measured).timeout_s(BASE_S) == expected_s
+
+
+def test_timeout_is_bounded_by_60_s_or_a_longer_base() -> None:
+    assert times_of(50.0).timeout_s(BASE_S, doubt=64.0) == TIMEOUT_MAX_S
+    assert times_of(50.0).timeout_s(300.0, doubt=64.0) == 300.0
+    assert times_of(50.0).timeout_s(inf, doubt=64.0) == inf
+
+
+def test_leaf_without_times_has_times_of_all_leaves() -> None:
+    table = LeafTable(BASE_S)
+    table.replace([ListedLeaf(bytes([each]) * 32, 10, 1) for each in range(2)])
+    table.replied(bytes(32), 4.0, 10.0)
+    assert table.timeout_s(b"\1" * 32) == 16.0
+    table.replied(b"\1" * 32, 0.1, 11.0)
+    assert (table.timeout_s(b"\1" * 32), table.timeout_s(bytes(32))) == (5.0, 16.0)
+
+
+def test_doubt_doubles_for_failures_in_a_row_only() -> None:
+    doubt = NetworkDoubt()
+    for began_s, now_s, factor in ((0.0, 5.0, 1.0), (4.0, 6.0, 1.0), (5.0, 10.0, 2.0), (6.0, 11.0, 2.0), (10, 20, 4.0)):
+        doubt.failed(began_s, now_s)
+        assert doubt.factor == factor
+    doubt.replied()
+    doubt.failed(30.0, 35.0)
+    assert doubt.factor == 1.0
+
+
+def test_hundred_failures_of_simultaneous_streams_count_once() -> None:
+    doubt = NetworkDoubt()
+    for number in range(100):
+        doubt.failed(number / 100, 5 + number / 100)
+    assert doubt.factor == 1.0
+
+
+def offered(published_s: int = 100, entries: int = 1, leaves: int = 1) -> OfferedStructure:
+    return OfferedStructure(
+        published_s=published_s,
+        ends_s=published_s + 900,
+        entries=entries,
+        leaves=tuple(ListedLeaf(bytes([each]) * 32, 10, published_s + 900) for each in range(leaves)),
+        demo=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("structure", "newest_s", "reason"),
+    [
+        (offered(), None, None),
+        (offered(), 100, None),
+        (offered(), 99, None),
+        (offered(), 101, "1 s older"),
+        (offered(entries=LEAVES_MAX, leaves=LEAVES_MAX), None, None),
+        (offered(entries=LEAVES_MAX + 1), None, "17 entries"),
+        (offered(leaves=0), None, "none of its entries"),
+    ],
+)
+def test_structure_is_refused_with_reason(
+    structure: OfferedStructure, newest_s: int | None, reason: str | None
+) -> None:
+    found = refusal(structure, newest_s)
+    assert (found is None) if reason is None else (found is not None and reason in found)
+
+
+@pytest.mark.parametrize("left_s", [-100.0, 0.0, 10.0, 60.0, 900.0, 65_535.0])
+def test_refresh_is_before_the_end_with_spread(left_s: float) -> None:
+    random = Random(SEED)
+    delays = [refresh_delay_s(left_s, random) for _ in range(200)]
+    longest_s = max(REFRESH_SHORTEST_S, min(left_s / 2, REFRESH_LONGEST_S))
+    assert all(REFRESH_SHORTEST_S <= each <= longest_s for each in delays), SEED
+    assert longest_s == REFRESH_SHORTEST_S or max(delays) - min(delays) > longest_s / 8
