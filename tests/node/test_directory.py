@@ -116,6 +116,7 @@ async def test_session_is_made_again_after_router_ends_it(
     assert await until_serving(directory) == own
     assert await requested(bridge, own) == REPLY
     assert [event.kind for event in trace.recent(10)] == ["directory-opened", "directory-failed", "directory-opened"]
+    assert (tmp_path / KEY_FILE).read_text()[400:] not in repr((trace.recent(10), directory.status))
 
 
 async def test_peer_of_unknown_kind_does_not_end_session(
