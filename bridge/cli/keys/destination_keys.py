@@ -112,8 +112,9 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
 def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) -> None:
     """Make the nodes' signing keys.
 
-    Each file, with mode 0600, contains a separate transient key, signed by the master key for some days. The command
-    works without a node or a network. The node raises an alarm a week before its key ends.
+    Each file, with mode 0600, contains a separate transient key, signed by the master key for some days. It also
+    has the session configuration that i2pd requires. The command works without a node or a network. The node raises an
+    alarm a week before its key ends.
     """
     now_s = int(time.time())
     if now_s < RELEASED_S:
