@@ -88,7 +88,10 @@ async def exchange(port: int, request: bytes) -> bytes:
     """Send a request to a port; return the beginning of the reply."""
     async with await trio.open_tcp_stream(LOOPBACK, port) as stream:
         await stream.send_all(request)
-        return bytes(await stream.receive_some(4096))
+        received = b""
+        while len(received) < len(HELLO) and (part := await stream.receive_some(4096)):
+            received += part
+        return received
 
 
 # -- a running client --------------------------------------------------------------------------------------------------
