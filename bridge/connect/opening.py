@@ -110,10 +110,16 @@ class LeafOpener:
             self._on_failed(opened.leaf_hash, f"{address_of(opened.leaf_hash)} ended the stream without a reply", None)
             self._nursery.start_soon(self._forgive_if_session_ends, opened)
 
+    def did_not_greet(self, leaf_hash: bytes) -> None:
+        """Record that a leaf sent nothing on a stream, and a later leaf greeted."""
+        if leaf_hash in self._table:
+            self._on_failed(leaf_hash, f"{address_of(leaf_hash)} did not greet in time, as other leaves do", None)
+
     async def _forgive_if_session_ends(self, opened: LeafStream) -> None:
         with trio.move_on_after(FORGIVEN_WITHIN_S):
             await opened.session.wait_ended()
-            self._table.forgive(opened.leaf_hash)
+            if opened.leaf_hash in self._table:
+                self._table.forgive(opened.leaf_hash)
 
     async def _open(self, excluded: Collection[bytes]) -> LeafStream:
         for _ in range(SESSION_TRIES):
@@ -121,6 +127,8 @@ class LeafOpener:
             await self._keeper.wait_usable()
             order = self._table.order(trio.current_time(), self._unix_s(), self._random)
             order = [each for each in order if each not in excluded]
+            if excluded and not order:
+                raise NoLeafError(f"no other leaf is left: {self._keeper.describe()}")
             tried = len(order)
             send, receive = trio.open_memory_channel["LeafStream | _SessionLostError | None"](tried)
             race = _Race(session, send)
@@ -163,7 +171,7 @@ class LeafOpener:
                     self._counters[ClientCounter.RACES] += 1
                     self._on_suspect(trying)
                 trying = order.pop(0)
-                next_at_s = trio.current_time() + self._timeout_s(trying) / 2
+                next_at_s = trio.current_time() + self.timeout_s(trying) / 2
                 self._table[trying].streams += 1
                 self._nursery.start_soon(self._attempt, race, trying)
                 running += 1
@@ -181,14 +189,15 @@ class LeafOpener:
                         next_at_s = -inf
         return None
 
-    def _timeout_s(self, leaf_hash: bytes) -> float:
+    def timeout_s(self, leaf_hash: bytes) -> float:
+        """Return the time for the first byte of a leaf, or for the router's confirmation."""
         return min(self._table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
 
     async def _attempt(self, race: _Race, leaf_hash: bytes) -> None:
         began_s = trio.current_time()
         outcome: LeafStream | _SessionLostError | None = None
         try:
-            stream = await race.session.connect(leaf_hash, self._timeout_s(leaf_hash))
+            stream = await race.session.connect(leaf_hash, self.timeout_s(leaf_hash))
             outcome = LeafStream(leaf_hash, race.session, stream, trio.current_time() - began_s)
         except LeafUnreachableError as error:
             self._on_failed(leaf_hash, str(error), began_s if error.result == _TIMEOUT else None)

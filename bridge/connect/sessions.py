@@ -29,7 +29,9 @@ FAILED_ATTEMPTS: Final = 3
 FAILURES_MAX: Final = 3
 """A session is replaced after so many failures in a row."""
 RETRY_FIRST_S: Final = 1.0
-RETRY_LONGEST_S: Final = 30.0
+RETRY_LONGEST_S: Final = 10.0
+RESTART_WAIT_S: Final = 30.0
+"""Least wait for a session if the bridge made one before: its router may be restarting."""
 _STABLE_AFTER_S: Final = 30.0
 """Age of a session that ends the growth of the delays."""
 
@@ -74,9 +76,11 @@ class SessionPool:
     async def session(self, timeout_s: float = WAIT_LIMIT_S) -> SamSession:
         """Return the session in use; wait for the first one. Raise `NoSessionError`."""
         failures = self._counters[ClientCounter.SESSION_FAILURES]
+        least_s = trio.current_time() + (RESTART_WAIT_S if self._counters[ClientCounter.SESSIONS_MADE] else 0.0)
         with trio.move_on_after(timeout_s):
             while not self._ready:
-                if self._counters[ClientCounter.SESSION_FAILURES] >= failures + FAILED_ATTEMPTS:
+                has_failed = self._counters[ClientCounter.SESSION_FAILURES] >= failures + FAILED_ATTEMPTS
+                if has_failed and trio.current_time() >= least_s:
                     break
                 await self._changed.wait()
             else:

@@ -1,11 +1,13 @@
 """A stream to a leaf of a farm.
 
-    open ─▶ nothing sent ─▶ sent, no reply ─▶ exchange
-             │                └─▶ overdue ─▶ LeafSilentError
-             └─▶ the leaf ends the stream ─▶ the next leaf takes its place, unseen by the user
+    open ─▶ unused ─▶ bytes sent ─▶ bytes received ─▶ …
+             │           └─▶ overdue ─▶ LeafSilentError
+             └─▶ the leaf ends the stream, or does not greet in time ─▶ the next leaf replaces it, unseen by the user
 
 No byte is ever sent to a second leaf: a request could be executed twice. So a leaf can be replaced only before the
-user's first byte, and before the first byte of the leaf.
+user's first byte, and before the first byte of the leaf. A service may greet first, as mail servers do. So while the
+user only receives, each leaf has the time of a reply, except the last one. A leaf that did not greet has
+failed only if a later one greets: otherwise the service waits for the user.
 
 SAM does not support a half-close: a router that receives the end of one direction ends both, and the reply is lost. So
 `send_eof` does not send anything. The stream ends when the leaf or `aclose` ends it.
@@ -14,6 +16,7 @@ SAM does not support a half-close: a router that receives the end of one directi
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Final
 
 import trio
@@ -42,7 +45,9 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._eof_sent = False
         self._closed = False
         self._one_move = trio.Lock()
-        self._excluded: set[bytes] = set()
+        self._left: dict[bytes, bool] = {}
+        """Leaves before the present leaf → True if they ended the stream."""
+        self._can_move = True
 
     def __repr__(self) -> str:
         """Name the leaf."""
@@ -85,8 +90,13 @@ class FarmStream(trio.abc.HalfCloseableStream):
         """Return received bytes; empty at the end. Raise `LeafSilentError` if the leaf does not reply in time."""
         while True:
             self._check_open()
-            data, broken = await self._receive(max_bytes)
+            with trio.move_on_after(self._greeting_timeout_s()) as greeting:
+                data, broken = await self._receive(max_bytes)
+            if greeting.cancelled_caught:
+                await self._move(has_ended=False)
+                continue
             if data:
+                self._note_greeting()
                 self._has_received = True
                 self._watch.received(self._exchange)
                 return data
@@ -155,25 +165,40 @@ class FarmStream(trio.abc.HalfCloseableStream):
         except OSError:
             return True
 
-    async def _move(self) -> bool:
-        """Use the next leaf after a leaf that ended the stream before any byte; return False if that is impossible."""
+    def _greeting_timeout_s(self) -> float:
+        """Return the time for the first byte of the leaf while another leaf can replace it."""
+        if not self._is_unused() or not self._can_move:
+            return inf
+        return self._opener.timeout_s(self._opened.leaf_hash)
+
+    def _note_greeting(self) -> None:
+        """Report the leaves that did not greet, if this leaf is the first to send a byte."""
+        if self._is_unused():
+            for leaf_hash, has_ended in self._left.items():
+                if not has_ended:
+                    self._opener.did_not_greet(leaf_hash)
+
+    async def _move(self, *, has_ended: bool = True) -> bool:
+        """Use the next leaf instead of a leaf that sent nothing; return False if that is impossible."""
         left = self._opened
         async with self._one_move:
             if self._opened is not left:
                 return True
             if not self._is_unused():
                 return False
-            self._note_end()
-            self._excluded.add(left.leaf_hash)
+            if has_ended:
+                self._note_end()
             try:
-                opened = await self._opener.open(self._excluded)
+                opened = await self._opener.open({*self._left, left.leaf_hash})
             except ConnectError:
+                self._can_move = False
                 return False
             if not self._is_unused():
                 self._opener.closed(opened)
                 await trio.aclose_forcefully(opened.stream)
                 return False
             self._opened, self._exchange, self._end_noted = opened, self._new_exchange(opened), False
+            self._left[left.leaf_hash] = has_ended
             self._opener.closed(left)
             await trio.aclose_forcefully(left.stream)
             return True

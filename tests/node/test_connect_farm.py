@@ -228,6 +228,63 @@ async def test_leaf_that_greets_replaces_closed_leaf_unseen(tmp_path: Path, auto
             assert await request(farm) == "welcome"
 
 
+async def test_next_leaf_greets_instead_of_dead_leaf(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        stage.publish(10, 100, 100)
+        await farm.wait_ready()
+        for leaf in stage.leaves:
+            leaf.banner = b"welcome\n"
+        stage.network.dead.add(stage.leaves[0].hash)
+        began_s = trio.current_time()
+        async with await farm.open_stream() as stream:
+            assert await stream.receive_some() == b"welcome\n"
+            assert trio.current_time() - began_s == pytest.approx(5.0, abs=0.3)
+            assert state_of(farm, stage, 0) == "failed"
+            await stream.send_all(b"hello\n")
+            assert await stream.receive_some() == b"leaf-1\n" or stage.leaves[2].requests == [b"hello"]
+        assert farm.status().streams == 0
+
+
+async def test_unused_stream_moves_once_to_each_leaf(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        async with await farm.open_stream() as stream:
+            with trio.move_on_after(600):
+                await stream.receive_some()
+            assert farm.counters[ClientCounter.STREAMS_OPENED] == 3
+            assert (farm.status().streams, sum(leaf.streams for leaf in farm.status().leaves)) == (1, 1)
+            assert {leaf.state.value for leaf in farm.status().leaves} == {"untried"}
+            async with trio.open_nursery() as nursery:
+                received: list[bytes] = []
+
+                async def receive() -> None:
+                    received.append(await stream.receive_some())
+
+                nursery.start_soon(receive)
+                await trio.sleep(60)
+                await stream.send_all(b"late\n")
+            assert len(requests(stage)) == len(received) == 1
+        assert farm.counters[ClientCounter.STREAMS_FAILED] == 0
+
+
+async def test_bytes_sent_while_waiting_for_greeting_keep_the_leaf(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        for leaf in stage.leaves:
+            leaf.delay_s = 4.0
+        async with await farm.open_stream() as stream, trio.open_nursery() as nursery:
+            leaf_before = stream.leaf
+            received: list[bytes] = []
+
+            async def receive() -> None:
+                received.append(await stream.receive_some())
+
+            nursery.start_soon(receive)
+            await trio.sleep(4)
+            await stream.send_all(b"now\n")
+            await until(lambda: bool(received))
+            assert stream.leaf == leaf_before
+        assert requests(stage) == [b"now"]
+
+
 async def test_stream_without_bytes_never_fails(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
         async with await farm.open_stream() as stream:
