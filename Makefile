@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Time limits of tests outside `make test`; pyproject.toml has the limits of `make test`.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
+.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-i2p interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -122,7 +122,37 @@ build/java/%-$(JAVA_I2P).jar:
 	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
-	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka
+	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka \
+		--ignore tests/interop/i2p
+
+# A closed I2P network of eight i2pd and three Java routers in a network namespace without a route out; the farm's stories
+# on it. Needs root, Debian's archive (its package of i2pd is unpacked, not installed), iproute2, Maven and a Java
+# development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories.
+I2P_BUILD := build/interop-i2p
+I2P_JAVA := tests/interop/i2p/java
+$(I2P_BUILD)/i2pd.stamp:
+	@command -v apt-get >/dev/null && command -v dpkg >/dev/null || \
+		{ echo "make interop-i2p needs apt-get and dpkg, which unpack Debian's i2pd"; exit 1; }
+	rm -rf $(I2P_BUILD)/archives $(I2P_BUILD)/root
+	mkdir -p $(I2P_BUILD)/archives/partial
+	apt-get -qq -y --no-install-recommends --reinstall --download-only \
+		-o Dir::Cache::archives=$(abspath $(I2P_BUILD))/archives install i2pd
+	for package in $(I2P_BUILD)/archives/*.deb; do dpkg -x $$package $(I2P_BUILD)/root || exit 1; done
+	@touch $@
+
+$(I2P_BUILD)/jars.stamp: $(I2P_JAVA)/pom.xml
+	@command -v mvn >/dev/null && command -v javac >/dev/null || \
+		{ echo "make interop-i2p needs Maven and a Java development kit >= 17 (Debian: apt-get install maven)"; exit 1; }
+	rm -rf $(I2P_BUILD)/jars
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(abspath $(I2P_BUILD))/jars
+	@touch $@
+
+$(I2P_BUILD)/classes/NetworkRouter.class: $(wildcard $(I2P_JAVA)/*.java) $(I2P_BUILD)/jars.stamp
+	mkdir -p $(@D)
+	javac -Xlint:all,-processing,-classfile,-path -Werror -cp '$(I2P_BUILD)/jars/*' -d $(@D) $(filter %.java,$^)
+
+interop-i2p: $(VENV)/all.stamp $(I2P_BUILD)/i2pd.stamp $(I2P_BUILD)/classes/NetworkRouter.class
+	$(BIN)/python -m tests.interop.i2p -s -v $(HOURS) -m interop $(or $(TESTS),tests/interop/i2p)
 
 # Our ØMQ Raft with the npm package zmq-raft, on loopback. Needs Node, a C++ compiler and the headers of libzmq. The
 # package requires zeromq.js 5.2.8, which Node 20 cannot load, and omits its dependency `debug`; our package.json corrects
