@@ -4,23 +4,14 @@ Times are seconds. A value that the client does not know is null.
 """
 
 from collections import Counter
-from enum import StrEnum
-from typing import Self
 
 from bridge.api.json import Record
 from bridge.core.connecting.leaves import LeafState
+from consensus import CountedReason
 
 
-class ClientCounter(StrEnum):
-    """A counter of the client: its name, and a plural noun phrase with its meaning."""
-
-    meaning: str
-
-    def __new__(cls, identifier: str, meaning: str) -> Self:
-        """Take the identifier as value and store the meaning with it."""
-        member = str.__new__(cls, identifier)
-        member._value_, member.meaning = identifier, meaning
-        return member
+class ClientCounter(CountedReason):
+    """Counters of the client."""
 
     STREAMS_OPENED = "streams_opened", "streams to a leaf"
     STREAMS_FAILED = "streams_failed", "streams that could not be opened to any leaf"

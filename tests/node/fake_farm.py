@@ -17,7 +17,7 @@ class FakeFarm:
     def __init__(self, nursery: trio.Nursery, service: Service, address: str = ADDRESS) -> None:
         self.address = address
         self.error: Exception | None = None
-        self.stream: FailingStream | None = None
+        self.stream: trio.abc.HalfCloseableStream | None = None
         self.opened = 0
         self._nursery = nursery
         self._service = service

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import h11
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from bridge.connect.errors import LeafSilentError, NoLeafError
 from bridge.connect.forwarding import ListenerCount, Listeners
-from bridge.connect.http_proxy import Farms, HttpProxy, Page, ProxyLimits
+from bridge.connect.http_proxy import PART_BYTES, Farms, HttpProxy, Page, ProxyLimits
 from tests.node.fake_farm import ADDRESS, OTHER_ADDRESS, FailingStream, FakeFarm, HttpService, Service
 
 HOST = ADDRESS.encode()
@@ -182,6 +182,50 @@ async def test_early_response_ends_upload() -> None:
         await stage.send(b"PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbody" % HOST)
         assert (await stage.reply())[0].status_code == 413
         assert await stage.client.receive_some(1) == b""
+
+
+async def test_slow_client_stops_the_leaf() -> None:
+    sent = 0
+
+    async def flood(stream: trio.abc.HalfCloseableStream) -> None:
+        nonlocal sent
+        await stream.receive_some(4096)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(100):
+            await stream.send_all(bytes(PART_BYTES))
+            sent += 1
+
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+            leaf, service = lockstep_stream_pair()
+            client, server = lockstep_stream_pair()
+            farm = FakeFarm(nursery, flood)
+            farm.stream = leaf
+            nursery.start_soon(flood, service)
+            nursery.start_soon(HttpProxy(Farms([farm], {}), Listeners()).serve, server)
+            await client.send_all(GET)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sent == 0
+            for _ in range(4):
+                await client.receive_some(2 * PART_BYTES)
+                await trio.testing.wait_all_tasks_blocked()
+            assert 0 < sent < 5
+            nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_proxy_ends_stream_and_client() -> None:
+    service = HttpService(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as services:
+            client, server = memory_stream_pair()
+            async with trio.open_nursery() as nursery:
+                proxy = HttpProxy(Farms([FakeFarm(services, service.serve)], {}), Listeners())
+                nursery.start_soon(proxy.serve, server)
+                await client.send_all(GET)
+                assert await client.receive_some(8) == b"HTTP/1.1"
+                nursery.cancel_scope.cancel()
+            await service.ended.wait()
+            assert proxy.listeners.open_connections == 0
 
 
 async def test_client_that_leaves_ends_its_stream() -> None:

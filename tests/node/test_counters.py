@@ -18,7 +18,7 @@ from consensus.protocols.garlic_farm import Fault
 from consensus.protocols.zmq_raft import counters as zmq
 from gossip import CountedDrop, SealFault
 from tests.operator_views import farm_view
-from tests.reference.metrics import OF_LIBRARIES, page
+from tests.reference.metrics import OF_CLIENT, OF_LIBRARIES, page
 
 WORDS_LEAST = 6
 MEMBERS = [(family, member) for family in FAMILIES for member in family.members]
@@ -135,7 +135,7 @@ def test_counters_in_one_mapping_have_different_identifiers() -> None:
 
 def test_counter_classes_belong_to_families() -> None:
     declared_classes = {*CountedReason.__subclasses__(), *CountedDrop.__subclasses__()}
-    assert declared_classes - {type(member) for _, member in MEMBERS} == set(OF_LIBRARIES)
+    assert declared_classes - {type(member) for _, member in MEMBERS} == {*OF_LIBRARIES, *OF_CLIENT}
 
 
 def test_view_keeps_published_keys() -> None:

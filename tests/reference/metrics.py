@@ -56,6 +56,8 @@ LIBRARIES = """
 """
 OF_LIBRARIES = (PeerEvent, ClientEvent, TransportEvent)
 """Counters of servers and clients outside a farm."""
+OF_CLIENT = (ListenerCount, ClientCounter)
+"""Counters of `garlicfarm connect`."""
 PARTS = {ViewPart.NODE: "`counters`", ViewPart.GOSSIP: "`counters` of `gossip`", ViewPart.RAFT: "`counters` of `raft`"}
 HISTOGRAMS = f"""
 ## Histograms
