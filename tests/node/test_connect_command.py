@@ -6,7 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,19 @@ LINK = f"garlicfarm:{'a' * 52}?at={'b' * 51}a"
 OTHER_LINK = f"garlicfarm:{'c' * 51}a?at={'b' * 51}a"
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 COMMAND = (sys.executable, "-m", "bridge.cli.main")
+AUDITED = """
+import ipaddress, sys
+log = open(sys.argv.pop(1), "a", buffering=1)
+def hook(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        print("connect", *arguments[1][:2], file=log)
+    elif event == "socket.getaddrinfo":
+        ipaddress.ip_address(arguments[0])  # A name would need a look-up: the call fails.
+sys.addaudithook(hook)
+from bridge.cli.main import main
+main()
+"""
+"""Runs a command and records each connection by TCP, also of its libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,9 @@ async def run_connect(*arguments: str, stdin: bytes = b"") -> "subprocess.Comple
 
 
 @asynccontextmanager
-async def client_of(farm: WallClockFarm, directory: Path, *arguments: str) -> AsyncIterator[RunningClient]:
+async def client_of(
+    farm: WallClockFarm, directory: Path, *arguments: str, command: Sequence[str] = COMMAND
+) -> AsyncIterator[RunningClient]:
     """Run a client of a ready farm until the block ends; SIGTERM must end it with 0."""
     own_socket, lines, ready = directory / "run" / "connect.sock", list[str](), trio.Event()
     places = ["--sam", str(farm.bridge), "--socket", str(own_socket), "--cache", str(directory / "cache")]
@@ -68,8 +83,8 @@ async def client_of(farm: WallClockFarm, directory: Path, *arguments: str) -> As
         ready.set()
 
     with trio.fail_after(BOUND_S):
-        command = [*COMMAND, "connect", *places, *arguments]
-        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        whole = [*command, "connect", *places, *arguments]
+        process = await trio.lowlevel.open_process(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read, process)
@@ -146,6 +161,21 @@ async def metrics_at(path: Path) -> str:
     async with await trio.open_unix_socket(path) as stream:
         await stream.send_all(b"GET /metrics HTTP/1.1\r\nHost: client\r\nConnection: close\r\n\r\n")
         return b"".join([bytes(part) async for part in stream]).decode()
+
+
+async def test_client_connects_only_to_its_bridge(tmp_path: Path) -> None:
+    proxy, log = free_port(socket.SOCK_STREAM), tmp_path / "connections"
+    audited = (sys.executable, "-c", AUDITED, str(log))
+    async with (
+        wall_clock_farm() as farm,
+        client_of(farm, tmp_path, str(farm.link), "--http", f"{LOOPBACK}:{proxy}", command=audited) as client,
+    ):
+        assert await exchange(proxy, REQUEST) == HELLO
+        for target in (b"CONNECT example.com:443", b"GET http://example.com/", b"CONNECT 192.0.2.1:80"):
+            refused = await exchange(proxy, target + b" HTTP/1.1\r\nHost: example.com\r\n\r\n")
+            assert refused.startswith(b"HTTP/1.1 403 ")
+        assert set(log.read_text().splitlines()) == {f"connect {farm.bridge.host} {farm.bridge.port}"}
+        assert client.process.returncode is None
 
 
 async def test_standard_streams_use_running_client(tmp_path: Path) -> None:
