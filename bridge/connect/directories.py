@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.words import short_address
 from bridge.connect.status import DirectoryStatus
 from bridge.sam.connection import SamError, SamUnreachableError
 from bridge.sam.session import SamSession
@@ -34,11 +35,12 @@ OVERDUE_AFTER_S: Final = 5.0
 """Seconds until a directory without reply does not count for `AT_A_TIME`."""
 ENOUGH_EQUAL: Final = 2
 """Replies without a newer structure that end a query."""
+SHOWN_FAILURES: Final = 3
 _READ_BYTES: Final = 4_096
 _STATUS_TEXTS: Final = {
     ReplyStatus.UNKNOWN_ADDRESS: "it does not serve this address: get a new link from the operator",
     ReplyStatus.NOTHING_PUBLISHED: "the farm has not published a structure yet",
-    ReplyStatus.TOO_MANY_REQUESTS: "it received too many requests: the client tries again later",
+    ReplyStatus.TOO_MANY_REQUESTS: "it received too many requests, and the client tries again later",
 }
 
 
@@ -80,6 +82,16 @@ class Directories:
             )
             for each in self._directories
         )
+
+    def failures(self) -> str:
+        """Return the last failures, each with the beginning of the directory's address."""
+        texts = [
+            f"{short_address(address_of(each.hash))}: {each.last_failure}"
+            for each in self._directories
+            if each.last_failure
+        ]
+        more = f"; and {len(texts) - SHOWN_FAILURES} more" if len(texts) > SHOWN_FAILURES else ""
+        return "; ".join(texts[:SHOWN_FAILURES]) + more
 
     async def query(self, session: SamSession, judge: Callable[[bytes], Awaitable[Judgment]]) -> bool:
         """Query directories until one returns a newer structure; return True if one returned a usable structure.

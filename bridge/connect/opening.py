@@ -148,8 +148,9 @@ class LeafOpener:
         raise NoSessionError(self._pool.last_error or f"sessions of the SAM bridge {self._pool.bridge} end immediately")
 
     def _no_leaf(self, tried: int) -> str:
-        failures = [each.last_failure for each in self._table.listed() if each.last_failure]
-        last = f"; last failure: {failures[-1]}" if failures else ""
+        failed = [each for each in self._table.listed() if each.failed_at_s is not None]
+        newest = max(failed, key=lambda each: each.failed_at_s or 0.0, default=None)
+        last = "" if newest is None else f"; last failure: {newest.last_failure}"
         text = f"no leaf answered: {tried} tried, {self._keeper.describe()}{last}"
         if self._keeper.newest is not None and self._keeper.newest.demo:
             return f"{text}; its leaves exist only at the SAM bridge of the demonstration that signed it"

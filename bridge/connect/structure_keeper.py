@@ -69,6 +69,7 @@ class StructureKeeper:
         self.newest: OfferedStructure | None = None
         """The newest accepted structure; it may have ended."""
         self.last_error: str | None = None
+        self._query_failure = "no directory has replied yet"
         self._link = link
         self._table = table
         self._pool = pool
@@ -102,10 +103,10 @@ class StructureKeeper:
         """The reason why no structure is usable, with the remedy; None if one is."""
         if self.is_usable:
             return None
-        reason = self.last_error or "no directory has replied yet"
+        wanted = "one" if self.newest is None else "a newer one"
         return (
-            f"{self.describe()}, and none of {len(self._link.directories)} directories returned a newer one: {reason}; "
-            "check that the router is connected to I2P, and that the link is current"
+            f"{self.describe()}, and none of {len(self._link.directories)} directories returned {wanted}: "
+            f"{self._query_failure}; check that the router is connected to I2P, and that the link is current"
         )
 
     async def run(self) -> None:
@@ -151,15 +152,18 @@ class StructureKeeper:
                 usable = await self.directories.query(session, self._judge)
             except SamUnreachableError as error:
                 self._pool.failed(session, str(error))
-                self.last_error = str(error)
+                self._query_failed(str(error))
                 usable = False
-            if not usable:
-                self._counters[ClientCounter.FETCHES_FAILED] += 1
-                failures = {each.last_failure for each in self.directories.status() if each.last_failure}
-                self.last_error = "; ".join(sorted(failures)[:3]) or self.last_error
+            else:
+                if not usable:
+                    self._query_failed(self.directories.failures())
             self._announce()
         if not usable:
-            raise NoLeafError(self.problem or f"no directory returned a structure: {self.last_error}")
+            raise NoLeafError(self.problem or f"no directory returned a structure: {self._query_failure}")
+
+    def _query_failed(self, reason: str) -> None:
+        self._counters[ClientCounter.FETCHES_FAILED] += 1
+        self.last_error = self._query_failure = reason
 
     def _announce(self) -> None:
         self._finished.set()
