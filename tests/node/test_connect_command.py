@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from click.testing import CliRunner
 
-from bridge.cli.connect.links import LinksError, parse_links
+from bridge.cli.connect.links import LINKS_MAX, LinkLine, LinksError, checked_links, parse_links
 from bridge.cli.main import cli
 from bridge.connect import ClientCounter
 from bridge.connect.forwarding import ListenerCount
 from bridge.node.security.control_socket import listen
+from bridge.wire.i2p.farm_link import FarmLink
 from gossip import Address
 from tests.end_to_end.settings import free_port
 from tests.node.wall_clock_farm import HELLO, LEAVES, WallClockFarm, wall_clock_farm
@@ -295,6 +297,20 @@ def test_links_file_has_names_and_ports() -> None:
 def test_faulty_line_is_reported_with_its_number(line: str, reason: str) -> None:
     with pytest.raises(LinksError, match=f"line 2 of the file: .*{reason}"):
         parse_links(f"# a comment\n{line}\n", "the file")
+
+
+def test_links_of_one_client_are_bounded() -> None:
+    lines = [LinkLine(FarmLink(bytes([number]) * 32, (bytes(32),))) for number in range(LINKS_MAX + 1)]
+    assert len(checked_links(lines[:-1])) == LINKS_MAX
+    with pytest.raises(LinksError, match="two sessions in the router"):
+        checked_links(lines)
+
+
+@pytest.mark.parametrize("options", [{"name": "shop"}, {"listen": Address(LOOPBACK, 8080)}])
+def test_repeated_name_or_port_is_refused(options: dict[str, Any]) -> None:
+    lines = [LinkLine(FarmLink(bytes([number]) * 32, (bytes(32),)), **options) for number in range(2)]
+    with pytest.raises(LinksError, match=r"two links have the (name shop|port 127.0.0.1:8080): remove one"):
+        checked_links(lines)
 
 
 def test_empty_links_file_is_refused() -> None:

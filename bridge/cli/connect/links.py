@@ -18,8 +18,10 @@ from typing import Final
 from bridge.node.settings.reader import numeric_address
 from bridge.wire.i2p.farm_link import FarmLink, LinkError, parse_link
 from gossip import Address
+from gossip.node import endpoint
 
-LINKS_MAX: Final = 64
+LINKS_MAX: Final = 16
+"""Links of one client: each has two sessions in the router, with tunnels."""
 FILE_LIMIT_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(r"[a-z](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 _RESERVED: Final = ("localhost", ".localhost", ".b32.i2p")
@@ -60,10 +62,12 @@ def checked_links(lines: Iterable[LinkLine]) -> tuple[LinkLine, ...]:
     """Return the links of a command; raise `LinksError` if two of them have one address, name or port."""
     links = tuple(lines)
     if len(links) > LINKS_MAX:
-        raise LinksError(f"{len(links)} links are too many: one client has at most {LINKS_MAX}")
+        raise LinksError(
+            f"{len(links)} links are too many: a client has {LINKS_MAX} at most, each with two sessions in the router"
+        )
     _check_unique("the address", (each.link.address for each in links))
     _check_unique("the name", (each.name for each in links))
-    _check_unique("the port", (each.listen for each in links))
+    _check_unique("the port", (endpoint(each.listen) for each in links if each.listen is not None))
     return links
 
 
