@@ -3,16 +3,19 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import h11
 import pytest
 import trio
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
+from bridge.connect import connect
 from bridge.connect.errors import LeafSilentError, NoLeafError
 from bridge.connect.forwarding import ListenerCount, Listeners
 from bridge.connect.http_proxy import PART_BYTES, Farms, HttpProxy, Page, ProxyLimits
 from tests.node.fake_farm import ADDRESS, OTHER_ADDRESS, FailingStream, FakeFarm, HttpService, Service
+from tests.node.wall_clock_farm import serve_hello, wall_clock_farm
 
 HOST = ADDRESS.encode()
 GET = b"GET http://%s/page?a=1 HTTP/1.1\r\nHost: %s\r\n\r\n" % (HOST, HOST)
@@ -171,6 +174,42 @@ async def test_head_response_ends_after_its_head() -> None:
         await stage.send(GET.replace(b"GET", b"HEAD") * 2)
         assert dict((await stage.reply("HEAD"))[0].headers)[b"content-length"] == b"5"
         assert (await stage.reply("HEAD"))[0].status_code == 200
+
+
+@pytest.fixture(name="clock")
+def jumping_clock() -> MockClock:
+    """Return a clock that jumps when all tasks wait; loopback sockets need a moment."""
+    return MockClock(autojump_threshold=0.1)
+
+
+async def test_leaf_without_reply_costs_one_request(tmp_path: Path, clock: MockClock) -> None:
+    """The proxy with a client of a farm at a loopback bridge: the next request goes to the other leaf."""
+    del clock
+    received = 0
+
+    async def serve(stream: trio.SocketStream) -> None:
+        nonlocal received
+        received += 1
+        if received == 1:
+            await trio.sleep_forever()
+        await serve_hello(stream)
+
+    statuses = []
+    with trio.fail_after(BOUND_S):
+        async with (
+            wall_clock_farm(serve) as farm,
+            connect(farm.link, bridge=farm.bridge, cache_dir=tmp_path) as client_of_farm,
+        ):
+            async with trio.open_nursery() as nursery:
+                proxy = HttpProxy(Farms([client_of_farm], {}), Listeners())
+                for _ in range(3):
+                    client, server = memory_stream_pair()
+                    nursery.start_soon(proxy.serve, server)
+                    await client.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    reply = b"".join([bytes(part) async for part in client])
+                    statuses.append(int(reply.split()[1]))
+            assert statuses == [504, 200, 200]
+            assert received == 3
 
 
 async def test_early_response_ends_upload() -> None:
