@@ -79,6 +79,7 @@ class StructureKeeper:
         self._on_withdrawn = on_withdrawn
         self._wanted = trio.Event()
         self._one_query = trio.Lock()
+        self._one_write = trio.Lock()
         self._finished = trio.Event()
         """Set and replaced at the end of each query and after the cache was read."""
         self._queried_at_s = -LEAST_INTERVAL_S
@@ -181,7 +182,9 @@ class StructureKeeper:
             return Judgment.KNOWN
         self._counters[ClientCounter.STRUCTURES_ACCEPTED] += 1
         self._use(offered)
-        await self._write_cache(structure)
+        async with self._one_write:
+            if self.newest is offered:
+                await self._write_cache(structure)
         return Judgment.NEWER
 
     def _refused(self, reason: str) -> DirectoryError:

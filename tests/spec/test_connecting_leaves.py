@@ -4,6 +4,8 @@ from collections import Counter
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.core.connecting.leaves import FAILURE_COUNTS_S, RECORDS_MAX, LeafState, LeafTable
 from bridge.core.connecting.structures import ListedLeaf
@@ -127,3 +129,40 @@ def test_record_of_leaf_with_open_stream_is_kept() -> None:
         table.replace([ListedLeaf(name(each), 10, UNIX_S + 900) for each in range(number, number + 16)])
     table.received(name(0), NOW_S)
     assert table[name(0)].received_at_s == NOW_S
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["replace", "failed", "suspect", "replied", "received", "forgive"]),
+        st.integers(0, 20),
+        st.integers(0, 255),
+        st.floats(0, 2_000),
+    ),
+    max_size=40,
+)
+
+
+@given(operations=OPERATIONS, seed=st.integers(0, 1_000))
+def test_order_has_each_usable_leaf_once(operations: list[tuple[str, int, int, float]], seed: int) -> None:
+    table = table_of(*range(0, 160, 10))
+    now_s = NOW_S
+    for kind, number, cost, step_s in operations:
+        now_s += step_s
+        leaf = name(number)
+        if kind == "replace":
+            table.replace([ListedLeaf(name(number + each), cost, UNIX_S + each * 100) for each in range(16)])
+        elif leaf in table and kind == "failed":
+            table.failed(leaf, "no reply", now_s, unanswered_since_s=now_s - step_s)
+        elif leaf in table and kind == "suspect":
+            table.suspect(leaf, now_s)
+        elif leaf in table and kind == "replied":
+            table.replied(leaf, step_s, now_s)
+        elif leaf in table and kind == "received":
+            table.received(leaf, now_s)
+        elif leaf in table:
+            table.forgive(leaf)
+        order = table.order(now_s, UNIX_S, Random(seed))
+        assert sorted(order) == sorted(each.hash for each in table.listed() if each.ends_s > UNIX_S)
+        failed = [table[each].is_failed(now_s) for each in order]
+        assert failed == sorted(failed)
+        assert all(5.0 <= table.timeout_s(each) <= 60.0 for each in order)
