@@ -52,7 +52,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus, Publication, ReportedDirectory
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing, server_label
-from bridge.core.publishing.arrival import LookUp, LookUps, is_seen
+from bridge.core.publishing.arrival import LookUp, LookUps
 from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, end_of, lease_set_entries
@@ -434,7 +434,9 @@ class _FarmPart:
             handed_over_s=None if handed_over is None else handed_over.published_s,
             handed_over_by=by,
             handed_over_by_name=names.get(by),
-            seen=None if handed_over is None else is_seen(look_ups, handed_over, farm.tuning.period_ms),
+            seen=None
+            if handed_over is None
+            else farm.look_ups.is_seen(destination, handed_over, farm.tuning.period_ms),
             look_ups=tuple(map(self._look_up, look_ups)),
             content_hash=None if publication is None else publication.content_hash,
             forced=master.forced,

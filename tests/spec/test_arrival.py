@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import Measurement
-from bridge.core.publishing.arrival import LOOK_UPS_MAX, SETTLE_MS, LookUp, LookUps, is_seen
+from bridge.core.log.records import Measurement, Report
+from bridge.core.publishing.arrival import KEPT_MS, LOOK_UPS_MAX, SETTLE_MS, LookUps
 from bridge.core.state.farm_state import StructureHandOver
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, report
 
@@ -14,21 +14,35 @@ HANDED_OVER = StructureHandOver(1, BASE_MS // 1000)
 SETTLED_MS = BASE_MS + SETTLE_MS + PERIOD_MS
 
 
-def look_up(server_id: int, at_ms: int, *, is_found: bool) -> LookUp:
-    return LookUp(server_id, is_found, 300 if is_found else None, at_ms)
+FIRST_MS = BASE_MS - 60_000
+"""The first hand-over of server 1, before the last one at `BASE_MS`."""
+
+
+def look_up(server_id: int, at_ms: int, *, found: bool) -> tuple[Report, int]:
+    """Return a report with a look-up, and its log time."""
+    measured = Measurement(hash_of(MASTER), reachable=found)
+    return replace(report(server_id), remote_metas=(measured,)), at_ms
+
+
+def hand_over(at_ms: int, server_id: int = 1) -> tuple[Report, int]:
+    return report(server_id, last_published_time_ms=at_ms), at_ms
 
 
 @pytest.mark.parametrize(
-    ("look_ups", "seen"),
+    ("noted", "seen"),
     [
-        ((), None),
-        ((look_up(2, BASE_MS, is_found=True),), True),
-        ((look_up(2, BASE_MS - 1, is_found=True),), None),
-        ((look_up(1, BASE_MS + 1, is_found=True),), None),
-        ((look_up(2, SETTLED_MS - 1, is_found=False),), None),
-        ((look_up(2, SETTLED_MS, is_found=False),), False),
-        ((look_up(2, SETTLED_MS, is_found=False), look_up(3, BASE_MS + 1, is_found=True)), True),
-        ((look_up(1, SETTLED_MS, is_found=False),), None),
+        ([], None),
+        ([look_up(2, BASE_MS, found=True)], True),
+        ([look_up(2, BASE_MS - 1, found=True)], None),
+        ([look_up(1, BASE_MS + 1, found=True)], None),
+        ([look_up(2, SETTLED_MS - 1, found=False)], None),
+        ([look_up(2, SETTLED_MS, found=False)], False),
+        ([look_up(2, SETTLED_MS, found=False), look_up(3, BASE_MS + 1, found=True)], True),
+        ([look_up(1, SETTLED_MS, found=False)], None),
+        ([hand_over(FIRST_MS), hand_over(BASE_MS), look_up(2, SETTLED_MS - 60_000, found=False)], False),
+        ([hand_over(FIRST_MS, 3), hand_over(BASE_MS), look_up(2, SETTLED_MS - 60_000, found=False)], None),
+        ([hand_over(FIRST_MS), look_up(3, BASE_MS - 1, found=True), look_up(2, SETTLED_MS - 2, found=False)], None),
+        ([hand_over(BASE_MS - 2 * KEPT_MS), hand_over(BASE_MS), look_up(2, BASE_MS - KEPT_MS - 1, found=False)], None),
     ],
     ids=[
         "none",
@@ -39,10 +53,17 @@ def look_up(server_id: int, at_ms: int, *, is_found: bool) -> LookUp:
         "not-found",
         "found-by-one",
         "own-failure",
+        "not-found-since-first-hand-over",
+        "new-publisher",
+        "found-since-first-hand-over",
+        "stopped-server",
     ],
 )
-def test_look_ups_decide_if_structure_is_seen(look_ups: tuple[LookUp, ...], seen: bool | None) -> None:  # noqa: FBT001
-    assert is_seen(look_ups, HANDED_OVER, PERIOD_MS) is seen
+def test_look_ups_decide_if_structure_is_seen(noted: list[tuple[Report, int]], seen: bool | None) -> None:  # noqa: FBT001
+    look_ups = LookUps()
+    for each, at_ms in noted:
+        look_ups.note(each, at_ms)
+    assert look_ups.is_seen(MASTER, HANDED_OVER, PERIOD_MS) is seen
 
 
 def test_look_ups_keep_last_result_of_each_server() -> None:

@@ -14,17 +14,18 @@ The look-ups are not a part of the farm's state, because no server decides by th
 are complete again within about two minutes.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Report
-from bridge.core.state.farm_state import MASTERS_MAX, SERVERS_MAX, StructureHandOver
+from bridge.core.state.farm_state import MASTERS_MAX, SERVERS_MAX, UNFENCED_AHEAD_MS, StructureHandOver
 
 SETTLE_MS: Final = 90_000
 """Time from a hand-over to the result of a look-up that should find the structure. i2pd publishes after up to 50 s, and
 a result may be 30 s old when it is reported."""
+KEPT_MS: Final = 180_000
+"""Largest age of a failed look-up at the last hand-over: the server of an older one may have stopped."""
 LOOK_UPS_MAX: Final = MASTERS_MAX * SERVERS_MAX
 
 
@@ -38,27 +39,53 @@ class LookUp:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Expectation:
+    """The last hand-over of a master in the reports, and the log time since which look-ups have not confirmed one."""
+
+    last: StructureHandOver
+    since_ms: int
+
+
 class LookUps:
     """The last look-up of each master by each server, from the reports in the log."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], LookUp] = {}
+        self._expected: dict[str, _Expectation] = {}
 
     def __len__(self) -> int:
         """Return the number of kept look-ups."""
         return len(self._last)
 
     def note(self, report: Report, at_ms: int) -> None:
-        """Record the look-ups of a report. The oldest ones are dropped above `LOOK_UPS_MAX`."""
+        """Record hand-overs and look-ups of a report. The oldest ones are dropped above `LOOK_UPS_MAX`."""
+        self._note_hand_overs(report, at_ms)
         holding = {hash_of(part.destination) for part in report.masters if part.standby}
         for each in report.remote_metas:
-            if each.destination_hash in holding:
-                continue
             key = each.destination_hash, report.server_id
             self._last.pop(key, None)
+            if each.destination_hash in holding:
+                continue
             self._last[key] = LookUp(report.server_id, each.reachable, each.fetch_ms, at_ms)
+            expected = self._expected.get(each.destination_hash)
+            if each.reachable and expected is not None and expected.last.server_id != report.server_id:
+                self._expected[each.destination_hash] = _Expectation(expected.last, max(expected.since_ms, at_ms))
         while len(self._last) > LOOK_UPS_MAX:
             del self._last[next(iter(self._last))]
+        while len(self._expected) > LOOK_UPS_MAX:
+            del self._expected[next(iter(self._expected))]
+
+    def _note_hand_overs(self, report: Report, at_ms: int) -> None:
+        for part in report.masters:
+            name, last_ms = hash_of(part.destination), part.last_published_time_ms
+            expected = self._expected.get(name)
+            last = StructureHandOver(report.server_id, last_ms // 1000)
+            is_later = expected is None or last.published_s > expected.last.published_s
+            if is_later and 0 < last_ms <= at_ms + UNFENCED_AHEAD_MS:
+                is_next = expected is not None and expected.last.server_id == report.server_id
+                since_ms = expected.since_ms if expected is not None and is_next else last_ms
+                self._expected[name] = _Expectation(last, since_ms)
 
     def of_others(self, master: str, server_id: int | None) -> tuple[LookUp, ...]:
         """Return the look-ups of a master by servers other than `server_id`, in order of server."""
@@ -66,14 +93,18 @@ class LookUps:
         found = (each for (name, by), each in self._last.items() if name == master_hash and by != server_id)
         return tuple(sorted(found, key=lambda each: each.server_id))
 
+    def is_seen(self, master: str, handed_over: StructureHandOver, period_ms: int) -> bool | None:
+        """Return True if a look-up since the hand-over found a structure, False if none did for long enough.
 
-def is_seen(look_ups: Iterable[LookUp], handed_over: StructureHandOver, period_ms: int) -> bool | None:
-    """Return True if a look-up since the hand-over found a structure, False if none did after enough time.
-
-    None: no look-up since then decides. A report may be sent a reporting period after its look-up.
-    """
-    since_ms = handed_over.published_s * 1000
-    since = [each for each in look_ups if each.at_ms >= since_ms and each.server_id != handed_over.server_id]
-    if any(each.is_found for each in since):
-        return True
-    return False if any(each.at_ms >= since_ms + SETTLE_MS + period_ms for each in since) else None
+        None: no look-up decides. The time counts from the publisher's first hand-over, or from the last look-up that
+        found a structure: a publisher may hand over the next structure sooner than a look-up can decide. A report may
+        be sent a reporting period after its look-up.
+        """
+        last_ms, expected = handed_over.published_s * 1000, self._expected.get(hash_of(master))
+        is_known = expected is not None and expected.last.server_id == handed_over.server_id
+        since_ms = expected.since_ms if expected is not None and is_known else last_ms
+        look_ups = self.of_others(master, handed_over.server_id)
+        if any(each.is_found and each.at_ms >= last_ms for each in look_ups):
+            return True
+        missed = (each.at_ms for each in look_ups if not each.is_found and each.at_ms >= last_ms - KEPT_MS)
+        return False if any(at_ms >= since_ms + SETTLE_MS + period_ms for at_ms in missed) else None

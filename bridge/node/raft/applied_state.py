@@ -309,7 +309,7 @@ class AppliedState:
                 pass
 
     def _note_look_ups(self, record: Record) -> None:
-        if isinstance(record, Report) and record.remote_metas and record.server_id in self.state.servers:
+        if isinstance(record, Report) and record.server_id in self.state.servers:
             self.look_ups.note(record, self.state.servers[record.server_id].heard_ms)
 
     def _note_log_time(self, index: Index) -> None:

@@ -29,7 +29,7 @@ from bridge.core.farm.state_machine import Change, PublicationAccepted, Publicat
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.membership.admission import server_name
 from bridge.core.membership.authors import EntryWithoutEffect
-from bridge.core.publishing.arrival import LookUp, is_seen
+from bridge.core.publishing.arrival import LookUp
 from bridge.core.publishing.candidates import candidates_of
 from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
@@ -260,9 +260,8 @@ class PublishingTask:
         context, own_id, last = self._context, self._context.replica.server_id, self._handed_over
         if last is None:
             return
-        look_ups = context.applied_state.look_ups.of_others(self.master, own_id)
-        period_ms = context.applied_state.farm.tuning.period_ms
-        found = is_seen(look_ups, StructureHandOver(own_id, last.published_s), period_ms)
+        look_ups, period_ms = context.applied_state.look_ups, context.applied_state.farm.tuning.period_ms
+        found = look_ups.is_seen(self.master, StructureHandOver(own_id, last.published_s), period_ms)
         if found is None or found is self._is_seen:
             return
         self._is_seen = found
@@ -276,7 +275,7 @@ class PublishingTask:
             self._alarms.not_found.set(
                 self.master,
                 f"the router of this node took the structure of {address}, and the routers of"
-                f" {self._names(look_ups)} do not find it",
+                f" {self._names(look_ups.of_others(self.master, own_id))} do not find it",
             )
             context.trace.append("structure-not-found", facts)
 
