@@ -85,10 +85,12 @@ class Standby:
         if newest is None:
             return
         publisher, structure = newest
-        of_another = self._given is not None and self._given[0] != publisher
+        # This node's own last structure is still valid: only that of a server that failed must be replaced soon.
+        no_hurry = {None, publisher, self._context.replica.server_id}
+        urgent = self._given is not None and self._given[0] not in no_hurry
         self._given = newest
         try:
-            trouble = await router.keep_ready(self._key.master_hash, structure, urgent=of_another)
+            trouble = await router.keep_ready(self._key.master_hash, structure, urgent=urgent)
         except RouterError as error:
             trouble = str(error)
         self.is_ready = trouble is None
