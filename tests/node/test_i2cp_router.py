@@ -194,6 +194,25 @@ async def test_standby_publishes_in_its_open_session(
         assert len(on.fake.sessions) == 1
 
 
+@pytest.mark.parametrize(("pause_s", "is_i2pd", "sessions"), [(50, False, 2), (70, False, 1), (5, True, 1)])
+async def test_standby_of_java_takes_over_without_delay(
+    monkeypatch: Patch, autojump_clock: Clock, pause_s: int, sessions: int, *, is_i2pd: bool
+) -> None:
+    """A Java router would delay a structure within a minute after the last one in the same session."""
+    async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=is_i2pd)) as on:
+        await on.router.keep_ready(HASH, structure(OF_ANOTHER), urgent=False)
+        await trio.sleep(1)
+        await on.fake.request_lease_set()
+        await trio.sleep(pause_s)
+        began_s = trio.current_time()
+        await on.router.publish_meta_lease_set(HASH, structure(after_s=1))
+        assert trio.current_time() == began_s
+        assert on.fake.structures == [structure(OF_ANOTHER), structure(after_s=1)]
+        assert (len(on.fake.sessions), on.fake.destroyed) == (sessions, sessions - 1)
+        await on.router.publish_meta_lease_set(HASH, structure(after_s=2))
+        assert len(on.fake.sessions) == sessions
+
+
 async def test_urgent_structure_is_repeated_to_i2pd_for_its_wait(monkeypatch: Patch, autojump_clock: Clock) -> None:
     """I2pd publishes at most once in 20 s, and does not publish a structure automatically after that."""
     async with stage(monkeypatch, autojump_clock, FakeRouter(is_i2pd=True)) as on:

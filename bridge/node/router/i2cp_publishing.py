@@ -12,7 +12,8 @@ for a router is not handed over again.
 *The next candidate keeps a session, too*, because a router builds the tunnels of a new one for up to a minute. Its node
 replies to the router's requests with the structure in force. Floodfills that have the same bytes ignore them. i2pd
 repeats its last structure every 30 s, so it gets each newer structure. After each hand-over a Java router delays the
-next one by up to a minute. So it gets a structure only at its request, or if it is the first of another publisher.
+next one by up to a minute. So it gets a structure only at its request, or if it is the first of another publisher. If
+this node takes over within that minute, it opens a new session: a Java router does not delay its first structure.
 
 *i2pd publishes at most once in 20 s.* While it waits for a floodfill's reply to the last structure, it does nothing
 with a new one. Otherwise it waits 20 s from then, even if most of the 20 s since the last one have passed. So the node
@@ -41,6 +42,7 @@ from consensus.net import Backoff
 PUBLISH_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
+JAVA_DELAY_S: Final = 60.0
 REPEAT_EVERY_S, REPEAT_FOR_S = 3.0, 24.0
 """Seconds between the hand-overs of an urgent structure to i2pd, and their duration: its 20 s, and one more."""
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
@@ -89,6 +91,8 @@ class _HandOvers:
     repeats: bool
     """True for i2pd."""
     last: bytes | None = None
+    last_s: float = -math.inf
+    """Time of the last hand-over."""
     next_s: float = math.inf
     """Time of the next repetition."""
     _until_s: float = -math.inf
@@ -104,7 +108,7 @@ class _HandOvers:
         now_s = trio.current_time()
         if structure != self.last:
             self._until_s = now_s + REPEAT_FOR_S if self.repeats and urgent else -math.inf
-        self.last, next_s = structure, now_s + REPEAT_EVERY_S
+        self.last, self.last_s, next_s = structure, now_s, now_s + REPEAT_EVERY_S
         self.next_s = next_s if next_s <= self._until_s else math.inf
 
 
@@ -118,6 +122,8 @@ class MasterSession:
         self._accepted: bytes | None = None
         self._is_urgent = False
         """True if the router must get the accepted structure without a request."""
+        self._publishes = False
+        """True if the last accepted structure is this node's own."""
         self._stopping = False
         self._wake = trio.Event()
         self._over = trio.Event()
@@ -150,7 +156,7 @@ class MasterSession:
     def keep_ready(self, key: SigningKey, structure: bytes, *, urgent: bool) -> str | None:
         """Keep the session with a structure of the farm; return the reason why it is not ready, None if it is."""
         self._key = key
-        self._accepted, self._is_urgent = structure, urgent
+        self._accepted, self._is_urgent, self._publishes = structure, urgent, False
         self._wake.set()
         return self.obstacle
 
@@ -197,6 +203,9 @@ class MasterSession:
         while not self._stopping:
             self._wake = trio.Event()
             offer = self._offer
+            is_delayed = not is_i2pd and trio.current_time() - hand_overs.last_s < JAVA_DELAY_S
+            if offer is not None and is_delayed and not self._publishes:
+                break  # `run` opens a new session for the offer
             structure = self._still_good(date.now_ms()) if offer is None else offer.structure
             urgent = self._is_urgent or offer is not None
             self._has_tunnels |= connection.lease_set_requested
@@ -207,7 +216,7 @@ class MasterSession:
                 if requested:
                     self._backoff.reset()
                 if offer is not None and self._offer is offer:
-                    self._accepted, self._is_urgent, self._offer = structure, True, None
+                    self._accepted, self._is_urgent, self._publishes, self._offer = structure, True, True, None
                     offer.settle(None)
             elif connection.ended is not None:
                 raise RouterLost(connection.ended)

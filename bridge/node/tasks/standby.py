@@ -85,7 +85,7 @@ class Standby:
         if newest is None:
             return
         publisher, structure = newest
-        # This node's own last structure is still valid: only that of a server that failed must be replaced soon.
+        # Only the structure of a server that failed must be replaced soon; this node's own last one is valid.
         no_hurry = {None, publisher, self._context.replica.server_id}
         urgent = self._given is not None and self._given[0] not in no_hurry
         self._given = newest
