@@ -125,7 +125,7 @@ interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JA
 	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka \
 		--ignore tests/interop/i2p
 
-# A closed I2P network of eight i2pd and three Java routers in a network namespace without a route out; the farm's stories
+# A closed I2P network of eight i2pd and four Java routers in a network namespace without a route out; the farm's stories
 # on it. Needs root, Debian's archive (its package of i2pd is unpacked, not installed), iproute2, Maven and a Java
 # development kit. TESTS="tests/interop/i2p/test_network.py" runs some stories.
 I2P_BUILD := build/interop-i2p

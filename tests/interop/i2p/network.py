@@ -2,8 +2,8 @@
 
     make directories ─▶ start all ─▶ each router learns the others ─▶ i2pd restarts ─▶ tunnels ─▶ ready
 
-Floodfills of both kinds: three i2pd, one Java. `observer` is a Java router that serves no client, so it holds only
-structures that it looked up.
+Floodfills of both kinds: three i2pd, two Java. Java 2.7.0 sends lease sets only to the Java floodfills, because i2pd
+2.45.1 is too old for it. `observer` is a Java router without clients, so it holds only structures that it looked up.
 """
 
 import time
@@ -38,7 +38,7 @@ _POLL_S: Final = 0.2
 
 
 class Network:
-    """All routers by name: `i2pd-1` to `i2pd-8`, `java-1` to `java-3`."""
+    """All routers by name: `i2pd-1` to `i2pd-8`, `java-1` to `java-4`."""
 
     def __init__(self, directory: Path) -> None:
         count = I2PD_FLOODFILLS + I2PD_OTHERS
@@ -47,8 +47,8 @@ class Network:
             for number in range(1, count + 1)
         ]
         self.java = [
-            JavaRouter(count + number, f"java-{number}", directory / f"java-{number}", is_floodfill=number == 1)
-            for number in range(1, 4)
+            JavaRouter(count + number, f"java-{number}", directory / f"java-{number}", is_floodfill=number in {1, 4})
+            for number in range(1, 5)
         ]
         self.routers: dict[str, Router] = {each.name: each for each in (*self.i2pd, *self.java)}
         self.ready_after_s = 0.0
