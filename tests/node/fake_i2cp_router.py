@@ -1,8 +1,8 @@
 """A fake router that speaks I2CP over memory streams or sockets, with faults that a test selects.
 
 It makes the checks of a real router: signature and date of the session, owner and signature of the structure. Like a
-Java router, it disconnects with a reason. As i2pd, it verifies a session with the destination's key only, and ignores
-its date. Everything except the selected faults is correct.
+Java router, it disconnects with a reason, and closes the connection of an ended session. As i2pd, it verifies a session
+with the destination's key only, and ignores its date. Everything except the selected faults is correct.
 """
 
 from collections.abc import Iterator
@@ -92,9 +92,12 @@ class FakeRouter:
         while data := await stream.receive_some(1000):
             reader.feed(bytes(data))
             while (frame := reader.next_frame()) is not None:
-                for answer in [] if self.unresponsive else self._answers(stream, decode(frame)):
+                message = decode(frame)
+                for answer in [] if self.unresponsive else self._answers(stream, message):
                     if not await self._send(stream, answer):
                         return
+                if isinstance(message, DestroySession) and not self.is_i2pd:
+                    return
 
     async def _send(self, stream: trio.abc.Stream, answer: Message) -> bool:
         """Send a message; return False if the connection must end."""

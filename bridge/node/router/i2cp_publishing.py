@@ -25,6 +25,7 @@ The node reports this before i2pd refuses with only "invalid".
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -223,8 +224,10 @@ class MasterSession:
             else:
                 with trio.CancelScope(deadline=hand_overs.next_s):
                     await self._wake.wait()
-        await connection.destroy_session(session_id)
-        await connection.get_date()
+        # A Java router closes the connection after this, i2pd replies: either shows that the session has ended.
+        with suppress(RouterLost):
+            await connection.destroy_session(session_id)
+            await connection.get_date()
 
     def _configuration(self, date: RouterDate) -> SessionConfig:
         if self._access.software is Software.I2PD and self._key.session is not None:
