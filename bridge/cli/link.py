@@ -44,7 +44,7 @@ NO_SAM = (
 def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) -> None:
     """Print the link that users of the farm need: its address, and the directories that return its structure.
 
-    The QR code is only printed to a terminal.
+    A pipe or `$(garlicfarm link)` gets the link alone. A terminal also shows the directories and a QR code.
     """
     view = query_node(node, ControlClient.view)
     made = link_of(view, master)
@@ -52,6 +52,8 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
         print_json(made)
         return
     echo(made.link)
+    if not is_terminal():
+        return
     echo()
     print_facts(
         [
@@ -60,7 +62,7 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
             ("users run", "garlicfarm connect 'LINK' --listen 127.0.0.1:8080"),
         ]
     )
-    if not no_qr and is_terminal():
+    if not no_qr:
         echo()
         _print_qr_code(parse_link(made.link), terminal_columns())
 

@@ -95,9 +95,15 @@ def test_directory_reported_by_two_servers_is_in_link_once() -> None:
     assert numbers_in(link_of(view_with(serving(1), serving(1)), None).link) == [1]
 
 
-def test_link_as_text_has_link_first(garlicfarm: Callable[..., Result]) -> None:
+def test_link_without_terminal_is_printed_alone(garlicfarm: Callable[..., Result]) -> None:
+    view = view_with(serving(1), None)
+    assert garlicfarm(view).stdout == f"{link_of(view, None).link}\n"
+
+
+def test_link_on_terminal_has_link_first(garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "is_terminal", lambda: True)
     view = view_with(serving(1), None, DirectoryView(address(3), PROBLEM))
-    result = garlicfarm(view)
+    result = garlicfarm(view, "--no-qr")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
     assert lines[0] == link_of(view, None).link
@@ -105,7 +111,7 @@ def test_link_as_text_has_link_first(garlicfarm: Callable[..., Result]) -> None:
     assert f"node-3     {address(3)}, does not serve: {PROBLEM}" in lines
     assert any(line.startswith("node-2     no directory: it does not use a SAM bridge") for line in lines)
     assert lines[-1] == "users run  garlicfarm connect 'LINK' --listen 127.0.0.1:8080"
-    assert "\N{FULL BLOCK}" not in result.stdout, "without a terminal"
+    assert "\N{FULL BLOCK}" not in result.stdout
 
 
 def test_link_as_json_has_documented_keys(garlicfarm: Callable[..., Result]) -> None:
