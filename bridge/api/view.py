@@ -619,6 +619,8 @@ class LocalFarmView:
     notice: str = ""
     program: str = "garlicfarm"
     """The command that starts this program in the reader's shell."""
+    client: str = ""
+    """The command of a client that reaches the leaves."""
 
 
 def counted_members(view: FarmView) -> tuple[MemberView, ...]:

@@ -2,12 +2,15 @@
 
     prepare files ─▶ start N processes of `garlicfarm run` ─▶ show them until a stop ─▶ stop every one of them
 
+Each node has a leaf with a page, which a client reaches through a SAM bridge of this process (`leaf_services`).
+
 In a terminal the farm is shown live; otherwise each event of each node is one line. With --exit-when-published the
 command is a test: it ends with 0 as soon as a structure on disk verifies and names every healthy destination.
 """
 
 import math
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -21,17 +24,22 @@ import trio
 
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
+from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
 from bridge.cli.options import directory_path
 from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
+from bridge.node.local.leaf_services import LeafServices, start_bridge
 from bridge.node.local.supervisor import Child, Command, run_children
 from bridge.node.local.watch import LocalWatch
 from bridge.node.security.key_files import KeyFileError
+from bridge.sam.connection import SamBridge
 from bridge.tui.top import show_local_farm
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.keys.farm_key import FarmKeyError
 
 POLL_SECONDS = 0.2
+CLIENT_ADDRESS = "127.0.0.1:8080"
+"""The listener of the client in the proposed command."""
 LOG_TAIL_LINES = 5
 NOTICE = "Demonstration: throwaway destinations, loopback only. Nothing here leaves this machine."
 
@@ -91,17 +99,24 @@ def up(
     options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     ends: list[str] = []
     try:
-        with locked(directory):
-            farm = prepare(directory, servers)
-            with written_apart():
-                trio.run(_run, farm, options)
+        with locked(directory), written_apart():
+            trio.run(_run, options)
     except* (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as group:
         ends.extend(reasons(group))
     if ends:
         fail("; ".join(dict.fromkeys(ends)))
 
 
-async def _run(farm: LocalFarm, options: Options) -> None:
+async def _run(options: Options) -> None:
+    async with trio.open_nursery() as nursery:
+        services = await start_bridge(nursery)
+        farm = await trio.to_thread.run_sync(prepare, options.directory, options.servers, services.bridge)
+        await _run_farm(farm, services, options)
+        nursery.cancel_scope.cancel()
+
+
+async def _run_farm(farm: LocalFarm, services: LeafServices, options: Options) -> None:
+    client = _client_command(services.bridge, options)
     commands = tuple(
         Command(node.name, ("run", "--config", str(node.configuration_file), "--stop-with-stdin"), node.log_file)
         for node in farm.nodes
@@ -109,13 +124,14 @@ async def _run(farm: LocalFarm, options: Options) -> None:
     last_line: list[str] = []
 
     async def use(children: tuple[Child, ...]) -> None:
-        watch = LocalWatch(farm, children, NOTICE, options.program)
+        watch = LocalWatch(farm, children, NOTICE, options.program, client)
         live = drawing_refusal() is None and not options.exit_when_published
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
+            nursery.start_soon(services.run, farm, [child.exited for child in children], watch.is_running)
             # Before the live view too: it is on the terminal again when the view ends.
-            _print_introduction(farm, options)
+            _print_introduction(farm, client, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)
             else:
@@ -194,7 +210,7 @@ def _log_tail(node: NodeFiles) -> str:
     return f" ({tail})" if tail else ""
 
 
-def _print_introduction(farm: LocalFarm, options: Options) -> None:
+def _print_introduction(farm: LocalFarm, client: str, options: Options) -> None:
     echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
     echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a separate process.")
@@ -206,7 +222,14 @@ def _print_introduction(farm: LocalFarm, options: Options) -> None:
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"
     )
+    echo(f"Reach the leaves from another terminal, and then http://{CLIENT_ADDRESS}/:  {client}")
     echo(f"Next step, a real router:  {command} help attach-a-router. Ctrl-C stops everything.")
+
+
+def _client_command(bridge: SamBridge, options: Options) -> str:
+    """Return the command of a client, for the user's shell."""
+    node = "" if options.directory == LOCAL_FARM_DIRECTORY else f" --node {shlex.quote(str(options.directory))}/node-1"
+    return f'{options.program} connect --sam {bridge} --listen {CLIENT_ADDRESS} "$({options.program} link{node})"'
 
 
 def _program() -> str:

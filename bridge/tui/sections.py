@@ -44,6 +44,8 @@ NAME_CELLS = 20
 TITLE = (" garlic farm ", "reverse bold")
 CHOSEN, NOT_CHOSEN = "▸ ", "  "
 """Before the name of a member: the line is reversed as well, which not every terminal shows."""
+_CONTINUED = " \\"
+"""At the end of a line of a command that continues in the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ def lag_part(follower: FollowerView | None, palette: Palette) -> Part:
 
 
 def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
-    """Return three lines: the verdict, the local farm, and the state of Raft."""
+    """Return the verdict, the local farm, the command of a client, and the state of Raft."""
     palette = canvas.palette
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
@@ -163,7 +165,16 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     if best is None:
         text = "starting…" if running or not farm.processes else "No node runs: this farm does not publish"
         return [canvas.line((text, palette.doubtful)), first]
-    return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
+    return [verdict_line(best.verdict, canvas), first, *_client_lines(farm.client, canvas), raft_line(best, canvas)]
+
+
+def _client_lines(command: str, canvas: Canvas) -> list[Text]:
+    """Return a command whole: the user copies it, so a line that continues ends with a backslash."""
+    lines = textwrap.wrap(
+        f"TRY {command}", canvas.width - len(_CONTINUED), subsequent_indent="    ", break_on_hyphens=False
+    )
+    parts = [*(f"{each}{_CONTINUED}" for each in lines[:-1]), *lines[-1:]] if command else []
+    return [canvas.line((each, canvas.palette.accent)) for each in parts]
 
 
 def processes_section(

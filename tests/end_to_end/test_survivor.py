@@ -12,7 +12,7 @@ from bridge.api.view import RaftRole
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.layout import Read
 
-OWN_FILES = ("node.toml", "signing.key", "leaf.destination")
+OWN_FILES = ("node.toml", "signing.key", "leaf.key")
 
 
 @pytest.fixture

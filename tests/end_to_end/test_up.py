@@ -3,14 +3,13 @@
 import os
 import signal
 import time
-from base64 import b64decode
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from bridge.node.local.farm_files import prepare
 from bridge.node.security.key_files import load_master_key
+from bridge.wire.i2p.key_file import destination_of_sam_key
 from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import all_ended, running_up
@@ -29,7 +28,7 @@ def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) 
     structure = read_meta_lease_set(path)
     assert structure.destination == load_master_key(directory / "master.key").destination.encoded
     leaves = {
-        _hash_of_leaf((directory / f"node-{number}" / "leaf.destination").read_text())
+        destination_of_sam_key((directory / f"node-{number}" / "leaf.key").read_text().strip()).hash
         for number in range(1, servers + 1)
     }
     assert set(structure.entries) == leaves
@@ -40,10 +39,6 @@ def test_up_exits_zero_after_complete_publication(tmp_path: Path, servers: int) 
     assert shown.returncode == 0, shown.stderr
     path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
     assert call("lease-set", "show", path).returncode == 1
-
-
-def _hash_of_leaf(text: str) -> bytes:
-    return sha256(b64decode(text.strip().replace("-", "+").replace("~", "/"))).digest()
 
 
 def test_up_reports_state_of_farm_at_timeout(tmp_path: Path) -> None:

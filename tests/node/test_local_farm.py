@@ -47,7 +47,7 @@ def test_node_configurations_can_be_loaded(tmp_path: Path) -> None:
 def test_key_files_are_private(tmp_path: Path) -> None:
     prepare(tmp_path, 2)
     keys = [*tmp_path.glob("*.key"), *tmp_path.glob("*/*.key")]
-    assert len(keys) == 4
+    assert len(keys) == 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("node-*")} == {0o700}
 

@@ -4,6 +4,7 @@
     <directory>/master.key                a throwaway master destination, marked as a demonstration
     <directory>/node-1/node.toml          the file for `garlicfarm run --config`
     <directory>/node-1/signing.key        its own transient key, signed by the master
+    <directory>/node-1/leaf.key           the key of its leaf's destination, in SAM's text
     <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
 
 A directory with a farm is continued: keys, identities and logs stay. So a stopped or killed farm returns with all
@@ -31,13 +32,17 @@ from bridge.node.security.key_files import (
     load_farm_key,
     load_master_key,
     load_signing_key,
+    read_private_file,
     replace_farm_key,
     save_farm_key,
     save_master_key,
     save_signing_key,
+    write_private_file,
 )
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
-from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, MasterKey, new_demo_leaf, new_master_key
+from bridge.sam.connection import SamBridge
+from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, DestinationKeyError, MasterKey, new_master_key
+from bridge.wire.i2p.key_file import parse_sam_private_key, sam_private_key
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import FormationStateError, decode_formation_state
 
@@ -101,8 +106,8 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def prepare(directory: Path, servers: int) -> LocalFarm:
-    """Make or complete the files of a farm of `servers` nodes below `directory`.
+def prepare(directory: Path, servers: int, bridge: SamBridge | None = None) -> LocalFarm:
+    """Make or complete the files of a farm of `servers` nodes below `directory`, with directories at a SAM bridge.
 
     Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
     """
@@ -126,7 +131,7 @@ def prepare(directory: Path, servers: int) -> LocalFarm:
         node = NodeFiles(node_directory.name, node_directory, gossip_port, consensus_port)
         _signing_key(node_directory, master)
         others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]
-        node.configuration_file.write_text(_toml(directory, node, others, _leaf(node_directory)), encoding="utf-8")
+        node.configuration_file.write_text(_toml(directory, node, others, bridge), encoding="utf-8")
         nodes.append(node)
     return LocalFarm(directory, tuple(nodes), continued)
 
@@ -178,12 +183,15 @@ def _signing_key(node_directory: Path, master: MasterKey) -> None:
     save_signing_key(path, master.sign_transient(now_s))
 
 
-def _leaf(node_directory: Path) -> str:
-    """Return the node's demonstration leaf (I2P base64), the same each time."""
-    path = node_directory / "leaf.destination"
+def leaf_key(node: NodeFiles) -> MasterKey:
+    """Return the key of the node's leaf, the same each time; raise KeyFileError and LocalFarmError."""
+    path = node.directory / "leaf.key"
     if not path.exists():
-        path.write_text(new_demo_leaf().base64 + "\n", encoding="ascii")
-    return path.read_text(encoding="ascii").strip()
+        write_private_file(path, sam_private_key(new_master_key()) + "\n")
+    try:
+        return parse_sam_private_key(read_private_file(path).strip())
+    except DestinationKeyError as error:
+        raise LocalFarmError(f"{path}: {error}; remove the file, and the next start makes another key") from None
 
 
 def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
@@ -234,8 +242,9 @@ def _hold(reserved: ExitStack, kind: socket.SocketKind, port: int) -> int:
     return int(probe.getsockname()[1])
 
 
-def _toml(directory: Path, node: NodeFiles, seeds: list[str], leaf: str) -> str:
+def _toml(directory: Path, node: NodeFiles, seeds: list[str], bridge: SamBridge | None) -> str:
     seed_list = ", ".join(f'"{seed}"' for seed in seeds)
+    sam = "" if bridge is None else f'sam = "{bridge}"\n'
     return f"""# Written by `garlicfarm up`; written again at its next start.
 name = "{node.name}"
 state_dir = {_quoted(node.directory)}
@@ -263,9 +272,9 @@ reporting_period_ms = {REPORTING_PERIOD_MS}
 [router]
 kind = "file"
 directory = {_quoted(node.directory / "published")}
-
+{sam}
 [[leaf]]
-destination = "{leaf}"
+destination = "{leaf_key(node).destination.base64}"
 """
 
 

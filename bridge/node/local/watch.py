@@ -41,12 +41,18 @@ class LocalWatch:
     """The state of the running nodes, updated while `run` runs."""
 
     def __init__(
-        self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "", program: str = "garlicfarm"
+        self,
+        farm: LocalFarm,
+        children: tuple[Child, ...],
+        notice: str = "",
+        program: str = "garlicfarm",
+        client: str = "",
     ) -> None:
         self._farm = farm
         self._children = children
         self._notice = notice
         self._program = program
+        self._client = client
         self._views: dict[str, FarmView] = {}
         self._by_hand: dict[str, int] = {}
         """The last process that an operator started to replace an ended one, by the node's name."""
@@ -68,7 +74,12 @@ class LocalWatch:
             processes=tuple(self._process(child) for child in self._children),
             notice=self._notice,
             program=self._program,
+            client=self._client,
         )
+
+    def is_running(self, name: str) -> bool:
+        """Return True if a process of the node runs, started here or by hand."""
+        return any(each.name == name and each.running for each in self.picture().processes)
 
     def _process(self, child: Child) -> ProcessView:
         view = self._views.get(child.command.name)

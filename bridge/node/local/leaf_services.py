@@ -1,0 +1,131 @@
+"""The leaves of a demonstration: one page per node, reached through a SAM bridge of this process.
+
+    client ─▶ loopback SAM bridge ─▶ session of a leaf, while its node runs ─▶ page with the name of the node
+
+A leaf belongs to the machine of its node, so it ends with the node. As after a power failure in I2P, clients that still
+try it do not receive anything. It returns with the node, even if the user starts the node in another terminal.
+
+Streams, bytes of a request and the time of an exchange are bounded. The services do not listen on a port; the bridge
+listens on loopback.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from bridge.node.local.farm_files import LocalFarm, NodeFiles, leaf_key
+from bridge.sam.connection import SamBridge, SamError
+from bridge.sam.loopback import LoopbackNetwork, serve_loopback_bridge
+from bridge.sam.session import open_session
+from bridge.wire.i2p.destination_keys import MasterKey
+from bridge.wire.i2p.key_file import sam_private_key
+from consensus import block_nursery
+
+BRIDGE_PORT: Final = 17_656
+"""Not the port of a real router, 7656. Another free port replaces it if it is in use."""
+STREAMS_LIMIT: Final = 64
+REQUEST_LIMIT_BYTES: Final = 8_192
+EXCHANGE_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.2
+_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close"
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class LeafServices:
+    """The leaves of a local farm, and the bridge that their clients use."""
+
+    network: LoopbackNetwork
+    bridge: SamBridge
+
+    async def run(self, farm: LocalFarm, exited: Sequence[trio.Event], is_running: Callable[[str], bool]) -> None:
+        """Serve each leaf while its node runs, until cancelled.
+
+        `exited` has the ends of the first processes; `is_running` finds those started by hand later.
+        """
+        async with trio.open_nursery() as nursery:
+            for node, first_end in zip(farm.nodes, exited, strict=True):
+                nursery.start_soon(self._follow, node, first_end, is_running)
+
+    async def _follow(self, node: NodeFiles, first_end: trio.Event, is_running: Callable[[str], bool]) -> None:
+        name, key = node.name, leaf_key(node)
+        page = _Page(name, key.destination.address)
+        await self._serve_until(first_end.wait, key, page)
+        while True:
+            await _until(lambda: is_running(name))
+            await self._serve_until(lambda: _until(lambda: not is_running(name)), key, page)
+
+    async def _serve_until(self, end: Callable[[], Awaitable[None]], key: MasterKey, page: "_Page") -> None:
+        self.network.dead.discard(key.destination.hash)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._serve, key, page)
+            await end()
+            # Before the session: the streams of a lost machine stay open and do not receive anything.
+            self.network.dead.add(key.destination.hash)
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self, key: MasterKey, page: "_Page") -> None:
+        while True:
+            places = trio.Semaphore(STREAMS_LIMIT)
+            with suppress(SamError):
+                async with (
+                    open_session(self.bridge, private_key=sam_private_key(key)) as session,
+                    block_nursery() as nursery,
+                ):
+                    while True:
+                        await places.acquire()
+                        _, stream = await session.accept()
+                        nursery.start_soon(page.serve, stream, places)
+            await trio.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class _Page:
+    """The page of one leaf, and the number of requests for it."""
+
+    name: str
+    leaf: str
+    requests: int = 0
+
+    async def serve(self, stream: trio.SocketStream, places: trio.Semaphore) -> None:
+        """Reply to one request, and give the place back."""
+        try:
+            with trio.move_on_after(EXCHANGE_TIMEOUT_S), suppress(trio.BrokenResourceError):
+                await self._exchange(stream)
+        finally:
+            places.release()
+            await trio.aclose_forcefully(stream)
+
+    async def _exchange(self, stream: trio.SocketStream) -> None:
+        request = b""
+        while _HEAD_END not in request:
+            part = await stream.receive_some(REQUEST_LIMIT_BYTES)
+            if not part or len(request) >= REQUEST_LIMIT_BYTES:
+                return
+            request += part
+        await stream.send_all(self._reply(request))
+
+    def _reply(self, request: bytes) -> bytes:
+        self.requests += 1
+        text = f"{self.name} served request {self.requests} at its leaf {self.leaf}\n".encode()
+        head = b"%b\r\nContent-Length: %d\r\n\r\n" % (_HEAD, len(text))
+        return head + (b"" if request.startswith(b"HEAD ") else text)
+
+
+async def _until(predicate: Callable[[], bool]) -> None:
+    while not predicate():  # noqa: ASYNC110 - the user's own processes have no event here
+        await trio.sleep(POLL_S)
+
+
+async def start_bridge(nursery: trio.Nursery) -> LeafServices:
+    """Start the bridge in the nursery: on its own port, or on a free one."""
+    # As with a Java router, a client learns that a stream has reached the leaf before it sends its request.
+    network = LoopbackNetwork(java_like=True)
+    try:
+        bridge = await nursery.start(serve_loopback_bridge, network, BRIDGE_PORT)
+    except OSError:
+        bridge = await nursery.start(serve_loopback_bridge, network)
+    return LeafServices(network, bridge)
