@@ -2,13 +2,15 @@
 
 The commands go to one shell, in order. In the page's output, `…` matches any text of a line, and a line with only
 `…` matches any lines. A command that only reads is repeated until its output matches, because the farm needs some
-time; all others run once. `make run`, and commands that end in `&`, run in the background.
+time; all others run once. `make run`, and commands that end in `&`, run in the background. Ports that other tests may
+use are replaced.
 """
 
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.end_to_end.farm import START_BOUND_S, wait_until
+from tests.end_to_end.settings import LOOPBACK, free_port
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)
-ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run")
+ONCE = ("kill", "source", "garlicfarm submit", "garlicfarm run", "garlicfarm connect")
+BRIDGE, LISTEN = "127.0.0.1:17656", "127.0.0.1:8080"
+"""The addresses on the page of the SAM bridge of `up`, and of the client."""
 END = "__the_end_of_the_command__"
 
 
@@ -34,7 +39,12 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "XDG_CACHE_HOME": str(directory),
+                "XDG_RUNTIME_DIR": str(directory),
+            },
         )
         self._type("set -m")
 
@@ -54,16 +64,25 @@ class Shell:
 
 
 @contextmanager
-def make_run(directory: Path) -> Iterator[None]:
+def make_run(directory: Path) -> Iterator[Path]:
     """Run `make run` in the first terminal until the block ends, then send Ctrl-C. Its packages exist already."""
     make = ["make", "--old-file", ".venv/base.stamp", "run"]
-    with (directory / "make-run.log").open("wb") as output:
+    log = directory / "make-run.log"
+    with log.open("wb") as output:
         process = subprocess.Popen(make, cwd=directory, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            yield
+            yield log
         finally:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(START_BOUND_S)
+
+
+def bridge_of(log: Path) -> str:
+    """Return the address of the SAM bridge that `make run` prints."""
+    found = wait_until(
+        lambda: re.search(r"--sam (\S+)", log.read_text()), START_BOUND_S, "`make run` prints the address of its bridge"
+    )
+    return found[1]
 
 
 def steps() -> list[tuple[str, str]]:
@@ -100,10 +119,12 @@ def test_tutorial_commands_print_documented_output(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (first, shown), *others = steps()
     assert (first, shown) == ("make run", "")
-    with make_run(tmp_path):
+    listen = f"{LOOPBACK}:{free_port(socket.SOCK_STREAM)}"
+    with make_run(tmp_path) as log:
         shell = Shell(tmp_path)
+        bridge = bridge_of(log)
         try:
             for command, expected in others:
-                walk(shell, command, expected)
+                walk(shell, command.replace(BRIDGE, bridge).replace(LISTEN, listen), expected)
         finally:
             shell.close()
