@@ -104,6 +104,17 @@ def test_local_farm_footer_has_command_to_start_killed_node() -> None:
     assert lines[-2].endswith("after kill -9: .venv/bin/garlicfarm run --config farm-state/node-3/node.toml")
 
 
+def test_command_of_client_is_shown_whole_for_the_shell() -> None:
+    command = (
+        '.venv/bin/garlicfarm connect --sam 127.0.0.1:17656 --listen 127.0.0.1:8080 "$(.venv/bin/garlicfarm link)"'
+    )
+    farm = dataclasses.replace(local_farm(3), client=command)
+    for width in (40, 80, 120):
+        text = drawn(render_local_farm(farm, width, 24, color=False), width, 24)
+        shown = text[text.index("TRY ") + len("TRY ") : text.index("RAFT ")]
+        assert " ".join(shown.replace("\\\n", " ").split()) == command, width
+
+
 def test_local_farm_without_processes_is_drawn() -> None:
     assert "starting" in drawn(render_local_farm(LocalFarmView(0, "farm-state", ()), 80, 24, color=False), 80, 24)
 
