@@ -9,8 +9,8 @@ test worker has one source process, which imports them and forks the processes o
 
 The program runs its own `main` and ends like an interpreter, with its own session, descriptors and signals. The source
 has one thread and has not run the program, so a fork starts from a clean state. It ends with its worker. These
-processes start from the command line instead: nodes of `up` (`up_process`), nodes on a LAN (`test_lan`), and nodes with
-limits before their first step (`test_floods`).
+processes start from the command line instead: nodes of `up` (`up_process`), and nodes with limits before their first
+step (`test_floods`).
 """
 
 import atexit
@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from ctypes import CDLL, get_errno
 from functools import cache
 from importlib import import_module
 from io import FileIO
@@ -35,6 +36,7 @@ from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
+CLONE_NEWNET = 0x40000000
 IMPORTED = ("run", "status", "events.event", "farm", "keys.farm_keys", "log", "node", "publish")
 """Modules of `bridge.cli` with the commands that tests use."""
 
@@ -80,12 +82,20 @@ class Forked:
         return int.from_bytes(data, signed=True)
 
 
-def start(arguments: Sequence[str | Path], output: int, errors: int, *, piped: bool = False) -> Forked:
+def start(
+    arguments: Sequence[str | Path], output: int, errors: int, *, piped: bool = False, namespace: str = ""
+) -> Forked:
     """Start `garlicfarm` with these arguments. Its standard input is empty, or a pipe that the test closes.
 
-    `output` and `errors` are descriptors. The process gets the current directory and environment.
+    `output` and `errors` are descriptors. The process gets the current directory and environment. `namespace` is a
+    network namespace of `ip netns`.
     """
-    request = {"arguments": [*map(str, arguments)], "directory": str(Path.cwd()), "environment": dict(os.environ)}
+    request = {
+        "arguments": [*map(str, arguments)],
+        "directory": str(Path.cwd()),
+        "environment": dict(os.environ),
+        "namespace": namespace,
+    }
     stdin, ours = os.pipe()
     reports, reporting = os.pipe()
     try:
@@ -173,8 +183,15 @@ def keep(request: dict[str, object], descriptors: list[int]) -> list[str]:
 def become(request: dict[str, object], standard: list[int]) -> list[str]:
     """Apply the requested directory, environment and descriptors; return the arguments."""
     match request:
-        case {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}:
+        case {
+            "arguments": list(arguments),
+            "directory": str(directory),
+            "environment": dict(environment),
+            "namespace": str(namespace),
+        }:
             os.setsid()
+            if namespace:
+                enter(namespace)
             for number, each in enumerate(standard):
                 os.dup2(each, number)
                 os.close(each)
@@ -186,6 +203,13 @@ def become(request: dict[str, object], standard: list[int]) -> list[str]:
             return arguments
         case _:
             raise AssertionError(request)
+
+
+def enter(namespace: str) -> None:
+    """Move this process into a network namespace. Python 3.12 has `os.setns`."""
+    with Path("/run/netns", namespace).open("rb") as file:
+        if CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(get_errno(), f"the namespace {namespace} cannot be entered")
 
 
 if __name__ == "__main__":

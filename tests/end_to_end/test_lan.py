@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ from bridge.api.view import FarmView, Phase, VerdictKind
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import send_request
 from bridge.node.security.control_socket import SOCKET_NAME
-from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
+from tests.end_to_end import forking
+from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, call, tail, wait_until
 
 NODES = 3
 MOVE_BOUND_S = 60.0
@@ -59,61 +60,63 @@ def lan() -> Iterator[list[str]]:
         yield names
 
 
-def test_lan_farm_needs_only_its_key(lan: list[str], tmp_path: Path) -> None:
-    # given one key on three nodes
-    key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
-    with ExitStack() as stack:
-        # when each node starts with only the key
-        for name in lan:
-            with (tmp_path / f"{name}.log").open("wb") as output:
-                process = subprocess.Popen(
-                    [
-                        *("ip", "netns", "exec", name),
-                        *command("run", "--farm-key", key, "--state-dir", tmp_path / name, "--name", name),
-                        "--stop-with-stdin",
-                    ],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
-            # The process's context closes its pipe, which stops it, and waits for its end.
-            stack.enter_context(process)
-        # then they create one farm and elect a leader
-
-        def views() -> list[FarmView]:
-            return [send_request(tmp_path / name / SOCKET_NAME, lambda client: client.view()) for name in lan]
-
-        def founded() -> list[FarmView]:
-            found = views()
-            ready = all(view.node.phase is Phase.FOUNDED and view.raft.leader_id is not None for view in found)
-            return found if ready else []
-
-        found = wait_until(
-            founded,
-            START_BOUND_S,
-            "a farm with a leader",
-            lambda: "\n".join(tail(tmp_path / f"{name}.log") for name in lan),
-        )
-    assert len({view.farm.cluster_id for view in found}) == 1
-    assert {member.address for view in found for member in view.members} == {
-        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
-    }
+def new_key(path: Path, servers: int = NODES) -> Path:
+    """Write the key of a new farm."""
+    assert call("keys", "new-farm", "--expect", str(servers), "--output", path).returncode == 0
+    return path
 
 
-def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) -> None:
-    """Start a node in its namespace, with only a key."""
+def start(key: Path, state: Path, stack: ExitStack, *options: str) -> None:
+    """Start a node with only a key, in the namespace with the name of its directory."""
+    required = ("--farm-key", str(key), "--state-dir", str(state), "--name", state.name, "--stop-with-stdin")
     with state.with_suffix(".log").open("ab") as output:
-        process = subprocess.Popen(
-            [
-                *("ip", "netns", "exec", name),
-                *command("run", "--farm-key", key, "--state-dir", state, "--name", name, "--stop-with-stdin", *options),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+        process = forking.start(
+            ("run", *required, *options), output.fileno(), output.fileno(), piped=True, namespace=state.name
         )
-    stack.enter_context(process)
+    stack.callback(end, process)
+
+
+def end(process: forking.Forked) -> None:
+    """Stop a node by the end of its standard input."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(END_BOUND_S)
+    finally:
+        process.kill()
+
+
+def logs_of(states: list[Path]) -> str:
+    """Return the logs of the nodes."""
+    return "\n".join(tail(state.with_suffix(".log")) for state in states)
+
+
+@contextmanager
+def farm_on(lan: list[str], path: Path) -> Iterator[list[Path]]:
+    """Start a node with the same key in each namespace; yield their directories when all have a leader."""
+    key, states = new_key(path / "farm.key"), [path / name for name in lan]
+    with ExitStack() as stack:
+        for state in states:
+            start(key, state, stack)
+        wait_led(states)
+        yield states
+
+
+@pytest.fixture
+def states(lan: list[str], tmp_path: Path) -> Iterator[list[Path]]:
+    """Return the directories of the nodes of a farm."""
+    with farm_on(lan, tmp_path) as found:
+        yield found
+
+
+def wait_led(states: list[Path]) -> None:
+    """Wait until each node has a leader in its view."""
+    wait_until(
+        lambda: all(view_of(state).raft.leader_id is not None for state in states),
+        START_BOUND_S,
+        "all nodes have a leader in their views",
+        lambda: logs_of(states),
+    )
 
 
 def view_of(state: Path) -> FarmView:
@@ -121,15 +124,21 @@ def view_of(state: Path) -> FarmView:
     return send_request(state / SOCKET_NAME, lambda client: client.view())
 
 
+def test_lan_farm_needs_only_its_key(states: list[Path]) -> None:
+    found = [view_of(state) for state in states]
+    assert {view.node.phase for view in found} == {Phase.FOUNDED}
+    assert len({view.farm.cluster_id for view in found}) == 1
+    assert {member.address for view in found for member in view.members} == {
+        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
+    }
+
+
 def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path: Path) -> None:
-    keys = [tmp_path / "farm.key", tmp_path / "wrong.key"]
-    for key in keys:
-        assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
+    keys = [new_key(tmp_path / "farm.key"), new_key(tmp_path / "wrong.key")]
     states = [tmp_path / name for name in lan]
-    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
     with ExitStack() as stack:
         for state, key in zip(states, (keys[0], keys[0], keys[1]), strict=True):
-            start(state.name, key, state, stack)
+            start(key, state, stack)
         for state, missing, other in ((states[0], 1, states[2]), (states[2], 2, states[0])):
 
             def key_alarm_view(
@@ -139,12 +148,14 @@ def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path
                 is_foreign = view.verdict.kind is VerdictKind.FOREIGN_KEY
                 return view if is_foreign and expected in view.verdict.text else None
 
-            view = wait_until(key_alarm_view, START_BOUND_S, f"{state.name} reports another farm key", logs)
+            view = wait_until(
+                key_alarm_view, START_BOUND_S, f"{state.name} reports another farm key", lambda: logs_of(states)
+            )
 
             def alarmed(state: Path = state) -> bool:
                 return any(each.kind == "foreign-key" for each in view_of(state).alarms)
 
-            wait_until(alarmed, START_BOUND_S, "the alarm foreign-key", logs)
+            wait_until(alarmed, START_BOUND_S, "the alarm foreign-key", lambda: logs_of(states))
             assert "is the key file the same?" in view.verdict.text
             assert view_of(other).farm.label in view.verdict.text
         done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
@@ -152,103 +163,76 @@ def test_different_key_files_are_reported_on_both_sides(lan: list[str], tmp_path
         assert "Gossip arrives under another farm key" in done.stdout
 
 
-def test_isolated_node_reports_within_seconds(lan: list[str], tmp_path: Path) -> None:
-    key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
-    states = [tmp_path / name for name in lan]
-    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
-    with ExitStack() as stack:
-        for state in states:
-            start(state.name, key, state, stack)
-        wait_until(
-            lambda: all(view_of(state).raft.leader_id is not None for state in states),
-            START_BOUND_S,
-            "all nodes have a leader in their views",
-            logs,
-        )
-        cut = states[0]
-        _ip("-n", cut.name, "link", "set", "eth0", "down")
-        wait_until(
-            lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
-            CUT_OFF_BOUND_S,
-            "the isolated node reports a lost quorum",
-            logs,
-        )
-        wait_until(
-            lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
-            CUT_OFF_BOUND_S,
-            "the isolated node has the alarm no-quorum",
-            logs,
-        )
-        assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
-        wait_until(
-            lambda: any(
-                alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
-            ),
-            CUT_OFF_BOUND_S,
-            "the other nodes report the isolated node as down",
-            logs,
-        )
+def test_isolated_node_reports_within_seconds(states: list[Path]) -> None:
+    cut = states[0]
+    _ip("-n", cut.name, "link", "set", "eth0", "down")
+    wait_until(
+        lambda: view_of(cut).verdict.kind is VerdictKind.NO_QUORUM,
+        CUT_OFF_BOUND_S,
+        "the isolated node reports a lost quorum",
+        lambda: logs_of(states),
+    )
+    wait_until(
+        lambda: any(each.kind == "no-quorum" for each in view_of(cut).alarms),
+        CUT_OFF_BOUND_S,
+        "the isolated node has the alarm no-quorum",
+        lambda: logs_of(states),
+    )
+    assert cut.name not in view_of(cut).verdict.text.partition(";")[2]
+    wait_until(
+        lambda: any(
+            alarm.kind == "servers-down" and f"{cut.name} down" in alarm.text for alarm in view_of(states[1]).alarms
+        ),
+        CUT_OFF_BOUND_S,
+        "the other nodes report the isolated node as down",
+        lambda: logs_of(states),
+    )
 
 
-@pytest.mark.parametrize("role", ["leader", "follower"])
-def test_node_follows_new_address_of_its_machine(lan: list[str], tmp_path: Path, role: str) -> None:
-    key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
-    states = [tmp_path / name for name in lan]
-    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
-    with ExitStack() as stack:
-        for state in states:
-            start(state.name, key, state, stack)
-        wait_until(
-            lambda: all(view_of(state).raft.leader_id is not None for state in states),
-            START_BOUND_S,
-            "all nodes have a leader in their views",
-            logs,
+@pytest.mark.parametrize("role", ["leader", pytest.param("follower", marks=pytest.mark.soak)])
+def test_node_follows_new_address_of_its_machine(states: list[Path], role: str) -> None:
+    leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
+    number = leads.index(role == "leader")
+    moved, others = states[number], [each for each in states if each is not states[number]]
+    # when its DHCP lease has another address
+    _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
+    _ip("-n", moved.name, "addr", "add", f"192.168.77.{number + 51}/24", "brd", "+", "dev", "eth0")
+    # then the others reach it at the new address, by gossip and by Raft
+    address = f"192.168.77.{number + 51}"
+
+    def reached(state: Path) -> bool:
+        view = view_of(state)
+        known = [each for each in view.members if each.name == moved.name]
+        return (
+            view.raft.leader_id is not None
+            and not view.raft.stands_still
+            and [(each.address, each.endpoint, each.status) for each in known]
+            == [(f"{address}:7668", f"tcp://{address}:7669", MemberStatus.ALIVE)]
+            and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
         )
-        leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
-        number = leads.index(role == "leader")
-        moved, others = states[number], [each for each in states if each is not states[number]]
-        # when its DHCP lease has another address
-        _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
-        _ip("-n", moved.name, "addr", "add", f"192.168.77.{number + 51}/24", "brd", "+", "dev", "eth0")
-        # then the others reach it at the new address, by gossip and by Raft
-        address = f"192.168.77.{number + 51}"
 
-        def reached(state: Path) -> bool:
-            view = view_of(state)
-            known = [each for each in view.members if each.name == moved.name]
-            return (
-                view.raft.leader_id is not None
-                and not view.raft.stands_still
-                and [(each.address, each.endpoint, each.status) for each in known]
-                == [(f"{address}:7668", f"tcp://{address}:7669", MemberStatus.ALIVE)]
-                and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
-            )
+    wait_until(
+        lambda: all(map(reached, others)),
+        MOVE_BOUND_S,
+        "the other nodes reach the node at its new address",
+        lambda: logs_of(states),
+    )
+    wait_until(lambda: reached(moved), MOVE_BOUND_S, "the node belongs to the farm again", lambda: logs_of(states))
 
-        wait_until(
-            lambda: all(map(reached, others)), MOVE_BOUND_S, "the other nodes reach the node at its new address", logs
-        )
-        wait_until(lambda: reached(moved), MOVE_BOUND_S, "the node belongs to the farm again", logs)
+    def all_reply() -> bool:
+        followers = [each for state in states for each in view_of(state).raft.followers]
+        recent = [each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS]
+        return len(recent) == NODES - 1
 
-        def all_reply() -> bool:
-            followers = [each for state in states for each in view_of(state).raft.followers]
-            recent = [
-                each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS
-            ]
-            return len(recent) == NODES - 1
-
-        wait_until(all_reply, MOVE_BOUND_S, "all followers reply to the leader", logs)
-        assert "node starts again with it" in tail(moved.with_suffix(".log"))
+    wait_until(all_reply, MOVE_BOUND_S, "all followers reply to the leader", lambda: logs_of(states))
+    assert "node starts again with it" in tail(moved.with_suffix(".log"))
 
 
 def test_removed_configured_address_raises_alarm(lan: list[str], tmp_path: Path) -> None:
-    key, state = tmp_path / "farm.key", tmp_path / lan[0]
-    assert call("keys", "new-farm", "--expect", "1", "--output", key).returncode == 0
-    logs = lambda: tail(state.with_suffix(".log"))  # noqa: E731 - said where it fails
+    state = tmp_path / lan[0]
     with ExitStack() as stack:
-        start(lan[0], key, state, stack, "--bind", "192.168.77.1:7668")
-        wait_until(lambda: view_of(state).raft.leader_id is not None, START_BOUND_S, "a farm of one", logs)
+        start(new_key(tmp_path / "farm.key", 1), state, stack, "--bind", "192.168.77.1:7668")
+        wait_led([state])
         _ip("-n", lan[0], "addr", "add", "192.168.77.51/24", "brd", "+", "dev", "eth0")
         _ip("-n", lan[0], "addr", "del", "192.168.77.1/24", "dev", "eth0")
 
@@ -256,10 +240,15 @@ def test_removed_configured_address_raises_alarm(lan: list[str], tmp_path: Path)
             return next((each.text for each in view_of(state).alarms if each.kind == "address-gone"), "")
 
         assert "gossip.bind = 192.168.77.1:7668" in wait_until(
-            address_alarm, MOVE_BOUND_S, "an alarm about the address", logs
+            address_alarm, MOVE_BOUND_S, "an alarm about the address", lambda: logs_of([state])
         )
         _ip("-n", lan[0], "addr", "add", "192.168.77.1/24", "brd", "+", "dev", "eth0")
-        wait_until(lambda: not address_alarm(), MOVE_BOUND_S, "the alarm ends when the address is restored", logs)
+        wait_until(
+            lambda: not address_alarm(),
+            MOVE_BOUND_S,
+            "the alarm ends when the address is restored",
+            lambda: logs_of([state]),
+        )
 
 
 def block_udp(name: str, *hooks: str) -> None:
@@ -277,7 +266,7 @@ def block_udp(name: str, *hooks: str) -> None:
 
 BLOCKED = [
     pytest.param("follower", ("input", "output"), id="follower-both-ways"),
-    pytest.param("follower", ("input",), id="follower-inbound"),
+    pytest.param("follower", ("input",), id="follower-inbound", marks=pytest.mark.soak),
     pytest.param("follower", ("output",), id="follower-outbound", marks=pytest.mark.soak),
     pytest.param("leader", ("input", "output"), id="leader-both-ways", marks=pytest.mark.soak),
     pytest.param("leader", ("input",), id="leader-inbound", marks=pytest.mark.soak),
@@ -288,42 +277,32 @@ BLOCKED = [
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to block UDP (Debian: apt-get install nftables)")
 @pytest.mark.parametrize(("role", "hooks"), BLOCKED)
-def test_blocked_udp_raises_alarm_on_both_sides(
-    lan: list[str], tmp_path: Path, role: str, hooks: tuple[str, ...]
-) -> None:
-    key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
-    states = [tmp_path / name for name in lan]
-    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
-    with ExitStack() as stack:
-        for state in states:
-            start(state.name, key, state, stack)
-        wait_until(
-            lambda: all(view_of(state).raft.leader_id is not None for state in states),
-            START_BOUND_S,
-            "all nodes have a leader in their views",
-            logs,
-        )
-        leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
-        blocked = states[leads.index(role == "leader")]
-        leader = states[leads.index(True)]
-        block_udp(blocked.name, *hooks)
+def test_blocked_udp_raises_alarm_on_both_sides(states: list[Path], role: str, hooks: tuple[str, ...]) -> None:
+    leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
+    blocked = states[leads.index(role == "leader")]
+    leader = states[leads.index(True)]
+    block_udp(blocked.name, *hooks)
 
-        def alarm(state: Path) -> str:
-            return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
+    def alarm(state: Path) -> str:
+        return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
 
-        other = leader if blocked is not leader else states[leads.index(False)]
-        # The blocked node marks the others dead at different times, so the alarm names one more each time.
-        at_blocked = "an alarm at the node that is blocked, about the other one"
-        wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, logs)
-        at_other = "an alarm at the node at the other side, about the one that is blocked"
-        wait_until(lambda: blocked.name in alarm(other), BLOCKED_BOUND_S, at_other, logs)
-        assert view_of(leader).raft.leader_id is not None
-        for state in (blocked, leader):
-            assert "servers-down" not in {each.kind for each in view_of(state).alarms}
-        # when the block is removed, the alarms end
-        open_udp(blocked.name)
-        wait_until(lambda: not alarm(blocked) and not alarm(other), BLOCKED_BOUND_S, "the alarms have ended", logs)
+    other = leader if blocked is not leader else states[leads.index(False)]
+    # The blocked node marks the others dead at different times, so the alarm names one more each time.
+    at_blocked = "an alarm at the node that is blocked, about the other one"
+    wait_until(lambda: other.name in alarm(blocked), BLOCKED_BOUND_S, at_blocked, lambda: logs_of(states))
+    at_other = "an alarm at the node at the other side, about the one that is blocked"
+    wait_until(lambda: blocked.name in alarm(other), BLOCKED_BOUND_S, at_other, lambda: logs_of(states))
+    assert view_of(leader).raft.leader_id is not None
+    for state in (blocked, leader):
+        assert "servers-down" not in {each.kind for each in view_of(state).alarms}
+    # when the block is removed, the alarms end
+    open_udp(blocked.name)
+    wait_until(
+        lambda: not alarm(blocked) and not alarm(other),
+        BLOCKED_BOUND_S,
+        "the alarms have ended",
+        lambda: logs_of(states),
+    )
 
 
 def open_udp(name: str) -> None:
@@ -335,21 +314,10 @@ def open_udp(name: str) -> None:
 
 
 def test_farm_is_created_on_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
-    key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     for number, name in enumerate(lan, start=1):
         _ip("-n", name, "addr", "flush", "dev", "eth0")
         _ip("-n", name, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
-    states = [tmp_path / name for name in lan]
-    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
-    with ExitStack() as stack:
-        for state in states:
-            start(state.name, key, state, stack)
-
-        def founded() -> bool:
-            return all(view_of(state).raft.leader_id is not None for state in states)
-
-        wait_until(founded, START_BOUND_S, "a farm created by multicast alone", logs)
+    with farm_on(lan, tmp_path) as states:
         assert {each.address for each in view_of(states[0]).members} == {
             f"[fd00:77::{number}]:7668" for number in range(1, NODES + 1)
         }
