@@ -3,10 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.farm import Farm, call
+from tests.spark import QUICK_JVM
 
 
-def test_pipeline_shows_router_health_of_each_server(farm: Farm, tmp_path: Path) -> None:
+def test_pipeline_shows_router_health_of_each_server(
+    farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
     nodes = [argument for node in farm.nodes for argument in ("--node", str(node.directory))]
     ended = call(
         *("pipeline", "run", "--once", "--json", "--output", str(tmp_path / "tables"), "--master", "local[2]", *nodes),
