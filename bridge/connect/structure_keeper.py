@@ -69,7 +69,8 @@ class StructureKeeper:
         self.newest: OfferedStructure | None = None
         """The newest accepted structure; it may have ended."""
         self.last_error: str | None = None
-        self._query_failure = "no directory has replied yet"
+        self._query_failure: str | None = None
+        """The reason why the last query failed; None before the first failure."""
         self._link = link
         self._table = table
         self._pool = pool
@@ -104,6 +105,8 @@ class StructureKeeper:
         """The reason why no structure is usable, with the remedy; None if one is."""
         if self.is_usable:
             return None
+        if self._query_failure is None:
+            return f"{self.describe()}; the client queries the directories for the present one: wait"
         wanted = "one" if self.newest is None else "a newer one"
         return (
             f"{self.describe()}, and none of {len(self._link.directories)} directories returned {wanted}: "

@@ -124,6 +124,15 @@ async def test_hostile_reply_is_bounded_in_bytes_and_time(
             assert peak < 4 * MEBIBYTE
 
 
+async def test_first_query_is_not_reported_as_failed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage:
+        stage.directories[0].serve_reply = slow_bytes
+        async with stage.client() as farm:
+            await until(lambda: farm.status().sessions > 0)
+            problem = farm.status().problem
+    assert problem == "no structure is known; the client queries the directories for the present one: wait"
+
+
 @pytest.mark.parametrize("status", [each for each in ReplyStatus if each is not ReplyStatus.STRUCTURE])
 async def test_refusing_directory_is_reported(tmp_path: Path, autojump_clock: MockClock, status: ReplyStatus) -> None:
     texts = {
