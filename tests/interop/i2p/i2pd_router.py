@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import ssl
 import subprocess
 from contextlib import closing
@@ -40,7 +39,7 @@ class I2pdRouter(Router):
     def __init__(self, number: int, name: str, directory: Path, *, is_floodfill: bool) -> None:
         super().__init__(number, name, directory, is_floodfill=is_floodfill)
         self.sam = f"{LOOPBACK}:{7600 + number}"
-        self.i2pcontrol = f"https://{LOOPBACK}:{7650 + number}"
+        self.i2pcontrol = f"https://{LOOPBACK}:{7700 + number}"
         self.http_proxy = f"{LOOPBACK}:{4400 + number}"
         self._log = directory / "log"
         (directory / "certs").mkdir()
@@ -86,7 +85,7 @@ port = {7400 + number}
 enabled = false
 [i2pcontrol]
 enabled = true
-port = {7650 + number}
+port = {7700 + number}
 password = {ITOOPIE}
 [upnp]
 enabled = false
@@ -131,14 +130,17 @@ outbound.quantity = 3
         self._store_in_files(info, router_hash)
 
     def tunnel(self, name: str, port: int) -> str:
-        """Add a section to `tunnels.conf`, and return the base64 of the destination that i2pd makes."""
+        """Add a section to `tunnels.conf`, restart, and return the base64 of the destination that i2pd makes.
+
+        A reload with SIGHUP would add the tunnel too, but i2pd then refuses all streams to the tunnels that it had.
+        """
         keys = self.directory / f"{name}.dat"
         with (self.directory / "tunnels.conf").open("a") as sections:
             sections.write(
                 f"[{name}]\ntype = server\nhost = {LOOPBACK}\nport = {port}\nkeys = {keys.name}\n{_TUNNEL_OPTIONS}"
             )
-        assert self.process is not None
-        self.process.send_signal(signal.SIGHUP)
+        self.kill()
+        self.start()
         wait_until(keys.is_file, START_S, f"{self.name} makes the tunnel {name}", lambda: tail(self._log))
         _, end = read_destination(keys.read_bytes())
         return base64_encode(keys.read_bytes()[:end])
@@ -173,7 +175,7 @@ outbound.quantity = 3
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(LOOPBACK, 7650 + self.number, timeout=_REQUEST_S, context=unverified)
+        connection = http.client.HTTPSConnection(LOOPBACK, 7700 + self.number, timeout=_REQUEST_S, context=unverified)
         with closing(connection):
             connection.request("POST", "/", body, {"Content-Type": "application/json"})
             result: dict[str, Any] = json.loads(connection.getresponse().read())["result"]

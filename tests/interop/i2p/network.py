@@ -7,15 +7,16 @@ Floodfills of both kinds: three i2pd, two Java. Java 2.7.0 sends lease sets only
 """
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from bridge.sam.session import SamSession, new_private_key, open_session
-from bridge.wire.i2p.structures import read_destination
+from bridge.wire.i2p.structures import Destination, destination_from_base64, read_destination
 from tests.end_to_end.farm import wait_until
 from tests.interop.i2p import namespace
 from tests.interop.i2p.i2pd_router import I2pdRouter
@@ -30,7 +31,7 @@ ONE_HOP: Final[Mapping[str, str]] = {
     f"{way}.{name}": str(value) for way in ("inbound", "outbound") for name, value in (("length", 1), ("quantity", 2))
 }
 """Options of sessions: tunnels of one hop, because the network is small."""
-ARRIVAL_S: Final = 15.0
+ARRIVAL_S: Final = 25.0
 """Seconds from a session until a floodfill has its lease set, unless i2pd has dropped it."""
 SESSIONS_MAX: Final = 4
 _INFO_S: Final = 60.0
@@ -52,6 +53,7 @@ class Network:
         ]
         self.routers: dict[str, Router] = {each.name: each for each in (*self.i2pd, *self.java)}
         self.ready_after_s = 0.0
+        self._tunnels: dict[str, set[bytes]] = {}
 
     @property
     def floodfills(self) -> list[Router]:
@@ -111,13 +113,42 @@ class Network:
         """Return one line for each router."""
         return "\n".join(each.state() for each in self.routers.values() if each.running)
 
+    def tunnel(self, router: Router, name: str, port: int) -> Destination:
+        """Make a server tunnel to a port on loopback; return when the floodfills have all tunnels of the router.
+
+        An i2pd restarts and loses its sessions.
+        """
+        before = self._stored()
+        destination = destination_from_base64(router.tunnel(name, port))
+        self._tunnels.setdefault(router.name, set()).add(destination.hash)
+        for _ in range(SESSIONS_MAX):
+            if self._arrives(self._tunnels[router.name], before):
+                return destination
+            before = self._stored()
+            router.kill()
+            router.start()
+        raise AssertionError(f"{router.name} did not publish its tunnels")
+
+    def _stored(self) -> dict[bytes, list[int]]:
+        """Return the state of each tunnel's lease set at the floodfills."""
+        hashes = set().union(*self._tunnels.values())
+        return {each: self._stored_at_floodfills(each) for each in hashes}
+
+    def _stored_at_floodfills(self, destination_hash: bytes) -> list[int]:
+        return [each.stored(destination_hash) for each in self.floodfills if each.running]
+
+    def _is_newer(self, destination_hash: bytes, before: Sequence[int]) -> bool:
+        now = self._stored_at_floodfills(destination_hash)
+        return any(new > old for new, old in zip_longest(now, before, fillvalue=0))
+
     def is_stored(self, destination_hash: bytes) -> bool:
         """Return True if a floodfill has a lease set for a hash."""
-        return any(each.stored(destination_hash) for each in self.floodfills if each.running)
+        return any(self._stored_at_floodfills(destination_hash))
 
-    def _arrives(self, destination_hash: bytes) -> bool:
+    def _arrives(self, hashes: Collection[bytes], before: Mapping[bytes, list[int]]) -> bool:
+        """Return True if a floodfill stores a newer lease set of each hash within a limit."""
         deadline_s = time.monotonic() + ARRIVAL_S
-        while not self.is_stored(destination_hash):
+        while not all(self._is_newer(each, before.get(each, ())) for each in hashes):
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_POLL_S)
@@ -134,7 +165,7 @@ class Network:
         private_key = await new_private_key(router.sam_bridge)
         for _ in range(SESSIONS_MAX):
             async with open_session(router.sam_bridge, private_key=private_key, options=ONE_HOP) as session:
-                if await trio.to_thread.run_sync(self._arrives, session.hash):
+                if await trio.to_thread.run_sync(self._arrives, [session.hash], {}):
                     yield session
                     return
         raise AssertionError(f"{router.name} did not publish any of {SESSIONS_MAX} sessions")
