@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
 CLONE_NEWNET = 0x40000000
-IMPORTED = ("run", "status", "events.event", "farm", "keys.farm_keys", "log", "node", "publish")
+IMPORTED = ("run", "status", "events.event", "farm", "keys.farm_keys", "kraft.serve", "log", "node", "publish")
 """Modules of `bridge.cli` with the commands that tests use."""
 
 
@@ -216,6 +216,8 @@ if __name__ == "__main__":
     for name in IMPORTED:
         import_module(f"bridge.cli.{name}")
     main = import_module("bridge.cli.main").main
+    # kio imports hypothesis where it is installed, which users do not have.
+    sys.modules["hypothesis"] = None  # type: ignore[assignment] # so its import fails
     gc.freeze()
     arguments = serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is not None:

@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,12 +21,12 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import cli
 from consensus.protocols.kafka import uuid_text
 from consensus.protocols.kraft import new_uuid
+from tests.end_to_end import forking
 from tests.interop.kafka.jvm import listening_ports
-from tests.processes import child
+from tests.processes import END_S
 
 LOOPBACK = "127.0.0.1"
 WAIT_S = 30.0
-COMMAND = (sys.executable, "-m", "bridge.cli.main", "kraft")
 FAST = {
     "controller.quorum.election.timeout.ms": "600",
     "controller.quorum.fetch.timeout.ms": "1200",
@@ -87,7 +86,7 @@ class Files:
 class ServeProcess:
     """A running server process."""
 
-    def __init__(self, node_id: int, process: "subprocess.Popen[str]", output: IO[str], errors: Path) -> None:
+    def __init__(self, node_id: int, process: forking.Forked, output: IO[str], errors: Path) -> None:
         self.node_id = node_id
         self.process = process
         self._errors = errors
@@ -132,8 +131,15 @@ class ServeProcess:
 def served(files: Files, node_id: int, *arguments: str) -> Iterator[ServeProcess]:
     """Run a server until the block or the test ends it."""
     errors = files.path / f"{node_id}.err"
-    command = (*COMMAND, "serve", "-c", files.config(node_id), "--json", *arguments)
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with errors.open("a") as stderr, child(command, stderr=stderr, env=environment) as process:
-        assert process.stdout is not None
-        yield ServeProcess(node_id, process, process.stdout, errors)
+    command = ("kraft", "serve", "-c", files.config(node_id), "--json", *arguments)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as output, errors.open("a") as stderr:
+        try:
+            process = forking.start(command, writing, stderr.fileno())
+        finally:
+            os.close(writing)
+        try:
+            yield ServeProcess(node_id, process, output, errors)
+        finally:
+            process.kill()
+            process.wait(END_S)
