@@ -121,7 +121,7 @@ class ServeProcess:
         """Return its output on stderr."""
         return self._errors.read_text()
 
-    def end(self, number: int = signal.SIGTERM) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, and wait for the exit code."""
         self.process.send_signal(number)
         return self.process.wait(WAIT_S)

@@ -204,7 +204,15 @@ def _trace_in_another_process(strategy: str, hash_seed: str) -> bytes:
     return b"\n".join(line for line in run.stdout.splitlines() if b" histories in " not in line)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "append",
+        pytest.param("fetch", marks=pytest.mark.soak),
+        pytest.param("zmq", marks=pytest.mark.soak),
+        "kraft",
+    ],
+)
 def test_history_trace_is_equal_in_every_process(strategy: str) -> None:
     one, other = (_trace_in_another_process(strategy, hash_seed) for hash_seed in ("1", "2"))
     assert len(one) > 100_000

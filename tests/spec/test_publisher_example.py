@@ -113,15 +113,6 @@ def test_example_weights_match_code() -> None:
     assert log.leaves["leaf1"] == 38
 
 
-def test_lower_server_id_publishes_at_equal_scores() -> None:
-    log = Log()
-    log.append(report_of(2))
-    log.append(*(report(each) for each in (3, 1)))
-    assert log.publisher == 2
-    changes = log.append(report(2, attached=False))
-    assert changes == [PublisherChanged(MASTER, 1, 2)]
-
-
 def test_document_text_has_figures() -> None:
     figures = ("leads by 189", "957 points", "by 43", "20 s old", "50 s old", "leaf 2 at 108", "leaf 1 at 137")
     for words in (*figures, "= 16", "cost of 42", "= 48", "changes to 38", "keeps 38"):

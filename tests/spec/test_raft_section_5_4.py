@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consensus.core.effects import Apply, Role, Send
-from consensus.core.messages import AppendEntries
 from consensus.core.model import LogId
 from consensus.core.options import lan
 from tests.spec.raft_bench import TWO, Bench, entries_of
@@ -114,17 +113,6 @@ def test_follower_removes_only_conflicting_entries() -> None:
     assert bench.terms == [1, 1, 2, 2]
     bench.append(3, AT(2, 1), entries_of(1, 1, 3)[2:])
     assert bench.terms == [1, 1, 3]
-
-
-def test_leader_never_overwrites_own_log() -> None:
-    """Leader Append-Only: "a leader never overwrites or deletes entries in its log; it only appends new entries"."""
-    bench = Bench(1, 1)
-    bench.lead()
-    bench.receive(
-        TWO, AppendEntries(term=2, leader=TWO, previous=AT(0, 0), entries=entries_of(2), commit=0, correlation=5)
-    )
-    assert bench.is_(Role.LEADER)
-    assert bench.terms == [1, 1, 2]
 
 
 def test_entries_applied_in_log_order_without_gaps() -> None:
