@@ -216,7 +216,7 @@ if __name__ == "__main__":
     for name in IMPORTED:
         import_module(f"bridge.cli.{name}")
     main = import_module("bridge.cli.main").main
-    # kio imports hypothesis where it is installed, which users do not have.
+    # kio imports hypothesis if it is installed. Nodes of users run without it.
     sys.modules["hypothesis"] = None  # type: ignore[assignment] # so its import fails
     gc.freeze()
     arguments = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.node.control.client import ControlError
 from tests.effort import IS_SOAK
-from tests.end_to_end.farm import Farm, command, local_farm, tail
+from tests.end_to_end.farm import Farm, call, local_farm, tail
 from tests.loop_watch.watch import ENVIRONMENT
 from tests.node.kraft_processes import Files
 from tests.node.test_zmq_raft_open_peer import free_peers
@@ -81,10 +81,7 @@ def faulty(directory: Path, *arguments: str | Path) -> Iterator[Faults]:
 
 def call_all(*commands: tuple[str | Path, ...]) -> list[int]:
     """Run commands of the program; return their exit codes. A command may be refused while the server gets an error."""
-    return [
-        subprocess.run(command(*each), capture_output=True, timeout=TIMEOUT_S, check=False).returncode
-        for each in commands
-    ]
+    return [call(*each, timeout_s=TIMEOUT_S).returncode for each in commands]
 
 
 def test_node_with_injected_errors_stays_healthy(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS_SPEC, LOG
-from tests.effort import over_seeds
+from tests.effort import IS_SOAK, over_seeds
 from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, write_batch, write_current_state
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -190,7 +190,7 @@ def derive_in_one_batch(output: Path, batches: list[tuple[str, Rows]]) -> dict[s
 @over_seeds(10, quick=1)
 def test_tables_from_many_batches_equal_one_batch(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    batches, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
+    batches, run = [*steps(random, hours=24 if IS_SOAK else 12)], Run(tmp_path / "grown")
     for table, rows in batches:
         run.write(table, rows)
         if random.random() < 0.7:
