@@ -1,4 +1,7 @@
-"""One farm of three processes, shared by all tests that leave it unchanged."""
+"""One farm of three processes, shared by the tests of a file that leave it unchanged.
+
+Its start takes 0.7 s of processor time; an idle farm takes 0.1 s per second. So it ends with the file.
+"""
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -8,7 +11,7 @@ import pytest
 from tests.end_to_end.farm import Farm, local_farm
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Start three nodes once."""
     with local_farm(tmp_path_factory.mktemp("standing"), 3) as farm:
