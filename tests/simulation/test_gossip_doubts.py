@@ -15,7 +15,7 @@ from gossip.core.messages import Payload, PingRequest, VerdictUpdate
 from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node, node_id
 
-SEEDS = [1, 2, 3]
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))]
 OPTIONS = replace(SwimOptions.lan(), first_hand_verdicts=True)
 ATTACKER = Address("10.9.9.9", 7_669)
 
