@@ -1,6 +1,7 @@
 """Complete groups of gossip nodes in virtual time: the guarantees for users of the protocol.
 
-Each test runs under one random seed, in `make soak` under several. The test's id and the message of a failure contain it.
+Each test runs under one random seed, in `make soak` under several. The test's id and the message of a failure contain
+the seed.
 """
 
 from collections.abc import Callable
