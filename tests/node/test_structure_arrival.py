@@ -13,7 +13,8 @@ from trio.testing import MockClock
 from bridge.api.alarms import STRUCTURE_NOT_FOUND
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, PublishConfig, Report
-from bridge.core.publishing.arrival import SETTLE_MS
+from bridge.core.publishing.arrival import KEPT_MS, SETTLE_MS
+from bridge.core.publishing.publication import Pace
 from tests.node.farm_stage import MASTER, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
 
 pytestmark = pytest.mark.usefixtures("_clock")
@@ -92,6 +93,19 @@ async def test_structure_found_later_ends_alarm(autojump_clock: MockClock) -> No
         await trio.sleep(2 * PERIOD_MS / 1000)
         assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
         assert stage.events("structure-seen") == 1
+
+
+async def test_alarm_ends_after_other_nodes_stop_looking_up(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    async with on_duty_with_looker(stage, finds=False) as looker:
+        await trio.sleep(DECIDED_S)
+        looker.finds = None
+        await trio.sleep((KEPT_MS + 2 * Pace().refresh_ms) / 1000)
+        assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is None
+        looker.finds = False
+        await trio.sleep(DECIDED_S)
+        assert stage.alarm(STRUCTURE_NOT_FOUND.kind) is not None
+        assert stage.events("structure-not-found") == 2
 
 
 @pytest.mark.parametrize("finds", [True, None], ids=["found", "no-look-ups"])

@@ -262,9 +262,12 @@ class PublishingTask:
             return
         look_ups, period_ms = context.applied_state.look_ups, context.applied_state.farm.tuning.period_ms
         found = look_ups.is_seen(self.master, StructureHandOver(own_id, last.published_s), period_ms)
-        if found is None or found is self._is_seen:
+        if found is self._is_seen or (found is None and self._is_seen):
             return
         self._is_seen = found
+        if found is None:  # The nodes that did not find it no longer look it up.
+            self._alarms.not_found.clear(self.master)
+            return
         address = self._key.key.destination.address
         facts: dict[str, Scalar] = {"master": address, "second": last.published_s}
         if found:
