@@ -34,6 +34,7 @@ DESTINATION = MASTER.destination.base64
 PERIOD_S = PERIOD_MS / 1000
 STEADY_S = (STEADY_PERIODS + 2) * PERIOD_S
 THIRD = 3
+STRUCTURE_LIFE_S = 900
 KEYS = {server_id: MASTER.sign_transient(NOW_S) for server_id in (OTHER, THIRD)}
 
 
@@ -49,7 +50,7 @@ def second() -> int:
 
 def structure(server_id: int, second_s: int) -> bytes:
     """Return a structure of a server."""
-    return encode(KEYS[server_id].sign(second_s, (MetaLease(LEAF.hash, cost=3, ends_s=second_s + 900),)))
+    return encode(KEYS[server_id].sign(second_s, (MetaLease(LEAF.hash, cost=3, ends_s=second_s + STRUCTURE_LIFE_S),)))
 
 
 @dataclass
@@ -231,6 +232,23 @@ async def test_node_that_is_no_longer_standby_ends_session(autojump_clock: MockC
         await trio.sleep(STEADY_S)
         assert stage.router.stopped == 1
         assert not own_part(stage).standby
+
+
+async def test_session_ends_with_last_valid_structure(autojump_clock: MockClock) -> None:
+    """An evicted node receives no entry, so its state names it as the standby permanently."""
+    stage = Stage()
+    async with beside_publisher(stage) as others:
+        await trio.sleep(STEADY_S)
+        others.structure, good = b"rubbish", others.structure
+        await trio.sleep(STRUCTURE_LIFE_S - 2 * STEADY_S)
+        assert stage.router.stopped == 0
+        await trio.sleep(3 * STEADY_S)
+        assert stage.router.stopped == 1
+        assert not own_part(stage).standby
+        assert {each for each, _ in stage.router.kept_ready} == {good}
+        await others.publish(stage)
+        await trio.sleep(STEADY_S)
+        assert own_part(stage).standby
 
 
 async def test_session_that_is_not_ready_raises_an_alarm(autojump_clock: MockClock) -> None:

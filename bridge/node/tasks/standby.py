@@ -1,8 +1,9 @@
 """A member's part as the standby of one master: it keeps a session at its router ready, with the structure in force.
 
-    `standby_of` names this node for 3 periods ─▶ active: a session; `standby` in the report once it has tunnels
-    names another one for 3 periods            ─▶ inactive: no session
-    this node publishes                        ─▶ inactive: the same session publishes
+    `standby_of` names this node for 3 periods    ─▶ active: a session; `standby` in the report once it has tunnels
+    names another one, or no structure is valid,
+    for 3 periods                                 ─▶ inactive: no session
+    this node publishes                           ─▶ inactive: the same session publishes
 
 A router builds the tunnels of a new session for up to a minute before it can publish. The standby's router has tunnels
 already, so a take-over reaches the floodfills within seconds.
@@ -59,8 +60,10 @@ class Standby:
 
     def review(self, *, is_allowed: bool) -> bool:
         """Change the role after some time. Return True if `serve` has to be called."""
-        now_s = trio.current_time()
-        wanted = is_allowed and self._is_named()
+        now_s, is_named = trio.current_time(), is_allowed and self._is_named()
+        if is_named or self.is_active:
+            self._newest = self._structure_in_force()
+        wanted = is_named and self._newest is not None
         if wanted is self.is_active:
             self._differs_since_s = None
         elif self._differs_since_s is None:
@@ -71,7 +74,6 @@ class Standby:
             return True
         if not self.is_active:
             return False
-        self._newest = self._structure_in_force()
         is_known = self.is_ready and now_s - self._called_s < self._context.period_s
         return self._newest is not None and (self._newest != self._given or not is_known)
 
