@@ -49,6 +49,8 @@ class FakeRouter:
     """A fake router."""
 
     is_i2pd: bool = False
+    own_version: str | None = None
+    """The version in its SetDate. None: 0.9.64, or as i2pd the version of the client."""
     up: bool = True
     unresponsive: bool = False
     garbage: bytes | None = None
@@ -119,7 +121,8 @@ class FakeRouter:
                     self._authorized.add(stream)
                 if self.password is not None and stream not in self._authorized:
                     return [Disconnect("Authorization required, specify i2cp.username and i2cp.password")]
-                return [SetDate(clock_now_ms() + self.clock_offset_ms, version if self.is_i2pd else "0.9.64")]
+                replied = self.own_version or (version if self.is_i2pd else "0.9.64")
+                return [SetDate(clock_now_ms() + self.clock_offset_ms, replied)]
             case CreateSession():
                 return [self._session(stream, message)]
             case CreateLeaseSet2():

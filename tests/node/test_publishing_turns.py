@@ -218,6 +218,15 @@ async def test_i2pd_configured_as_java_cannot_publish(
         assert 'is i2pd, and the settings have software = "java"' in (found or "")
 
 
+async def test_i2pd_with_own_version_can_publish(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    """Present versions repeat the version of the node, later ones may not."""
+    key = new_master_key().as_signing_key()
+    fake = FakeRouter(is_i2pd=True, own_version="0.9.70")
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, fake, key) as on:
+        await on.router.local_router_status()
+        assert on.router.publishing_obstacle(key.destination.hash) is None
+
+
 async def _leaf_of(router: I2cpRouter) -> LeafStatus:
     await router.local_router_status()
     return await router.local_leaf_status(i2cp_stage.LEAF.hash)

@@ -151,12 +151,16 @@ def test_old_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
     assert "router key" not in checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)
 
 
-@pytest.mark.parametrize("software", Software)
-def test_router_of_other_kind_is_a_problem(tmp_path: Path, software: Software) -> None:
-    fake = FakeRouter(is_i2pd=software is Software.JAVA)
-    check = checks_of_router(tmp_path, fake, software=software)["router"]
+def test_i2pd_configured_as_java_is_a_problem(tmp_path: Path) -> None:
+    check = checks_of_router(tmp_path, FakeRouter(is_i2pd=True))["router"]
     assert check.result is CheckResult.PROBLEM
-    assert f'and the settings have software = "{software.value}"' in check.text
+    assert 'and the settings have software = "java"' in check.text
+
+
+def test_router_with_own_version_as_i2pd_is_a_warning(tmp_path: Path) -> None:
+    check = checks_of_router(tmp_path, FakeRouter(), software=Software.I2PD)["router"]
+    assert check.result is CheckResult.WARNING
+    assert "it does not reply like i2pd" in check.text
 
 
 def test_demonstration_key_is_a_problem(tmp_path: Path) -> None:

@@ -77,6 +77,9 @@ def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
     other = other_software(access, date)
     if other is not None:
         return Check(ROUTER, CheckResult.PROBLEM, other, "follow the text: this node never publishes until then")
+    if access.software is Software.I2PD and not date.is_from_i2pd:
+        action = 'if it is a Java router, set [router] software = "java": it ends the sessions of a client of i2pd'
+        return Check(ROUTER, CheckResult.WARNING, f"{text}; it does not reply like i2pd", action)
     return Check(ROUTER, CheckResult.OK, text)
 
 

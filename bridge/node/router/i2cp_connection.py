@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from bridge.node.events.event_log import clock_ms
-from bridge.node.router.link import Credentials, Link, RouterLost, Software, open_stream, shown
+from bridge.node.router.link import Credentials, Link, RouterLost, open_stream, shown
 from bridge.wire.i2p.i2cp import PROTOCOL_BYTE, FrameReader, decode, encode
 from bridge.wire.i2p.i2cp_messages import (
     NO_SESSION,
@@ -83,11 +83,9 @@ class RouterDate:
     """The router's clock minus this machine's, in milliseconds."""
 
     @property
-    def software(self) -> Software | None:
-        """The kind of the router; None if it does not report a version."""
-        if self.version is None:
-            return None
-        return Software.I2PD if self.version == CLIENT_VERSION else Software.JAVA
+    def is_from_i2pd(self) -> bool:
+        """True if the router repeats the version of this client. Another version does not show its kind."""
+        return self.version == CLIENT_VERSION
 
     def now_ms(self) -> int:
         """Return the router's present clock, in milliseconds."""

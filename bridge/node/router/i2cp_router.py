@@ -48,7 +48,6 @@ MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
 CLOCK_LIMIT_MS: Final = 30_000
 ROUTER_INFO_AGAIN_S: Final = 3600.0
-_NAMES: Final = {Software.JAVA: "a Java router", Software.I2PD: "i2pd"}
 DEMO_KEY_OBSTACLE: Final = (
     "the structure or its key is a demonstration's and never reaches a real router: make a destination of your own with"
     " `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
@@ -61,16 +60,16 @@ def key_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 
 
 def other_software(access: I2cpAccess, date: RouterDate) -> str | None:
-    """Return the reason why no structure is handed over if the router's kind differs from the setting; else None.
+    """Return the reason why no structure is handed over if the router is i2pd against the setting; else None.
 
-    The kinds read the end of a structure differently: a Java router ends the session, i2pd drops the structure.
+    i2pd drops the structure of a client that takes it for a Java router, without a reply. The reverse is not an
+    obstacle: a Java router disconnects with a reason, and a later i2pd may reply with its own version.
     """
-    found, expected = date.software, access.software
-    if found is None or found is expected:
+    if not date.is_from_i2pd or access.software is Software.I2PD:
         return None
     return (
-        f"the router at {access.link} is {_NAMES[found]}, and the settings have software ="
-        f' "{expected.value}": set [router] software = "{found.value}", and restart this node'
+        f'the router at {access.link} is i2pd, and the settings have software = "{access.software.value}":'
+        f' set [router] software = "{Software.I2PD.value}", and restart this node'
     )
 
 
