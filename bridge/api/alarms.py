@@ -319,8 +319,9 @@ REFUSED_BY_PEERS: Final = _warning(
 )
 ROUTER: Final = _warning(
     "router",
-    "the router refused a structure, or could not look up a leaf",
-    "see the text and the router's own log; the node tries to publish again at growing intervals",
+    "the router refused a structure, cannot publish with this node's key or settings, or does not keep a session ready"
+    " for the standby; or a leaf could not be looked up",
+    "see the text and the router's own log; after a refusal, the node tries to publish again at growing intervals",
 )
 ROUTER_CLOCK: Final = _warning(
     "router-clock",
