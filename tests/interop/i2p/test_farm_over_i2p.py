@@ -33,7 +33,7 @@ bind = "{bind}"
 segment_bytes = 4194304
 [proxy]
 address = "{proxy}"
-mode = "connect"
+mode = "absolute-uri"
 """
 
 
