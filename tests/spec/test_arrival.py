@@ -6,7 +6,7 @@ import pytest
 
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Measurement, Report
-from bridge.core.publishing.arrival import KEPT_MS, LOOK_UPS_MAX, SETTLE_MS, LookUps
+from bridge.core.publishing.arrival import KEPT_MS, LOOK_UPS_MAX, SETTLE_MS, SUCCESSION_MS, LookUps
 from bridge.core.state.farm_state import StructureHandOver
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, Log, report
 
@@ -16,6 +16,7 @@ SETTLED_MS = BASE_MS + SETTLE_MS + PERIOD_MS
 
 FIRST_MS = BASE_MS - 60_000
 """The first hand-over of server 1, before the last one at `BASE_MS`."""
+PAUSED_MS = BASE_MS - SUCCESSION_MS - 1_000
 
 
 def look_up(server_id: int, at_ms: int, *, found: bool) -> tuple[Report, int]:
@@ -40,6 +41,8 @@ def hand_over(at_ms: int, server_id: int = 1) -> tuple[Report, int]:
         ([look_up(2, SETTLED_MS, found=False), look_up(3, BASE_MS + 1, found=True)], True),
         ([look_up(1, SETTLED_MS, found=False)], None),
         ([hand_over(FIRST_MS), hand_over(BASE_MS), look_up(2, SETTLED_MS - 60_000, found=False)], False),
+        ([hand_over(PAUSED_MS), hand_over(BASE_MS), look_up(2, SETTLED_MS - 60_000, found=False)], None),
+        ([hand_over(PAUSED_MS + 1_000), hand_over(BASE_MS), look_up(2, BASE_MS, found=False)], False),
         ([hand_over(FIRST_MS, 3), hand_over(BASE_MS), look_up(2, SETTLED_MS - 60_000, found=False)], None),
         ([hand_over(FIRST_MS), look_up(3, BASE_MS - 1, found=True), look_up(2, SETTLED_MS - 2, found=False)], None),
         ([hand_over(BASE_MS - 2 * KEPT_MS), hand_over(BASE_MS), look_up(2, BASE_MS - KEPT_MS - 1, found=False)], None),
@@ -54,6 +57,8 @@ def hand_over(at_ms: int, server_id: int = 1) -> tuple[Report, int]:
         "found-by-one",
         "own-failure",
         "not-found-since-first-hand-over",
+        "first-after-pause",
+        "not-found-since-earlier-hand-over",
         "new-publisher",
         "found-since-first-hand-over",
         "stopped-server",

@@ -26,6 +26,9 @@ SETTLE_MS: Final = 90_000
 a result may be 30 s old when it is reported."""
 KEPT_MS: Final = 180_000
 """Largest age of a failed look-up at the last hand-over: the server of an older one may have stopped."""
+SUCCESSION_MS: Final = 600_000
+"""Longest time between two hand-overs of a publisher with one expectation. The earlier structure is still valid at the
+second one. After a longer pause of the farm, the first look-ups fail."""
 LOOK_UPS_MAX: Final = MASTERS_MAX * SERVERS_MAX
 
 
@@ -45,6 +48,14 @@ class _Expectation:
 
     last: StructureHandOver
     since_ms: int
+
+    def since_of(self, following: StructureHandOver) -> int:
+        """Return the time since which look-ups have not confirmed a structure, for the hand-over after this one."""
+        is_successor = (
+            following.server_id == self.last.server_id
+            and 1000 * (following.published_s - self.last.published_s) <= SUCCESSION_MS
+        )
+        return self.since_ms if is_successor else 1000 * following.published_s
 
 
 class LookUps:
@@ -83,9 +94,7 @@ class LookUps:
             last = StructureHandOver(report.server_id, last_ms // 1000)
             is_later = expected is None or last.published_s > expected.last.published_s
             if is_later and 0 < last_ms <= at_ms + UNFENCED_AHEAD_MS:
-                is_next = expected is not None and expected.last.server_id == report.server_id
-                since_ms = expected.since_ms if expected is not None and is_next else last_ms
-                self._expected[name] = _Expectation(last, since_ms)
+                self._expected[name] = _Expectation(last, last_ms if expected is None else expected.since_of(last))
 
     def of_others(self, master: str, server_id: int | None) -> tuple[LookUp, ...]:
         """Return the look-ups of a master by servers other than `server_id`, in order of server."""
