@@ -88,12 +88,15 @@ class LookUps:
             del self._expected[next(iter(self._expected))]
 
     def _note_hand_overs(self, report: Report, at_ms: int) -> None:
+        latest_ms = at_ms + UNFENCED_AHEAD_MS
         for part in report.masters:
             name, last_ms = hash_of(part.destination), part.last_published_time_ms
             expected = self._expected.get(name)
+            if expected is not None and 1000 * expected.last.published_s > latest_ms:
+                expected = None  # An operator moved log time back.
             last = StructureHandOver(report.server_id, last_ms // 1000)
             is_later = expected is None or last.published_s > expected.last.published_s
-            if is_later and 0 < last_ms <= at_ms + UNFENCED_AHEAD_MS:
+            if is_later and 0 < last_ms <= latest_ms:
                 self._expected[name] = _Expectation(last, last_ms if expected is None else expected.since_of(last))
 
     def of_others(self, master: str, server_id: int | None) -> tuple[LookUp, ...]:
