@@ -74,6 +74,17 @@ async def test_structure_not_found_is_handed_over_once_more(autojump_clock: Mock
         assert stage.events("structure-not-found") == 1
 
 
+async def test_alarm_names_routers_without_result_only(autojump_clock: MockClock) -> None:
+    """Server 3 found an earlier structure, and does not look any more."""
+    stage = Stage()
+    found = (Measurement(hash_of(DESTINATION), reachable=True),)
+    async with on_duty_with_looker(stage, finds=False):
+        report = replace(rival_report(), server_id=3, request="03-1-0-1", masters=(), destinations=())
+        await stage.append_record(replace(report, remote_metas=found))
+        await trio.sleep(2 * Pace.of_period(PERIOD_MS).refresh_ms / 1000 + DECIDED_S)
+        assert "and the routers of server 2 do not find it" in (stage.alarm(STRUCTURE_NOT_FOUND.kind) or "")
+
+
 async def test_structure_that_changes_often_is_still_missed(autojump_clock: MockClock) -> None:
     """Each change is handed over before a look-up can decide about the previous structure."""
     stage = Stage()

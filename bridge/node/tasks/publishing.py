@@ -275,10 +275,11 @@ class PublishingTask:
             context.trace.append("structure-seen", facts)
         else:
             self._hand_over_again = True
+            missing = (each for each in look_ups.of_others(self.master, own_id) if not each.is_found)
             self._alarms.not_found.set(
                 self.master,
                 f"the router of this node took the structure of {address}, and the routers of"
-                f" {self._names(look_ups.of_others(self.master, own_id))} do not find it",
+                f" {self._names(missing)} do not find it",
             )
             context.trace.append("structure-not-found", facts)
 
