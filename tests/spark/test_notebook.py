@@ -38,6 +38,7 @@ def test_notebook_shows_figures_of_generated_farm(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
         "JAVA_TOOL_OPTIONS": QUICK_JVM,
         "FARM_LOG": str(log),
         "FARM_TABLES": str(tables),

@@ -89,14 +89,22 @@ class NetworkFarm(Farm):
 
 
 def lan_farm(
-    network: Network, directory: Path, routers: Sequence[Router], service_port: int, preferred: str = "site-a"
+    network: Network,
+    directory: Path,
+    routers: Sequence[Router],
+    service_ports: int | Sequence[int],
+    preferred: str = "site-a",
 ) -> NetworkFarm:
-    """Write the files of a farm on loopback; the preferred node publishes when it can."""
+    """Write the files of a farm on loopback; the preferred node publishes when it can.
+
+    The leaves lead to one service, or each to its own.
+    """
+    services = [service_ports] * len(routers) if isinstance(service_ports, int) else service_ports
     master = new_master_key()
     save_farm_key(directory / "farm.key", new_farm_key(len(routers)))
     ports = [free_port(socket.SOCK_DGRAM) for _ in routers]
     sites = []
-    for letter, router, port in zip("abcdefg", routers, ports, strict=False):
+    for letter, router, port, service_port in zip("abcdefg", routers, ports, services, strict=False):
         name = f"site-{letter}"
         transport = LAN.format(
             loopback=LOOPBACK,

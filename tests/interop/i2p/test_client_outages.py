@@ -1,0 +1,239 @@
+"""Clients of a farm on the closed network, while routers and machines are killed.
+
+    three leaves, each behind its own router and next to a node        five `garlicfarm connect`, behind other routers
+
+Each client sends small requests, one after the other. Services record the number of each request. The story measures,
+for each client and each kill, the longest time between two successes. Each kill has new clients: a client puts a failed
+leaf last for ten minutes, the life of the leases that its router keeps. OUTAGES sets the number of kills of each kind.
+"""
+
+import os
+import socket
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from tests.end_to_end.farm import call, command, wait_until
+from tests.end_to_end.settings import free_port
+from tests.interop.i2p.counting_service import CountingService
+from tests.interop.i2p.farm import NetworkFarm, lan_farm
+from tests.interop.i2p.network import Network
+from tests.interop.i2p.router import LOOPBACK, Router
+from tests.processes import END_S, child
+
+pytestmark = pytest.mark.interop
+OUTAGES: Final = int(os.environ.get("OUTAGES", "1"))
+CLIENTS: Final = 5
+BETWEEN_S: Final = 0.25
+BEFORE_S: Final = 20.0
+AFTER_S: Final = 30.0
+READY_S: Final = 300.0
+REQUEST_S: Final = 60.0
+LONGEST_S: Final = 8.0
+MEDIAN_S: Final = 6.0
+DETECTION_S: Final = 12.0
+"""From this time after a kill on, no request goes to the dead leaf."""
+
+
+@dataclass
+class Client:
+    """A running `garlicfarm connect`, and a thread that sends requests through it."""
+
+    port: int
+    sam: str
+    process: psutil.Process
+    numbers: Iterator[int]
+    successes: list[tuple[float, float, str]] = field(default_factory=list)
+    """Start and end of each request that succeeded, and the name of its service."""
+    failures: list[tuple[float, float, str]] = field(default_factory=list)
+    """Start and end of each request that failed, and the reason."""
+
+    def get(self) -> bool:
+        """Send one request; return True if a service replied."""
+        began_s = time.monotonic()
+        connection = HTTPConnection(LOOPBACK, self.port, timeout=REQUEST_S)
+        try:
+            connection.request("GET", f"/{next(self.numbers)}")
+            reply = connection.getresponse()
+            text = reply.read().decode()
+            status = reply.status
+        except (OSError, HTTPException) as error:
+            text, status = repr(error), 0
+        finally:
+            connection.close()
+        found = (began_s, time.monotonic(), text.strip())
+        (self.successes if status == 200 else self.failures).append(found)
+        return status == 200
+
+    def longest_gap_s(self, since_s: float) -> float:
+        """Return the longest time between the ends of two successes, of which the later is after `since_s`."""
+        ends = [end_s for _, end_s, _ in self.successes]
+        return max((later - end for end, later in pairwise(ends) if later > since_s), default=AFTER_S)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The farm, its services by the name of their node, and the routers of the clients."""
+
+    network: Network
+    farm: NetworkFarm
+    services: dict[str, CountingService]
+    client_routers: Sequence[Router]
+    directory: Path
+
+    def is_whole(self) -> bool:
+        """Return True if a structure with all leaves was handed over, and all leaves are healthy."""
+        publishing = self.farm.publishing()
+        leaves = self.farm.leaves()
+        return (
+            publishing is not None
+            and publishing.publisher_name == publishing.handed_over_by_name == "site-a"
+            and len(publishing.entries) == len(leaves) == len(self.services)
+            and all(leaf.healthy for leaf in leaves)
+        )
+
+    def state(self) -> str:
+        """Return the publication, the leaves and the ends of the logs."""
+        return f"{self.farm.publishing()}\n{self.farm.leaves()}\n{self.farm.logs()}"
+
+    def repair(self) -> None:
+        """Start all that was killed, and wait until the farm publishes all leaves."""
+        self.network.repair()
+        for site in self.farm.sites:
+            if not site.node.running:
+                self.services[site.node.name].start()
+                site.node.start()
+        wait_until(self.is_whole, READY_S, "the farm publishes all leaves", self.state)
+
+
+@pytest.fixture
+def stage(network: Network, tmp_path: Path) -> Iterator[Stage]:
+    """Yield a running farm next to one Java router and two i2pd."""
+    routers = [network.java[1], network.i2pd[3], network.i2pd[4]]
+    services = {f"site-{letter}": CountingService(f"site-{letter}") for letter in "abc"}
+    with ExitStack() as stack:
+        for each in services.values():
+            each.start()
+            stack.callback(each.stop)
+        farm = stack.enter_context(lan_farm(network, tmp_path, routers, [each.port for each in services.values()]))
+        farm.start_all()
+        yield Stage(network, farm, services, network.i2pd[5:8], tmp_path)
+
+
+@contextmanager
+def clients(stage: Stage, numbers: Iterator[int]) -> Iterator[list[Client]]:
+    """Start clients, and yield them as soon as each has reached a leaf."""
+    link = call("link", "--node", stage.farm.running[0].directory).stdout.strip()
+    assert link.startswith("garlicfarm:"), link
+    with ExitStack() as stack:
+        started = []
+        for number in range(CLIENTS):
+            router = stage.client_routers[number % len(stage.client_routers)]
+            assert router.sam is not None
+            port = free_port(socket.SOCK_STREAM)
+            directory = stage.directory / f"client-{number}"
+            options = ("--socket", directory / "socket", "--cache", directory)
+            arguments = command("connect", link, "--sam", router.sam, "--http", f"{LOOPBACK}:{port}", *options)
+            log = stack.enter_context((stage.directory / f"client-{number}.log").open("a"))
+            process = stack.enter_context(child(arguments, stdout=log, stderr=log))
+            started.append(Client(port, router.sam, psutil.Process(process.pid), numbers))
+        for each in started:
+            wait_until(each.get, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started]))
+        yield started
+
+
+@contextmanager
+def load(started: list[Client]) -> Iterator[None]:
+    """Send requests through all clients within the block."""
+    over = threading.Event()
+
+    def run(client: Client) -> None:
+        while not over.wait(BETWEEN_S):
+            client.get()
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in started]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for each in threads:
+            each.join(REQUEST_S + END_S)
+
+
+def kill_router(stage: Stage, name: str) -> None:
+    """Kill the router of a node."""
+    next(site for site in stage.farm.sites if site.node.name == name).router.kill()
+
+
+def kill_machine(stage: Stage, name: str) -> None:
+    """Kill a node, its router and its service."""
+    site = next(site for site in stage.farm.sites if site.node.name == name)
+    site.node.kill()
+    site.router.kill()
+    stage.services[name].stop()
+
+
+KILLS: Final[dict[str, tuple[str, Callable[[Stage, str], None]]]] = {
+    "router of a leaf": ("site-b", kill_router),
+    "router of the publisher": ("site-a", kill_router),
+    "machine": ("site-c", kill_machine),
+}
+
+
+def test_clients_continue_after_kills(stage: Stage) -> None:
+    numbers = count(1)
+    gaps: dict[str, list[float]] = {kind: [] for kind in KILLS}
+    served: Counter[str] = Counter()
+    late: list[str] = []
+    for kind in [each for each in KILLS for _ in range(OUTAGES)]:
+        name, kill = KILLS[kind]
+        stage.repair()
+        with clients(stage, numbers) as started, load(started):
+            time.sleep(BEFORE_S)
+            costs = [entry.cost for entry in publishing.entries] if (publishing := stage.farm.publishing()) else []
+            served.update(each for client in started for _, _, each in client.successes)
+            assert all(connections_elsewhere(client) == [] for client in started)
+            kill(stage, name)
+            killed_s = time.monotonic()
+            time.sleep(AFTER_S)
+        gaps[kind] += [client.longest_gap_s(killed_s) for client in started]
+        late += [each for client in started for began_s, _, each in client.failures if began_s > killed_s + DETECTION_S]
+        failures = sum(begun > killed_s for client in started for begun, _, _ in client.failures)
+        print(f"\n{kind}: {as_list(gaps[kind][-CLIENTS:])} s; {failures} requests failed; costs {costs}")
+        print("\n".join(sorted({each for client in started for _, _, each in client.failures})))
+    print("\nlongest time between two successes of a client, s            median  longest  values")
+    for kind, values in gaps.items():
+        print(f"kill -9: {kind:<24} {statistics.median(values):29.1f} {max(values):8.1f}  {as_list(values)}")
+    print(f"requests before the kills, by leaf: {dict(served)}; load average {os.getloadavg()[0]:.1f}")
+    every = [value for values in gaps.values() for value in values]
+    twice = [path for each in stage.services.values() for path, times in each.requests.items() if times > 1]
+    counted = Counter(path for each in stage.services.values() for path in each.requests)
+    assert twice == []
+    assert all(times == 1 for times in counted.values())
+    assert late == []
+    assert max(every) <= LONGEST_S
+    assert statistics.median(every) <= MEDIAN_S
+
+
+def as_list(values: list[float]) -> str:
+    return ", ".join(f"{each:.2f}" for each in sorted(values))
+
+
+def connections_elsewhere(client: Client) -> list[str]:
+    """Return the addresses, other than its SAM bridge and its own listener, of the client's TCP connections."""
+    found = client.process.net_connections("tcp")
+    remote = [each.raddr for each in found if each.status != psutil.CONN_LISTEN and each.laddr[1] != client.port]
+    return [f"{host}:{port}" for host, port in remote if f"{host}:{port}" != client.sam]
