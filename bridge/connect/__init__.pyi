@@ -7,6 +7,7 @@ from .errors import (
 )
 from .farm import (
     DEFAULT_PATIENCE_S as DEFAULT_PATIENCE_S,
+    HOPS_MAX as HOPS_MAX,
     FarmClient as FarmClient,
     connect as connect,
     default_cache_dir as default_cache_dir,

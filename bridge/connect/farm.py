@@ -34,6 +34,8 @@ from bridge.wire.i2p.structures import address_of
 from consensus import block_nursery
 
 DEFAULT_PATIENCE_S = 5.0
+HOPS_MAX = 7
+"""The longest tunnel of a Java router; i2pd allows 8."""
 READY_TIMEOUT_S = 90.0
 
 
@@ -50,16 +52,20 @@ async def connect(
     bridge: SamBridge = DEFAULT_BRIDGE,
     cache_dir: Path | None = None,
     patience_s: float = DEFAULT_PATIENCE_S,
+    hops: int | None = None,
     unix_s: Callable[[], float] = time.time,
     random: Random | None = None,
 ) -> AsyncIterator["FarmClient"]:
     """Open a client of the farm that a link names; raise `LinkError` for a malformed link.
 
     `patience_s` is the least time to wait for the first byte of a reply. If it is infinite, a leaf that received bytes
-    never fails because of a missing reply. `unix_s` is the wall clock. The client ends with the block.
+    never fails because of a missing reply. `hops` is the number of routers in each tunnel of the client, 0 to 7; None
+    leaves it to the router (3). `unix_s` is the wall clock. The client ends with the block.
     """
     if not patience_s > 0:
         raise ValueError(f"patience_s must be positive, not {patience_s}")
+    if hops is not None and not 0 <= hops <= HOPS_MAX:
+        raise ValueError(f"hops must be 0 to {HOPS_MAX}, not {hops}")
     parsed = parse_link(link) if isinstance(link, str) else link
     async with block_nursery() as nursery:
         farm = FarmClient(
@@ -68,6 +74,7 @@ async def connect(
             default_cache_dir() if cache_dir is None else cache_dir,
             nursery,
             patience_s=patience_s,
+            hops=hops,
             unix_s=unix_s,
             random=SystemRandom() if random is None else random,
         )
@@ -86,6 +93,7 @@ class FarmClient:
         nursery: trio.Nursery,
         *,
         patience_s: float,
+        hops: int | None,
         unix_s: Callable[[], float],
         random: Random,
     ) -> None:
@@ -94,7 +102,7 @@ class FarmClient:
         self._unix_s = unix_s
         self._last_error: str | None = None
         self._table = LeafTable(patience_s)
-        self._pool = SessionPool(bridge, self.counters, random)
+        self._pool = SessionPool(bridge, self.counters, random, hops=hops)
         self._keeper = StructureKeeper(
             link,
             self._table,

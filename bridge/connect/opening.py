@@ -104,6 +104,10 @@ class LeafOpener:
         self.streams -= 1
         self._table[opened.leaf_hash].streams -= 1
 
+    def did_not_reply(self, opened: LeafStream) -> None:
+        """Record that a leaf received bytes and did not reply in time: its router is dead, or one of the tunnels."""
+        self._pool.prefer_other(opened.session)
+
     def ended_early(self, opened: LeafStream) -> None:
         """Record that a stream ended before a byte of a reply: the service of the leaf is down."""
         if self._pool.is_ready(opened.session):
@@ -201,6 +205,7 @@ class LeafOpener:
             stream = await race.session.connect(leaf_hash, self.timeout_s(leaf_hash))
             outcome = LeafStream(leaf_hash, race.session, stream, trio.current_time() - began_s)
         except LeafUnreachableError as error:
+            self._pool.prefer_other(race.session)
             self._on_failed(leaf_hash, str(error), began_s if error.result == _TIMEOUT else None)
         except SamError as error:
             self._pool.failed(race.session, str(error))

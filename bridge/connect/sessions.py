@@ -3,12 +3,11 @@
     keep ─▶ open_session ─▶ ready ─▶ the bridge ends it ─▶ delay ─▶ open_session …        twice, side by side
 
 A router needs 12 to 20 seconds for a session. With a spare session, streams do not wait when a session ends. After a
-restart of the router both sessions are made again, with growing delays. Each farm has its own sessions, so that two
+restart of the router both sessions are made again, with growing delays. After a failure of a leaf the other session is
+used: its tunnels lead through other routers. Each farm has its own sessions, so that two
 services cannot recognize a client by its destination.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -35,8 +34,6 @@ RESTART_WAIT_S: Final = 30.0
 _STABLE_AFTER_S: Final = 30.0
 """Age of a session that ends the growth of the delays."""
 
-OpenSession = Callable[[SamBridge], AbstractAsyncContextManager[SamSession]]
-
 
 @dataclass(slots=True)
 class _ReadySession:
@@ -48,13 +45,18 @@ class SessionPool:
     """The sessions that are ready, and the tasks that make them."""
 
     def __init__(
-        self, bridge: SamBridge, counters: ClientCounters, random: Random, *, open_one: OpenSession = open_session
+        self,
+        bridge: SamBridge,
+        counters: ClientCounters,
+        random: Random,
+        *,
+        hops: int | None = None,
     ) -> None:
+        self._tunnels = {} if hops is None else {f"{way}.length": str(hops) for way in ("inbound", "outbound")}
         self.bridge = bridge
         self.last_error: str | None = None
         self._counters = counters
         self._random = random
-        self._open_one = open_one
         self._ready: dict[SamSession, _ReadySession] = {}
         self._changed = trio.Event()
 
@@ -112,6 +114,11 @@ class SessionPool:
             ready.scope.cancel()
             self._remove(session)
 
+    def prefer_other(self, session: SamSession) -> None:
+        """Use the other session for the next streams: the tunnels of this one may lead through a dead router."""
+        if next(iter(self._ready), None) is session:
+            self._ready[session] = self._ready.pop(session)
+
     def worked(self, session: SamSession) -> None:
         """Record that the bridge opened a stream of a session."""
         if session in self._ready:
@@ -122,7 +129,7 @@ class SessionPool:
         while True:
             began_s = trio.current_time()
             try:
-                async with self._open_one(self.bridge) as session:
+                async with open_session(self.bridge, options=self._tunnels) as session:
                     began_s = trio.current_time()
                     await self._use(session)
             except SamError as error:

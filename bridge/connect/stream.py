@@ -136,6 +136,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
 
     def _fail(self, reason: str) -> None:
         self._failure = f"{reason}: {_REMEDY}"
+        self._opener.did_not_reply(self._opened)
         for scope in self._scopes:
             scope.cancel()
 

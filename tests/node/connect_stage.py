@@ -99,6 +99,8 @@ class ConnectStage:
         self.master: MasterKey = new_master_key()
         self.leaves: list[Leaf] = []
         self.directories: list[Directory] = []
+        self.streams: list[tuple[bytes, bytes]] = []
+        """The destination and the peer of each accepted stream."""
         self.start_s = int(time.time())
         self.clock = clock
 
@@ -126,7 +128,8 @@ class ConnectStage:
             task_status.started(session)
             with suppress(SamUnreachableError):
                 while True:
-                    _, stream = await session.accept()
+                    peer, stream = await session.accept()
+                    self.streams.append((session.hash, peer))
                     nursery.start_soon(guarded, stream)
             nursery.cancel_scope.cancel()
 
@@ -148,13 +151,16 @@ class ConnectStage:
         return structure
 
     @asynccontextmanager
-    async def client(self, *, patience_s: float = 5.0, seed: int = 1) -> AsyncIterator[FarmClient]:
+    async def client(
+        self, *, patience_s: float = 5.0, hops: int | None = None, seed: int = 1
+    ) -> AsyncIterator[FarmClient]:
         """Open a client."""
         async with connect(
             self.link,
             bridge=self.bridge,
             cache_dir=self.cache_dir,
             patience_s=patience_s,
+            hops=hops,
             unix_s=self.unix_s,
             random=Random(seed),
         ) as farm:

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.connect import ClientCounter, ConnectError, NoSessionError, connect
+from bridge.connect import ClientCounter, ConnectError, LeafSilentError, NoSessionError, connect
 from bridge.connect.sessions import SESSIONS, WAIT_LIMIT_S
 from bridge.sam.connection import SamBridge
 from bridge.wire.i2p.farm_link import FarmLink
@@ -122,3 +122,48 @@ async def test_session_without_streams_is_replaced(tmp_path: Path, autojump_cloc
         for _ in range(8):
             assert (await request(farm)).startswith("leaf-")
         assert farm.counters[ClientCounter.STREAMS_FAILED] == 0
+
+
+async def test_request_after_silent_leaf_uses_other_session(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
+        await until(lambda: farm.status().sessions == SESSIONS)
+        stage.leaves[0].is_silent = True
+        with pytest.raises(LeafSilentError):
+            await request(farm)
+        stage.leaves[0].is_silent = False
+        await request(farm)
+        await request(farm)
+    peers = [peer for destination, peer in stage.streams if destination == stage.leaves[0].hash]
+    assert len(set(peers)) == 2
+    assert peers[1] == peers[2]
+
+
+@pytest.mark.parametrize(("hops", "expected"), [(None, []), (1, ["inbound.length=1", "outbound.length=1"])])
+async def test_hops_are_the_lengths_of_tunnels(
+    autojump_clock: MockClock, hops: int | None, expected: list[str]
+) -> None:
+    autojump_clock.autojump_threshold = 0.02
+    lines: list[bytes] = []
+
+    async def record(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HELLO REPLY RESULT=OK VERSION=3.1\n")
+        lines.append(bytes(await stream.receive_some()))
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, record, listeners)
+        bridge = SamBridge("127.0.0.1", listeners[0].socket.getsockname()[1])
+        async with connect(LINK, bridge=bridge, hops=hops):
+            await until(lambda: len(lines) == SESSIONS)
+        nursery.cancel_scope.cancel()
+    for line in lines:
+        assert [each for each in line.decode().split() if ".length" in each] == expected
+
+
+@pytest.mark.parametrize("hops", [-1, 8])
+async def test_impossible_hops_are_refused(hops: int) -> None:
+    with pytest.raises(ValueError, match="hops must be 0 to 7"):
+        async with connect(LINK, hops=hops):
+            pass

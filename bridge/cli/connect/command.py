@@ -26,7 +26,7 @@ from bridge.cli.options import directory_path, file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.cli.serving.server_command import on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
-from bridge.connect import DEFAULT_PATIENCE_S, ConnectError, FarmClient
+from bridge.connect import DEFAULT_PATIENCE_S, HOPS_MAX, ConnectError, FarmClient
 from bridge.connect import connect as open_farm
 from bridge.connect.client_status import STATUS_PATH, ClientPages, ClientStatus, ServedLink
 from bridge.connect.forwarding import Listeners, failure_text, forward
@@ -54,6 +54,7 @@ class ClientOptions:
     bridge: SamBridge
     http: Address | None
     patience_s: float
+    hops: int | None
     cache: Path | None
     socket: Path
 
@@ -107,6 +108,12 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
     " leaf. With inf a leaf never fails because of a missing reply: for services that do not reply.",
 )
 @click.option(
+    "--hops",
+    type=click.IntRange(0, HOPS_MAX),
+    metavar="NUMBER",
+    help="Routers in each tunnel of the client; fewer are faster and hide less (default: the router's own, 3).",
+)
+@click.option(
     "--cache",
     type=directory_path,
     help="Directory for the last structure of each farm (default: garlicfarm in the user's cache directory).",
@@ -127,6 +134,7 @@ def connect(
     stdio: bool,
     http: Address | None,
     patience_s: float,
+    hops: int | None,
     cache: Path | None,
     socket: Path | None,
     status: bool,
@@ -154,7 +162,7 @@ def connect(
         return
     with failures(LinksError, LinkError, OSError):
         found = _links(links, links_file, listen)
-    options = ClientOptions(found, SamBridge(sam.host, sam.port), http, patience_s, cache, own_socket)
+    options = ClientOptions(found, SamBridge(sam.host, sam.port), http, patience_s, hops, cache, own_socket)
     if stdio:
         if len(found) != 1 or listen or http:
             raise click.UsageError("--stdio goes with a single LINK, without --listen and --http")
@@ -214,7 +222,13 @@ async def _forward_stdio(options: ClientOptions) -> None:
 
 
 def _open_farm(line: LinkLine, options: ClientOptions) -> AbstractAsyncContextManager[FarmClient]:
-    return open_farm(line.link, bridge=options.bridge, cache_dir=options.cache, patience_s=options.patience_s)
+    return open_farm(
+        line.link,
+        bridge=options.bridge,
+        cache_dir=options.cache,
+        patience_s=options.patience_s,
+        hops=options.hops,
+    )
 
 
 async def _serve(options: ClientOptions, deadline: StopDeadline) -> None:

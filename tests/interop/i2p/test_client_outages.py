@@ -46,6 +46,10 @@ DETECTION_S: Final = 12.0
 """From this time after a kill on, no request goes to the dead leaf."""
 
 
+ONE_HOP: Final = ("--hops", "1")
+"""With twelve routers, each router is in a quarter of the tunnels of three hops, also in those to living leaves."""
+
+
 @dataclass
 class Client:
     """A running `garlicfarm connect`, and a thread that sends requests through it."""
@@ -144,7 +148,9 @@ def clients(stage: Stage, numbers: Iterator[int]) -> Iterator[list[Client]]:
             port = free_port(socket.SOCK_STREAM)
             directory = stage.directory / f"client-{number}"
             options = ("--socket", directory / "socket", "--cache", directory)
-            arguments = command("connect", link, "--sam", router.sam, "--http", f"{LOOPBACK}:{port}", *options)
+            arguments = command(
+                "connect", link, "--sam", router.sam, "--http", f"{LOOPBACK}:{port}", *options, *ONE_HOP
+            )
             log = stack.enter_context((stage.directory / f"client-{number}.log").open("a"))
             process = stack.enter_context(child(arguments, stdout=log, stderr=log))
             started.append(Client(port, router.sam, psutil.Process(process.pid), numbers))
@@ -188,8 +194,8 @@ def kill_machine(stage: Stage, name: str) -> None:
 
 KILLS: Final[dict[str, tuple[str, Callable[[Stage, str], None]]]] = {
     "router of a leaf": ("site-b", kill_router),
-    "router of the publisher": ("site-a", kill_router),
     "machine": ("site-c", kill_machine),
+    "router of the publisher": ("site-a", kill_router),
 }
 
 
