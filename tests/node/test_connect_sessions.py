@@ -124,7 +124,7 @@ async def test_session_without_streams_is_replaced(tmp_path: Path, autojump_cloc
         assert farm.counters[ClientCounter.STREAMS_FAILED] == 0
 
 
-async def test_request_after_silent_leaf_uses_other_session(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
         await until(lambda: farm.status().sessions == SESSIONS)
         stage.leaves[0].is_silent = True

@@ -9,7 +9,7 @@ from tests.processes import END_S
 
 
 class CountingService:
-    """The service behind one leaf. It keeps its port and its counts from `stop` to `start`."""
+    """The service of one leaf. After `stop`, `start` opens the same port again; the counts stay."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class CountingService:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Write nothing."""
+                """Drop the message."""
 
         self._server = ThreadingHTTPServer((LOOPBACK, self.port), Handler)
         self._server.daemon_threads = True

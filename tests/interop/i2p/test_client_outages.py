@@ -1,8 +1,8 @@
 """Clients of a farm on the closed network, while routers and machines are killed.
 
-    three leaves, each behind its own router and next to a node        five `garlicfarm connect`, behind other routers
+    three routers, each with a node and a leaf        three other routers with five `garlicfarm connect`
 
-Each client sends small requests, one after the other. Services record the number of each request. The story measures,
+Each client sends small requests in sequence. Services record the number of each request. The story measures,
 for each client and each kill, the longest time between two successes. Each kill has new clients: a client puts a failed
 leaf last for ten minutes, the life of the leases that its router keeps. OUTAGES sets the number of kills of each kind.
 """
@@ -81,7 +81,7 @@ class Client:
         return status == 200
 
     def longest_gap_s(self, since_s: float) -> float:
-        """Return the longest time between the ends of two successes, of which the later is after `since_s`."""
+        """Return the longest time between the ends of two successes; the later one is after `since_s`."""
         ends = [end_s for _, end_s, _ in self.successes]
         return max((later - end for end, later in pairwise(ends) if later > since_s), default=AFTER_S)
 
@@ -112,7 +112,7 @@ class Stage:
         return f"{self.farm.publishing()}\n{self.farm.leaves()}\n{self.farm.logs()}"
 
     def repair(self) -> None:
-        """Start all that was killed, and wait until the farm publishes all leaves."""
+        """Start the killed routers, nodes and services, and wait until the farm publishes all leaves."""
         self.network.repair()
         for site in self.farm.sites:
             if not site.node.running:
