@@ -39,8 +39,6 @@ ACCEPT_RETRY_S: Final = 1.0
 ACCEPT_FAILURES_MAX: Final = 10
 """Failures in a row to accept a stream; the last one ends the session."""
 NICKNAME: Final = "garlicfarm-directory"
-SESSION_OPTIONS: Final = {"inbound.quantity": "2", "outbound.quantity": "2"}
-"""Fewer tunnels than the default of a router: requests are rare and small."""
 OPENING: Final = "its session is being opened"
 
 
@@ -68,9 +66,8 @@ class Directory:
         while True:
             try:
                 private_key = await self._private_key()
-                async with open_session(
-                    self._bridge, private_key=private_key, nickname=NICKNAME, options=SESSION_OPTIONS
-                ) as session:
+                # With two tunnels instead of the router's own number, i2pd 2.45.1 did not always publish the lease set.
+                async with open_session(self._bridge, private_key=private_key, nickname=NICKNAME) as session:
                     backoff.reset()
                     await self._serve(session)
             except (SamError, KeyFileError, DestinationKeyError) as error:
