@@ -62,20 +62,23 @@ def test_leaf_without_times_has_times_of_all_leaves() -> None:
     assert (table.timeout_s(b"\1" * 32), table.timeout_s(bytes(32))) == (5.0, 16.0)
 
 
-def test_doubt_doubles_for_failures_in_a_row_only() -> None:
+@pytest.mark.parametrize(("leaves", "needed"), [(0, 2), (1, 2), (2, 2), (3, 3), (16, 16)])
+def test_doubt_doubles_after_a_failure_of_each_leaf(leaves: int, needed: int) -> None:
     doubt = NetworkDoubt()
-    for began_s, now_s, factor in ((0.0, 5.0, 1.0), (4.0, 6.0, 1.0), (5.0, 10.0, 2.0), (6.0, 11.0, 2.0), (10, 20, 4.0)):
-        doubt.failed(began_s, now_s)
-        assert doubt.factor == factor
+    factors = []
+    for number in range(2 * needed):
+        doubt.failed(5.0 * number, 5.0 * number + 5, leaves)
+        factors.append(doubt.factor)
+    assert factors == [1.0] * (needed - 1) + [2.0] * needed + [4.0]
     doubt.replied()
-    doubt.failed(30.0, 35.0)
+    doubt.failed(1000.0, 1005.0, leaves)
     assert doubt.factor == 1.0
 
 
 def test_hundred_failures_of_simultaneous_streams_count_once() -> None:
     doubt = NetworkDoubt()
     for number in range(100):
-        doubt.failed(number / 100, 5 + number / 100)
+        doubt.failed(number / 100, 5 + number / 100, 2)
     assert doubt.factor == 1.0
 
 

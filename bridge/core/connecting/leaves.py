@@ -179,7 +179,7 @@ class LeafTable:
         record.failures += 1
         record.last_failure = reason
         if unanswered_since_s is not None:
-            self._doubt.failed(unanswered_since_s, now_s)
+            self._doubt.failed(unanswered_since_s, now_s, sum(each.listed for each in self._records.values()))
 
     def forgive(self, leaf_hash: bytes) -> None:
         """Withdraw the last failure of a leaf: it had another cause."""

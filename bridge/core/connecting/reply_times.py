@@ -4,10 +4,11 @@
 
     typical    the lower median of the last 16 first-reply times of the leaf
     slow       the second-greatest of them: one lost packet does not count (i2pd repeats a first packet after 9 s)
-    doubt      1; doubles with each failure in a row without a reply of any leaf: then the network is slow or down
+    doubt      1; doubles when every leaf has failed in a row without a reply of any leaf: the network is slow or down
 
 A leaf without measured times has the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
-missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves.
+missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. With a
+doubled timeout after the second failure, one dead leaf and one lost packet would stop a client for half a minute.
 
 A failure counts for the doubt only if its attempt began after the last failure that counted. Otherwise a hundred
 streams to one dead leaf would look like a hundred failures in a row.
@@ -21,6 +22,8 @@ TIMEOUT_MAX_S: Final = 60.0
 _TYPICAL_FACTOR: Final = 4
 _SLOW_FACTOR: Final = 1.5
 _DOUBT_MAX: Final = 64.0
+_FAILURES_LEAST: Final = 2
+"""With a single leaf, one failure does not show more than a lost packet."""
 
 
 class ReplyTimes:
@@ -56,17 +59,21 @@ class NetworkDoubt:
 
     def __init__(self) -> None:
         self.factor = 1.0
+        self._failures = 0
         self._counted_at_s: float | None = None
 
-    def failed(self, began_s: float, now_s: float) -> None:
-        """Count a failure of an attempt that began at `began_s`."""
-        if self._counted_at_s is None:
-            self._counted_at_s = now_s
-        elif began_s >= self._counted_at_s:
-            self._counted_at_s = now_s
+    def failed(self, began_s: float, now_s: float, leaves: int) -> None:
+        """Count a failure of an attempt that began at `began_s`, while the client has so many leaves."""
+        if self._counted_at_s is not None and began_s < self._counted_at_s:
+            return
+        self._counted_at_s = now_s
+        self._failures += 1
+        if self._failures >= max(leaves, _FAILURES_LEAST):
+            self._failures = 0
             self.factor = min(2 * self.factor, _DOUBT_MAX)
 
     def replied(self) -> None:
         """Return to the plain timeouts: a leaf has replied."""
         self.factor = 1.0
+        self._failures = 0
         self._counted_at_s = None
