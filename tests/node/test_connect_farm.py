@@ -120,7 +120,7 @@ async def test_slow_network_is_not_taken_for_dead_leaves(tmp_path: Path, autojum
                 await request(farm)
             except LeafSilentError:
                 failures += 1
-        # Timeouts of 5, 10 and 20 s: the third timeout is enough, and then the measured times are known.
+        # Each leaf fails with timeouts of 5 and of 10 s; 20 s are enough, and then the measured times are known.
         assert failures <= 6
         assert all(leaf.patience_s == pytest.approx(48, abs=0.5) for leaf in farm.status().leaves)
 
