@@ -54,6 +54,7 @@ SIZES: dict[str, int] = {
     "LinkView.extensions": 16,
     "PublishingView.entries": 16,
     "PublishingView.standings": SERVERS_MAX,
+    "PublishingView.look_ups": SERVERS_MAX,
     "MetaEntryView.faults": 3,
     "ReportView.masters": MASTERS_MAX,
     "ReportView.leaves": LEAVES_PER_SERVER_MAX,

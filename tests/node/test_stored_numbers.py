@@ -34,6 +34,7 @@ EXTREMES = (-1, 0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 - 2, 2**53 - 1, 
 NODE, MASTER = NodeId(bytes([1]) * 8), bytes(32)
 
 WRITERS = {
+    "bridge/connect/structure_keeper.py": "a signed structure, verified again by the reader",
     "bridge/cli/config.py": "settings of an operator, no numbers of others",
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
