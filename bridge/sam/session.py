@@ -14,7 +14,7 @@ a stream open whose peer closed it, so each receiver needs a limit in time or by
 
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import trio
@@ -192,14 +192,19 @@ class SamSession:
     async def watch(self) -> None:
         """Reply to PINGs until the bridge ends the session; never raises an error."""
         stream = self._control.stream
-        with suppress(SamLineError, trio.BrokenResourceError):
+        cause = ""
+        try:
             while line := await receive_line(stream):
                 received = parse_line(line)
                 if received.words == PING:
                     await stream.send_all(encode_text(PONG, received.text))
                 elif received.result not in {"", OK}:
-                    self._reason = f": {shown_outcome(received)}"
-        self._reason = f"the SAM bridge {self.bridge} ended the session{self._reason or ': did the router stop?'}"
+                    cause = shown_outcome(received)
+        except SamLineError as error:
+            cause = cause or f"a line is not SAM: {error}"
+        except trio.BrokenResourceError:
+            pass
+        self._reason = f"the SAM bridge {self.bridge} ended the session: {cause or 'did the router stop?'}"
         self._ended.set()
         for scope in self._waiting:
             scope.cancel()

@@ -157,8 +157,8 @@ async def test_session_error_does_not_show_private_key() -> None:
 @pytest.mark.parametrize(
     ("control", "reason"),
     [
-        (b"\0\n", "did the router stop"),
-        (b"x" * 9_000, "did the router stop"),
+        (b"\0\n", "a line is not SAM: "),
+        (b"x" * 9_000, "a line is not SAM: "),
         (b'SESSION STATUS RESULT=I2P_ERROR MESSAGE="tunnels lost"\n\0\n', "ended the session: I2P_ERROR: tunnels lost"),
     ],
 )
