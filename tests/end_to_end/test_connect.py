@@ -92,6 +92,7 @@ def test_client_turns_to_next_leaf_after_kill(up: Up, client: Client) -> None:
     killed = max(before, key=before.__getitem__)
     [process] = [each for each in up.children() if killed in str(each.cmdline())]
     process.kill()
+    up.wait_for(f"{killed} process-ended")
     after = Counter(client.get() for _ in range(REQUESTS))
     # then no request fails, none waits long, and the leaves received each request once.
     print(f"{before} before the kill of {killed}, {after} after it; the longest request took {client.longest_s:.2f} s")  # noqa: T201 - the figure of the test

@@ -46,6 +46,11 @@ def test_private_keys_are_only_in_key_files(farm: Farm) -> None:
     farm.wait_until(
         lambda: [file for node in farm.nodes for file in node.structures()], PUBLISHER_BOUND_S, "a structure"
     )
+    farm.wait_until(
+        lambda: call("status", "--node", farm.nodes[0].directory).returncode == 0,
+        PUBLISHER_BOUND_S,
+        "the farm is healthy",
+    )
     made = call("backup", farm.directory / "farm.backup", "--node", farm.nodes[0].directory)
     assert made.returncode == 0, made.stderr
     shown = {}
