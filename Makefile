@@ -241,9 +241,10 @@ docs: $(VENV)/docs.stamp
 	$(BIN)/zensical build --strict --clean -f build/zensical.toml
 	@echo "build/site/index.html"
 
-# Makes pictures of `top`, `up` and the browser page from a farm of real processes: half a minute. `make docs` shows them.
+# Makes pictures of `top`, `up` and the browser page in their states: minutes. `make docs` shows them. SURFACES="top" makes
+# the pictures of one surface.
 gallery: $(VENV)/all.stamp
-	$(BIN)/python -m tests.reference.gallery
+	$(BIN)/python -m tests.gallery $(SURFACES)
 	@echo "build/gallery/gallery.md"
 
 # Writes the generated pages of docs/reference; a test fails if a page is stale.

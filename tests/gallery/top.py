@@ -1,21 +1,14 @@
-"""Pictures of the live view and the page for browsers, with real processes on loopback (`make gallery`: build/gallery).
+"""Pictures of the live view and of `garlicfarm up`, with real processes on loopback.
 
     three nodes create a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
-                               ─▶ chromium opens the page of a node, wide and narrow, as PNG
     kill -9 of the leader      ─▶ the take-over in `top`, and the local farm in `up`
 
-The view, its history and its panes are the ones of `garlicfarm top`; only the terminal is replaced by a recording one.
-The repository does not contain the pictures, since each run makes different ones. A site built afterwards has them as a
-page (`tests/reference/site.py`).
+View, history and panes come from `garlicfarm top`; only the terminal is replaced by a recording terminal.
 """
 
 import re
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -27,17 +20,12 @@ from bridge.api.view import LocalFarmView, ProcessView
 from bridge.tui.state import Pane, ViewState
 from bridge.tui.top import LiveView, keep_watching
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm
-from tests.end_to_end.settings import LOOPBACK, free_port
-from tests.reference.site import GALLERY, GALLERY_PAGE
+from tests.reference.site import GALLERY
 
 SIZES: Final = ((80, 24), (120, 40), (200, 50))
-WIDTHS: Final = (1280, 390)
 WATCHED_S: Final = 12.0
 """Seconds before the pictures are taken: the charts of round trips grow with each second."""
 LOG_READ_S: Final = 2.5
-PAGE_BUDGET_MS: Final = 8_000
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
-BROWSER: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors", "--hide-scrollbars")
 PANES: Final = {
     Pane.FARM: "The farm: the verdict first, then members, publications, and events",
     Pane.DETAIL: "A member in detail",
@@ -51,21 +39,18 @@ Picture = tuple[str, str]
 """The name of the file, and its caption."""
 
 
-def take_all() -> None:
-    """Take every picture, and write their page."""
-    shutil.rmtree(GALLERY, ignore_errors=True)
-    GALLERY.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
-        directory = Path(scratch) / "farm-state"
-        with local_farm(directory, 3) as farm:
-            token = _open_page(farm.nodes[0])
-            for node in farm.nodes:
-                node.start(anew=True)
-            leader = farm.wait_settled()
-            pictures = [*_of_panes(farm), *_of_page(token)]
-            leader.kill()
-            pictures += _of_take_over(farm)
-    (GALLERY / GALLERY_PAGE).write_text(_page(pictures), encoding="utf-8")
+def pictures() -> Iterator[Picture]:
+    """Write every picture, and yield it with its caption."""
+    with (
+        tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch,
+        local_farm(Path(scratch) / "farm-state", 3) as farm,
+    ):
+        for node in farm.nodes:
+            node.start(anew=True)
+        leader = farm.wait_settled()
+        yield from _of_panes(farm)
+        leader.kill()
+        yield from _of_take_over(farm)
 
 
 def _of_panes(farm: Farm) -> Iterator[Picture]:
@@ -115,7 +100,7 @@ def _watched(sockets: list[Path], seconds: float) -> LiveView:
 
 def _at_every_size(name: str, text: str, live: LiveView) -> Iterator[Picture]:
     for width, height in SIZES:
-        file = GALLERY / f"{name}-{width}x{height}.svg"
+        file = GALLERY / f"top-{name}-{width}x{height}.svg"
         console = Console(
             width=width,
             height=height,
@@ -129,35 +114,3 @@ def _at_every_size(name: str, text: str, live: LiveView) -> Iterator[Picture]:
         drawn = console.export_svg(title=f"garlicfarm, {width} x {height}", unique_id=file.stem)
         file.write_text(_FONT_OF_ANOTHER_PLACE.sub("", drawn), encoding="utf-8")
         yield file.name, f"{text} ({width} x {height})"
-
-
-def _open_page(node: Node) -> Callable[[], str]:
-    """Enable a node's page for browsers; return a function for its address with the token, once the node runs."""
-    listen = f"{LOOPBACK}:{free_port(socket.SOCK_STREAM)}"
-    settings = f'[control]\nlisten = "{listen}"\npage = true\n'
-    node.configuration.write_text(f"{node.configuration.read_text()}\n{settings}")
-    return lambda: f"https://{listen}/#token={(node.directory / 'control.read.token').read_text().strip()}"
-
-
-def _of_page(address: Callable[[], str]) -> Iterator[Picture]:
-    """Yield the page for browsers; skip it without a browser."""
-    if CHROMIUM is None:
-        sys.stdout.write("chromium is missing: the page for browsers is skipped (Debian: apt-get install chromium)\n")
-        return
-    for width in WIDTHS:
-        file = GALLERY / f"page-{width}.png"
-        with tempfile.TemporaryDirectory(prefix="garlicfarm-browser-") as profile:
-            shown = [f"--user-data-dir={profile}", f"--window-size={width},1400", f"--screenshot={file}"]
-            budget = f"--virtual-time-budget={PAGE_BUDGET_MS}"
-            command = [str(CHROMIUM), *BROWSER, *shown, budget, address()]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-        yield file.name, f"The page for browsers, {width} pixels wide"
-
-
-def _page(pictures: list[Picture]) -> str:
-    shown = "".join(f"\n## {text}\n\n![{text}](gallery/{name})\n" for name, text in pictures)
-    return f"# Gallery\n\nA farm of three nodes on one machine, from `make gallery`.\n{shown}"
-
-
-if __name__ == "__main__":
-    take_all()
