@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
+    ConditionView,
     CostFactorView,
     DirectoryView,
     EventView,
@@ -28,6 +29,7 @@ from bridge.api.view import (
     RaftRole,
     RaftView,
     ReportView,
+    ScorePartView,
     ServerRole,
     StandingView,
     VoterView,
@@ -37,6 +39,11 @@ from bridge.core.formation.member import MemberStatus
 
 NOW_MS = 1_760_000_000_000
 MASTER = "wkq7xjh3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yueq.b32.i2p"
+CHOICES = {
+    1: "standby, publishes if node-2 cannot: its score 890 is above the 880 of node-2; a change needs a lead of 100"
+    " points",
+    2: "its score 880 is kept: the best of 4 is 890, of node-1; a change needs a lead of 100 points",
+}
 STATUSES = (MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.ALIVE, MemberStatus.SUSPECT, MemberStatus.DEAD)
 
 
@@ -192,6 +199,10 @@ def publishing(servers: int) -> PublishingView:
                 score=900 - 10 * each,
                 inability="it does not have a router" if each == servers else None,
                 standby=each == 1,
+                parts=score_parts(each),
+                choice=CHOICES.get(each, f"not chosen: its score {900 - 10 * each} is below the 880 of node-2")
+                if each != servers
+                else "cannot publish: it does not have a router",
             )
             for each in servers_of(servers)
         ),
@@ -201,6 +212,33 @@ def publishing(servers: int) -> PublishingView:
         handed_over_by_name="node-2",
         seen=True,
         look_ups=(LookUpView(1, "node-1", found=True, fetch_ms=310, age_ms=9_000),),
+    )
+
+
+def score_parts(each: int) -> tuple[ScorePartView, ...]:
+    """Return the parts of the score of one server, which add up to it."""
+    return (
+        ScorePartView("job lag", "0ms", 300, 300),
+        ScorePartView("uptime", "7m30s", 150 - 10 * each, 200),
+        ScorePartView("leaves", "1 of 1 healthy", 200, 200),
+        ScorePartView("bandwidth", "unknown", 125, 150),
+        ScorePartView("processor", "4 %", 96, 100),
+        ScorePartView("memory", "41 %", 29, 50),
+    )
+
+
+def conditions(each: int) -> tuple[ConditionView, ...]:
+    """Return the conditions of one server's leaf; the services of the others have failed once."""
+    return (
+        ConditionView("router", holds=True, since_ms=86_400_000, failures=0),
+        ConditionView("leaseSet", holds=True, since_ms=3_600_000, failures=0),
+        ConditionView(
+            "service",
+            holds=True,
+            since_ms=750_000 * each,
+            last_error=f"127.0.0.1:{8080 + each}: connection refused",
+            failures=each,
+        ),
     )
 
 
@@ -222,7 +260,7 @@ def report(each: int) -> ReportView:
         cpu_percent=3.5,
         memory_percent=41.0,
         masters=(MASTER,),
-        leaves=(LeafView(leaf(each), None, healthy=True, load=10 * each, excluded=False),),
+        leaves=(LeafView(leaf(each), None, healthy=True, load=10 * each, excluded=False, conditions=conditions(each)),),
     )
 
 

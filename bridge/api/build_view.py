@@ -21,6 +21,7 @@ from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     SHOWN,
     AlarmView,
+    ConditionView,
     CostFactorView,
     DirectoryView,
     EventView,
@@ -41,19 +42,22 @@ from bridge.api.view import (
     RaftRole,
     RaftView,
     ReportView,
+    ScorePartView,
     ServerRole,
     StandingView,
     VoterView,
     WeightsView,
 )
+from bridge.api.words import score_value_text
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafStatus, Publication, ReportedDirectory
+from bridge.core.log.records import LeafFault, LeafStatus, Publication, Report, ReportedDirectory
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing, server_label
 from bridge.core.publishing.arrival import LookUp, LookUps
-from bridge.core.publishing.candidates import Candidate, candidates_of
+from bridge.core.publishing.candidates import Candidate, candidates_of, score_parts
+from bridge.core.publishing.choice_reasons import ChoiceTexts, choice_texts_alone, no_publisher_text, reason_alone
 from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, end_of, lease_set_entries
 from bridge.core.state.farm_state import (
@@ -405,9 +409,7 @@ class _FarmPart:
         faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
         failures = _publish_failures(state, destination)
         candidates = candidates_of(state, destination, farm.tuning)
-        publisher, reason = master.choice.server_id, _reason(master, candidates)
-        if alone is not None:
-            publisher, reason = alone.acting.get(destination), _reason_alone(alone.acting.get(destination), publication)
+        publisher, reason, choices = self._choices(destination, master, candidates, publication)
         return PublishingView(
             master=self._address_of(destination),
             publisher_id=publisher,
@@ -449,10 +451,28 @@ class _FarmPart:
                     inability=None if each.inability is None else each.inability.value,
                     failure=failures.get(each.server_id, UNSET),
                     standby=each.standby,
+                    parts=part_views(state.servers[each.server_id].report),
+                    choice=choices[each.server_id],
                 )
                 for each in candidates
             ),
         )
+
+    def _choices(
+        self, destination: str, master: MasterState, candidates: list[Candidate], publication: Publication | None
+    ) -> tuple[int | None, str, Mapping[int, str]]:
+        """Return the publisher of a master, the reason, and the reason for each candidate."""
+        if self._farm.alone is not None:
+            acting = self._farm.alone.acting.get(destination)
+            last = None if publication is None else publication.server_id
+            return acting, reason_alone(acting, last), choice_texts_alone(acting, last, candidates, self._label)
+        able = [each for each in candidates if each.inability is None]
+        texts = ChoiceTexts(master.choice, able, self._farm.tuning, self._label)
+        reason = no_publisher_text(candidates) if texts.publisher is None else texts.of(texts.publisher)
+        return master.choice.server_id, reason, {each.server_id: texts.of(each) for each in candidates}
+
+    def _label(self, server_id: int) -> str:
+        return server_label(server_id, self._names.get(server_id))
 
     def _last_hand_over(self, destination: str) -> StructureHandOver | None:
         """Return the last hand-over by the reports, or this node's own if it is later."""
@@ -513,6 +533,7 @@ class _FarmPart:
                     load=leaf_load(report.router, leaf),
                     excluded=hash_of(leaf.destination) in self.state.weights.excluded,
                     faults=fault_names(leaf),
+                    conditions=condition_views(leaf),
                 )
                 for leaf in report.destinations
             ),
@@ -549,6 +570,21 @@ def fault_names(leaf: LeafStatus) -> tuple[str, ...] | UnsetType:
     return tuple(each.value for each in leaf.faults) or UNSET
 
 
+def condition_views(leaf: LeafStatus) -> tuple[ConditionView, ...] | UnsetType:
+    """Return the conditions of a leaf that its report names."""
+    if not leaf.healthy and not leaf.faults:
+        return UNSET
+    return tuple(ConditionView(each.value, holds=each not in leaf.faults) for each in LeafFault)
+
+
+def part_views(report: Report) -> tuple[ScorePartView, ...]:
+    """Return the parts of the sender's score, with the values of its report."""
+    return tuple(
+        ScorePartView(each.figure.value, score_value_text(each.figure, report), each.points, each.maximum)
+        for each in score_parts(report)
+    )
+
+
 def _publish_failures(state: FarmState, master: str) -> dict[int, str]:
     """Return, by server, the reason why its router did not accept the last structure."""
     parts = {server.report.server_id: server.report.part_in(master) for server in state.serving(master)}
@@ -557,25 +593,6 @@ def _publish_failures(state: FarmState, master: str) -> dict[int, str]:
         for server_id, part in parts.items()
         if part is not None and part.publish_failure is not None
     }
-
-
-def _reason(master: MasterState, candidates: list[Candidate]) -> str:
-    chosen = next((each for each in candidates if each.server_id == master.choice.server_id), None)
-    if chosen is None or chosen.inability is not None:
-        reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
-        return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
-    scores = [each.score for each in candidates if each.inability is None]
-    if chosen.score == max(scores):
-        return f"score {chosen.score}, the best of {len(scores)}"
-    return f"score {chosen.score}, kept: the best of {len(scores)} has {max(scores)}, too little more for a change"
-
-
-def _reason_alone(acting: int | None, publication: Publication | None) -> str:
-    if acting is None:
-        return "without a quorum, and no server that this node reaches can publish"
-    if publication is not None and publication.server_id == acting:
-        return "without a quorum: it published last"
-    return "without a quorum: the first of the servers that this node reaches and that can"
 
 
 def directory_view(directory: ReportedDirectory | None) -> DirectoryView | None:

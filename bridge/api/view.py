@@ -349,6 +349,19 @@ class MetaEntryView(Record, frozen=True):
     """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`); left out if empty."""
 
 
+class ScorePartView(Record, frozen=True):
+    """The part of one figure in the score of a candidate."""
+
+    label: str
+    """The figure: job lag, uptime, leaves, bandwidth, processor or memory."""
+    value: str
+    """Its value in the server's report, as text."""
+    points: int
+    """Its part of the score."""
+    maximum: int
+    """Points of the best value."""
+
+
 class StandingView(Record, frozen=True):
     """A server as a candidate to publish a master."""
 
@@ -366,6 +379,10 @@ class StandingView(Record, frozen=True):
     """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
     standby: bool = False
     """True if its router keeps a session ready, to publish without delay if the publisher fails."""
+    parts: tuple[ScorePartView, ...] = ()
+    """Parts of the score, in the order of the formula; their points add up to it."""
+    choice: str = ""
+    """Reason why it is the publisher, or is not, as text."""
 
 
 class LookUpView(Record, frozen=True):
@@ -432,6 +449,21 @@ class PublishingView(Record, frozen=True):
     """The last look-ups by the routers of the other nodes."""
 
 
+class ConditionView(Record, frozen=True):
+    """A condition of a healthy leaf, from its server's report."""
+
+    condition: str
+    """`router`, `leaseSet` or `service`."""
+    holds: bool
+    """The condition holds."""
+    since_ms: int | None = None
+    """Milliseconds of log time since it began to hold, or to fail; null if unknown."""
+    last_error: str | None = None
+    """Reason of its last failure, also if it holds again; at most 200 printable characters. Null without one."""
+    failures: int | None = None
+    """Number of times that it began to fail since the node's start; null if unknown."""
+
+
 class LeafView(Record, frozen=True):
     """A destination, from its server's report."""
 
@@ -447,6 +479,9 @@ class LeafView(Record, frozen=True):
     """An operator excludes it from every structure."""
     faults: tuple[str, ...] | UnsetType = UNSET
     """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`); left out if empty."""
+    conditions: tuple[ConditionView, ...] | UnsetType = UNSET
+    """The state of its known conditions; left out if empty. The lease set is not known before its first look-up, and
+    while the router does not answer."""
 
 
 class ReportView(Record, frozen=True):

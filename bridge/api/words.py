@@ -17,12 +17,15 @@ while.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import assert_never
 
 from msgspec import UnsetType
 
 from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView, ServerRole, StandingView
-from bridge.core.log.records import LeafFault
+from bridge.core.log.figures import FIGURES
+from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
+from bridge.core.publishing.candidates import ScoreFigure
 
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS
@@ -30,6 +33,8 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 LATEST_MS = 253_402_300_799_000
 """The last second that a date of four digits can represent."""
+KILO = 1_000
+UNKNOWN = "unknown"
 B32_SUFFIX = ".b32.i2p"
 FAULT_WORDS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "no router answers",
@@ -48,6 +53,32 @@ _ACTIONS: Mapping[str, str] = {
 def standing_text(standing: StandingView, able: str) -> str:
     """Return a candidate's part in publishing; `able` is the text for a candidate that can publish."""
     return standing.inability or ("standby" if standing.standby else able)
+
+
+def score_value_text(figure: ScoreFigure, report: Report) -> str:
+    """Return the value of a figure of the score in a report."""
+    router = report.router
+    match figure:
+        case ScoreFigure.JOB_LAG:
+            return UNKNOWN if router.job_lag_ms is None else duration(router.job_lag_ms)
+        case ScoreFigure.UPTIME:
+            return UNKNOWN if router.uptime_ms is None else duration(router.uptime_ms)
+        case ScoreFigure.LEAVES:
+            healthy = sum(leaf.healthy for leaf in report.destinations)
+            return f"{healthy} of {len(report.destinations)} healthy" if report.destinations else "none"
+        case ScoreFigure.BANDWIDTH:
+            used, limit = router.current_bandwidth_bytes_per_s, router.configured_bandwidth_bytes_per_s
+            return UNKNOWN if used is None or not limit else f"{used // KILO} of {limit // KILO} kB/s"
+        case ScoreFigure.PROCESSOR:
+            return _percent("cpu_percent", router.cpu_percent)
+        case ScoreFigure.MEMORY:
+            return _percent("memory_percent", router.memory_percent)
+        case _:
+            assert_never(figure)
+
+
+def _percent(name: str, value: float | None) -> str:
+    return UNKNOWN if value is None else FIGURES[name].text(value)
 
 
 def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:

@@ -59,6 +59,8 @@ SIZES: dict[str, int] = {
     "ReportView.masters": MASTERS_MAX,
     "ReportView.leaves": LEAVES_PER_SERVER_MAX,
     "LeafView.faults": 3,
+    "LeafView.conditions": 3,
+    "StandingView.parts": 6,
     "WeightsView.excluded": EXCLUSIONS_OF_ALL_MAX,
     "WeightsView.costs": COST_FACTORS_OF_ALL_MAX,
     "WeightsView.factors": FACTORS_OF_ALL_MAX,
@@ -96,6 +98,10 @@ TEXTS = {
     "LinkView.extensions.item": "x" * 32,
     "LeafView.faults.item": "x" * 16,
     "LeafView.destination": "x" * 60,
+    "ConditionView.condition": "x" * 16,
+    "ConditionView.last_error": "x" * 85,
+    "ScorePartView.label": "x" * 16,
+    "ScorePartView.value": "x" * 64,
 }
 """Texts of other sizes.
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import UNSET
 
 from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
 from bridge.api.view import (
@@ -23,7 +24,16 @@ from bridge.api.view import (
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import CostFactor, Exclusion, Factors, Force, Measurement, Publication, PublishConfig
+from bridge.core.log.records import (
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    LeafFault,
+    Measurement,
+    Publication,
+    PublishConfig,
+)
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.publishing.arrival import LookUps
 from bridge.core.publishing.lease_set import LeafEntry
@@ -300,8 +310,33 @@ def test_master_before_first_publication_lacks_entries() -> None:
     log.append(report(1))
     [master] = view_of(log).publishing
     assert (master.publisher_id, master.entries, master.expires_s, master.seconds_to_expiry) == (1, (), None, None)
-    assert master.reason.startswith("score ")
-    assert "the best of 1" in master.reason
+    assert master.reason == "its score is 1000, and no other server can publish"
+
+
+def test_reason_is_choice_of_publisher() -> None:
+    log = Log()
+    log.append(report(1), report(2), report(3, attached=False))
+    [master] = view_of(log).publishing
+    assert [each.choice for each in master.standings] == [
+        master.reason,
+        "not chosen: its score 1000 equals the 1000 of m; a change needs a lead of 100 points",
+        "cannot publish: it does not have a router",
+    ]
+    assert all(sum(part.points for part in each.parts) == each.score for each in master.standings)
+
+
+def test_leaf_shown_with_conditions_unless_unknown() -> None:
+    log = Log()
+    failed = replace(leaf("leaf02", healthy=False), faults=(LeafFault.SERVICE,))
+    log.append(report(1), report(2, destinations=(failed, leaf("leaf03", healthy=False))))
+    own, other = view_of(log).reports
+    assert [(each.condition, each.holds) for each in own.leaves[0].conditions or ()] == [
+        ("router", True),
+        ("leaseSet", True),
+        ("service", True),
+    ]
+    assert [each.holds for each in other.leaves[0].conditions or ()] == [True, True, False]
+    assert other.leaves[1].conditions is UNSET
 
 
 def test_unable_servers_shown_with_reasons() -> None:

@@ -5,10 +5,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import LeafStatus, Publication, PublishConfig
-from bridge.core.publishing.candidates import Inability, candidates_of, score, standby_of
+from bridge.core.publishing.candidates import Inability, ScoreFigure, candidates_of, score, score_parts, standby_of
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
@@ -56,6 +58,31 @@ def test_idle_router_up_ten_minutes_scores_a_thousand() -> None:
 )
 def test_score_reduced_by_bad_or_unknown_figures(changes: dict[str, object], points: int) -> None:
     assert score(report(1, **changes)) == points
+
+
+FIGURE = st.none() | st.integers() | st.floats()
+
+
+@given(
+    st.tuples(FIGURE, FIGURE, FIGURE, FIGURE, FIGURE, FIGURE),
+    st.lists(st.booleans(), max_size=5),
+)
+def test_points_of_parts_add_up_to_score(figures: tuple[float | None, ...], health: list[bool]) -> None:
+    names = (
+        "job_lag_ms",
+        "uptime_ms",
+        "current_bandwidth_bytes_per_s",
+        "configured_bandwidth_bytes_per_s",
+        "cpu_percent",
+        "memory_percent",
+    )
+    leaves = tuple(leaf(f"leaf{number}", healthy=each) for number, each in enumerate(health))
+    found = report(1, destinations=leaves, **dict(zip(names, figures, strict=True)))
+    parts = score_parts(found)
+    assert [each.figure for each in parts] == list(ScoreFigure)
+    assert all(0 <= each.points <= each.maximum for each in parts)
+    assert sum(each.points for each in parts) == score(found)
+    assert sum(each.maximum for each in parts) == 1_000
 
 
 # Ability

@@ -57,6 +57,10 @@ publishing.master publishing.publisherId publishing.publisherName publishing.rea
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
 publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
+publishing.standings.parts publishing.standings.parts.label publishing.standings.parts.value
+publishing.standings.parts.points publishing.standings.parts.maximum publishing.standings.choice
+reports.leaves.conditions reports.leaves.conditions.condition reports.leaves.conditions.holds
+reports.leaves.conditions.sinceMs reports.leaves.conditions.lastError reports.leaves.conditions.failures
 publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
 publishing.standings.inability publishing.standings.standby publishing.publishedByName publishing.withoutQuorum
 publishing.handedOverS publishing.handedOverBy publishing.handedOverByName publishing.seen publishing.lookUps

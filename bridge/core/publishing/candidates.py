@@ -4,6 +4,7 @@
     rank  = (publishConfig is on, score, -server id)        a server that is not able does not have a rank
 
 A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
+The caps add up to 1000. So the score is the sum of `ScorePart.points`, the part of each cap that remains.
 The choice follows the log: an unable publisher is replaced immediately; a better candidate takes over only after it has
 led by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
 small change of the job queue. Each change of the publisher costs a signature, a publication, and a race between two
@@ -14,20 +15,15 @@ contain the present one, so that all servers select the same one. It has the mar
 entries: the servers themselves delay each change. The log decides nothing by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from bridge.core.log.records import LeafStatus, MetaStatus, PublishConfig, Report
+from bridge.core.log.records import MetaStatus, PublishConfig, Report
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, ServerState
 
-JOB_LAG_CAP, JOB_LAG_WORST_MS = 300, 1_000
-UPTIME_CAP, UPTIME_GOOD_MS = 200, 600_000
-LEAVES_CAP = 200
-BANDWIDTH_CAP = 150
-PROCESSOR_CAP = 100
-MEMORY_CAP = 50
-PERFECT_SCORE = 1_000
+JOB_LAG_WORST_MS = 1_000
+UPTIME_GOOD_MS = 600_000
 KEY_MARGIN_S = 900
 """A signing key must outlive what it signs: a publisher hands over this long before its key ends."""
 
@@ -43,6 +39,26 @@ class Inability(Enum):
     """A server reports it by the same `publishConfig`, with its reason: only the texts differ."""
     NO_KEY = "it does not have a valid signing key"
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
+
+
+class ScoreFigure(Enum):
+    """A figure of the score."""
+
+    JOB_LAG = "job lag"
+    UPTIME = "uptime"
+    LEAVES = "leaves"
+    BANDWIDTH = "bandwidth"
+    PROCESSOR = "processor"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePart:
+    """The part of one figure in the score: 0 to `maximum` points."""
+
+    figure: ScoreFigure
+    points: int
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +84,28 @@ def penalty(cap: int, value: float | None, worst: float | None) -> int:
 
 def score(report: Report) -> int:
     """Return the health of the sender's router as points from 0 (worst) to 1000."""
-    router = report.router
-    uptime_missing = None if router.uptime_ms is None else UPTIME_GOOD_MS - router.uptime_ms
-    return PERFECT_SCORE - (
-        penalty(JOB_LAG_CAP, router.job_lag_ms, JOB_LAG_WORST_MS)
-        + penalty(UPTIME_CAP, uptime_missing, UPTIME_GOOD_MS)
-        + _leaves_penalty(report.destinations)
-        + penalty(BANDWIDTH_CAP, router.current_bandwidth_bytes_per_s, router.configured_bandwidth_bytes_per_s)
-        + penalty(PROCESSOR_CAP, router.cpu_percent, 100)
-        + penalty(MEMORY_CAP, router.memory_percent, 100)
+    return sum(cap - penalty(cap, value, worst) for _, cap, value, worst in _figures(report))
+
+
+def score_parts(report: Report) -> tuple[ScorePart, ...]:
+    """Return the parts of the score, in the order of the formula. Their points add up to the score."""
+    return tuple(
+        ScorePart(figure, cap - penalty(cap, value, worst), cap) for figure, cap, value, worst in _figures(report)
     )
 
 
-def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
+def _figures(report: Report) -> Iterator[tuple[ScoreFigure, int, float | None, float | None]]:
+    """Yield each figure of the score with its cap, its bad part, and the bad part that costs the whole cap."""
+    router, leaves = report.router, report.destinations
+    uptime_missing = None if router.uptime_ms is None else UPTIME_GOOD_MS - router.uptime_ms
+    limit = router.configured_bandwidth_bytes_per_s
+    yield ScoreFigure.JOB_LAG, 300, router.job_lag_ms, JOB_LAG_WORST_MS
+    yield ScoreFigure.UPTIME, 200, uptime_missing, UPTIME_GOOD_MS
     # All leaves of a server without leaves are healthy: it can publish.
-    return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
+    yield ScoreFigure.LEAVES, 200, sum(not leaf.healthy for leaf in leaves), len(leaves) or 1
+    yield ScoreFigure.BANDWIDTH, 150, router.current_bandwidth_bytes_per_s, limit
+    yield ScoreFigure.PROCESSOR, 100, router.cpu_percent, 100
+    yield ScoreFigure.MEMORY, 50, router.memory_percent, 100
 
 
 def candidates_of(state: FarmState, master: str, tuning: FarmTuning) -> list[Candidate]:
@@ -124,13 +147,14 @@ def standby_of(state: FarmState, master: str, tuning: FarmTuning) -> int | None:
     able = [each for each in candidates if each.inability is None and each.server_id != known.choice.server_id]
     if not able:
         return None
-    best = max(able, key=_rank)
-    current = max((each for each in able if each.standby), key=_rank, default=best)
+    best = max(able, key=rank)
+    current = max((each for each in able if each.standby), key=rank, default=best)
     leads = best.preferred > current.preferred or best.score - current.score >= tuning.margin_points
     return best.server_id if leads else current.server_id
 
 
-def _rank(candidate: Candidate) -> tuple[bool, int, int]:
+def rank(candidate: Candidate) -> tuple[bool, int, int]:
+    """Return the order of able candidates: the greatest is the best."""
     return candidate.preferred, candidate.score, -candidate.server_id
 
 
@@ -142,7 +166,7 @@ def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning
     eligible: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not eligible:
         return Choice()
-    best = max(eligible.values(), key=_rank)
+    best = max(eligible.values(), key=rank)
     current = eligible.get(previous.server_id) if previous.server_id is not None else None
     if current is None or best.preferred > current.preferred:
         return Choice(best.server_id)

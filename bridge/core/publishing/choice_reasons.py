@@ -1,0 +1,113 @@
+"""The reason of the choice of a publisher, as one sentence for each candidate.
+
+    its score 910 is the best of 3                    the publisher
+    its score 910 is kept: the best of 3 is 934, …    the publisher, by the margin
+    standby, publishes if node-1 cannot: …            other candidates
+    not chosen: its score 834 is below …
+    cannot publish: it does not have a router         not a candidate
+
+`choose` in `bridge.core.publishing.candidates` decides; docs/reference/publishing-rules.md lists the rules. Without a
+quorum the sentences depend on the members that this node reaches, else on the log alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.core.publishing.candidates import Candidate, Inability, rank
+from bridge.core.state.farm_state import Choice, FarmTuning
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTexts:
+    """The reasons of a choice that the log made. `label` returns the name of a server."""
+
+    choice: Choice
+    able: Sequence[Candidate]
+    tuning: FarmTuning
+    label: Callable[[int], str]
+
+    @property
+    def publisher(self) -> Candidate | None:
+        """The publisher; None if it cannot publish."""
+        return next((each for each in self.able if each.server_id == self.choice.server_id), None)
+
+    def of(self, candidate: Candidate) -> str:
+        """Return the reason why the candidate is, or is not, the publisher."""
+        publisher = self.publisher
+        if candidate.inability is not None:
+            return _inability_text(candidate.inability)
+        if publisher is None:
+            return "it can publish; the next entry of the log chooses the publisher"
+        return self._of_publisher(publisher) if candidate == publisher else self._of_other(candidate, publisher)
+
+    def _of_publisher(self, publisher: Candidate) -> str:
+        alike = [each for each in self.able if each.preferred == publisher.preferred]
+        best = max(alike, key=rank)
+        if len(self.able) == 1:
+            return f"its score is {publisher.score}, and no other server can publish"
+        if len(alike) == 1:
+            return f'it has publish = "on", and its score is {publisher.score}'
+        if publisher.score == best.score:
+            return f"its score {publisher.score} is the best of {len(alike)}"
+        kept = f"its score {publisher.score} is kept: the best of {len(alike)} is {best.score}, of {self._name(best)}"
+        return f"{kept}; {self._condition_of_change(best, publisher)}"
+
+    def _of_other(self, candidate: Candidate, publisher: Candidate) -> str:
+        name = self._name(publisher)
+        head = f"standby, publishes if {name} cannot" if candidate.standby else "not chosen"
+        if publisher.preferred and not candidate.preferred:
+            return f'{head}: {name} has publish = "on"'
+        best = max(self.able, key=rank)
+        if candidate.score < publisher.score or candidate.score < best.score:
+            above = publisher if candidate.score < publisher.score else best
+            return f"{head}: its score {candidate.score} is below the {above.score} of {self._name(above)}"
+        than = "equals" if candidate.score == publisher.score else "is above"
+        change = self._condition_of_change(candidate, publisher)
+        return f"{head}: its score {candidate.score} {than} the {publisher.score} of {name}; {change}"
+
+    def _condition_of_change(self, best: Candidate, publisher: Candidate) -> str:
+        margin = self.tuning.margin_points
+        if best.score - publisher.score < margin:
+            return f"a change needs a lead of {margin} points"
+        missing = max(1, self.tuning.margin_clocks - self.choice.beaten)
+        return (
+            f"the publisher changes after {missing} more clock {'entry' if missing == 1 else 'entries'} with this lead"
+        )
+
+    def _name(self, candidate: Candidate) -> str:
+        return self.label(candidate.server_id)
+
+
+def _inability_text(inability: Inability) -> str:
+    return f"cannot publish: {inability.value}"
+
+
+def choice_texts_alone(
+    acting: int | None, last_publisher: int | None, candidates: Sequence[Candidate], label: Callable[[int], str]
+) -> Mapping[int, str]:
+    """Return the same without a quorum: `acting` publishes alone, `last_publisher` published last."""
+
+    def text(candidate: Candidate) -> str:
+        if candidate.server_id == acting:
+            return reason_alone(acting, last_publisher)
+        if candidate.inability is not None:
+            return _inability_text(candidate.inability)
+        name = "no server" if acting is None else label(acting)
+        return f"not chosen: without a quorum, {name} publishes"
+
+    return {each.server_id: text(each) for each in candidates}
+
+
+def reason_alone(acting: int | None, last_publisher: int | None) -> str:
+    """Return the reason of the choice without a quorum."""
+    if acting is None:
+        return "without a quorum, and no server that this node reaches can publish"
+    if acting == last_publisher:
+        return "without a quorum: it published last"
+    return "without a quorum: the first of the servers that this node reaches and that can"
+
+
+def no_publisher_text(candidates: Sequence[Candidate]) -> str:
+    """Return `no server can publish`, with the reasons of the candidates."""
+    reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
+    return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
