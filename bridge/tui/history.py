@@ -1,30 +1,31 @@
 """Data of the live view: figures of the last minutes, each member's states, and the last take-over.
 
     FarmView, once a second ─▶ per member: round trip, lag, processor, memory, states with their times
-    TraceEvent              ─▶ the last thousand, of all watched nodes ─▶ the last take-over
-    LogEntryView            ─▶ the last entries, as text
+                            ─▶ of the farm: committed entries
+    TraceEvent              ─▶ the last thousand, of all watched nodes (`story`)
+    LogEntryView            ─▶ a part of the log, as text: the newest entries, or those around a chosen one
 
 A view has only the present values. The figures are few enough for the viewer to keep, and the nodes need not store
 them.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from bridge.api.entry_words import Names, entry_words
 from bridge.api.log import LogEntryView
-from bridge.api.trace import TraceEvent
 from bridge.api.view import SHOWN, FarmView, ReportView
 from bridge.core.formation.member import MemberStatus
+from bridge.tui.story import Story
 
-SAMPLES: Final = 120
+SAMPLES: Final = 300
+"""Figures of five minutes."""
 STATES: Final = 20
-EVENTS: Final = 1_000
 LEAST_INTERVAL_MS: Final = 900
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_ASCII_BLOCKS: Final = ".:-=+*#@"
+SECOND_MS: Final = 1_000
+PAUSE_MAX_MS: Final = SAMPLES * SECOND_MS
 ENTRIES: Final = 200
 
 
@@ -60,29 +61,38 @@ class History:
         """Without a gap, the oldest first."""
         self.members: dict[str, MemberHistory] = {}
         """By NodeId."""
-        self.events: deque[TraceEvent] = deque(maxlen=EVENTS)
+        self.commits: deque[float | None] = deque(maxlen=SAMPLES)
+        """Entries committed in each second."""
+        self.story = Story()
         self._taken_at_ms = 0
+        self._commit_index: int | None = None
 
     def take(self, view: FarmView) -> None:
-        """Store a view; within a second after the last one its figures are not added."""
+        """Store a view; within a second after the last one its figures are not added.
+
+        Figures are unknown in the seconds without a view.
+        """
         self._note_states(view)
-        if 0 <= view.taken_at_ms - self._taken_at_ms < LEAST_INTERVAL_MS:
+        since_ms = view.taken_at_ms - self._taken_at_ms
+        if 0 <= since_ms < LEAST_INTERVAL_MS:
             return
+        # A clock that jumps, or another node's clock, is not a pause.
+        missed = round(since_ms / SECOND_MS) - 1 if 0 < since_ms < PAUSE_MAX_MS else 0
         self._taken_at_ms = view.taken_at_ms
+        before, self._commit_index = self._commit_index, view.raft.commit_index
+        committed = None if before is None or missed else float(max(0, view.raft.commit_index - before))
+        self.commits.extend([None] * missed + [committed])
         lags = {each.raft_id: each.lag_entries for each in view.raft.followers}
         reports = {each.raft_id: each for each in view.reports}
         for member in view.members:
             history = self.members[member.node_id]
             lag = None if member.raft_id is None else lags.get(member.raft_id)
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
-            history.rtt_ms.append(member.rtt_ms)
-            history.lag.append(None if lag is None else float(lag))
+            history.rtt_ms.extend([None] * missed + [member.rtt_ms])
+            history.lag.extend([None] * missed + [None if lag is None else float(lag)])
             for figure in SHOWN:
-                history.figures[figure.name].append(None if report is None else figure.of(report))
-
-    def add(self, events: Iterable[TraceEvent]) -> None:
-        """Add new events."""
-        self.events.extend(events)
+                now = None if report is None else figure.of(report)
+                history.figures[figure.name].extend([None] * missed + [now])
 
     def read(self, entries: Iterable[LogEntryView], names: Names) -> None:
         """Store entries; entries that do not follow the last one replace all."""
@@ -100,42 +110,3 @@ class History:
         present = {member.node_id for member in view.members}
         for former in self.members.keys() - present:
             del self.members[former]
-
-
-def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:
-    """Return the newest values as a line of blocks; a blank for an unknown value.
-
-    They reach from 0 to `full`, or to the highest of them.
-    """
-    blocks = _BLOCKS if unicode else _ASCII_BLOCKS
-    shown = list(values)[-width:] if width > 0 else []
-    highest = full or max((value for value in shown if value is not None), default=0.0)
-    cells = [_block(value, highest, blocks) for value in shown]
-    return "".join(cells).rjust(width)
-
-
-def graph(
-    values: Sequence[float | None], width: int, height: int, *, unicode: bool = True, full: float | None = None
-) -> list[str]:
-    """Return the newest values as `height` lines of blocks, the upper ones first; scaled as in `sparkline`."""
-    blocks = f" {_BLOCKS}" if unicode else f" {_ASCII_BLOCKS}"
-    shown = list(values)[-width:] if width > 0 else []
-    highest = full or max((value for value in shown if value is not None), default=0.0)
-    steps = len(blocks) - 1
-    # The least value is a low block of the lowest line, so that it differs from an unknown one.
-    levels = [
-        0 if value is None else max(1, min(height * steps, round(value / highest * height * steps) if highest else 1))
-        for value in shown
-    ]
-    return [
-        "".join(blocks[max(0, min(steps, level - line * steps))] for level in levels).rjust(width)
-        for line in reversed(range(height))
-    ]
-
-
-def _block(value: float | None, highest: float, blocks: str) -> str:
-    if value is None:
-        return " "
-    if highest <= 0:
-        return blocks[0]
-    return blocks[min(len(blocks) - 1, int(value / highest * len(blocks)))]

@@ -1,22 +1,32 @@
-"""Bytes from a terminal as keys: letters unchanged, others by name.
+"""Bytes from a terminal as keys and mouse events: letters unchanged, other keys by name.
 
     "q" "/" "ü"        printable characters
-    "up" "down" "left" "right" "home" "end" "page-up" "page-down" "delete" "enter" "tab" "backspace" "escape" "ctrl-c"
+    "up" "down" "left" "right" "home" "end" "page-up" "page-down" "delete" "enter" "tab" "back-tab" "backspace" "escape"
+    Mouse(column, row, button)    a press of the left button, or a step of the wheel, in the form SGR
 
 A terminal sends arrows as ESC and some characters, all in one write. So an ESC at the end of the read bytes is the key
-itself, and no time is measured. Unknown sequences are skipped whole: their letters are not keys.
+itself, and no time is measured. A longer sequence without its end waits for the next bytes: a fast wheel fills a read,
+and the digits of a report are not keys. Unknown sequences are skipped whole.
 """
 
+import codecs
 import re
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
 
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
+_BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)\Z")
+_MOUSE: Final = re.compile(r"\x1b\[<(\d{1,4});(\d{1,5});(\d{1,5})M")
+_SEQUENCE_MAX: Final = 64
+"""A longer one is not of a terminal: its beginning is dropped."""
 _NAMES: Final = {
     "\x1b[A": "up",
     "\x1b[B": "down",
     "\x1b[C": "right",
     "\x1b[D": "left",
+    "\x1b[Z": "back-tab",
     "\x1bOA": "up",
     "\x1bOB": "down",
     "\x1bOC": "right",
@@ -43,20 +53,64 @@ _CONTROLS: Final = {
 }
 
 
-def keys_in(data: bytes) -> Iterator[str]:
-    """Yield the pressed keys, in order."""
-    text = data.decode(errors="ignore")
-    at = 0
-    while at < len(text):
-        sequence = _SEQUENCE.match(text, at)
-        if sequence is not None:
-            at = sequence.end()
-            if sequence[0] in _NAMES:
-                yield _NAMES[sequence[0]]
-            continue
-        character = text[at]
-        at += 1
-        if character in _CONTROLS:
-            yield _CONTROLS[character]
-        elif character.isprintable():
-            yield character
+class Button(Enum):
+    """The part of the mouse that moved."""
+
+    LEFT = 0
+    WHEEL_UP = 64
+    WHEEL_DOWN = 65
+
+
+@dataclass(frozen=True, slots=True)
+class Mouse:
+    """A press of a button at a cell of the screen; both places count from 0."""
+
+    column: int
+    row: int
+    button: Button
+
+
+Input: TypeAlias = str | Mouse
+_MODIFIERS: Final = 0b11100
+"""Bits of Shift, Alt and Ctrl in the number of a button."""
+_BUTTONS: Final = {each.value: each for each in Button}
+
+
+class KeyReader:
+    """The keys in the bytes of a terminal; it keeps the beginning of a sequence for the next read."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._rest = ""
+
+    def keys_in(self, data: bytes) -> Iterator[Input]:
+        """Yield the pressed keys and the mouse events, in order."""
+        text, self._rest = self._rest + self._decoder.decode(data), ""
+        at = 0
+        while at < len(text):
+            sequence = _SEQUENCE.match(text, at)
+            if sequence is not None:
+                at = sequence.end()
+                found = _named(sequence[0])
+                if found is not None:
+                    yield found
+                continue
+            if _BEGUN.match(text, at):
+                self._rest = text[at:] if len(text) - at <= _SEQUENCE_MAX else ""
+                return
+            character = text[at]
+            at += 1
+            if character in _CONTROLS:
+                yield _CONTROLS[character]
+            elif character.isprintable():
+                yield character
+
+
+def _named(sequence: str) -> Input | None:
+    """Return the key or the mouse event of a sequence; None for an unknown one, such as the release of a button."""
+    report = _MOUSE.fullmatch(sequence)
+    if report is None:
+        return _NAMES.get(sequence)
+    code, column, row = map(int, report.groups())
+    button = _BUTTONS.get(code & ~_MODIFIERS)
+    return None if button is None or not column or not row else Mouse(column - 1, row - 1, button)

@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 
 from bridge.api.printable import printable
+from bridge.tui.targets import OnHeading, Sort, Target, aimed_style, targets_of
 
 GAP = 1
 WIDE = 100
+LEAST_WIDTH = 20
 
 
-Part = str | tuple[str, str]
-"""A text, or a text and its style."""
+Part = str | tuple[str, str] | tuple[str, str, Target]
+"""A text, its style, and the target of a click."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,12 @@ MONOCHROME = Palette()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, its width, and the side of its text."""
+    """A column: its heading, its width, the side of its text, and the order that a click on its heading gives."""
 
     heading: str
     width: int
     right: bool = False
+    sort: Sort | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,7 @@ class Canvas:
         """Return texts one after another, cut to the width."""
         text = _text()
         for part in parts:
-            content, style = _split(part)
-            text.append(printable(content), style)
+            text.append_text(_part(part))
         text.truncate(self.width, overflow="ellipsis")
         return text
 
@@ -93,25 +95,42 @@ class Canvas:
 
     def heading(self, columns: Sequence[Column], style: str) -> Text:
         """Return the headings of a table."""
-        return self.row(columns, [(column.heading, style) for column in columns])
+        return self.row(
+            columns,
+            [
+                (column.heading, style) if column.sort is None else (column.heading, style, OnHeading(column.sort))
+                for column in columns
+            ],
+        )
+
+    def marked(self, line: Text) -> Text:
+        """Return the chosen line: reversed as a whole. With reversed colors some patches would be unreadable."""
+        line = dimmed(line, "reverse")
+        line.pad_right(max(0, self.width - line.cell_len))
+        return line
 
 
 def dimmed(line: Text, style: str) -> Text:
     """Return a line in one style, as in an old picture: no color of it indicates that something is well now."""
-    return _text(line.plain, style)
+    plain = _text(line.plain, style)
+    plain.spans = targets_of(line)
+    return plain
 
 
 def _text(content: str = "", style: str = "") -> Text:
     return Text(content, style=style, no_wrap=True, overflow="ellipsis", end="")
 
 
-def _split(part: Part) -> tuple[str, str]:
-    return (part, "") if isinstance(part, str) else part
+def _part(part: Part) -> Text:
+    content, style, *targets = (part, "") if isinstance(part, str) else part
+    text = _text(printable(content), style)
+    for target in targets:
+        text.stylize(aimed_style(target))
+    return text
 
 
 def _fitted(part: Part, width: int, *, right: bool) -> Text:
-    content, style = _split(part)
-    text = _text(printable(content), style)
+    text = _part(part)
     text.truncate(width, overflow="ellipsis")
     padding = width - text.cell_len
     if right:
@@ -155,11 +174,6 @@ def _hidden(content: str, style: str, lines: Sequence[Text]) -> Text:
     text = _text(content, style)
     text.truncate(max(line.cell_len for line in lines), overflow="ellipsis")
     return text
-
-
-def marked(line: Text) -> Text:
-    """Return the chosen line: reversed as a whole. With reversed colors some patches would be unreadable."""
-    return _text(line.plain, "reverse")
 
 
 def widened(columns: Sequence[Column], width: int, width_max: int) -> list[Column]:

@@ -1,19 +1,19 @@
-"""The panes of the live view as lines: pure, of exactly the given size, so that nothing ever scrolls or wraps.
+"""The screen of one farm as lines: pure, of exactly the given size, so that nothing ever scrolls or wraps.
 
     header     the verdict first, then the node and Raft                        3 lines
-    body       farm: alarms, members, publications, take-over, events          the rest
+    body       farm: alarms, members, publications, charts, take-over, events  the rest
                detail of a member │ events │ log │ publishing and weights │ help
     footer     a question or a notice, whole; the filter while it is typed; or
                the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
-From 150 columns on the farm's pane has two columns: members and publications on the left, with graphs of the members if
-lines are left, the last take-over and events on the right. Below that width they are stacked, and the less important
-ones give way first.
+From 150 columns on the farm's pane has two columns: members and publications on the left, with charts below them, the
+last take-over and events on the right. Below that width they are stacked; from 100 columns on, charts come before the
+events if at least eight of these remain. The less important sections give way first.
 """
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from rich.cells import cell_len
@@ -21,85 +21,72 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.alarms import by_gravity
-from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.printable import printable
-from bridge.api.take_over import Step, last_take_over
-from bridge.api.view import SHOWN, AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, standing_text
-from bridge.core.log.figures import FIGURES, Unit
-from bridge.core.membership.admission import server_label
-from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
+from bridge.api.take_over import Step
+from bridge.api.view import AlarmView, FarmView, LocalFarmView
+from bridge.api.words import clock_text, duration
+from bridge.tui.charts import charts_lines
+from bridge.tui.history import History
 from bridge.tui.layout import (
     COLORS,
-    GAP,
+    LEAST_WIDTH,
     MONOCHROME,
     Canvas,
-    Column,
     Part,
     Want,
     dimmed,
-    marked,
     rows,
     share,
     shortened,
-    widened,
 )
+from bridge.tui.members import farm_charts, member_charts, member_facts, members_section
 from bridge.tui.sections import (
-    CHOSEN,
-    NOT_CHOSEN,
     TITLE,
     ScreenSection,
     alarms_section,
     farm_header,
-    lag_part,
     local_header,
     processes_section,
     publishing_section,
-    role_part,
-    status_part,
-    table_of_members,
-    weights_lines,
     weights_section,
 )
-from bridge.tui.state import Pane, Question, Sort, ViewState, selected_member, shown_members
+from bridge.tui.state import Pane, Question, ViewState, selected_member, shown_members
+from bridge.tui.targets import OnKey
+from bridge.tui.texts import (
+    entry_rows,
+    entry_window,
+    event_lines,
+    event_window,
+    events_pane,
+    help_lines,
+    log_pane,
+    publishing_lines,
+    recent_events,
+)
 
 TWO_COLUMNS: Final = 150
-LEAST_WIDTH: Final = 20
 LEAST_HEIGHT: Final = 5
-SPARK_WIDTH: Final = 20
-GRAPH_LINES: Final = 3
+EVENTS_BELOW_CHARTS: Final = 8
+STALE_MS: Final = 3_000
+"""Age of a view that is not live, with one request each second."""
 _GUTTER: Final = " │ "
 _TABS: Final = (
-    (Pane.FARM, "f farm"),
-    (Pane.EVENTS, "e events"),
-    (Pane.LOG, "l log"),
-    (Pane.PUBLISHING, "p publish"),
-    (Pane.HELP, "? help"),
+    (Pane.FARM, "f", "farm"),
+    (Pane.EVENTS, "e", "events"),
+    (Pane.LOG, "l", "log"),
+    (Pane.PUBLISHING, "p", "publish"),
+    (Pane.HELP, "?", "help"),
 )
-KEYS: Final = (
-    " Enter detail  / filter  q quit  s sort  T lead  X exclude  V evict  L leave",
-    " / s q  T X V L change the farm",
-    " / s q T X V L",
-)
-"""The other keys: the longest text that fits. A key that is off the screen is not found."""
-HELP_CELLS: Final = 14
-HELP: Final = (
-    ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows change the pane"),
-    ("up down, j k", "choose a member, or scroll a text; also PgUp, PgDn, Home and End"),
-    ("Enter", "details of the chosen member; Esc closes them"),
-    ("/", "filter members, events and entries by a text. Enter keeps the filter, Esc removes it"),
-    (
-        "s, S",
-        "sort members by name, status, round trip, lag, Raft; S reverses the order, which ^ or v in the heading shows",
-    ),
-    ("T", "hand leadership to the chosen member"),
-    ("X", "exclude the leaves of the chosen member from every structure, or include them again"),
-    ("V", "evict the chosen member permanently, and replace all keys"),
-    ("L", "make the contacted node leave the farm and stop"),
-    ("q", "end the view"),
-    ("", "Changes of the farm prompt first: y confirms, every other key cancels. V: type the full name."),
-    ("", "Colors only repeat the words on the screen."),
-)
+_CHANGES: Final = (("T", "T lead"), ("X", "X exclude"), ("V", "V evict"), ("L", "L leave"))
+_KEYS: Final = {
+    Pane.FARM: (("enter", "Enter detail"), ("/", "/ filter"), ("q", "q quit"), ("s", "s sort"), *_CHANGES),
+    Pane.DETAIL: (("escape", "Esc back"), ("q", "q quit"), *_CHANGES),
+    Pane.EVENTS: (("enter", "Enter member"), ("o", "o log then"), ("/", "/ filter"), ("q", "q quit")),
+    Pane.LOG: (("/", "/ filter"), ("home", "Home newest"), ("q", "q quit")),
+    Pane.PUBLISHING: (("q", "q quit"),),
+    Pane.HELP: (("q", "q quit"),),
+}
+"""The other keys of each pane, with their words; keys alone if these do not fit. An invisible key is not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +98,67 @@ class ScreenData:
     reason: str = ""
     """The reason why there is no view, or no view after `farm`."""
     local: LocalFarmView | None = None
+    age_ms: int = 0
+    """Milliseconds since the last reply, by the clock of this process."""
+    several: bool = False
+    """The farm is one of several: Esc leads to the overview."""
 
     @property
     def is_old(self) -> bool:
         """Return True if no node answers any more: the picture is the last one."""
-        return self.farm is not None and self.local is None and bool(self.reason)
+        return self.farm is not None and self.local is None and (bool(self.reason) or self.age_ms > STALE_MS)
 
 
 def draw(
     state: ViewState, data: ScreenData, width: int, height: int, *, color: bool = True, unicode: bool = True
 ) -> Group:
     """Return the whole screen."""
+    return Group(Text("\n", end="").join(draw_lines(state, data, width, height, color=color, unicode=unicode)))
+
+
+def draw_lines(
+    state: ViewState, data: ScreenData, width: int, height: int, *, color: bool = True, unicode: bool = True
+) -> list[Text]:
+    """Return the lines of the whole screen."""
     canvas = Canvas(max(width, LEAST_WIDTH), COLORS if color else MONOCHROME)
     height = max(height, LEAST_HEIGHT)
-    lines = _header(data, canvas)
-    footer = [*_start_again(data, canvas), *_footer(state, canvas)]
-    room = _room(lines, footer, height)
+    lines, footer, room = _frame(state, data, canvas, height)
     body = _body(state, data, canvas, room, unicode=unicode)[:room]
     if data.is_old:
         body = [dimmed(line, canvas.palette.dim) for line in body]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
-    lines += footer[: height - len(lines)]
-    return Group(Text("\n", end="").join(lines))
+    return lines + footer[: height - len(lines)]
 
 
-def scroll_limit(state: ViewState, data: ScreenData, width: int, height: int) -> int:
-    """Return the number of lines that a text can be moved until its last line is at the bottom of this screen."""
+def settled(state: ViewState, data: ScreenData, width: int, height: int) -> ViewState:
+    """Return the state for a screen of this size: no text is moved beyond its end, and the chosen row is in sight.
+
+    A key that moves further down than the text reaches is dropped: the next one up moves the text.
+    """
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
-    fixed, moving = _text_lines(state, data, canvas)
-    footer = [*_start_again(data, canvas), *_footer(state, canvas)]
-    room = _room(_header(data, canvas), footer, max(height, LEAST_HEIGHT)) - len(fixed)
-    return max(0, len(moving) - room)
+    _, _, room = _frame(state, data, canvas, max(height, LEAST_HEIGHT))
+    match state.pane:
+        case Pane.FARM | Pane.DETAIL:
+            return state
+        case Pane.EVENTS:
+            events = event_window(state, data.history)
+            top = events.settled(room, lambda each: len(event_lines(each, canvas, whole=True)))
+            return replace(state, top=events.items[top].number if top else None)
+        case Pane.LOG:
+            entries = entry_window(state, data.history)
+            top = entries.settled(entry_rows(entries, canvas, room), lambda _: 1)
+            return replace(state, top=entries.items[top].index if top else None)
+        case Pane.PUBLISHING | Pane.HELP:
+            return replace(state, offset=min(state.offset, max(0, len(_text(state.pane, data, canvas)) - room)))
+        case _:
+            assert_never(state.pane)
 
 
-def _room(header: Sequence[Text], footer: Sequence[Text], height: int) -> int:
-    return max(0, height - len(header) - len(footer))
+def _frame(state: ViewState, data: ScreenData, canvas: Canvas, height: int) -> tuple[list[Text], list[Text], int]:
+    """Return the header, the footer, and the number of lines between them."""
+    header = _header(data, canvas)
+    footer = [*_start_again(data, canvas), *_footer(state, data, canvas)]
+    return header, footer, max(0, height - len(header) - len(footer))
 
 
 def _header(data: ScreenData, canvas: Canvas) -> list[Text]:
@@ -155,14 +168,16 @@ def _header(data: ScreenData, canvas: Canvas) -> list[Text]:
         text = data.reason or "querying a node …"
         return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in _wrapped(text, canvas))]
     if data.is_old:
-        since = f"not live since {clock_text(data.farm.taken_at_ms)} UTC: {data.reason}. The picture below is old"
+        reason = data.reason or f"{data.farm.node.name} does not answer"
+        age = f", {duration(data.age_ms)} ago" if data.age_ms else ""
+        since = f"not live since {clock_text(data.farm.taken_at_ms)} UTC{age}: {reason}. The picture below is old"
         style = f"{canvas.palette.title} {canvas.palette.bad}".strip()
         lines = [canvas.line((each, style)) for each in _wrapped(since, canvas)]
         return [*lines, *(dimmed(line, canvas.palette.dim) for line in farm_header(data.farm, canvas))]
     return farm_header(data.farm, canvas)
 
 
-def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
+def _footer(state: ViewState, data: ScreenData, canvas: Canvas) -> list[Text]:
     palette = canvas.palette
     if state.question is not None:
         return _question_lines(state.question, state.answer, canvas)
@@ -171,28 +186,38 @@ def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
     if state.notice:
         return [canvas.line((f" {each}", palette.doubtful)) for each in _wrapped(state.notice, canvas)]
     shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
-    parts: list[Part] = [(f" {text} ", "reverse" if pane is shown else palette.dim) for pane, text in _TABS]
+    parts: list[Part] = [
+        (f" {key} {word} ", "reverse" if pane is shown else palette.dim, OnKey(key)) for pane, key, word in _TABS
+    ]
     if state.filter:
-        return [canvas.line(*parts, (f" only: {state.filter} (Esc: all)", palette.doubtful))]
+        cleared = f" only: {state.filter} (Esc: all)"
+        return [canvas.line(*parts, (cleared, palette.doubtful, OnKey("escape")))]
+    keys = [*_KEYS[state.pane], *([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else [])]
     room = canvas.width - sum(cell_len(part[0]) for part in parts)
-    keys = next((each for each in KEYS if cell_len(each) <= room), KEYS[-1])
-    return [canvas.line(*parts, (keys, palette.dim))]
+    return [canvas.line(*parts, *_named_keys(keys, room, palette.dim))]
+
+
+def _named_keys(keys: Sequence[tuple[str, str]], room: int, style: str) -> list[Part]:
+    """Return the keys with their words, if there is room; the others are letters alone."""
+    words = [key if len(key) == 1 else "" for key, _ in keys]
+    for place, (_, word) in enumerate(keys):
+        longer = [*words[:place], word, *words[place + 1 :]]
+        if sum(len(each) + 1 for each in longer if each) <= room:
+            words = longer
+    return [(f" {word}", style, OnKey(key)) for (key, _), word in zip(keys, words, strict=True) if word]
 
 
 def _question_lines(question: Question, answer: str, canvas: Canvas) -> list[Text]:
     """Return the whole question, and the keys that answer it: an operator must not confirm a truncated text."""
     palette = canvas.palette
-    style = f"reverse {palette.title}"
-    lines = [canvas.line((f" {each} ", style)) for each in _wrapped(question.text, canvas)]
+    lines = [canvas.line((f" {each} ", f"reverse {palette.title}")) for each in _wrapped(question.text, canvas)]
+    prompt: list[Part]
     if question.name:
         name = shortened(question.name, max(LEAST_WIDTH, canvas.width // 2))
-        prompt: list[Part] = [
-            f" Type {name} and Enter; Esc: no ",
-            (f"> {answer}", palette.title),
-            ("▏", palette.accent),
-        ]
+        prompt = [f" Type {name} and Enter; ", ("Esc: no ", "", OnKey("escape")), (f"> {answer}", palette.title)]
+        prompt.append(("▏", palette.accent))
     else:
-        prompt = [" y: yes   any other key: no"]
+        prompt = [(" y: yes ", "", OnKey("y")), ("  any other key: no", "", OnKey("escape"))]
     return [*lines, canvas.line(*prompt)]
 
 
@@ -217,83 +242,61 @@ def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unic
         case Pane.FARM:
             return _farm_body(state, data, canvas, room, unicode=unicode)
         case Pane.DETAIL:
-            return rows(_detail(state, data, canvas, unicode=unicode), room, canvas.palette.dim)
-        case _:
-            fixed, moving = _text_lines(state, data, canvas)
-            first = min(state.offset, max(0, len(moving) - room + len(fixed)))
-            return [*fixed, *moving[first:]][:room]
-
-
-def _text_lines(state: ViewState, data: ScreenData, canvas: Canvas) -> tuple[list[Text], list[Text]]:
-    """Return the fixed and the moving lines of a pane that is read as a text."""
-    match state.pane:
-        case Pane.FARM | Pane.DETAIL:
-            return [], []
+            return _detail_body(state, data, canvas, room, unicode=unicode)
         case Pane.EVENTS:
-            return [], _recent(data, _pattern(state), canvas, whole=True)
+            return events_pane(state, data.history, data.farm, canvas, room)
         case Pane.LOG:
-            heading, *entries = _entry_lines(data.history.entries, _pattern(state), canvas)
-            return [heading], entries
-        case Pane.PUBLISHING:
-            return [], _publishing_lines(data, canvas)
-        case Pane.HELP:
-            return [], _help_lines(canvas)
+            return log_pane(state, data.history, canvas, room)
+        case Pane.PUBLISHING | Pane.HELP:
+            lines = _text(state.pane, data, canvas)
+            return lines[min(state.offset, max(0, len(lines) - room)) :][:room]
         case _:
             assert_never(state.pane)
 
 
-def _help_lines(canvas: Canvas) -> list[Text]:
-    """Return the keys and their effects, in as many lines as they take."""
-    columns = [Column("", HELP_CELLS), Column("", canvas.width)]
-    lines = []
-    for keys, text in HELP:
-        for number, part in enumerate(textwrap.wrap(text, max(LEAST_WIDTH, canvas.width - HELP_CELLS - GAP))):
-            lines.append(canvas.row(columns, [("" if number else keys, canvas.palette.title), part]))
-    return lines
+def _text(pane: Pane, data: ScreenData, canvas: Canvas) -> list[Text]:
+    return help_lines(canvas) if pane is Pane.HELP else publishing_lines(data.farm, canvas)
 
 
-def _pattern(state: ViewState) -> str:
-    return (state.filter if state.editing is None else state.editing).lower()
+def _detail_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+    """Return the facts of a member; its charts are next to them, or below them."""
+    member = selected_member(state, data.farm)
+    charts = [] if member is None else member_charts(member, data.history)
+    if canvas.width < TWO_COLUMNS:
+        facts = rows(member_facts(state, data.farm, data.history, canvas), room, canvas.palette.dim)
+        return [*facts, *_spaced(charts_lines(charts, canvas, room - len(facts) - 1, unicode=unicode))]
+    left, right = _columns(canvas)
+    facts = rows(member_facts(state, data.farm, data.history, left), room, canvas.palette.dim)
+    return _beside(facts, charts_lines(charts, right, room, unicode=unicode), left)
+
+
+def _spaced(lines: list[Text]) -> list[Text]:
+    return [Text("", end=""), *lines] if lines else []
+
+
+def _columns(canvas: Canvas) -> tuple[Canvas, Canvas]:
+    left = Canvas((canvas.width - len(_GUTTER)) * 3 // 5, canvas.palette)
+    return left, Canvas(canvas.width - left.width - len(_GUTTER), canvas.palette)
 
 
 def _farm_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
     alarms = alarms_section(_alarms(data), canvas)
     weights = ScreenSection(None, []) if data.farm is None else weights_section(data.farm.weights, canvas)
+    charts = [] if data.farm is None else list(farm_charts(state, data.farm, data.history))
     if canvas.width < TWO_COLUMNS:
-        left = _left(state, data, canvas, unicode=unicode)
-        return _stacked([alarms, *left, weights, *_right(data, canvas)], canvas, room)
-    above = rows(alarms.lines, max(1, room // 3), canvas.palette.dim) if alarms.lines else []
-    above += weights.lines
-    narrow = Canvas((canvas.width - len(_GUTTER)) * 3 // 5, canvas.palette)
-    other = Canvas(canvas.width - narrow.width - len(_GUTTER), canvas.palette)
-    below = room - len(above)
-    lefts = _stacked(_left(state, data, narrow, unicode=unicode), narrow, below)
-    lefts += _graphs(state, data, narrow, below - len(lefts), unicode=unicode)
-    rights = _stacked(_right(data, other), other, below)
-    return [*above, *_beside(lefts, rights, narrow)]
-
-
-def _graphs(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    """Return round trip and processor of as many members as there is room for, each with its scale; else no line."""
-    members = [] if data.farm is None else [each for each in shown_members(state, data.farm) if not each.evicted]
-    count = min(len(members), (room - 1) // (1 + GRAPH_LINES))
-    if count < 1:
-        return []
-    dim, width = canvas.palette.dim, (canvas.width - len(NOT_CHOSEN) - GAP) // 2
-    columns = [Column("", len(NOT_CHOSEN) - GAP), Column("", width), Column("", width)]
-    lines = [canvas.line(("GRAPHS", canvas.palette.title), (" last two minutes, the newest on the right", dim))]
-    cpu = FIGURES["cpu_percent"]
-    for each in members[:count]:
-        figures = _of(data.history, each)
-        highest = max((value for value in figures.rtt_ms if value is not None), default=0.0)
-        rtt = "self" if each.is_self else f"round trip, 0 to {highest:.1f} ms"
-        lines.append(
-            canvas.row(columns, ["", f"{each.name}: {rtt}", (f"{cpu.label}, 0 to {cpu.text(cpu.maximum)}", dim)])
-        )
-        rtts = graph(figures.rtt_ms, width - 1, GRAPH_LINES, unicode=unicode)
-        loads = graph(figures.figures[cpu.name], width - 1, GRAPH_LINES, unicode=unicode, full=cpu.maximum)
-        lines += [canvas.row(columns, ["", *pair]) for pair in zip(rtts, loads, strict=True)]
-    return lines
+        above = [alarms, *_left(state, data, canvas, unicode=unicode), weights]
+        take_over, events = _right(data, canvas, room)
+        spare = room - sum(_full(each) for each in (*above, take_over)) - EVENTS_BELOW_CHARTS - 1
+        drawn = charts_lines(charts, canvas, min(spare, room // 3), unicode=unicode) if canvas.is_wide else []
+        return _stacked([*above, ScreenSection(None, drawn, least=len(drawn)), take_over, events], canvas, room)
+    above_lines = rows(alarms.lines, max(1, room // 3), canvas.palette.dim) if alarms.lines else []
+    above_lines += weights.lines
+    left, right = _columns(canvas)
+    below = room - len(above_lines)
+    lefts = _stacked(_left(state, data, left, unicode=unicode), left, below)
+    lefts += _spaced(charts_lines(charts, left, below - len(lefts) - 1, unicode=unicode))
+    rights = _stacked(_right(data, right, below), right, below)
+    return [*above_lines, *_beside(lefts, rights, left)]
 
 
 def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list[Text]:
@@ -323,25 +326,30 @@ def _left(state: ViewState, data: ScreenData, canvas: Canvas, *, unicode: bool) 
         order = [each.name for each in shown_members(state, data.farm)]
         sections = [processes_section(data.local, canvas, order, None if chosen is None else chosen.name)]
     elif data.farm is not None:
-        sections = [_members(state, data.farm, data.history, canvas, unicode=unicode)]
+        sections = [members_section(state, data.farm, data.history, canvas, unicode=unicode)]
     else:
         sections = []
     return sections if data.farm is None else [*sections, publishing_section(data.farm, canvas)]
 
 
-def _right(data: ScreenData, canvas: Canvas) -> list[ScreenSection]:
-    title = canvas.line(("EVENTS", canvas.palette.title), (" newest first, UTC", canvas.palette.dim))
-    events = ScreenSection(title, _recent(data, "", canvas), counted=False)
-    return [_take_over(last_take_over(tuple(data.history.events)), canvas), events]
+def _right(data: ScreenData, canvas: Canvas, room: int) -> list[ScreenSection]:
+    title = canvas.line(
+        ("EVENTS", canvas.palette.title, OnKey("e")), (" newest first, UTC", canvas.palette.dim, OnKey("e"))
+    )
+    events = ScreenSection(title, recent_events(data.history, data.farm, canvas, room), counted=False)
+    return [_take_over(data.history.story.take_over, canvas), events]
+
+
+def _full(section: ScreenSection) -> int:
+    return (section.title is not None) + len(section.lines) if section.lines else 0
 
 
 def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> list[Text]:
     """Return sections above one another: each gets a few lines, then its wanted lines, in their order."""
     wants = []
     for section in sections:
-        titles = 0 if section.title is None else 1
-        full = titles + len(section.lines) if section.lines else 0
-        wants.append(Want(min(full, titles + section.least), full))
+        full = _full(section)
+        wants.append(Want(min(full, (section.title is not None) + section.least), full))
     lines: list[Text] = []
     for section, given in zip(sections, share(room, wants), strict=True):
         left = given
@@ -352,68 +360,6 @@ def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> li
             rows(section.lines, left, canvas.palette.dim, section.chosen) if section.counted else section.lines[:left]
         )
     return lines
-
-
-def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> ScreenSection:
-    palette = canvas.palette
-    followers = {each.raft_id: each for each in farm.raft.followers}
-    # Only the leader has what its followers lack; a column of dashes takes room from the names.
-    lag = [Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True)] if followers else []
-    shown = shown_members(state, farm)
-    highest_rtt_ms = max(
-        (value for each in shown for value in _of(history, each).rtt_ms if value is not None), default=0.0
-    )
-    columns = [
-        Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16),
-        Column(f"STATUS{_order(Sort.STATUS, state)}", 8),
-        Column(f"RAFT{_order(Sort.RAFT, state)}", 9),
-        Column("INC.", 5, right=True),
-        Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True),
-        *lag,
-        *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if canvas.is_wide else []),
-        Column("ADDRESS", 21),
-    ]
-    longest = max((cell_len(printable(each.name)) for each in shown), default=0)
-    columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
-    chosen = selected_member(state, farm)
-    lines: list[Text] = []
-    line_of_chosen = 0
-    for each in shown:
-        mark = CHOSEN if chosen is not None and each.node_id == chosen.node_id else NOT_CHOSEN
-        values = _of(history, each).rtt_ms
-        spark: list[Part] = (
-            [sparkline(values, SPARK_WIDTH, unicode=unicode, full=highest_rtt_ms)] if canvas.is_wide else []
-        )
-        parts: list[Part] = [
-            (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark == CHOSEN else ""),
-            status_part(each, palette),
-            role_part(each, farm, palette),
-            incarnation_text(each),
-            rtt_text(each),
-            *([lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette)] if lag else []),
-            *spark,
-            (known(each.address), palette.dim),
-        ]
-        line = canvas.row(columns, parts)
-        if mark == CHOSEN:
-            line_of_chosen = len(lines)
-            line = marked(line)
-        lines.append(line)
-    if not lines:
-        missed = f"  no member contains {_pattern(state)!r}; Esc shows all"
-        lines = [canvas.line((missed, palette.doubtful))]
-    return table_of_members(canvas.heading(columns, palette.title), lines, line_of_chosen)
-
-
-def _of(history: History, member: MemberView) -> MemberHistory:
-    return history.members.get(member.node_id) or MemberHistory()
-
-
-def _order(column: Sort, state: ViewState) -> str:
-    """Return the mark of the sorted column: the lowest value first, or last."""
-    if column is not state.sort:
-        return ""
-    return " v" if state.descending else " ^"
 
 
 def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
@@ -427,133 +373,3 @@ def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
         after = f"  +{(step.time_ms - first_ms) / 1000:5.1f} s  "
         lines.append(canvas.line(after, (step.detail, palette.accent)))
     return ScreenSection(title, lines, chosen=len(lines) - 1)
-
-
-def _recent(data: ScreenData, pattern: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:
-    """Return events, the newest first. Before the trace arrives, the view has some of them.
-
-    `whole`: in as many lines as they take; otherwise each in one.
-    """
-    story = EventStory()
-    shown = [
-        (each.time_ms, story_line(each))
-        for each in data.history.events
-        if story.is_new(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
-    ]
-    if not shown and data.farm is not None:
-        shown = [
-            (each.time_ms, each.kind if each.text == each.kind else f"{each.kind}: {each.text}")
-            for each in data.farm.events
-        ]
-    lines = []
-    for time_ms, text in reversed(shown):
-        if pattern in text.lower():
-            at = f"  {clock_text(time_ms)} "
-            room = max(LEAST_WIDTH, canvas.width - len(at))
-            parts = textwrap.wrap(printable(text), room) if whole and cell_len(text) > room else [text]
-            lines.append(canvas.line((at, canvas.palette.dim), parts[0]))
-            lines += [canvas.line(" " * (len(at) + 2), each) for each in parts[1:]]
-    return lines
-
-
-def _entry_lines(entries: Sequence[EntryLine], pattern: str, canvas: Canvas) -> list[Text]:
-    """Return the newest entry first."""
-    columns = [Column("INDEX", 8, right=True), Column("TERM", 5, right=True), Column("TIME", 8), Column("TYPE", 15)]
-    columns.append(Column("ENTRY", canvas.width))
-    dim = canvas.palette.dim
-    lines = [canvas.heading(columns, canvas.palette.title)]
-    for each in reversed(entries):
-        if pattern not in f"{each.type} {each.text}".lower():
-            continue
-        at = "-" if each.log_time_ms is None else clock_text(each.log_time_ms)
-        lines.append(canvas.row(columns, [str(each.index), (str(each.term), dim), (at, dim), each.type, each.text]))
-    return lines
-
-
-def _publishing_lines(data: ScreenData, canvas: Canvas) -> list[Text]:
-    farm, palette = data.farm, canvas.palette
-    if farm is None:
-        return []
-    section = publishing_section(farm, canvas)
-    lines = [] if section.title is None else [section.title]
-    lines += section.lines
-    columns = [Column("  CANDIDATE", 20), Column("SCORE", 6, right=True), Column("PREFERRED", 9)]
-    columns.append(Column("", canvas.width))
-    for each in farm.publishing:
-        lines += [Text("", end=""), canvas.heading(columns, palette.title)]
-        for one in sorted(each.standings, key=lambda standing: -standing.score):
-            cannot: Part = (
-                standing_text(one, "can publish"),
-                palette.good if one.inability is None else palette.doubtful,
-            )
-            name = f"  {server_label(one.raft_id, one.name)}"
-            lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
-    weights = weights_lines(farm.weights, canvas)
-    return [*lines, *([Text("", end="")] if weights else []), *weights]
-
-
-def _detail(state: ViewState, data: ScreenData, canvas: Canvas, *, unicode: bool) -> list[Text]:
-    member = selected_member(state, data.farm)
-    if member is None or data.farm is None:
-        return [canvas.line(("  no member is chosen; Esc goes back", canvas.palette.doubtful))]
-    history = _of(data.history, member)
-    report = next((each for each in data.farm.reports if each.raft_id == member.raft_id), None)
-    facts = [*_identity(member, data.farm), *_figures(member, data.farm, history, canvas, unicode=unicode)]
-    facts += _report_facts(report, demo=data.farm.farm.demo)
-    facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(history.states)]
-    columns = [Column("", 14), Column("", canvas.width)]
-    lines = [canvas.line((f" {member.name}", canvas.palette.title))]
-    previous = ""
-    for name, value in facts:
-        lines.append(canvas.row(columns, [("" if name == previous else f"  {name}", canvas.palette.dim), value]))
-        previous = name
-    return lines
-
-
-def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
-    leads = member.raft_id is not None and member.raft_id == farm.raft.leader_id
-    role = "leader" if leads else member.server_role.value
-    return [
-        ("identity", member.node_id),
-        ("status", f"{member.status.value}, incarnation {incarnation_text(member)}"),
-        ("server", f"{role}, Raft id {known(member.raft_id)}"),
-        ("gossip", f"{known(member.address)}, {known(member.peer_count)} of {known(member.capacity)} peers"),
-        ("Raft", known(member.endpoint)),
-        ("certificate", known(member.certificate)),
-    ]
-
-
-def _figures(
-    member: MemberView, farm: FarmView, history: MemberHistory, canvas: Canvas, *, unicode: bool
-) -> list[tuple[str, str]]:
-    width = max(SPARK_WIDTH, min(60, canvas.width - 40))
-    lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
-
-    def line(values: Sequence[float | None], now: str, full: float | None = None) -> str:
-        return f"{now:>10}  {sparkline(values, width, unicode=unicode, full=full)}"
-
-    lines = [("round trip", line(history.rtt_ms, rtt_text(member))), ("lag", line(history.lag, known(lag)))]
-    for figure in SHOWN:
-        values = history.figures[figure.name]
-        full = figure.maximum if figure.unit is Unit.PERCENT else None
-        lines.append((figure.label, line(values, figure.text(values[-1] if values else None), full)))
-    return lines
-
-
-def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, str]]:
-    if report is None:
-        return [("report", "none")]
-    health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
-    # A file replaces the router in a demonstration.
-    router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
-    clock = ", clock off" if report.clock_off else ""
-    age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
-    facts = [("report", f"{age}, {health}, {router}{clock}")]
-    facts.append(
-        ("", "is the publisher" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish")
-    )
-    for leaf in report.leaves:
-        words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
-        words += ["excluded"] if leaf.excluded else []
-        facts.append(("leaf", f"{', '.join(words)}: {leaf.destination}"))
-    return facts

@@ -1,90 +1,113 @@
 """A live screen on a terminal: draws when there is something new, and gives the terminal back as it was.
 
-    picture(width, height) ──▶ rich Live on the alternate screen, redrawn in place ──▶ terminal
+    picture(width, height) ──▶ lines of exactly that size ──▶ terminal
     redraw once a second, at a key, at a change of the window's size, and never otherwise
-    keys ──▶ press(key): True ends it
+    keys, mouse ──▶ press(input): True ends it
+    SIGTSTP (Ctrl-Z) ──▶ terminal given back, process stopped;   SIGCONT ──▶ terminal taken again
 
-The picture has exactly the size of the screen, so that each frame overwrites the last one without clearing it first.
-This prevents flicker. Keys are read without echo; the terminal's settings are restored at any end of the screen.
+Only changed lines are written, without clearing them first. This prevents flicker, and is little over a slow link.
 Without a terminal to read keys from, Ctrl-C ends it.
 """
 
 import os
 import signal
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import trio
-from rich.console import Console, RenderableType
-from rich.live import Live
+from rich.console import Console
+from rich.text import Text
 
-from bridge.tui.keys import keys_in
+from bridge.tui.keys import Input, KeyReader
+from bridge.tui.terminal import Terminal, keys_descriptor
 
-Picture = Callable[[int, int], RenderableType]
-Press = Callable[[str], bool]
-REFRESH_S = 1.0
-KEYS_READ_BYTES = 1024
-
-
-@contextmanager
-def _silent_keys(descriptor: int) -> Iterator[None]:
-    """Read keys one by one and without echo."""
-    before = termios.tcgetattr(descriptor)
-    try:
-        tty.setcbreak(descriptor, termios.TCSANOW)
-        yield
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSANOW, before)
+REFRESH_S: Final = 1.0
+KEYS_READ_BYTES: Final = 1024
 
 
-async def show(picture: Picture, press: Press, console: Console, refresh_s: float = REFRESH_S) -> None:
-    """Show `picture` until `press` returns True."""
-    descriptor = sys.stdin.fileno()
+class Shown(Protocol):
+    """The content of a screen."""
+
+    @property
+    def mouse(self) -> bool:
+        """Return True if the mouse belongs to the view, not to the terminal's selection of text."""
+
+    def lines(self, width: int, height: int) -> Sequence[Text]:
+        """Return the picture: `height` lines, none wider than `width`."""
+
+    def press(self, pressed: Input) -> bool:
+        """Process a key or the mouse; return True if the view will end."""
+
+
+async def show(shown: Shown, console: Console, refresh_s: float = REFRESH_S) -> None:
+    """Show the content until its `press` returns True."""
+    descriptor = keys_descriptor(sys.stdin.fileno())
     wake = _Wake()
-    if not os.isatty(descriptor):
-        await _draw(picture, console, refresh_s, wake)
-        return
-    with _silent_keys(descriptor):
+    with Terminal(console.file, descriptor) as terminal:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_draw, picture, console, refresh_s, wake)
-            nursery.start_soon(_notice_size, wake)
-            await _until_enough(descriptor, press, wake)
+            nursery.start_soon(_draw, shown, console, terminal, refresh_s, wake)
+            if descriptor is None:
+                return
+            nursery.start_soon(_notice_signals, terminal, wake)
+            await _until_enough(descriptor, shown, wake)
             nursery.cancel_scope.cancel()
 
 
 class _Wake:
-    """Wakes the drawing task after a change."""
+    """Wakes the drawing task after a change; `whole`: the terminal may show anything now."""
 
     def __init__(self) -> None:
         self.event = trio.Event()
+        self.whole = False
 
-    def set(self) -> None:
+    def set(self, *, whole: bool = False) -> None:
+        self.whole = self.whole or whole
         self.event.set()
 
 
-async def _until_enough(descriptor: int, press: Press, wake: _Wake) -> None:
+async def _until_enough(descriptor: int, shown: Shown, wake: _Wake) -> None:
+    reader = KeyReader()
     while True:
         await trio.lowlevel.wait_readable(descriptor)
         data = os.read(descriptor, KEYS_READ_BYTES)
-        if not data or any(press(key) for key in keys_in(data)):
+        if not data or any(shown.press(each) for each in reader.keys_in(data)):
             return
         wake.set()
 
 
-async def _notice_size(wake: _Wake) -> None:
-    with trio.open_signal_receiver(signal.SIGWINCH) as resized:
-        async for _ in resized:
-            wake.set()
+async def _notice_signals(terminal: Terminal, wake: _Wake) -> None:
+    with trio.open_signal_receiver(signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT) as signals:
+        async for number in signals:
+            if number == signal.SIGTSTP:
+                terminal.leave()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                # The process continues here, after SIGCONT.
+            if number != signal.SIGWINCH:
+                terminal.enter()
+            wake.set(whole=True)
 
 
-async def _draw(picture: Picture, console: Console, refresh_s: float, wake: _Wake) -> None:
-    with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
-        while True:
-            wake.event = trio.Event()
-            size = console.size
-            live.update(picture(size.width, size.height), refresh=True)
-            with trio.move_on_after(refresh_s):
-                await wake.event.wait()
+async def _draw(shown: Shown, console: Console, terminal: Terminal, refresh_s: float, wake: _Wake) -> None:
+    while True:
+        wake.event = trio.Event()
+        whole, wake.whole = wake.whole, False
+        size = console.size
+        lines = [padded(line, size.width) for line in shown.lines(size.width, size.height)]
+        terminal.draw(rendered(lines, console), mouse=shown.mouse, whole=whole)
+        with trio.move_on_after(refresh_s):
+            await wake.event.wait()
+
+
+def padded(line: Text, width: int) -> Text:
+    """Return a line that overwrites the last one at its place."""
+    line = line.copy()
+    line.pad_right(max(0, width - line.cell_len))
+    return line
+
+
+def rendered(lines: Sequence[Text], console: Console) -> list[str]:
+    """Return each line with the terminal's commands for its styles."""
+    with console.capture() as captured:
+        console.print(Text("\n", end="").join(lines), end="", soft_wrap=True)
+    return captured.get().split("\n")

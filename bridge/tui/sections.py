@@ -32,7 +32,8 @@ from bridge.api.view import (
 from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, short_address
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
-from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
+from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, widened
+from bridge.tui.targets import OnMember, aimed
 
 TWO_ALARMS = 4
 SMALL_FARM = 5
@@ -67,12 +68,17 @@ def role_style(role: RaftRole, palette: Palette) -> str:
     return {RaftRole.LEADER: palette.accent, RaftRole.CANDIDATE: palette.doubtful}.get(role, "")
 
 
+def severity_style(severity: Severity, palette: Palette) -> str:
+    """Return the style of a severity; nothing for a good one, which is the normal state."""
+    return {Severity.OK: "", Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}[severity]
+
+
 def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
     """Return the line of the verdict."""
     palette = canvas.palette
-    style = {Severity.OK: palette.good, Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}
+    style = severity_style(verdict.severity, palette) or palette.good
     mark = {Severity.OK: " ", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[verdict.severity]
-    return canvas.line((f"{mark}{verdict.text}".strip(), f"{palette.title} {style[verdict.severity]}".strip()))
+    return canvas.line((f"{mark}{verdict.text}".strip(), f"{palette.title} {style}".strip()))
 
 
 def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
@@ -215,7 +221,9 @@ def processes_section(
         lines.append(canvas.row(shape, [f"{CHOSEN if is_chosen else NOT_CHOSEN}{process.name}", *parts]))
         if is_chosen:
             line_of_chosen = len(lines) - 1
-            lines[-1] = marked(lines[-1])
+            lines[-1] = canvas.marked(lines[-1])
+        if member is not None:
+            lines[-1] = aimed(lines[-1], OnMember(member.node_id))
     return table_of_members(canvas.heading(columns, canvas.palette.title), lines, line_of_chosen)
 
 

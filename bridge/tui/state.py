@@ -1,10 +1,11 @@
-"""The choices of an operator in the live view, and the effect of a key: pure, so that a test can type like an operator.
+"""The choices of an operator in the live view, and the effect of a key or a click: pure, so that a test can type.
 
-    update(state, key, farm) ─▶ state, and an order if a question was answered with yes
+    update(state, key, farm, history) ─▶ state, and an order if a question was answered with yes
+    click(state, target, …), wheel(state, by, …) ─▶ the same for the mouse
 
     farm ◀──Esc── detail, events, log, publishing, help        f e l p ?  lead from everywhere to everywhere
-      │ Enter: detail of the chosen member
-      │ / : a filter, typed until Enter (Esc takes it back)    s, S: column and direction
+      │ Enter, double click: detail of the chosen member       events: Enter ─▶ the member, o ─▶ the log then
+      │ / : a filter, typed until Enter (Esc takes it back)    s, S, click on a heading: column and direction
       ├ T X L: a question; y carries it out, every other key takes it back
       └ V: a question; the name of the member, typed in full, carries it out; Esc takes it back
 
@@ -15,10 +16,13 @@ so a slip of two keys must not be enough. This module does not carry out orders.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from bridge.api.view import FarmView, MemberView
 from bridge.api.words import by_name
+from bridge.tui.history import ENTRIES, EntryLine, History
+from bridge.tui.story import StoryLine
+from bridge.tui.targets import OnEntry, OnEvent, OnFarm, OnHeading, OnKey, OnMember, Sort, Target
 
 
 class Pane(Enum):
@@ -30,16 +34,6 @@ class Pane(Enum):
     LOG = "log"
     PUBLISHING = "publishing"
     HELP = "help"
-
-
-class Sort(Enum):
-    """The column that sorts the members."""
-
-    NAME = "name"
-    STATUS = "status"
-    RTT = "rtt"
-    LAG = "lag"
-    RAFT = "raft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ class Question:
 class ViewState:
     """The choices of an operator.
 
-    `editing` is the filter while it is typed; `offset` counts lines back from the newest.
+    `editing` is the filter while it is typed; `offset` is the number of hidden lines above a text.
     """
 
     pane: Pane = Pane.FARM
@@ -105,6 +99,18 @@ class ViewState:
     filter: str = ""
     editing: str | None = None
     offset: int = 0
+    event: int | None = None
+    """The number of the chosen event; None: the newest."""
+    entry: int | None = None
+    """The index of the chosen entry of the log; None: the newest."""
+    top: int | None = None
+    """The first shown event or entry; None: the newest."""
+    log_from: int | None = None
+    """The first entry of the shown part of the log; None: its end, which grows."""
+    log_at_ms: int | None = None
+    """Log time of an entry that will be chosen when it is found."""
+    mouse: bool = True
+    """The view receives the mouse; otherwise the terminal selects text with it."""
     question: Question | None = None
     answer: str = ""
     """The typed part of the name that a question requires."""
@@ -123,13 +129,28 @@ PANE_KEYS: Final = {
     "h": Pane.HELP,
 }
 _TABS: Final = (Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP)
-_SCROLLING: Final = frozenset({Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP})
 PAGE_LINES: Final = 10
 FILTER_CHARACTERS: Final = 60
-_MOVES: Final = {"up": -1, "k": -1, "down": 1, "j": 1, "page-up": -PAGE_LINES, "page-down": PAGE_LINES}
+WHEEL_LINES: Final = 3
+ALL_LINES: Final = 10**6
+_MOVES: Final = {
+    "up": -1,
+    "k": -1,
+    "down": 1,
+    "j": 1,
+    "page-up": -PAGE_LINES,
+    "page-down": PAGE_LINES,
+    "home": -ALL_LINES,
+    "end": ALL_LINES,
+}
+"""Number of lines down the screen."""
+_TURNS: Final = {"tab": 1, "right": 1, "left": -1, "back-tab": -1}
+"""Number of panes to the right."""
 
 
-def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState, Order | None]:
+def update(
+    state: ViewState, key: str, farm: FarmView | None, history: History | None = None
+) -> tuple[ViewState, Order | None]:
     """Return the state after a key, and the order that it gives."""
     if key in ("ctrl-c", "ctrl-d"):
         return state, Quit()
@@ -142,7 +163,39 @@ def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState
         if state.quit_question:
             return replace(state, question=Question(state.quit_question, Quit())), None
         return state, Quit()
-    return _navigate(state, key, farm), None
+    return _navigate(state, key, farm, history or History()), None
+
+
+def click(
+    state: ViewState, target: Target, farm: FarmView | None, history: History, *, double: bool = False
+) -> tuple[ViewState, Order | None]:
+    """Return the state after a click on a target: it chooses; the second click of a double one opens."""
+    if isinstance(target, OnKey):
+        return update(state, target.key, farm, history)
+    if state.question is not None:
+        return state, None
+    if state.editing is not None:
+        state = _edit(state, state.editing, "enter")
+    state = replace(state, notice="")
+    match target:
+        case OnMember(node_id):
+            state = replace(state, selected=node_id)
+        case OnEvent(number):
+            state = replace(state, pane=Pane.EVENTS, event=number)
+        case OnEntry(index):
+            state = replace(state, entry=index)
+        case OnHeading(sort):
+            return replace(state, sort=sort, descending=sort is state.sort and not state.descending), None
+        case OnFarm():
+            return state, None
+        case _:
+            assert_never(target)
+    return update(state, "enter", farm, history) if double else (state, None)
+
+
+def wheel(state: ViewState, by: int, farm: FarmView | None, history: History) -> ViewState:
+    """Return the state after steps of the wheel: `by` lines down."""
+    return state if state.question is not None else _moved_by(state, by, farm, history)
 
 
 def _answer(state: ViewState, question: Question, key: str) -> tuple[ViewState, Order | None]:
@@ -170,9 +223,9 @@ def _answer(state: ViewState, question: Question, key: str) -> tuple[ViewState, 
 def _edit(state: ViewState, text: str, key: str) -> ViewState:
     match key:
         case "enter":
-            return replace(state, filter=text, editing=None, offset=0)
+            return replace(state, filter=text, editing=None, offset=0, top=None)
         case "escape":
-            return replace(state, filter="", editing=None, offset=0)
+            return replace(state, filter="", editing=None, offset=0, top=None)
         case "backspace":
             return replace(state, editing=text[:-1])
         case _ if len(key) == 1 and len(text) < FILTER_CHARACTERS:
@@ -181,51 +234,134 @@ def _edit(state: ViewState, text: str, key: str) -> ViewState:
             return state
 
 
-def _navigate(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
-    if key in PANE_KEYS:
-        return replace(state, pane=PANE_KEYS[key], offset=0)
-    if key in _MOVES or key in ("home", "end"):
-        return _moved(state, key, farm)
-    if key in _QUESTIONS:
-        return _with_question(state, key, farm)
+def _navigate(state: ViewState, key: str, farm: FarmView | None, history: History) -> ViewState:
     changed = state
     match key:
+        case _ if key in PANE_KEYS:
+            changed = _opened(state, PANE_KEYS[key])
+        case _ if key in _MOVES:
+            changed = _moved_by(state, _MOVES[key], farm, history)
+        case _ if key in _QUESTIONS:
+            changed = _with_question(state, key, farm)
+        case _ if key in _CHOICES:
+            changed = _CHOICES[key](state)
         case "escape":
-            changed = replace(state, pane=Pane.FARM, filter="", offset=0)
-        case "tab" | "right" | "left":
-            changed = _turned(state, -1 if key == "left" else 1)
-        case "/":
-            changed = replace(state, editing="")
-        case "s":
-            orders = list(Sort)
-            changed = replace(state, sort=orders[(orders.index(state.sort) + 1) % len(orders)])
-        case "S":
-            changed = replace(state, descending=not state.descending)
-        case "enter":
-            chosen = selected_member(state, farm)
-            changed = state if chosen is None else replace(state, pane=Pane.DETAIL, selected=chosen.node_id)
+            changed = replace(_opened(state, Pane.FARM), filter="")
+        case _ if key in _TURNS:
+            changed = _turned(state, _TURNS[key])
+        case "enter" | "o":
+            changed = _followed(state, key, farm, history)
         case _:
             pass
     return changed
 
 
+def _next_sort(state: ViewState) -> ViewState:
+    orders = list(Sort)
+    return replace(state, sort=orders[(orders.index(state.sort) + 1) % len(orders)])
+
+
+def _other_mouse(state: ViewState) -> ViewState:
+    words = "The mouse selects text; m returns it to the view." if state.mouse else "The view receives the mouse."
+    return replace(state, mouse=not state.mouse, notice=words)
+
+
+_CHOICES: Final[dict[str, Callable[[ViewState], ViewState]]] = {
+    "/": lambda state: replace(state, editing=""),
+    "s": _next_sort,
+    "S": lambda state: replace(state, descending=not state.descending),
+    "m": _other_mouse,
+}
+
+
+def _followed(state: ViewState, key: str, farm: FarmView | None, history: History) -> ViewState:
+    """Return the state that a chosen row leads to."""
+    match state.pane, key:
+        case Pane.EVENTS, "enter":
+            return _with_member_of_event(state, farm, history)
+        case Pane.EVENTS, _:
+            return _with_entry_of_event(state, history)
+        case ((Pane.FARM | Pane.DETAIL), "enter"):
+            chosen = selected_member(state, farm)
+            return state if chosen is None else replace(state, pane=Pane.DETAIL, selected=chosen.node_id)
+        case _:
+            return state
+
+
+def _opened(state: ViewState, pane: Pane) -> ViewState:
+    """Return the state with a pane at its beginning; the chosen member, event and entry stay."""
+    return replace(state, pane=pane, offset=0, top=None, log_at_ms=None)
+
+
 def _turned(state: ViewState, by: int) -> ViewState:
     at = _TABS.index(state.pane) if state.pane in _TABS else 0
-    return replace(state, pane=_TABS[(at + by) % len(_TABS)], offset=0)
+    return _opened(state, _TABS[(at + by) % len(_TABS)])
 
 
-def _moved(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
-    by = _MOVES.get(key, 0)
-    if state.pane in _SCROLLING:
-        # The newest is last in the log and first elsewhere: down always means further down the screen.
-        offset = 0 if key == "home" else 10**6 if key == "end" else max(0, state.offset + by)
-        return replace(state, offset=offset)
-    members = shown_members(state, farm)
-    if not members:
+def _moved_by(state: ViewState, by: int, farm: FarmView | None, history: History) -> ViewState:
+    match state.pane:
+        case Pane.FARM | Pane.DETAIL:
+            members = [each.node_id for each in shown_members(state, farm)]
+            member = _neighbor(members, state.selected, by)
+            return state if member is None else replace(state, selected=member)
+        case Pane.EVENTS:
+            events = [each.number for each in shown_events(state, history)]
+            to = _neighbor(events, state.event, by)
+            # At the newest, the choice follows new ones.
+            return state if to is None else replace(state, event=None if to == events[0] else to)
+        case Pane.LOG:
+            return _moved_in_log(state, by, history)
+        case Pane.PUBLISHING | Pane.HELP:
+            return replace(state, offset=min(max(0, state.offset + by), ALL_LINES))
+        case _:
+            assert_never(state.pane)
+
+
+def _moved_in_log(state: ViewState, by: int, history: History) -> ViewState:
+    """Return the state with another entry; at an end of the loaded part, the next part is loaded."""
+    entries = [each.index for each in shown_entries(state, history)]
+    to = _neighbor(entries, state.entry, by)
+    if to is None:
         return state
-    at = next((place for place, each in enumerate(members) if each.node_id == state.selected), 0)
-    to = 0 if key == "home" else len(members) - 1 if key == "end" else min(max(0, at + by), len(members) - 1)
-    return replace(state, selected=members[to].node_id)
+    if by <= -ALL_LINES:
+        return replace(state, entry=None, top=None, log_from=None)
+    oldest, newest = history.entries[0].index, history.entries[-1].index
+    state = replace(state, entry=None if to == newest and state.log_from is None else to)
+    if by > 0 and to == entries[-1] and oldest > 1:
+        return replace(state, entry=to, log_from=max(1, oldest - ENTRIES // 2))
+    if by < 0 and to == entries[0] and state.log_from is not None:
+        return replace(state, log_from=state.log_from + ENTRIES // 2)
+    return state
+
+
+T = TypeVar("T")
+
+
+def _neighbor(items: Sequence[T], chosen: T | None, by: int) -> T | None:
+    """Return the item so many places after the chosen one, or the last in that direction; None without items."""
+    if not items:
+        return None
+    at = items.index(chosen) if chosen in items else 0
+    return items[min(max(0, at + by), len(items) - 1)]
+
+
+def _with_member_of_event(state: ViewState, farm: FarmView | None, history: History) -> ViewState:
+    event = selected_event(state, history)
+    if event is None or farm is None:
+        return state
+    member = next((each for each in by_name(farm.members) if each.name == event.member), None)
+    if member is None:
+        return replace(state, notice=f"{event.member} is not a member now.")
+    return replace(_opened(state, Pane.DETAIL), selected=member.node_id)
+
+
+def _with_entry_of_event(state: ViewState, history: History) -> ViewState:
+    event = selected_event(state, history)
+    if event is None:
+        return state
+    if event.log_time_ms is None:
+        return replace(state, notice="This event does not come from the log.")
+    return replace(_opened(state, Pane.LOG), filter="", log_at_ms=event.log_time_ms)
 
 
 def _with_question(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
@@ -269,7 +405,10 @@ def _evict(_farm: FarmView, member: MemberView) -> Question | str:
 def _leave(_farm: FarmView, member: MemberView) -> Question | str:
     if not member.is_self:
         return f"Only the watched node can be made to leave: watch {member.name} (garlicfarm top --node …)."
-    return Question(f"Make {member.name} leave the farm and stop?", Leave(member.name))
+    return Question(
+        f"Make {member.name} leave the farm and stop? To join again, it must be started on its machine.",
+        Leave(member.name),
+    )
 
 
 _QUESTIONS: Final[dict[str, Callable[[FarmView, MemberView], Question | str]]] = {
@@ -280,11 +419,40 @@ _QUESTIONS: Final[dict[str, Callable[[FarmView, MemberView], Question | str]]] =
 }
 
 
+def shown_events(state: ViewState, history: History) -> list[StoryLine]:
+    """Return the events that pass the filter, the newest first."""
+    pattern = pattern_of(state)
+    return [each for each in reversed(history.story.lines) if pattern in each.text.lower()]
+
+
+def selected_event(state: ViewState, history: History) -> StoryLine | None:
+    """Return the chosen event; the newest without a choice."""
+    events = shown_events(state, history)
+    return next((each for each in events if each.number == state.event), events[0] if events else None)
+
+
+def shown_entries(state: ViewState, history: History) -> list[EntryLine]:
+    """Return the loaded entries that pass the filter, the newest first."""
+    pattern = pattern_of(state)
+    return [each for each in reversed(history.entries) if pattern in f"{each.type} {each.text}".lower()]
+
+
+def selected_entry(state: ViewState, history: History) -> EntryLine | None:
+    """Return the chosen entry; the newest without a choice."""
+    entries = shown_entries(state, history)
+    return next((each for each in entries if each.index == state.entry), entries[0] if entries else None)
+
+
+def pattern_of(state: ViewState) -> str:
+    """Return the text that shown rows contain."""
+    return (state.filter if state.editing is None else state.editing).lower()
+
+
 def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
     """Return the members that pass the filter, sorted."""
     if farm is None:
         return []
-    pattern = (state.filter if state.editing is None else state.editing).lower()
+    pattern = pattern_of(state)
     lags = {each.raft_id: each.lag_entries for each in farm.raft.followers}
     members = [each for each in by_name(farm.members) if pattern in _searched(each)]
     match state.sort:

@@ -13,6 +13,8 @@ another node than the chosen one is shown, an alarm line reports it. The view do
 answers: a node with repeated failures would make the picture jump.
 """
 
+import signal
+import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,8 @@ from typing import Final, assert_never
 
 import msgspec
 import trio
-from rich.console import Console, RenderableType
+from rich.console import Console
+from rich.text import Text
 
 from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
@@ -32,11 +35,28 @@ from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, be
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
-from bridge.tui.panes import ScreenData, draw, scroll_limit
+from bridge.tui.keys import Button, Input, Mouse
+from bridge.tui.panes import ScreenData, draw_lines, settled
 from bridge.tui.screen import show
-from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer, ViewState, update
+from bridge.tui.state import (
+    WHEEL_LINES,
+    Evict,
+    Exclude,
+    Leave,
+    Order,
+    Pane,
+    Quit,
+    Transfer,
+    ViewState,
+    click,
+    update,
+    wheel,
+)
+from bridge.tui.targets import Target, target_at
 
 QUERY_INTERVAL_S = 1.0
+DOUBLE_CLICK_S: Final = 0.4
+LATER_ENTRIES: Final = 5
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
 """An alarm of the view, not of a node: it queries another node."""
@@ -49,6 +69,8 @@ class FollowedNode:
     view: FarmView | None = None
     reason: str = "querying a node …"
     address: NodeAddress | None = None
+    replied_s: float = 0.0
+    """Time of the view, by the clock of this process."""
 
 
 @dataclass(slots=True)
@@ -66,19 +88,54 @@ class LiveView:
     ordered: trio.Event = field(default_factory=trio.Event)
     timeout_s: float = ANSWER_TIMEOUT_S
     """Seconds to wait for an answer of a node."""
+    color: bool = True
+    unicode: bool = True
 
-    def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
+    clock_s: Callable[[], float] = time.monotonic
+    several: bool = False
+    """The farm is one of several."""
+    drawn: Sequence[Text] = ()
+    """The last picture, which a click acts on."""
+    _clicked: tuple[Target, float] | None = None
+
+    @property
+    def mouse(self) -> bool:
+        """Return True if the view receives the mouse."""
+        return self.state.mouse
+
+    def lines(self, width: int, height: int) -> Sequence[Text]:
         """Return the screen now."""
-        seen = ScreenData(self.followed.view, self.history, self.followed.reason, self.local)
-        if self.state.offset:
-            # A key that moves further down than the text reaches is dropped: the next one up moves the text.
-            deepest = scroll_limit(self.state, seen, width, height)
-            self.state = replace(self.state, offset=min(self.state.offset, deepest))
-        return draw(self.state, seen, width, height, color=color, unicode=unicode)
+        seen = self.data()
+        self.state = settled(self.state, seen, width, height)
+        self.drawn = draw_lines(self.state, seen, width, height, color=self.color, unicode=self.unicode)
+        return self.drawn
 
-    def press(self, key: str) -> bool:
-        """Process a key; return True if the view will end."""
-        self.state, order = update(self.state, key, self.followed.view)
+    def data(self) -> ScreenData:
+        """Return all data that can be drawn."""
+        followed = self.followed
+        return ScreenData(
+            farm=followed.view,
+            history=self.history,
+            reason=followed.reason,
+            local=self.local,
+            age_ms=0 if followed.view is None else round((self.clock_s() - followed.replied_s) * 1000),
+            several=self.several,
+        )
+
+    def press(self, pressed: Input) -> bool:
+        """Process a key or the mouse; return True if the view will end."""
+        view, order = self.followed.view, None
+        match pressed:
+            case str():
+                self.state, order = update(self.state, pressed, view, self.history)
+            case Mouse(button=Button.LEFT):
+                target = target_at(self.drawn, pressed.column, pressed.row)
+                if target is not None:
+                    double = self._is_double(target)
+                    self.state, order = click(self.state, target, view, self.history, double=double)
+            case Mouse():
+                by = WHEEL_LINES if pressed.button is Button.WHEEL_DOWN else -WHEEL_LINES
+                self.state = wheel(self.state, by, view, self.history)
         if isinstance(order, Quit):
             return True
         if order is not None:
@@ -86,11 +143,18 @@ class LiveView:
             self.ordered.set()
         return False
 
+    def _is_double(self, target: Target) -> bool:
+        """Return True if the same target was clicked a moment ago."""
+        before, now_s = self._clicked, self.clock_s()
+        is_double = before is not None and before[0] == target and now_s - before[1] <= DOUBLE_CLICK_S
+        self._clicked = None if is_double else (target, now_s)
+        return is_double
+
     def take(self, view: FarmView) -> None:
         """Store a new view; only the leader's has followers."""
         if not view.raft.followers:
             view = msgspec.structs.replace(view, raft=msgspec.structs.replace(view.raft, followers=self.followers))
-        self.followed.view = view
+        self.followed.view, self.followed.replied_s = view, self.clock_s()
         self.history.take(view)
 
 
@@ -105,8 +169,16 @@ async def show_farm(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_watching, nodes, live)
         nursery.start_soon(_carry_out, live)
+        nursery.start_soon(_end_on_signal, nursery.cancel_scope)
         await _show(live, console or Console())
         nursery.cancel_scope.cancel()
+
+
+async def _end_on_signal(scope: trio.CancelScope) -> None:
+    """Give the terminal back before the end: by default these signals end the process at any place."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+        async for _ in signals:
+            scope.cancel()
 
 
 async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
@@ -133,9 +205,9 @@ async def show_local_farm(
 
 
 async def _show(live: LiveView, console: Console) -> None:
-    color = console.color_system is not None and not console.no_color
-    unicode = console.encoding.lower().startswith("utf")
-    await show(lambda w, h: live.picture(w, h, color=color, unicode=unicode), live.press, console)
+    live.color = console.color_system is not None and not console.no_color
+    live.unicode = console.encoding.lower().startswith("utf")
+    await show(live, console)
 
 
 async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
@@ -152,7 +224,7 @@ async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
 
 async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
     async for event in events:
-        live.history.add([event])
+        live.history.story.add([event])
 
 
 async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
@@ -170,7 +242,7 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
                 break
             reason = reason or lost.reason
         else:
-            live.followed = FollowedNode(live.followed.view, reason, followed.address)
+            live.followed = replace(live.followed, reason=reason, address=followed.address)
             await trio.sleep(QUERY_INTERVAL_S)
 
 
@@ -242,7 +314,7 @@ async def _follow_events(live: LiveView) -> None:
     while True:
         address = live.followed.address
         if address is not None:
-            live.history.events.clear()
+            live.history.story.clear()
             async with ControlClient(address, live.timeout_s) as client:
                 await _until_changed(live, address, client)
         await trio.sleep(QUERY_INTERVAL_S)
@@ -256,25 +328,57 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
         except (ControlError, DocumentError):
             return
         cursor = page.next_cursor
-        live.history.add(page.events)
+        live.history.story.add(page.events)
 
 
 async def _read_log(live: LiveView) -> None:
-    """Read the newest entries, each once, while the pane is shown."""
+    """Keep the shown part of the log loaded while its pane is shown: the newest entries, each read once, or others."""
     while True:
         view, address = live.followed.view, live.followed.address
         if live.state.pane is Pane.LOG and view is not None and address is not None:
-            entries = live.history.entries
-            first = max(view.raft.first_index, view.raft.commit_index - ENTRIES + 1, 1)
-            if entries and entries[-1].index <= view.raft.commit_index:
-                first = max(first, entries[-1].index + 1)
             try:
                 async with ControlClient(address, live.timeout_s) as client:
-                    page = await client.log(first, ENTRIES)
-                live.history.read(page.entries, Names(view))
+                    await _load_log(live, view, client)
             except (ControlError, DocumentError) as error:
-                live.state = replace(live.state, notice=str(error))
-        await trio.sleep(QUERY_INTERVAL_S)
+                live.state = replace(live.state, notice=str(error), log_at_ms=None)
+        await trio.sleep(QUERY_INTERVAL_S / 2)
+
+
+async def _load_log(live: LiveView, view: FarmView, client: ControlClient) -> None:
+    at_ms, oldest = live.state.log_at_ms, max(view.raft.first_index, 1)
+    if at_ms is not None:
+        index = await entry_at(at_ms, oldest, view.raft.commit_index, client)
+        part = max(oldest, index - ENTRIES // 2)
+        # Later entries are above it: some of them stay in sight.
+        live.state = replace(live.state, log_at_ms=None, log_from=part, entry=index, top=index + LATER_ENTRIES)
+    entries, newest = live.history.entries, view.raft.commit_index - ENTRIES + 1
+    start = live.state.log_from
+    if start is None or start >= newest:
+        live.state = replace(live.state, log_from=None)
+        first = max(newest, oldest)
+        if entries and first - 1 <= entries[-1].index <= view.raft.commit_index:
+            first = entries[-1].index + 1
+        if first > view.raft.commit_index:
+            return
+    else:
+        first = max(start, oldest)
+        if entries and entries[0].index == first:
+            return
+    page = await client.log(first, ENTRIES)
+    live.history.read(page.entries, Names(view))
+
+
+async def entry_at(log_time_ms: int, first: int, last: int, client: ControlClient) -> int:
+    """Return the first entry with this log time or a later time, by bisection; else the last entry."""
+    while first < last:
+        middle = (first + last) // 2
+        page = await client.log(middle, 1)
+        found = page.entries[0].log_time_ms if page.entries else None
+        if found is None or found < log_time_ms:
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
 async def _carry_out(live: LiveView) -> None:

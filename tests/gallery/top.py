@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 from rich.console import Console
+from rich.text import Text
 
 from bridge.api.view import LocalFarmView, ProcessView
 from bridge.tui.state import Pane, ViewState
@@ -110,7 +111,7 @@ def _at_every_size(name: str, text: str, live: LiveView) -> Iterator[Picture]:
             color_system="truecolor",
             legacy_windows=False,
         )
-        console.print(live.picture(width, height, color=True, unicode=True), end="")
+        console.print(Text("\n", end="").join(live.lines(width, height)), end="")
         drawn = console.export_svg(title=f"garlicfarm, {width} x {height}", unique_id=file.stem)
         file.write_text(_FONT_OF_ANOTHER_PLACE.sub("", drawn), encoding="utf-8")
         yield file.name, f"{text} ({width} x {height})"

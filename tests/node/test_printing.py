@@ -182,7 +182,7 @@ def test_live_view_draws_hostile_names_as_text(text: str) -> None:
         alarms=tuple(replace(each, text=text, action=text) for each in view.alarms),
     )
     history = History()
-    history.add([TraceEvent(1, 0, None, text, text, {"name": text})])
+    history.story.add([TraceEvent(1, 0, None, text, text, {"name": text})])
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, text.encode(errors="surrogatepass"))
     history.read([entry], Names(hostile))
     seen = ScreenData(hostile, history, text)

@@ -2,13 +2,16 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.cells import cell_len
 from rich.console import Console, Group
+from rich.text import Text
 
 from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
@@ -17,12 +20,16 @@ from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.api.words import clock_text, duration, milliseconds_text, short_address
+from bridge.tui.charts import Chart, chart_lines
 from bridge.tui.history import History
-from bridge.tui.layout import Want, share
-from bridge.tui.panes import HELP, ScreenData, draw, scroll_limit
+from bridge.tui.keys import Button, Mouse
+from bridge.tui.layout import COLORS, Canvas, Want, share
+from bridge.tui.panes import EVENTS_BELOW_CHARTS, ScreenData, draw, draw_lines, settled
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, update
-from bridge.tui.top import FollowedNode, LiveView
+from bridge.tui.targets import OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
+from bridge.tui.texts import HELP
+from bridge.tui.top import LiveView
 from tests.operator_views import farm_view, forming_view, local_farm
 
 NAMES = Names(farm_view())
@@ -273,14 +280,15 @@ def test_help_and_publishing_panes_show_whole_text() -> None:
 def test_scroll_offset_is_clamped_to_end() -> None:
     seen = ScreenData(farm_view(), History())
     live = LiveView(state=ViewState(pane=Pane.HELP))
-    live.followed = FollowedNode(seen.farm, "")
+    live.followed.reason = ""
+    live.take(farm_view())
     live.press("end")
-    live.picture(80, 14, color=False, unicode=True)
+    live.lines(80, 14)
     last = live.state.offset
-    assert last == scroll_limit(live.state, seen, 80, 14) > 0
+    assert last == settled(ViewState(pane=Pane.HELP, offset=99), seen, 80, 14).offset > 0
     for _ in range(5):
         live.press("page-down")
-        live.picture(80, 14, color=False, unicode=True)
+        live.lines(80, 14)
     live.press("up")
     assert live.state.offset == last - 1
 
@@ -288,9 +296,11 @@ def test_scroll_offset_is_clamped_to_end() -> None:
 def test_log_headings_stay_while_scrolling() -> None:
     seen = ScreenData(farm_view(), History())
     seen.history.read((LogEntryView(each, 1, EntryKind.NO_OP, None, value="{}") for each in range(1, 50)), NAMES)
-    text = drawn(draw(ViewState(pane=Pane.LOG, offset=10**6), seen, 80, 24, color=False), 80, 24)
+    state = update(ViewState(pane=Pane.LOG), "end", seen.farm, seen.history)[0]
+    text = drawn(draw(state, seen, 80, 24, color=False), 80, 24)
     assert "INDEX  TERM" in text
-    assert text.splitlines()[-2].split()[0] == "1"
+    assert "\n▸ 1 1 - no-op" in re.sub(" +", " ", text)
+    assert "  1 no-op: " in text.splitlines()[-2]
 
 
 def test_log_entries_have_sentences_and_restart_after_gap() -> None:
@@ -306,7 +316,7 @@ def test_log_entries_have_sentences_and_restart_after_gap() -> None:
 def test_long_event_is_complete_in_events_pane() -> None:
     history = History()
     text = "the last structure has ended, and node-3 is to publish, after all of its neighbors were asked in turn"
-    history.add([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
+    history.story.add([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
     shown = drawn(draw(ViewState(pane=Pane.EVENTS), ScreenData(farm_view(), history), 80, 24, color=False), 80, 24)
     assert text in " ".join(shown.split())
 
@@ -421,13 +431,141 @@ def test_member_detail_in_demonstration_hides_router() -> None:
     assert "router attached" not in text
 
 
-def test_large_screen_shows_member_graphs_with_scales() -> None:
-    text = screen(farm_view(), 200, 60)
-    assert "GRAPHS" in text
-    assert "node-2: round trip, 0 to 0.6 ms" in text
-    assert "machine CPU, 0 to 100 %" in text
-    assert "GRAPHS" not in screen(farm_view(), 200, 24)
-    assert "GRAPHS" not in screen(farm_view(), 120, 60)
+@pytest.mark.parametrize(("width", "height"), [(120, 50), (200, 50)])
+def test_free_space_has_charts_with_scales(width: int, height: int) -> None:
+    text = screen(farm_view(), width, height)
+    assert "node-2: round trip  0.62ms" in text
+    assert "  1ms ┤" in text
+    assert "  0ms ┤" in text
+    assert re.search(r"└ \d+s ago ─+ now", text)
+    assert "CPU  4 %" in text
+    assert "now" not in screen(farm_view(), width, 24)
+
+
+def test_charts_leave_room_for_events() -> None:
+    history = History()
+    history.take(farm_view())
+    history.story.add(TraceEvent(at, at * 60_000, None, "user-event", f"x{at}", {}) for at in range(99))
+    seen = ScreenData(farm_view(), history)
+    text = drawn(draw(ViewState(), seen, 120, 50, color=False), 120, 50)
+    assert text.count(" user-event") >= EVENTS_BELOW_CHARTS
+
+
+def test_chart_without_unicode_is_ascii() -> None:
+    history = History()
+    history.take(farm_view())
+    seen = ScreenData(farm_view(), history)
+    text = drawn(
+        draw(ViewState(pane=Pane.DETAIL, selected="2" * 16), seen, 120, 60, color=False, unicode=False), 120, 60
+    )
+    assert "100 % +" in text
+    assert "┤" not in text
+
+
+def test_high_processor_load_is_red_in_chart() -> None:
+    chart = Chart("load", [95.0], lambda value: f"{value:.0f}", full=100.0)
+    (title, *_) = chart_lines(chart, Canvas(40, COLORS), 3, unicode=True)
+    assert [str(each.style) for each in title.spans] == ["bold", "red"]
+
+
+def found(lines: Sequence[Text], text: str) -> Target | None:
+    """Return the target at the first cell of a text on the screen."""
+    row, line = next((row, line) for row, line in enumerate(lines) if text in line.plain)
+    return target_at(lines, cell_len(line.plain[: line.plain.index(text)]), row)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40), (200, 50)])
+def test_rows_headings_and_keys_are_targets(size: tuple[int, int]) -> None:
+    view, history = farm_view(), History()
+    history.take(view)
+    history.story.add([TraceEvent(1, 1_760_000_000_000, None, "member-dead", "node-1", {"member": "node-5"})])
+    lines = draw_lines(ViewState(), ScreenData(view, history), *size)
+    assert found(lines, "  node-2  ") == OnMember(view.members[1].node_id)
+    assert found(lines, "▸ node-1") == OnMember(view.members[0].node_id)
+    assert found(lines, "RTT ") == OnHeading(Sort.RTT)
+    assert found(lines, "e events") == OnKey("e")
+    assert found(lines, " V") == OnKey("V")
+    assert found(lines, "RAFT node-1 leads") is None
+    if size[1] >= 24:
+        assert found(lines, "node-5 is dead") == OnEvent(1)
+    # The whole row, up to the last cell of its pane, is the member's.
+    row = next(row for row, line in enumerate(lines) if "▸ node-1" in line.plain)
+    last = lines[row].plain.find("│") - 2 if size[0] >= 150 else size[0] - 1
+    assert target_at(lines, last, row) == OnMember(view.members[0].node_id)
+    assert target_at(lines, 0, 999) is target_at(lines, 999, row) is None
+
+
+def test_targets_of_old_picture_and_wide_letters_stay() -> None:
+    view = farm_view()
+    members = (replace(view.members[0], name="節点"), *view.members[1:])
+    seen = ScreenData(replace(view, members=members), History(), reason="gone")
+    lines = draw_lines(ViewState(sort=Sort.STATUS), seen, 80, 24)
+    assert found(lines, "節点") == OnMember(view.members[0].node_id)
+    assert found(lines, "STATUS") == OnHeading(Sort.STATUS)
+
+
+def test_second_click_in_time_opens_member() -> None:
+    now = [100.0]
+    live = LiveView(clock_s=lambda: now[0])
+    live.take(farm_view())
+    live.followed.reason = ""
+    lines = live.lines(80, 24)
+    row = next(row for row, line in enumerate(lines) if "node-3" in line.plain)
+    press = Mouse(5, row, Button.LEFT)
+    live.press(press)
+    assert (live.state.pane, live.state.selected) == (Pane.FARM, farm_view().members[2].node_id)
+    now[0] += 2
+    live.press(press)
+    panes = [live.state.pane]
+    now[0] += 0.2
+    live.press(press)
+    assert [*panes, live.state.pane] == [Pane.FARM, Pane.DETAIL]
+    live.press(Mouse(70, 1, Button.LEFT))
+    assert live.press(Mouse(0, 0, Button.WHEEL_DOWN)) is False
+
+
+def test_view_without_reply_for_seconds_is_dimmed_with_age() -> None:
+    now = [100.0]
+    live = LiveView(clock_s=lambda: now[0])
+    live.take(farm_view())
+    live.followed.reason = ""
+    assert "not live" not in live.lines(80, 24)[0].plain
+    now[0] += 14
+    first, _, *others = live.lines(80, 24)
+    assert "not live since" in first.plain
+    assert "14s ago: node-1 does not answer" in first.plain
+    assert {str(line.style) for line in others[2:6]} == {"bright_black"}
+
+
+def test_events_are_colored_and_marked_by_severity() -> None:
+    history = History()
+    history.story.add(
+        [
+            TraceEvent(1, 1, None, "alarm-raised", "node-1", {"alarm": "no-quorum", "text": "no majority"}),
+            TraceEvent(2, 60_000, None, "member-suspect", "node-1", {"member": "node-2"}),
+            TraceEvent(3, 90_000, None, "leader-elected", "node-1", {"term": 2}),
+        ]
+    )
+    state = ViewState(pane=Pane.EVENTS)
+    text = drawn(draw(state, ScreenData(farm_view(), history), 80, 24), 80, 24, color=True)
+    assert re.search(r"\x1b\[31m {2}00:00:00 !! ", text)
+    assert re.search(r"\x1b\[33m {2}00:01:00 !  ", text)
+    chosen = next(line for line in text.splitlines() if CHOSEN in line)
+    assert re.findall(r"\x1b\[([\d;]*)m", chosen) == ["7", "0"]
+    assert len(re.sub(r"\x1b\[[\d;]*m", "", chosen)) == 80
+
+
+def test_chosen_event_stays_on_screen_while_moving() -> None:
+    history = History()
+    for at in range(200):
+        text = f"mark-{at} {'word ' * (at % 40)}"
+        history.story.add([TraceEvent(at, at * 60_000, None, "verdict-changed", "node-1", {"text": text})])
+    live = LiveView(history=history, state=ViewState(pane=Pane.EVENTS))
+    live.take(farm_view())
+    for key in ["down"] * 30 + ["page-down"] * 9 + ["up"] * 20 + ["end", "up", "page-up", "home"]:
+        live.press(key)
+        lines = [line.plain for line in live.lines(80, 24)]
+        assert sum(CHOSEN in line for line in lines) >= 1, key
 
 
 def test_scale_of_round_trips_is_in_heading() -> None:

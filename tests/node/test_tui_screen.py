@@ -1,8 +1,12 @@
-"""`top` on a real pseudo-terminal: it draws, follows the window size, quits by `q`, and restores the terminal."""
+"""`top` on a real pseudo-terminal: it draws, follows the window size, quits by `q`, and restores the terminal.
+
+The mouse belongs to `top` while it runs, and to the terminal after its end, after a fault, and while it is suspended.
+"""
 
 import fcntl
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -11,15 +15,20 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from select import select
 
 import pytest
 
+from bridge.tui import terminal
+from bridge.tui.terminal import Terminal as OwnTerminal
 from tests.processes import END_S
 
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
+MOUSE_OFF = terminal.MOUSE_OFF.encode()
+MOUSE_ON = terminal.MOUSE_ON.encode()
 TIMEOUT_S = 60.0
 
 
@@ -72,41 +81,100 @@ class Terminal:
 
 @contextmanager
 def top(tmp_path: Path, **environment: str) -> Iterator[Terminal]:
-    terminal = Terminal(24, 80, ["top", "--node", str(tmp_path / "control.sock")], environment)
+    shown = Terminal(24, 80, ["top", "--node", str(tmp_path / "control.sock")], environment)
     try:
-        yield terminal
+        yield shown
     finally:
-        terminal.close()
+        shown.close()
 
 
 @pytest.mark.parametrize("key", [b"q", b"Q"])
 def test_top_shows_missing_node_and_quits_by_key(tmp_path: Path, key: bytes) -> None:
-    with top(tmp_path) as terminal:
-        before = termios.tcgetattr(terminal.inner)
-        terminal.wait_for(ENTER_SCREEN)
-        terminal.wait_for(b"no node runs")
-        terminal.type(key)
-        terminal.wait_for(LEAVE_SCREEN)
-        assert terminal.process.wait(TIMEOUT_S) == 0
-        assert termios.tcgetattr(terminal.inner) == before
+    with top(tmp_path) as shown:
+        before = termios.tcgetattr(shown.inner)
+        shown.wait_for(ENTER_SCREEN)
+        shown.wait_for(b"no node runs")
+        shown.type(key)
+        shown.wait_for(LEAVE_SCREEN)
+        assert shown.process.wait(TIMEOUT_S) == 0
+        assert termios.tcgetattr(shown.inner) == before
 
 
 def test_key_is_drawn_immediately(tmp_path: Path) -> None:
-    with top(tmp_path) as terminal:
-        terminal.wait_for(b"no node runs")
-        terminal.type(b"?")
-        terminal.wait_for(b"hand leadership to the chosen member")
-        terminal.type(b"\x1b[Z/node\r")
-        terminal.wait_for(b"only: node")
+    with top(tmp_path) as shown:
+        shown.wait_for(b"no node runs")
+        shown.type(b"?")
+        shown.wait_for(b"hand leadership to the chosen member")
+        shown.type(b"\x1b[Z/node\r")
+        shown.wait_for(b"only: node")
 
 
 def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
-    with top(tmp_path, NO_COLOR="1") as terminal:
-        terminal.wait_for(b"no node runs")
-        terminal.seen = b""
-        terminal.resize(10, 40, terminal.process.pid)
-        terminal.wait_for(b"l log  p publish  ? \xe2\x80\xa6")
-        assert b"\x1b[3" not in terminal.seen
-        os.kill(terminal.process.pid, signal.SIGINT)
-        terminal.wait_for(LEAVE_SCREEN)
-        assert terminal.process.wait(TIMEOUT_S) == 0
+    with top(tmp_path, NO_COLOR="1") as shown:
+        shown.wait_for(b"no node runs")
+        shown.seen = b""
+        shown.resize(10, 40, shown.process.pid)
+        shown.wait_for(b"l log  p publish  ? \xe2\x80\xa6")
+        assert not re.search(rb"\x1b\[[39]\dm", shown.seen)
+        os.kill(shown.process.pid, signal.SIGINT)
+        shown.wait_for(LEAVE_SCREEN)
+        assert shown.process.wait(TIMEOUT_S) == 0
+
+
+def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
+    with top(tmp_path) as shown:
+        shown.wait_for(MOUSE_ON)
+        shown.wait_for(b"p publish")
+        # The pane of help is the last tab of the last line.
+        shown.type(b"\x1b[<0;43;24M\x1b[<0;43;24m")
+        shown.wait_for(b"hand leadership to the chosen member")
+        shown.type(b"m")
+        shown.wait_for(MOUSE_OFF)
+        shown.seen = b""
+        shown.type(b"mq")
+        shown.wait_for(MOUSE_OFF + b"\x1b[?25h" + LEAVE_SCREEN)
+
+
+def test_suspended_view_returns_terminal_and_takes_it_again(tmp_path: Path) -> None:
+    with top(tmp_path) as shown:
+        before = termios.tcgetattr(shown.inner)
+        shown.wait_for(b"no node runs")
+        os.kill(shown.process.pid, signal.SIGTSTP)
+        shown.wait_for(MOUSE_OFF + b"\x1b[?25h" + LEAVE_SCREEN)
+        _, status = os.waitpid(shown.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert termios.tcgetattr(shown.inner) == before
+        shown.seen = b""
+        os.kill(shown.process.pid, signal.SIGCONT)
+        shown.wait_for(ENTER_SCREEN)
+        shown.wait_for(MOUSE_ON)
+        shown.wait_for(b"no node runs")
+        shown.seen = b""
+        os.kill(shown.process.pid, signal.SIGTERM)
+        shown.wait_for(MOUSE_OFF + b"\x1b[?25h" + LEAVE_SCREEN)
+        shown.process.wait(TIMEOUT_S)
+        assert termios.tcgetattr(shown.inner) == before
+
+
+def test_fault_returns_terminal_with_mouse_off() -> None:
+    outer, inner = pty.openpty()
+    before, output = termios.tcgetattr(inner), StringIO()
+    with pytest.raises(TypeError), OwnTerminal(output, inner) as own:
+        own.draw(0, mouse=True)  # type: ignore[arg-type]
+    assert output.getvalue().endswith(f"{terminal.MOUSE_OFF}\x1b[?25h\x1b[?1049l")
+    assert termios.tcgetattr(inner) == before
+    os.close(outer)
+    os.close(inner)
+
+
+def test_only_changed_lines_are_written() -> None:
+    output = StringIO()
+    with OwnTerminal(output, None) as own:
+        own.draw(["one", "two", "three"], mouse=True)
+        assert terminal.MOUSE_ON not in output.getvalue()
+        output.truncate(0)
+        own.draw(["one", "TWO", "three"], mouse=True)
+        assert output.getvalue().strip("\0") == "\x1b[2;1HTWO"
+        output.truncate(0)
+        own.draw(["one", "TWO", "three"], mouse=True, whole=True)
+        assert output.getvalue().count("H") == 3

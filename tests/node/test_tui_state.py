@@ -1,32 +1,41 @@
 """Keys in the live view: panes, filter, order, selection, and questions before a change."""
 
+import dataclasses
 import random
 from collections.abc import Iterable
 
 import pytest
 from msgspec.structs import replace
 
+from bridge.api.entry_words import Names
+from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.take_over import last_take_over
 from bridge.api.trace import TraceEvent
-from bridge.api.view import FarmView
+from bridge.api.view import FarmView, Severity
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.history import SAMPLES, History, graph, sparkline
-from bridge.tui.keys import keys_in
-from bridge.tui.panes import ScreenData, draw
+from bridge.tui.charts import graph, round_above, sparkline
+from bridge.tui.history import SAMPLES, History
+from bridge.tui.keys import Button, KeyReader, Mouse
+from bridge.tui.panes import ScreenData, draw_lines, settled
 from bridge.tui.state import (
+    WHEEL_LINES,
     Evict,
     Exclude,
     Leave,
     Order,
     Pane,
     Quit,
-    Sort,
     Transfer,
     ViewState,
+    click,
+    selected_event,
     selected_member,
     shown_members,
     update,
+    wheel,
 )
+from bridge.tui.story import event_severity
+from bridge.tui.targets import OnEntry, OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
 from tests.operator_views import farm_view
 
 
@@ -39,6 +48,10 @@ def typed(
         now, order = update(now, key, farm)
         orders += [] if order is None else [order]
     return now, orders
+
+
+def event(at_ms: int, kind: str, **data: str | int) -> TraceEvent:
+    return TraceEvent(at_ms, at_ms, None, kind, "node-2", data)
 
 
 def names(state: ViewState, farm: FarmView) -> list[str]:
@@ -180,26 +193,43 @@ def test_q_quits_or_opens_question_before_stopping_farm() -> None:
     assert typed(["ctrl-c"], state=with_quit_question)[1] == [Quit()]
 
 
-def test_random_keys_leave_screen_that_fits() -> None:
+def test_random_keys_and_clicks_leave_screen_that_fits() -> None:
     seed = random.randrange(2**32)
-    rng, farm, history = random.Random(seed), farm_view(), History()
+    rng, farm, history = random.Random(seed), farm_view(), entries(1, 60)
     history.take(farm)
-    keys = [*"felp?hsS/TXVLqjkyn ü", "up", "down", "enter", "escape", "tab", "backspace", "page-down", "end", "delete"]
+    history.story.add(event(at * 60_000, "user-event", text=f"{at} {'word ' * (at % 50)}") for at in range(90))
+    keys = [
+        *"felp?hsS/TXVLqjkynmo ü",
+        "up",
+        "down",
+        "enter",
+        "escape",
+        "tab",
+        "backspace",
+        "page-down",
+        "end",
+        "delete",
+    ]
     state = ViewState(quit_question="Stop?")
     for _ in range(2_000):
-        state, _ = update(state, rng.choice(keys), rng.choice((farm, None)))
+        data = ScreenData(rng.choice((farm, None)), rng.choice((history, History())))
         width, height = rng.randint(20, 220), rng.randint(5, 60)
-        (text,) = draw(state, ScreenData(rng.choice((farm, None)), history), width, height).renderables
-        lines = str(text).split("\n")
-        assert len(lines) == height, seed
-        assert max(len(line.rstrip()) for line in lines) <= max(width, 20), seed
+        state = settled(state, data, width, height)
+        drawn = draw_lines(state, data, width, height)
+        assert len(drawn) == height, seed
+        assert max(line.cell_len for line in drawn) <= max(width, 20), seed
+        target = target_at(drawn, rng.randrange(width), rng.randrange(height))
+        if target is not None and rng.random() < 0.5:
+            state, _ = click(state, target, data.farm, data.history, double=rng.random() < 0.5)
+        else:
+            state, _ = update(state, rng.choice(keys), data.farm, data.history)
 
 
 def test_terminal_keys_are_named_and_unknown_ones_skipped() -> None:
-    assert list(keys_in(b"q\x1b[A\x1bOB\x1b[5~\r\x7f/\xc3\xbc\x1b")) == [
+    assert list(KeyReader().keys_in(b"q\x1b[A\x1bOB\x1b[5~\r\x7f/\xc3\xbc\x1b")) == [
         *("q", "up", "down", "page-up", "enter", "backspace", "/", "ü", "escape")
     ]
-    assert list(keys_in(b"\x1b[200~x\x1b[1;5C\x00\xff")) == ["x"]
+    assert list(KeyReader().keys_in(b"\x1b[200~x\x1b[1;5C\x00\xff")) == ["x"]
 
 
 def test_figures_are_kept_once_a_second_and_states_on_change() -> None:
@@ -227,10 +257,6 @@ def test_sparkline_scales_to_highest_value() -> None:
     assert sparkline([], 3) == "   "
     assert sparkline([18.0, 18.0, 100.0], 3, full=100) == "▂▂█"
     assert sparkline([0.0, 0.0], 2) == "▁▁"
-
-
-def event(at_ms: int, kind: str, **data: str | int) -> TraceEvent:
-    return TraceEvent(at_ms, at_ms, None, kind, "node-2", data)
 
 
 def test_last_takeover_has_ordered_steps() -> None:
@@ -285,3 +311,168 @@ def test_takeover_ends_with_publication() -> None:
     assert [step.what for step in last_take_over(founding)] == ["elected", "publisher chosen", "handed over"]
     steps = last_take_over([*founding, *transfer, *later_publication])
     assert [(step.what, step.time_ms) for step in steps] == [("election", 5_000), ("elected", 5_100)]
+
+
+def test_mouse_reports_are_parsed_and_releases_skipped() -> None:
+    assert list(
+        KeyReader().keys_in(b"\x1b[<0;3;2M\x1b[<0;3;2m\x1b[<64;1;1M\x1b[<69;1;9M\x1b[<2;1;1M\x1b[<32;1;1Mq")
+    ) == [
+        Mouse(2, 1, Button.LEFT),
+        Mouse(0, 0, Button.WHEEL_UP),
+        Mouse(0, 8, Button.WHEEL_DOWN),
+        "q",
+    ]
+
+
+def test_sequence_across_two_reads_is_one_key() -> None:
+    reader = KeyReader()
+    assert list(reader.keys_in(b"\x1b[<65;10")) == []
+    assert list(reader.keys_in(b"2;5Mj\xc3")) == [Mouse(101, 4, Button.WHEEL_DOWN), "j"]
+    assert list(reader.keys_in(b"\xbc\x1b[")) == ["ü"]
+    assert list(reader.keys_in(b"Z" + b"\x1b[" + b"1" * 99)) == ["back-tab"]
+    assert list(reader.keys_in(b"A")) == ["A"]
+
+
+def clicked(target: Target, state: ViewState, history: History | None = None, *, double: bool = False) -> ViewState:
+    return click(state, target, farm_view(), history or History(), double=double)[0]
+
+
+def test_click_chooses_member_and_double_click_opens_it() -> None:
+    farm = farm_view()
+    state = clicked(OnMember(farm.members[2].node_id), ViewState())
+    assert (state.pane, state.selected) == (Pane.FARM, farm.members[2].node_id)
+    state = clicked(OnMember(farm.members[2].node_id), state, double=True)
+    assert (state.pane, state.selected) == (Pane.DETAIL, farm.members[2].node_id)
+
+
+def test_click_on_heading_sorts_and_reverses() -> None:
+    state = clicked(OnHeading(Sort.RTT), ViewState(descending=True))
+    assert (state.sort, state.descending) == (Sort.RTT, False)
+    state = clicked(OnHeading(Sort.RTT), state)
+    assert (state.sort, state.descending) == (Sort.RTT, True)
+
+
+def test_click_on_key_presses_it_and_nothing_else_answers_question() -> None:
+    farm = farm_view()
+    assert clicked(OnKey("e"), ViewState()).pane is Pane.EVENTS
+    prompted, _ = typed(["down", "T"], farm)
+    assert clicked(OnMember(farm.members[0].node_id), prompted) == prompted
+    assert wheel(prompted, 3, farm, History()) == prompted
+    assert click(prompted, OnKey("y"), farm, History())[1] == Transfer("node-2")
+    assert clicked(OnKey("escape"), prompted).notice == "Nothing was done."
+
+
+def test_click_keeps_typed_filter() -> None:
+    farm = farm_view()
+    typing, _ = typed(["/", *"node"], farm)
+    state = clicked(OnMember(farm.members[1].node_id), typing)
+    assert (state.filter, state.editing, state.selected) == ("node", None, farm.members[1].node_id)
+
+
+def test_wheel_moves_choice_or_text() -> None:
+    farm = farm_view()
+    state = wheel(ViewState(), WHEEL_LINES, farm, History())
+    assert state.selected == farm.members[WHEEL_LINES].node_id
+    assert wheel(ViewState(pane=Pane.HELP), WHEEL_LINES, farm, History()).offset == WHEEL_LINES
+    assert wheel(ViewState(pane=Pane.HELP), -WHEEL_LINES, farm, History()).offset == 0
+
+
+def story(*events: TraceEvent) -> History:
+    history = History()
+    history.story.add(events)
+    return history
+
+
+def test_chosen_event_stays_and_newest_follows() -> None:
+    history = story(*(event(at * 60_000, "member-left", member=f"node-{at}") for at in range(1, 6)))
+    state = update(ViewState(pane=Pane.EVENTS), "down", None, history)[0]
+    assert selected(state, history) == "node-4"
+    history.story.add([event(900_000, "member-left", member="node-9")])
+    assert selected(state, history) == "node-4"
+    state = update(state, "home", None, history)[0]
+    history.story.add([event(990_000, "member-left", member="node-8")])
+    assert selected(state, history) == "node-8"
+
+
+def selected(state: ViewState, history: History) -> str:
+    chosen = selected_event(state, history)
+    assert chosen is not None
+    return chosen.member
+
+
+def test_enter_opens_member_of_event_and_o_its_entry() -> None:
+    farm = farm_view()
+    history = story(
+        event(1_000, "member-dead", member="node-3"),
+        TraceEvent(2, 60_000, 59_000, "publisher-chosen", "node-1", {"server": 2, "name": "node-2", "master": "x"}),
+        event(90_000, "member-dead", member="gone"),
+    )
+    pane = ViewState(pane=Pane.EVENTS)
+    assert update(pane, "enter", farm, history)[0].notice == "gone is not a member now."
+    pane = update(pane, "down", farm, history)[0]
+    opened = update(pane, "o", farm, history)[0]
+    assert (opened.pane, opened.log_at_ms) == (Pane.LOG, 59_000)
+    opened = update(pane, "enter", farm, history)[0]
+    assert (opened.pane, opened.selected) == (Pane.DETAIL, farm.members[1].node_id)
+    last = update(pane, "end", farm, history)[0]
+    assert update(last, "o", farm, history)[0].notice == "This event does not come from the log."
+    assert clicked(OnEvent(1), ViewState(), history, double=True).selected == farm.members[2].node_id
+
+
+def entries(first: int, last: int) -> History:
+    history = History()
+    names = Names(farm_view())
+    history.read((LogEntryView(at, 1, EntryKind.NO_OP, None, value="{}") for at in range(first, last + 1)), names)
+    return history
+
+
+def test_log_loads_next_part_at_both_ends() -> None:
+    history = entries(801, 1000)
+    state = update(ViewState(pane=Pane.LOG), "down", None, history)[0]
+    assert (state.entry, state.log_from) == (999, None)
+    state = update(state, "end", None, history)[0]
+    assert (state.entry, state.log_from) == (801, 701)
+    history = entries(701, 900)
+    state = update(replace_entry(state, 900), "up", None, history)[0]
+    assert (state.entry, state.log_from) == (900, 801)
+    state = update(state, "home", None, history)[0]
+    assert (state.entry, state.log_from) == (None, None)
+    assert clicked(OnEntry(850), state, history).entry == 850
+
+
+def replace_entry(state: ViewState, entry: int) -> ViewState:
+    return dataclasses.replace(state, entry=entry)
+
+
+def test_m_switches_mouse_to_terminal_and_back() -> None:
+    state, _ = typed(["m"])
+    assert (state.mouse, "m returns it" in state.notice) == (False, True)
+    assert typed(["m"], state=state)[0].mouse
+
+
+@pytest.mark.parametrize(
+    ("made", "severity"),
+    [
+        (event(1, "alarm-raised", alarm="no-quorum", text=""), Severity.CRITICAL),
+        (event(1, "alarm-raised", alarm="certificate", text=""), Severity.WARNING),
+        (event(1, "verdict-changed", severity="critical", text=""), Severity.CRITICAL),
+        (event(1, "verdict-changed", severity="ok", text=""), Severity.OK),
+        (event(1, "member-suspect", member="x"), Severity.WARNING),
+        (event(1, "publish-failed", reason="x"), Severity.WARNING),
+        (event(1, "leader-elected", term=1), Severity.OK),
+    ],
+)
+def test_event_has_severity_of_alarm_or_verdict(made: TraceEvent, severity: Severity) -> None:
+    assert event_severity(made) is severity
+
+
+def test_pause_between_views_is_unknown_in_figures() -> None:
+    farm, history = farm_view(), History()
+    history.take(farm)
+    history.take(replace(farm, taken_at_ms=farm.taken_at_ms + 4_000))
+    assert list(history.members[farm.members[1].node_id].rtt_ms) == [0.62, None, None, None, 0.62]
+
+
+@pytest.mark.parametrize(("value", "scale"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (3, 5), (5.1, 10), (900, 1000)])
+def test_scale_of_chart_is_round_and_above_value(value: float, scale: float) -> None:
+    assert round_above(value) == pytest.approx(scale)

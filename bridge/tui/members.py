@@ -1,0 +1,185 @@
+"""The table of members, and one member in detail.
+
+members_section   one row for each, sorted and filtered; a click on a heading sorts, on a row chooses
+member_facts      identity, figures, report, leaves and states of the chosen member
+member_charts     the same figures of the last minutes; `farm_charts`: of all members
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from bridge.api.printable import printable
+from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
+from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text
+from bridge.core.log.figures import FIGURES, Figure, Unit
+from bridge.tui.charts import Chart, sparkline
+from bridge.tui.history import History, MemberHistory
+from bridge.tui.layout import Canvas, Column, Part, widened
+from bridge.tui.sections import (
+    CHOSEN,
+    NOT_CHOSEN,
+    ScreenSection,
+    lag_part,
+    role_part,
+    status_part,
+    table_of_members,
+)
+from bridge.tui.state import ViewState, pattern_of, selected_member, shown_members
+from bridge.tui.targets import OnMember, Sort, aimed
+
+SPARK_WIDTH: Final = 20
+_FACT_CELLS: Final = 14
+
+
+def members_section(
+    state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool
+) -> ScreenSection:
+    """Return the table of members."""
+    palette = canvas.palette
+    followers = {each.raft_id: each for each in farm.raft.followers}
+    shown = shown_members(state, farm)
+    highest_rtt_ms = max(
+        (value for each in shown for value in history_of(history, each).rtt_ms if value is not None), default=0.0
+    )
+    columns = [
+        Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16, sort=Sort.NAME),
+        Column(f"STATUS{_order(Sort.STATUS, state)}", 8, sort=Sort.STATUS),
+        Column(f"RAFT{_order(Sort.RAFT, state)}", 9, sort=Sort.RAFT),
+        Column("INC.", 5, right=True),
+        Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True, sort=Sort.RTT),
+        # Only the leader has what its followers lack; a column of dashes takes room from the names.
+        *([Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True, sort=Sort.LAG)] if followers else []),
+        *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if canvas.is_wide else []),
+        Column("ADDRESS", 21),
+    ]
+    longest = max((cell_len(printable(each.name)) for each in shown), default=0)
+    columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
+    chosen = selected_member(state, farm)
+    lines: list[Text] = []
+    line_of_chosen = 0
+    for each in shown:
+        is_chosen = chosen is not None and each.node_id == chosen.node_id
+        values = history_of(history, each).rtt_ms
+        parts: list[Part] = [
+            (f"{CHOSEN if is_chosen else NOT_CHOSEN}{each.name}{'*' if each.is_self else ''}", ""),
+            status_part(each, palette),
+            role_part(each, farm, palette),
+            incarnation_text(each),
+            rtt_text(each),
+        ]
+        if followers:
+            parts.append(lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette))
+        if canvas.is_wide:
+            parts.append(sparkline(values, SPARK_WIDTH, unicode=unicode, full=highest_rtt_ms))
+        line = canvas.row(columns, [*parts, (known(each.address), palette.dim)])
+        if is_chosen:
+            line_of_chosen = len(lines)
+            line = canvas.marked(line)
+        lines.append(aimed(line, OnMember(each.node_id)))
+    if not lines:
+        missed = f"  no member contains {pattern_of(state)!r}; Esc shows all"
+        lines = [canvas.line((missed, palette.doubtful))]
+    return table_of_members(canvas.heading(columns, palette.title), lines, line_of_chosen)
+
+
+def history_of(history: History, member: MemberView) -> MemberHistory:
+    """Return the figures of a member; empty ones before its first view."""
+    return history.members.get(member.node_id) or MemberHistory()
+
+
+def _order(column: Sort, state: ViewState) -> str:
+    """Return the mark of the sorted column: the lowest value first, or last."""
+    if column is not state.sort:
+        return ""
+    return " v" if state.descending else " ^"
+
+
+def farm_charts(state: ViewState, farm: FarmView, history: History) -> Iterator[Chart]:
+    """Yield charts of the farm and of its members, the most important first: not every screen has room for all."""
+    members = [(each.name, history_of(history, each)) for each in shown_members(state, farm) if not each.evicted]
+    yield Chart("entries committed per second", history.commits, lambda value: f"{value:.0f}")
+    for name, figures in members:
+        yield Chart(f"{name}: round trip", figures.rtt_ms, _scale_text)
+    for name, figures in members:
+        yield _chart_of(FIGURES["cpu_percent"], figures, f"{name}: ")
+
+
+def _scale_text(milliseconds: float) -> str:
+    return f"{milliseconds:.3g}ms"
+
+
+def member_charts(member: MemberView, history: History) -> Iterator[Chart]:
+    """Yield the charts of one member."""
+    figures = history_of(history, member)
+    yield Chart("round trip", figures.rtt_ms, _scale_text)
+    yield Chart("lag, in entries", figures.lag, lambda value: f"{value:.0f}")
+    for figure in SHOWN:
+        yield _chart_of(figure, figures, "")
+
+
+def _chart_of(figure: Figure, figures: MemberHistory, prefix: str) -> Chart:
+    full = figure.maximum if figure.unit is Unit.PERCENT else None
+    return Chart(f"{prefix}{figure.label}", figures.figures[figure.name], figure.text, full)
+
+
+def member_facts(state: ViewState, farm: FarmView | None, history: History, canvas: Canvas) -> list[Text]:
+    """Return the facts about the chosen member, one below the other."""
+    member = selected_member(state, farm)
+    if member is None or farm is None:
+        return [canvas.line(("  no member is chosen; Esc goes back", canvas.palette.doubtful))]
+    figures = history_of(history, member)
+    report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
+    facts = [*_identity(member, farm), *_figures(member, farm, figures), *_report_facts(report, demo=farm.farm.demo)]
+    facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(figures.states)]
+    columns = [Column("", _FACT_CELLS), Column("", canvas.width)]
+    lines = [canvas.line((f" {member.name}", canvas.palette.title))]
+    previous = ""
+    for name, value in facts:
+        lines.append(canvas.row(columns, [("" if name == previous else f"  {name}", canvas.palette.dim), value]))
+        previous = name
+    return lines
+
+
+def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
+    leads = member.raft_id is not None and member.raft_id == farm.raft.leader_id
+    role = "leader" if leads else member.server_role.value
+    return [
+        ("identity", member.node_id),
+        ("status", f"{member.status.value}, incarnation {incarnation_text(member)}"),
+        ("server", f"{role}, Raft id {known(member.raft_id)}"),
+        ("gossip", f"{known(member.address)}, {known(member.peer_count)} of {known(member.capacity)} peers"),
+        ("Raft", known(member.endpoint)),
+        ("certificate", known(member.certificate)),
+    ]
+
+
+def _figures(member: MemberView, farm: FarmView, figures: MemberHistory) -> list[tuple[str, str]]:
+    lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
+    lines = [("round trip", rtt_text(member)), ("lag", "-" if lag is None else f"{lag} entries")]
+    return [*lines, *((each.label, each.text(_last(figures.figures[each.name]))) for each in SHOWN)]
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return values[-1] if values else None
+
+
+def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, str]]:
+    if report is None:
+        return [("report", "none")]
+    health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
+    # A file replaces the router in a demonstration.
+    router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
+    clock = ", clock off" if report.clock_off else ""
+    age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
+    facts = [("report", f"{age}, {health}, {router}{clock}")]
+    facts.append(
+        ("", "is the publisher" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish")
+    )
+    for leaf in report.leaves:
+        words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
+        words += ["excluded"] if leaf.excluded else []
+        facts.append(("leaf", f"{', '.join(words)}: {leaf.destination}"))
+    return facts
