@@ -4,5 +4,9 @@ Three floors, and imports point only one way: `core` (pure decisions) <- `wire` 
 above them `tui` and `cli`, the operator's surfaces.
 """
 
+from pathlib import Path
+
 VERSION = "0.1.0"
 """Of the distribution; pyproject.toml reads it here."""
+DOCUMENTS = (Path(__file__).parent / "docs", Path(__file__).parents[1] / "docs")
+"""The places of docs/: inside the package, and in a checkout."""

@@ -8,11 +8,11 @@ of scripts, and every breach of the page's policy (CSP). The protocol is JSON; e
 driver from a package would download another browser.
 """
 
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
 import tempfile
 import time
 from base64 import b64decode
@@ -48,18 +48,15 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="garlicfarm-browser-", ignore_cleanup_errors=True)
         down, self._commands = os.pipe()
         self._replies, up = os.pipe()
-        options = (*OPTIONS, f"--user-data-dir={self._profile.name}")
-        # The shell gives the pipes the numbers that Chromium reads and writes.
-        line = f'exec "$0" "$@" 3<&{down} 4>&{up}'
-        self.process = subprocess.Popen(
-            ["/bin/sh", "-c", line, str(CHROMIUM), *options],
-            pass_fds=(down, up),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(down)
-        os.close(up)
+        # Numbers above 4, so that no pipe gets the place of another one.
+        high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (down, up)]
+        places = [(os.POSIX_SPAWN_DUP2, each, number) for number, each in enumerate(high, start=3)]
+        nothing = [(os.POSIX_SPAWN_OPEN, each, os.devnull, os.O_RDWR, 0) for each in range(3)]
+        arguments = [str(CHROMIUM), *OPTIONS, f"--user-data-dir={self._profile.name}"]
+        pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=[*nothing, *places])
+        self.process = psutil.Process(pid)
+        for each in (down, up, *high):
+            os.close(each)
         self._received = b""
         self._last_id = 0
         self._tabs: dict[str, Tab] = {}
@@ -93,8 +90,7 @@ class Browser:
 
     def processor_seconds(self) -> float:
         """Return the processor time of the browser and its children so far."""
-        family = [psutil.Process(self.process.pid)]
-        family += family[0].children(recursive=True)
+        family = [self.process, *self.process.children(recursive=True)]
         return float(sum(sum(each.cpu_times()[:2]) for each in family))
 
     def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
@@ -175,18 +171,27 @@ class Tab:
 
     def click(self, selector: str) -> None:
         """Click the first element of a selector with the mouse."""
-        box = "(each => { each.scrollIntoView({block: 'center'}); const r = each.getBoundingClientRect();"
-        box += " return [r.x + r.width / 2, r.y + r.height / 2]; })"
-        x, y = self.evaluate(f"{box}(document.querySelector({json.dumps(selector)}))")
+        x, y = self._place(selector, 0.5)
         for kind, buttons in (("mousePressed", 1), ("mouseReleased", 0)):
             place = {"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1}
             self.call("Input.dispatchMouseEvent", **place)
 
+    def point(self, selector: str, part: float) -> None:
+        """Move the mouse over the first element of a selector, `part` of its width from the left."""
+        x, y = self._place(selector, part)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def _place(self, selector: str, part: float) -> tuple[float, float]:
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.wait(found)
+        self.evaluate(f"{found}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y, width, height = self.evaluate(f"(r => [r.x, r.y, r.width, r.height])({found}.getBoundingClientRect())")
+        return x + part * width, y + height / 2
+
     def press(self, key: str) -> None:
-        """Press a key, as `ArrowRight`, `Tab`, or a letter."""
-        text = {"text": key} if len(key) == 1 else {}
+        """Press a key without a character, as `ArrowRight`."""
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **(text if kind == "keyDown" else {}))
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def take(self, event: str, facts: Mapping[str, Any]) -> None:
         """Take an event of this tab; keep it if it reports a problem."""

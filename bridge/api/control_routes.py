@@ -134,7 +134,7 @@ LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server'
 LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})
 EVENTS: Final = _get("/v1/events", EventPage, "the trace, below", numbers=_PAGE)
 STREAM: Final = _get(
-    "/v1/stream", Struct, "view and trace as server-sent events, below", content="text", numbers={"from": 1}
+    "/v1/stream", Struct, "view and trace as server-sent events, below", content="text", numbers={"from": 1, "log": 0}
 )
 PAGE: Final = _get("/", Struct, "[a page for browsers](#a-page-for-browsers), if an operator allows it", content="HTML")
 METRICS: Final = _get("/metrics", Struct, "[metrics](metrics.md) as Prometheus text", content="text")

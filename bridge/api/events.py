@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from bridge.api.alarms import alarm_severity
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
@@ -54,6 +55,8 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
 _WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead", "structure-not-found"})
+_DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
+"""Events that a screen shows as warnings, and that the node does not log as warnings: most of them end in a second."""
 LATEST_S: Final = 253_402_300_799
 """The last second that a date of four digits can represent."""
 ADDRESS_LETTERS: Final = 12
@@ -111,6 +114,18 @@ def is_warning(event: TraceEvent) -> bool:
     if event.kind == "verdict-changed":
         return event.data.get("severity") != Severity.OK.value
     return event.kind in _WARNINGS or event.kind.endswith(("-failed", "-refused"))
+
+
+def event_severity(event: TraceEvent) -> Severity:
+    """Return the severity of the alarm or verdict that an event reports; otherwise a warning if one may have to act."""
+    match event.kind:
+        case "verdict-changed":
+            severities = {each.value: each for each in Severity}
+            return severities.get(str(event.data.get("severity")), Severity.WARNING)
+        case "alarm-raised":
+            return alarm_severity(str(event.data.get("alarm")))
+        case kind:
+            return Severity.WARNING if kind in _DOUBTFUL or is_warning(event) else Severity.OK
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Runs the script of page.html in a fabricated browser whose stream gives one view, and is silent from then on.
-// argv: page.html. Prints the text of the element "state" after each step as one JSON list.
+// Runs the script of the page in a fabricated browser whose stream gives one view, and is silent from then on.
+// argv: the page. Prints the text of the element "state" after each step as one JSON list.
 "use strict";
 const fs = require("fs");
 const vm = require("vm");
@@ -8,8 +8,8 @@ const elements = new Map(), timers = [];
 let nowMs = Date.UTC(2026, 0, 1, 10, 0, 0), aborted = 0, feed = null;
 
 function element() {
-  return { textContent: "", className: "", hidden: false, dataset: {}, value: "", replaceChildren() {}, append() {},
-    addEventListener() {}, focus() {} };
+  return { textContent: "", className: "", hidden: false, dataset: {}, value: "", childNodes: [], firstChild: null, style: {},
+    classList: { toggle() {} }, insertBefore() {}, setAttribute() {}, addEventListener() {}, focus() {} };
 }
 const at = (id) => { if (!elements.has(id)) elements.set(id, element()); return elements.get(id); };
 class Clock extends Date {
@@ -18,17 +18,21 @@ class Clock extends Date {
 }
 const RESPONSE = () => ({ ok: true, status: 200, body: { pipeThrough: () => ({ getReader: () => ({
   read: () => new Promise((resolve) => { feed = (text) => resolve({ value: text, done: false }); }) }) }) } });
+const store = { getItem: () => "", setItem() {}, removeItem() {} };
 const world = {
-  document: { head: element(), getElementById: at, createElement: element, title: "" }, location: { hash: "", pathname: "/" },
-  history: { replaceState() {} }, sessionStorage: { getItem: () => "", setItem() {}, removeItem() {} },
-  fetch: (_target, options) => {
+  document: { body: element(), getElementById: at, createElement: element, createElementNS: element, createTextNode: element,
+    addEventListener() {}, title: "" },
+  window: { addEventListener() {} }, location: { hash: "", pathname: "/" }, history: { replaceState() {} },
+  sessionStorage: store, localStorage: store,
+  fetch: (target, options) => {
+    if (!target.startsWith("/v1/stream")) return new Promise(() => {});
     options.signal.addEventListener("abort", () => { aborted += 1; });
     return process.argv[3] === "unanswered" ? new Promise(() => {}) : Promise.resolve(RESPONSE());
   },
-  setTimeout: () => 0, clearInterval() {}, setInterval: (call) => { timers.push(call); return timers.length; },
+  setTimeout: () => 0, clearTimeout() {}, clearInterval() {}, setInterval: (call) => { timers.push(call); return timers.length; },
   AbortController, TextDecoderStream: class {}, URLSearchParams, Date: Clock, console,
 };
-vm.runInNewContext(source.replace("function show() {", "function show() { return;"), world);
+vm.runInNewContext(source.replace("function showAll() {", "function showAll() { return;"), world);
 const settle = () => new Promise((resolve) => setImmediate(resolve));
 const later = async (ms) => { nowMs += ms; timers.forEach((call) => call()); await settle(); return at("state").textContent; };
 

@@ -4,24 +4,28 @@ import json
 import re
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
+from msgspec import Struct
 
-from bridge.api.control_routes import PAGE
+from bridge.api.control_routes import PAGE, Route
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
-from bridge.node.control.routes import Call, ControlEvent, Request
+from bridge.node.control.routes import Answer, Call, ControlEvent, Request
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
+
+Handler = Callable[[Call[Any]], Awaitable[Struct | Answer]]
 
 
 @dataclass
@@ -55,16 +59,31 @@ class ServedPage:
 
 
 @asynccontextmanager
-async def serving(directory: Path, limits: ControlLimits | None = None) -> AsyncIterator[ServedPage]:
-    """Serve the page on loopback."""
+async def serving(
+    directory: Path, limits: ControlLimits | None = None, documents: Mapping[str, object] | None = None
+) -> AsyncIterator[ServedPage]:
+    """Serve the page on loopback; `documents` are made-up replies by path."""
     node = FakeNode()
     remote = open_remote_access(directory, ControlSettings(listen=Address("127.0.0.1", 0), page=True))
-    server = ControlServer(directory / "control.sock", {**node.handlers, PAGE: show_page}, limits, remote)
+    made_up = {path: made_up_route(path, document) for path, document in (documents or {}).items()}
+    handlers = {route: handler for route, handler in node.handlers.items() if route.path not in made_up}
+    handlers |= dict(made_up.values())
+    server = ControlServer(directory / "control.sock", {**handlers, PAGE: show_page}, limits, remote)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             yield ServedPage(server, node, directory)
             nursery.cancel_scope.cancel()
+
+
+def made_up_route(path: str, document: object) -> tuple[Route[Struct], Handler]:
+    """Return a route with one reply, which does not depend on the query."""
+
+    async def reply(_: Call[None]) -> Answer:
+        await trio.lowlevel.checkpoint()
+        return Answer(200, msgspec.json.encode(document))
+
+    return Route(method="GET", path=path, answer=Struct, meaning=""), reply
 
 
 async def received(stream: trio.abc.ReceiveStream, *expected: bytes) -> bytes:
@@ -96,6 +115,7 @@ async def test_content_policy_allows_only_inline_script_with_style() -> None:
     for kind, text in inline:
         assert f"{kind.decode()}-src 'sha256-{b64encode(sha256(text).digest()).decode()}'" in policy
     assert policy.startswith("default-src 'none'")
+    assert policy.endswith("; require-trusted-types-for 'script'; trusted-types 'none'")
     assert not re.search(
         rb"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\ssrc=|\shref=", answer.body
     )
@@ -135,6 +155,21 @@ async def test_stream_sends_same_takeover_as_top(tmp_path: Path) -> None:
             events.append("publisher-chosen", {"server": 3, "name": "node-3", "master": "abc.b32.i2p"})
             later = await received(stream, b"event: takeOver\ndata: ", b"publisher chosen")
         assert len(msgspec.json.decode(data_of(later, "takeOver"), type=TakeOver).steps) == 3
+
+
+async def test_stream_sends_log_only_on_request(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        view = served.node.current
+        raft = msgspec.structs.replace(view.raft, applied_index=3)
+        served.node.current = msgspec.structs.replace(view, raft=raft)
+        served.node.events.append("leader-elected", {"term": 4})
+        async with served.open_request("/v1/stream?log=2", token=True) as stream:
+            shown = await received(stream, b"event: log\ndata: ", b"event: takeOver")
+        entries = json.loads(data_of(shown, "log"))["entries"]
+        assert [each["index"] for each in entries] == [2, 3]
+        assert entries[0] == {"index": 2, "term": 1, "logTimeMs": 5, "type": "other", "text": "{}"}
+        async with served.open_request("/v1/stream", token=True) as stream:
+            assert b"event: log" not in await received(stream, b"event: takeOver")
 
 
 def data_of(stream: bytes, event: str) -> bytes:

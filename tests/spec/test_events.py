@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from bridge.api import events
-from bridge.api.events import FACTS_MAX, OF_THE_FARM, SAME_FACT_MS, EventStory, event_sentence, event_text, story_line
+from bridge.api.events import (
+    FACTS_MAX,
+    OF_THE_FARM,
+    SAME_FACT_MS,
+    EventStory,
+    event_sentence,
+    event_severity,
+    event_text,
+    story_line,
+)
 from bridge.api.trace import Scalar, TraceEvent
+from bridge.api.view import Severity
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
 MESSAGE: dict[str, Scalar] = {"name": "deploy", "from": "node-1", "payload": "v2"}
@@ -100,6 +110,23 @@ def test_event_sentence_has_names_and_times_of_day(trace: TraceEvent, sentence: 
 
 def test_event_of_other_version_keeps_its_facts() -> None:
     assert event_text(event("leader-elected", epoch=4)) == "leader-elected: epoch=4"
+
+
+@pytest.mark.parametrize(
+    ("trace", "severity"),
+    [
+        (event("member-alive", member="node-2"), Severity.OK),
+        (event("member-suspect", member="node-2"), Severity.WARNING),
+        (event("publish-failed", reason="no router"), Severity.WARNING),
+        (event("alarm-raised", alarm="no-quorum", text="…"), Severity.CRITICAL),
+        (event("alarm-raised", alarm="of another version", text="…"), Severity.WARNING),
+        (event("verdict-changed", text="Healthy", severity="ok"), Severity.OK),
+        (event("verdict-changed", text="No quorum", severity="critical"), Severity.CRITICAL),
+        (event("verdict-changed", text="…", severity="of another version"), Severity.WARNING),
+    ],
+)
+def test_event_has_severity_of_its_alarm_or_verdict(trace: TraceEvent, severity: Severity) -> None:
+    assert event_severity(trace) is severity
 
 
 def test_election_reported_once_by_leader_and_followers() -> None:

@@ -23,8 +23,7 @@ import bridge
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo, print_markdown
 
-PACKAGED = Path(bridge.__file__).parent / "docs"
-CHECKOUT = Path(bridge.__file__).parents[1] / "docs"
+PACKAGED, CHECKOUT = bridge.DOCUMENTS
 _ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/-]+)\.md\) \| (.+?) \|$", re.MULTILINE)
 _INTRODUCED = re.compile(r"\[[^\]]+\]\(([\w-]+)\.md\)")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+://)([^)#\s]*)(?:#[^)\s]*)?\)")

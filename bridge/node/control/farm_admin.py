@@ -149,7 +149,13 @@ class FarmAdmin:
     async def _stream(self, call: Call[None]) -> Answer:
         if call.request.method == "HEAD":
             return Answer(200, b"", STREAM_TYPE)
-        stream = EventStream(self.view, self.read_events, max(1, call.numbers["from"]))
+        stream = EventStream(
+            view=self.view,
+            read_events=self.read_events,
+            cursor=max(1, call.numbers["from"]),
+            read_log=self.read_log,
+            log_entries=call.numbers["log"],
+        )
         return Answer(200, b"", STREAM_TYPE, next_part=stream.next)
 
     async def _log(self, call: Call[None]) -> LogPage:

@@ -1,17 +1,23 @@
-"""A page for browsers that shows the farm and changes nothing: one file, `page.html` next to this module.
+"""A page for browsers that shows the farm and changes nothing: one file, joined from the parts in `page_source`.
 
     browser ──GET /──▶ the page, without data                   needs no token
-            ──GET /v1/stream, with a token──▶ view and trace    the operator gives the token to the page
+            ──GET /v1/stream, with a token──▶ view, trace, log  the operator gives the token to the page
+            ──GET /v1/history, /v1/views──▶ the last hours, and which node sees what
+
+    page.html    the cards, empty     elements.js  elements, formats, explanations    charts.js  timeline and charts
+    style.css    light, dark, phone   cards.js     the view as elements               live.js    the stream, the user
 
 A browser does not send a token with the address of a page. A token in an address would stay in histories and proxy
 logs. So the page is open to all, without data. It requests the token from the user, or takes it from the part after `#`
-of its address, which browsers do not send. It keeps the token until the tab is closed, and sends it as every client
-does.
+of its address, which browsers do not send. It keeps the token until the tab is closed, or on request until the user
+removes it, and sends it as every client does.
 
 Its policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no other
-resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML.
+resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML. Charts are
+plain SVG: strips and tables are drawn in the same way, and a library would be larger than the whole script. Words and
+their explanations come from the glossary.
 
-A module of its own: it makes the policy from the file next to it, and the routes do not depend on pages.
+A module of its own: it makes the policy from the files next to it, and the routes do not depend on pages.
 """
 
 import re
@@ -24,13 +30,18 @@ from typing import Final
 import trio
 from msgspec.json import encode
 
+from bridge import DOCUMENTS
 from bridge.api.words import FAULT_WORDS
 from bridge.node.control.routes import Answer, Call
 
 PAGE_TYPE: Final = "text/html; charset=utf-8"
-_FAULTS: Final = b"const FAULTS = {};"
-"""The place in the script for the words that other surfaces use."""
-_INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
+SCRIPTS: Final = ("elements.js", "charts.js", "cards.js", "live.js")
+_SHARED: Final = "const SHARED = {};"
+"""The place in the script for texts that other surfaces use."""
+_INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_WORD: Final = re.compile(r"^\| \*\*([^*|\n]+)\*\* \|(?:[^|\n]*\|)*? ([^|\n]+) \|$", re.MULTILINE)
+_LINK: Final = re.compile(r" ?\[[^\]]+\]\([^)]+\)")
+_OTHER_PROTOCOLS: Final = "\n## Kafka"
 
 
 async def show_page(_: Call[None]) -> Answer:
@@ -38,13 +49,34 @@ async def show_page(_: Call[None]) -> Answer:
     return await trio.to_thread.run_sync(_page)
 
 
+def joined() -> str:
+    """Return the page: its parts, and the texts that other surfaces use, in one file."""
+    script = "".join(map(_part, SCRIPTS))
+    # No text can end the script early.
+    shared = encode({"words": glossary_words(), "faults": FAULT_WORDS}).decode().replace("<", "\\u003c")
+    script = script.replace(_SHARED, f"const SHARED = {shared};")
+    page = _part("page.html").replace("<style></style>", f"<style>\n{_part('style.css')}</style>")
+    return page.replace("<script></script>", f"<script>\n{script}</script>")
+
+
+def glossary_words() -> dict[str, str]:
+    """Return the meaning of each word of the farm and of Raft; empty if this installation lacks the documents."""
+    found = (directory / "glossary.md" for directory in DOCUMENTS)
+    text = next((path.read_text(encoding="utf-8") for path in found if path.is_file()), "")
+    rows = _WORD.findall(text.partition(_OTHER_PROTOCOLS)[0])
+    return {word.casefold(): re.sub(r"[`*]", "", _LINK.sub("", meaning)) for word, meaning in rows}
+
+
+def _part(name: str) -> str:
+    return files("bridge.node.control").joinpath("page_source", name).read_text(encoding="utf-8")
+
+
 @cache
 def _page() -> Answer:
-    body = files("bridge.node.control").joinpath("page.html").read_bytes()
-    body = body.replace(_FAULTS, b"const FAULTS = %s;" % encode(FAULT_WORDS))
+    body = joined()
     allowed: dict[str, list[str]] = {"script": [], "style": []}
     for kind, text in _INLINE.findall(body):
-        allowed[kind.decode()].append(f"'sha256-{b64encode(sha256(text).digest()).decode()}'")
+        allowed[kind].append(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'")
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -56,6 +88,7 @@ def _page() -> Answer:
             "form-action 'none'",
             "frame-ancestors 'none'",
             "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
         )
     )
     headers = (
@@ -65,4 +98,4 @@ def _page() -> Answer:
         ("Cross-Origin-Opener-Policy", "same-origin"),
         ("Cross-Origin-Resource-Policy", "same-origin"),
     )
-    return Answer(200, body, PAGE_TYPE, headers)
+    return Answer(200, body.encode(), PAGE_TYPE, headers)

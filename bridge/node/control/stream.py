@@ -1,9 +1,10 @@
 """The node's view and its trace as server-sent events, for viewers: one continuous reply.
 
-    GET /v1/stream?from=CURSOR
+    GET /v1/stream?from=CURSOR&log=COUNT
 
     event: view             the FarmView, immediately and every two seconds
-    event: trace            one TraceEvent and its `text`, when it happens; its `id` is the cursor
+    event: log              on request the new entries of the log as text, first the last COUNT of them
+    event: trace            one TraceEvent with its `text` and `severity`, when it happens; its `id` is the cursor
     event: takeOver         the steps of the last take-over, when they change (`bridge.api.take_over`)
     event: lost             the number of events that the trace dropped before this client read them
 
@@ -20,23 +21,46 @@ from typing import Final
 
 import trio
 
-from bridge.api.events import story_line
-from bridge.api.json import encode
+from bridge.api.control import Refused
+from bridge.api.entry_words import Names, entry_words
+from bridge.api.events import event_severity, story_line
+from bridge.api.json import Record, encode
+from bridge.api.log import LogPage
 from bridge.api.take_over import TakeOver, changes_take_over, last_take_over
 from bridge.api.trace import EventPage, TraceEvent
-from bridge.api.view import FarmView
+from bridge.api.view import FarmView, Severity
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 VIEW_EVERY_S: Final = 2.0
 PAGE_EVENTS: Final = 100
 TAKE_OVER_EVENTS: Final = 1_000
 """The number of newest events to search for the last take-over; the live view keeps as many."""
+LOG_ENTRIES_MAX: Final = 100
+LOG_TEXT_LIMIT: Final = 400
+"""Characters of an entry's text."""
 
 
 class DescribedEvent(TraceEvent, frozen=True):
-    """An event of the trace with its text."""
+    """An event of the trace with its text and severity."""
 
     text: str = ""
+    severity: Severity = Severity.OK
+
+
+class DescribedEntry(Record, frozen=True):
+    """An entry of the log as text."""
+
+    index: int
+    term: int
+    log_time_ms: int | None
+    type: str
+    text: str
+
+
+class LogTail(Record, frozen=True):
+    """New entries of the log."""
+
+    entries: tuple[DescribedEntry, ...]
 
 
 @dataclass(slots=True)
@@ -47,6 +71,11 @@ class EventStream:
     read_events: Callable[[int, int, int], Awaitable[EventPage]]
     """Reads events from a cursor, up to a count, and waits up to so many milliseconds."""
     cursor: int
+    read_log: Callable[[int, int, int], Awaitable[LogPage]]
+    """Reads entries of the log from an index, like `read_events`."""
+    log_entries: int = 0
+    """Number of entries in the first event `log`; 0 without such events."""
+    _next_index: int = field(default=1, init=False)
     _view_due_s: float = field(default=0.0, init=False)
     _take_over: TakeOver | None = field(default=None, init=False)
     """The last take-over sent to this client."""
@@ -56,11 +85,33 @@ class EventStream:
         now_s = trio.current_time()
         if now_s >= self._view_due_s:
             self._view_due_s = now_s + VIEW_EVERY_S
-            return _event("view", encode(await self.view()))
+            view = await self.view()
+            return _event("view", encode(view)) + await self._new_entries(view)
         wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
         page = await self.read_events(self.cursor, PAGE_EVENTS, wait_ms)
         self.cursor = page.next_cursor
         return _events(page) + await self._changed_take_over(page) or await self.next()
+
+    async def _new_entries(self, view: FarmView) -> bytes:
+        """Return the entries since the last view as an event, if the client requests them."""
+        kept = min(self.log_entries, LOG_ENTRIES_MAX)
+        first = max(self._next_index, view.raft.applied_index - kept + 1)
+        if not kept or first > view.raft.applied_index:
+            return b""
+        try:
+            page = await self.read_log(first, kept, 0)
+        except Refused:  # The next view tries again.
+            return b""
+        self._next_index = page.next_index
+        names = Names(view)
+        found = ((each, entry_words(each, names)) for each in page.entries)
+        tail = LogTail(
+            tuple(
+                DescribedEntry(each.index, each.term, each.log_time_ms, words.type, _shortened(words.text))
+                for each, words in found
+            )
+        )
+        return _event("log", encode(tail))
 
     async def _changed_take_over(self, page: EventPage) -> bytes:
         """Return the take-over as an event, if the events of this page change it.
@@ -81,10 +132,23 @@ class EventStream:
 def _events(page: EventPage) -> bytes:
     lost = _event("lost", str(page.lost).encode()) if page.lost else b""
     sent = (
-        DescribedEvent(each.cursor, each.time_ms, each.log_time_ms, each.kind, each.node, each.data, story_line(each))
+        DescribedEvent(
+            cursor=each.cursor,
+            time_ms=each.time_ms,
+            log_time_ms=each.log_time_ms,
+            kind=each.kind,
+            node=each.node,
+            data=each.data,
+            text=story_line(each),
+            severity=event_severity(each),
+        )
         for each in page.events
     )
     return lost + b"".join(_event("trace", encode(each), each.cursor) for each in sent)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LOG_TEXT_LIMIT else f"{text[:LOG_TEXT_LIMIT]}…"
 
 
 def _event(name: str, data: bytes, number: int | None = None) -> bytes:

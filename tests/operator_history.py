@@ -1,0 +1,135 @@
+"""A made-up history of a day, and the made-up sights of all nodes, as a node serves them to the page for browsers."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from tests.operator_views import MASTER, leaf
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+STEPS = 24 * 60
+SEVERITY = {"alive": "ok", "suspect": "warning", "dead": "critical", "left": "warning"}
+Json = dict[str, Any]
+
+
+def span(start_ms: int, end_ms: int, text: str, severity: str = "ok") -> Json:
+    """Return one span."""
+    return {"startMs": start_ms, "endMs": end_ms, "text": text, "severity": severity}
+
+
+def row(kind: str, name: str | None, spans: list[Json], owner: str | None = None) -> Json:
+    """Return one row."""
+    return {"kind": kind, "name": name, "owner": owner, "spans": spans}
+
+
+def history(now_ms: int, names: Sequence[str], *, short_failures: int = 0) -> Json:
+    """Return a day with two failures of the second node, an hour without records, and changes of the leader."""
+    start = now_ms - 24 * HOUR_MS
+    at = [start + round(each * HOUR_MS) for each in (0, 5, 6, 9, 9.05, 9.6, 17, 17.02, 17.3, 24)]
+    first, second, third = (list(names) * 3)[:3]
+    ran = (at[0], at[1])
+    rows = [
+        row(
+            "verdict",
+            None,
+            [
+                span(*ran, "Healthy, can lose 1 of 3"),
+                span(at[2], at[3], "Healthy, can lose 1 of 3"),
+                span(at[3], at[5], f"Degraded: {second} is dead", "warning"),
+                span(at[5], at[6], "Healthy, can lose 1 of 3"),
+                span(at[6], at[7], "No quorum: 1 of 3 voters is reachable", "critical"),
+                span(at[7], at[8], f"Degraded: {second} is dead", "warning"),
+                span(at[8], at[9], "Healthy, can lose 1 of 3"),
+            ],
+        ),
+        row(
+            "leader",
+            None,
+            [
+                span(*ran, first),
+                span(at[2], at[3], second),
+                span(at[3], at[4], "", "critical"),
+                span(at[4], at[6], third),
+                span(at[6], at[7], "", "critical"),
+                span(at[7], at[9], first),
+            ],
+        ),
+        row("publisher", MASTER, [span(*ran, first), span(at[2], at[4], second), span(at[4], at[9], third)]),
+    ]
+    for place, name in enumerate(names):
+        fails = place == 1
+        states = [span(*ran, "alive"), span(at[2], at[9], "alive")]
+        if fails:
+            states = [span(*ran, "alive"), span(at[2], at[3], "alive"), span(at[3], at[4], "suspect", "warning")]
+            states += [span(at[4], at[5], "dead", "critical"), span(at[5], at[6], "alive")]
+            states += [span(at[6], at[8], "dead", "critical"), span(at[8], at[9], "alive")]
+        if short_failures:
+            states = flapping(start, now_ms, short_failures)
+        rows.append(row("node", name, states))
+        healthy = [span(*ran, "healthy"), span(at[2], at[9], "healthy")]
+        if fails:
+            healthy = [span(at[2], at[3], "healthy"), span(at[3], at[5], "its server does not report", "critical")]
+            healthy += [span(at[5], at[9], "healthy")]
+        rows.append(row("leaf", leaf(place + 1), healthy, name))
+    rows.append(row("alarm", "no-quorum", [span(at[6], at[7], "no quorum", "critical")]))
+    rows.append(row("alarm", "signing-key-ends", [span(at[2], at[9], "the signing key ends", "warning")]))
+    random = Random(1)
+    trips = [
+        {"kind": "roundTrip", "name": name, "unit": "ms", "values": _values(random, 0.8 + place % 5, 5 * 60, 6 * 60)}
+        for place, name in enumerate(names[1:])
+    ]
+    lag = {"kind": "commitLag", "name": None, "unit": "ms", "values": _values(random, 12.0, 5 * 60, 6 * 60)}
+    return {
+        "schema": 1,
+        "node": first,
+        "fromMs": start,
+        "toMs": now_ms,
+        "stepMs": MINUTE_MS,
+        "rows": rows,
+        "series": [*trips, lag],
+        "spansLeftOut": 0,
+        "rowsLeftOut": 0,
+    }
+
+
+def flapping(start_ms: int, end_ms: int, failures: int) -> list[Json]:
+    """Return spans of a node that fails again and again."""
+    step = (end_ms - start_ms) // failures
+    found = []
+    for each in range(failures):
+        begin = start_ms + each * step
+        found += [
+            span(begin, begin + step - step // 8, "alive"),
+            span(begin + step - step // 8, begin + step, "dead", "critical"),
+        ]
+    return found
+
+
+def _values(random: Random, usual: float, gap: int, end: int) -> list[float | None]:
+    """Return a day of figures with a gap, and one outlier."""
+    found: list[float | None] = [round(usual * random.lognormvariate(0, 0.25), 2) for _ in range(STEPS)]
+    found[gap:end] = [None] * (end - gap)
+    found[1020] = usual * 60
+    return found
+
+
+def sights(now_ms: int, names: Sequence[str], *, silent: str | None = None, odd: str | None = None) -> Json:
+    """Return the farm as each node sees it; `silent` did not reply, and `odd` sees the first node dead."""
+    nodes = []
+    for place, name in enumerate(names):
+        seen = dict.fromkeys(names, "alive")
+        if name == odd:
+            seen[names[0]] = "dead"
+        if silent is not None:
+            seen[silent] = "dead"
+        common = {"name": name, "nodeId": f"{place + 1:016x}", "answered": name != silent}
+        if name == silent:
+            nodes.append({**common, "ageMs": None, "verdict": None, "severity": None, "leader": None, "term": None})
+            nodes[-1] |= {"commitIndex": None, "members": {}, "publishers": {}}
+            continue
+        verdict = ("degraded", "warning") if silent or name == odd else ("healthy", "ok")
+        nodes.append({**common, "ageMs": 400, "verdict": verdict[0], "severity": verdict[1], "term": 3 + (name == odd)})
+        nodes[-1] |= {"leader": names[1] if name == odd else names[0], "commitIndex": 217 - 30 * (name == odd)}
+        nodes[-1] |= {"members": seen, "publishers": {MASTER: names[1 % len(names)]}}
+    return {"schema": 1, "takenAtMs": now_ms, "nodes": nodes}
