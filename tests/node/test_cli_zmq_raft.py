@@ -165,13 +165,13 @@ def zmq_raft(cluster: Cluster) -> Callable[..., Result]:
 
 
 def test_status_shows_peers_with_unresponsive_ones(cluster: Cluster, zmq_raft: Callable[..., Result]) -> None:
-    result = zmq_raft("status", "--timeout", "0.5")
+    result = zmq_raft("status", "--timeout", "1.5")
     assert result.exit_code == 0, result.output
     headings, one, two = (line.split() for line in result.stdout.splitlines())
     assert headings == ["PEER", "URL", "ROLE", "TERM", "FIRST", "LAST", "COMMITTED", "APPLIED", "SNAPSHOT", "PRUNE"]
     assert one == ["1", cluster.urls[0], "leader", "4", "1", "3", "3", "2", "123", "0"]
     assert two[:4] == ["2", DEAD.url, "no", "answer"]
-    document = json.loads(zmq_raft("status", "--timeout", "0.5", "--json").stdout)
+    document = json.loads(zmq_raft("status", "--timeout", "1.5", "--json").stdout)
     assert (document["schema"], document["leader"]) == (1, "1")
     assert document["peers"][0]["snapshotBytes"] == 123
     assert document["peers"][1] == {"id": "2", "url": DEAD.url} | dict.fromkeys(
@@ -182,7 +182,7 @@ def test_status_shows_peers_with_unresponsive_ones(cluster: Cluster, zmq_raft: C
 def test_status_on_80_columns_has_one_line_per_figure(cluster: Cluster) -> None:
     environment = {"GARLICFARM_ZMQ_SEEDS": cluster.urls[0], "GARLICFARM_ZMQ_IDENT": "cluster", "COLUMNS": "80"}
     for wide, first in ((), b"PEER       1"), (("--wide",), b"PEER  URL"):
-        code, written = on_a_terminal(["zmq-raft", "status", "--timeout", "0.5", *wide], environment, NO_KEY)
+        code, written = on_a_terminal(["zmq-raft", "status", "--timeout", "1.5", *wide], environment, NO_KEY)
         lines = UNSTYLED.sub(b"", written).splitlines()
         assert code == 0, written
         assert lines[0].startswith(first)
