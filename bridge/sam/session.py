@@ -15,6 +15,7 @@ a stream open whose peer closed it, so each receiver needs a limit in time or by
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from typing import Final
 
 import trio
@@ -56,8 +57,13 @@ from consensus import block_nursery
 
 SESSION_TIMEOUT_S: Final = 75.0
 """Seconds. i2pd 2.45.1 checks for tunnels once in 20 s, so it replies after 20, 40 or 60 s."""
+LINES_MAX: Final = 600
+"""Lines that a bridge may send on the control connection of a session within `LINES_PERIOD_S`: a Java router sends one
+PING in 3 minutes."""
+LINES_PERIOD_S: Final = 60.0
 _ID_BYTES: Final = 12
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
+_FIXED: Final = frozenset({"STYLE", "ID", "DESTINATION"})
 _INVALID_ID: Final = "INVALID_ID"
 _TIMEOUT: Final = "TIMEOUT"
 
@@ -88,8 +94,11 @@ async def open_session(
 ) -> AsyncIterator["SamSession"]:
     """Open a session, with a temporary destination if `private_key` is missing; raise `SamError`.
 
-    `nickname` is the name in the router's console and does not leave the router. The session ends with the block.
+    `options` are options of I2CP; a parameter of SAM among them is a `ValueError`. `nickname` is the name in the
+    router's console and does not leave the router. The session ends with the block.
     """
+    if fixed := _FIXED.intersection(options):
+        raise ValueError(f"{', '.join(sorted(fixed))} cannot be options of a session")
     connection = await open_connection(bridge)
     async with connection.stream:
         session_id = secrets.token_hex(_ID_BYTES)
@@ -190,24 +199,38 @@ class SamSession:
                     raise connection.violation(str(error)) from None
 
     async def watch(self) -> None:
-        """Reply to PINGs until the bridge ends the session; never raises an error."""
-        stream = self._control.stream
-        cause = ""
-        try:
-            while line := await receive_line(stream):
-                received = parse_line(line)
-                if received.words == PING:
-                    await stream.send_all(encode_text(PONG, received.text))
-                elif received.result not in {"", OK}:
-                    cause = shown_outcome(received)
-        except SamLineError as error:
-            cause = cause or f"a line is not SAM: {error}"
-        except trio.BrokenResourceError:
-            pass
+        """Reply to PINGs until the bridge ends the session, or sends too many lines; never raises an error."""
+        cause = await self._watched()
         self._reason = f"the SAM bridge {self.bridge} ended the session: {cause or 'did the router stop?'}"
         self._ended.set()
         for scope in self._waiting:
             scope.cancel()
+
+    async def _watched(self) -> str:
+        """Return the reason of the bridge for the end of the session; empty without one."""
+        stream = self._control.stream
+        cause = ""
+        lines, period_ends_s = 0, -inf
+        try:
+            while line := await receive_line(stream):
+                if trio.current_time() >= period_ends_s:
+                    lines, period_ends_s = 0, trio.current_time() + LINES_PERIOD_S
+                lines += 1
+                if lines > LINES_MAX:
+                    return cause or f"it sent more than {LINES_MAX} lines in {LINES_PERIOD_S:g} s"
+                received = parse_line(line)
+                if received.words == PING:
+                    with trio.fail_after(REPLY_TIMEOUT_S):
+                        await stream.send_all(encode_text(PONG, received.text))
+                elif received.result not in {"", OK}:
+                    cause = shown_outcome(received)
+        except SamLineError as error:
+            return cause or f"a line is not SAM: {error}"
+        except trio.TooSlowError:
+            return cause or f"it did not receive a PONG within {REPLY_TIMEOUT_S:g} s"
+        except trio.BrokenResourceError:
+            pass
+        return cause
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The SAM client against bridges that violate the protocol: one error with a reason, in bounded time and memory."""
 
 import tracemalloc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
@@ -20,7 +20,7 @@ from bridge.sam.connection import (
     receive_line,
 )
 from bridge.sam.loopback import COMMAND_TIMEOUT_S, LoopbackNetwork, serve_loopback_bridge
-from bridge.sam.session import SESSION_TIMEOUT_S, new_private_key, open_session
+from bridge.sam.session import LINES_MAX, SESSION_TIMEOUT_S, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.key_file import sam_private_key
 from bridge.wire.i2p.sam import LINE_LIMIT_BYTES
@@ -56,6 +56,13 @@ async def hostile_bridge(replies: Mapping[str, bytes | None], *, slowly: bool = 
             await stream.send_all(reply[at : at + piece_bytes])
             await trio.sleep(1 if slowly else 0)
 
+    async with serving(serve) as bridge:
+        yield bridge
+
+
+@asynccontextmanager
+async def serving(serve: Callable[[trio.SocketStream], Awaitable[object]]) -> AsyncIterator[SamBridge]:
+    """Serve each connection to a port."""
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -169,6 +176,35 @@ async def test_invalid_line_on_control_connection_ends_session(control: bytes, r
             await session.connect(HASH, 5)
         with pytest.raises(SamUnreachableError, match=reason):
             await session.accept()
+
+
+async def test_endless_pings_end_session() -> None:
+    control = b"PING 1\n" * (LINES_MAX + 1)
+    async with hostile_bridge({**GOOD, "SESSION": CREATED + control}) as bridge, open_session(bridge) as session:
+        assert f"it sent more than {LINES_MAX} lines in 60 s" in await session.wait_ended()
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_bridge_that_does_not_read_ends_session() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await receive_line(stream)
+        await stream.send_all(HELLO)
+        await receive_line(stream)
+        await stream.send_all(CREATED)
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"PING " + b"x" * 8_000 + b"\n")
+                await trio.sleep(1.0)  # Below the limit of lines.
+
+    async with serving(serve) as bridge, open_session(bridge) as session:
+        assert "it did not receive a PONG within 10 s" in await session.wait_ended()
+
+
+@pytest.mark.parametrize("option", ["ID", "DESTINATION", "STYLE"])
+async def test_option_cannot_replace_parameter_of_session(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} cannot be options of a session"):
+        async with open_session(options={option: "x"}):
+            pass
 
 
 async def test_pings_and_unknown_lines_do_not_end_session() -> None:
