@@ -24,10 +24,10 @@ import trio
 from bridge.connect.opening import LeafOpener
 from bridge.connect.reply_watch import ReplyWatch
 from bridge.connect.sessions import SessionPool
-from bridge.connect.status import ClientCounter, ClientCounters, ClientLeaf, FarmStatus
+from bridge.connect.status import ClientCounter, ClientCounters, ClientLeaf, FarmStatus, LastError
 from bridge.connect.stream import FarmStream
 from bridge.connect.structure_keeper import StructureKeeper
-from bridge.core.connecting.leaves import LeafTable
+from bridge.core.connecting.leaves import LeafFailure, LeafTable
 from bridge.sam.connection import DEFAULT_BRIDGE, SamBridge
 from bridge.wire.i2p.farm_link import FarmLink, parse_link
 from bridge.wire.i2p.structures import address_of
@@ -58,9 +58,10 @@ async def connect(
 ) -> AsyncIterator["FarmClient"]:
     """Open a client of the farm that a link names; raise `LinkError` for a malformed link.
 
-    `patience_s` is the least time to wait for the first byte of a reply. If it is infinite, a leaf that received bytes
-    never fails because of a missing reply. `hops` is the number of routers in each tunnel of the client, 0 to 7; None
-    leaves it to the router (3). `unix_s` is the wall clock. The client ends with the block.
+    `patience_s` is the time to wait for the first byte of a reply of a leaf without measured times, and a fifth of it
+    the least for other leaves. If it is infinite, a leaf that received bytes never fails because of a missing
+    reply. `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves it to the router (3).
+    `unix_s` is the wall clock. The client ends with the block.
     """
     if not patience_s > 0:
         raise ValueError(f"patience_s must be positive, not {patience_s}")
@@ -100,14 +101,15 @@ class FarmClient:
         self.link = link
         self.counters = ClientCounters()
         self._unix_s = unix_s
-        self._last_error: str | None = None
+        self._error = LastError()
         self._table = LeafTable(patience_s)
-        self._pool = SessionPool(bridge, self.counters, random, hops=hops)
+        self._pool = SessionPool(bridge, self.counters, self._error, random, hops=hops)
         self._keeper = StructureKeeper(
             link,
             self._table,
             self._pool,
             self.counters,
+            self._error,
             random,
             cache_dir=cache_dir,
             unix_s=unix_s,
@@ -172,7 +174,7 @@ class FarmClient:
             sessions=self._pool.count,
             streams=self._opener.streams,
             counters={each.value: self.counters[each] for each in ClientCounter},
-            last_error=self._last_error or self._keeper.last_error or self._pool.last_error,
+            last_error=self._error.text,
         )
 
     def _leaves(self, unix_s: float) -> tuple[ClientLeaf, ...]:
@@ -200,11 +202,11 @@ class FarmClient:
         self._table.suspect(leaf_hash, trio.current_time())
         self._keeper.request_refresh()
 
-    def _failed(self, leaf_hash: bytes, reason: str, unanswered_since_s: float | None) -> None:
+    def _failed(self, leaf_hash: bytes, failure: LeafFailure) -> None:
         # The streams first: a failure may raise the timeouts.
-        self._end_overdue(leaf_hash, reason)
-        self._table.failed(leaf_hash, reason, trio.current_time(), unanswered_since_s=unanswered_since_s)
-        self._last_error = reason
+        self._end_overdue(leaf_hash, failure.reason)
+        self._table.failed(leaf_hash, failure, trio.current_time())
+        self._error.text = failure.reason
         self._keeper.request_refresh()
 
     def _withdrawn(self, leaves: tuple[bytes, ...]) -> None:

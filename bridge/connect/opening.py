@@ -9,6 +9,7 @@ confirms after the leaf has replied, i2pd before. So the watch over replies (`re
 """
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -20,15 +21,18 @@ from bridge.connect.errors import NoLeafError, NoSessionError, StreamLimitError
 from bridge.connect.sessions import SessionPool
 from bridge.connect.status import ClientCounter, ClientCounters
 from bridge.connect.structure_keeper import StructureKeeper
-from bridge.core.connecting.leaves import LeafTable
+from bridge.core.connecting.leaves import LeafFailure, LeafTable
 from bridge.core.connecting.reply_times import TIMEOUT_MAX_S
 from bridge.sam.connection import LeafUnreachableError, SamError
 from bridge.sam.session import SamSession
 from bridge.wire.i2p.structures import address_of
 
 STREAMS_LIMIT: Final = 512
-ATTEMPTS_AT_A_TIME: Final = 2
+ATTEMPTS_AT_A_TIME: Final = 3
 SESSION_TRIES: Final = 4
+LATE_LIMIT: Final = 32
+LATE_S: Final = 15.0
+"""i2pd repeats a lost first packet after 9 s."""
 FORGIVEN_WITHIN_S: Final = 1.0
 """If the session ends so soon after a stream, the leaf is not the cause."""
 _TIMEOUT: Final = "TIMEOUT"
@@ -72,10 +76,12 @@ class LeafOpener:
         *,
         unix_s: Callable[[], float],
         on_suspect: Callable[[bytes], None],
-        on_failed: Callable[[bytes, str, float | None], None],
+        on_failed: Callable[[bytes, LeafFailure], None],
     ) -> None:
         self.streams = 0
         """Open streams, and streams that are being opened."""
+        self._late = 0
+        """Failed streams whose reply may still arrive."""
         self._table = table
         self._pool = pool
         self._keeper = keeper
@@ -106,18 +112,38 @@ class LeafOpener:
 
     def did_not_reply(self, opened: LeafStream) -> None:
         """Record that a leaf received bytes and did not reply in time: its router is dead, or one of the tunnels."""
-        self._pool.prefer_other(opened.session)
+        self._pool.change(opened.session)
+
+    def await_late_reply(self, opened: LeafStream, since_s: float) -> bool:
+        """Close a failed stream later: if its reply still arrives, the leaf is alive. Return False if too many wait."""
+        if self._late >= LATE_LIMIT:
+            return False
+        self._late += 1
+        self._nursery.start_soon(self._receive_late_reply, opened, since_s)
+        return True
+
+    async def _receive_late_reply(self, opened: LeafStream, since_s: float) -> None:
+        try:
+            async with opened.stream:
+                with trio.move_on_after(LATE_S), suppress(trio.BrokenResourceError):
+                    if await opened.stream.receive_some(1) and opened.leaf_hash in self._table:
+                        now_s = trio.current_time()
+                        self._table.replied_late(opened.leaf_hash, now_s - since_s, now_s)
+        finally:
+            self._late -= 1
 
     def ended_early(self, opened: LeafStream) -> None:
         """Record that a stream ended before a byte of a reply: the service of the leaf is down."""
         if self._pool.is_ready(opened.session):
-            self._on_failed(opened.leaf_hash, f"{address_of(opened.leaf_hash)} ended the stream without a reply", None)
+            reason = f"{address_of(opened.leaf_hash)} ended the stream without a reply"
+            self._on_failed(opened.leaf_hash, LeafFailure(reason=reason))
             self._nursery.start_soon(self._forgive_if_session_ends, opened)
 
     def did_not_greet(self, leaf_hash: bytes) -> None:
         """Record that a leaf sent nothing on a stream, and a later leaf greeted."""
         if leaf_hash in self._table:
-            self._on_failed(leaf_hash, f"{address_of(leaf_hash)} did not greet in time, as other leaves do", None)
+            reason = f"{address_of(leaf_hash)} did not greet in time, as other leaves do"
+            self._on_failed(leaf_hash, LeafFailure(reason=reason))
 
     async def _forgive_if_session_ends(self, opened: LeafStream) -> None:
         with trio.move_on_after(FORGIVEN_WITHIN_S):
@@ -170,7 +196,8 @@ class LeafOpener:
         running, next_at_s = 0, -inf
         trying = b""
         while order or running:
-            may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
+            # A router may confirm a stream to a dead leaf first, so a failed leaf does not take part in a race.
+            may_start = bool(order) and running < ATTEMPTS_AT_A_TIME and not (running and self._is_failed(order[0]))
             if may_start and trio.current_time() >= next_at_s:
                 if running and next_at_s > -inf:
                     self._counters[ClientCounter.RACES] += 1
@@ -194,19 +221,25 @@ class LeafOpener:
                         next_at_s = -inf
         return None
 
+    def _is_failed(self, leaf_hash: bytes) -> bool:
+        return self._table[leaf_hash].is_failed(trio.current_time())
+
     def timeout_s(self, leaf_hash: bytes) -> float:
-        """Return the time for the first byte of a leaf, or for the router's confirmation."""
+        """Return the time for the first byte of a leaf."""
         return min(self._table.timeout_s(leaf_hash), TIMEOUT_MAX_S)
 
     async def _attempt(self, race: _Race, leaf_hash: bytes) -> None:
         began_s = trio.current_time()
         outcome: LeafStream | _SessionLostError | None = None
         try:
-            stream = await race.session.connect(leaf_hash, self.timeout_s(leaf_hash))
+            timeout_s = min(self._table.opening_timeout_s(leaf_hash), TIMEOUT_MAX_S)
+            stream = await race.session.connect(leaf_hash, timeout_s)
             outcome = LeafStream(leaf_hash, race.session, stream, trio.current_time() - began_s)
         except LeafUnreachableError as error:
             self._pool.prefer_other(race.session)
-            self._on_failed(leaf_hash, str(error), began_s if error.result == _TIMEOUT else None)
+            since_s = began_s if error.result == _TIMEOUT else None
+            failure = LeafFailure(reason=str(error), unanswered_since_s=since_s, is_opened=False)
+            self._on_failed(leaf_hash, failure)
         except SamError as error:
             self._pool.failed(race.session, str(error))
             outcome = _SessionLostError()

@@ -20,7 +20,7 @@ from typing import Final
 
 import trio
 
-from bridge.core.connecting.leaves import LeafTable
+from bridge.core.connecting.leaves import LeafFailure, LeafTable
 from bridge.wire.i2p.structures import address_of
 
 LEAST_RATE_BYTES_PER_S: Final = 8_192
@@ -34,12 +34,17 @@ class Exchange:
     fail: Callable[[str], None]
     """Ends the stream with an error."""
     opened_s: float
-    """The time that the router needed to open the stream: on Java, a round trip to the leaf."""
+    """The time that the router needed to open the stream: a look-up, and on Java a round trip to the leaf."""
     owes_reply: bool = True
     since_s: float = inf
     """The time of the first unanswered byte; infinite without one."""
     sent_bytes: int = 0
     is_suspect: bool = False
+
+    @property
+    def began_s(self) -> float:
+        """The time of the request, plus the time to send it."""
+        return self.since_s + self.sent_bytes / LEAST_RATE_BYTES_PER_S
 
 
 class ReplyWatch:
@@ -50,7 +55,7 @@ class ReplyWatch:
         table: LeafTable,
         *,
         on_suspect: Callable[[bytes], None],
-        on_failed: Callable[[bytes, str, float], None],
+        on_failed: Callable[[bytes, LeafFailure], None],
     ) -> None:
         self._table = table
         self._on_suspect = on_suspect
@@ -81,8 +86,10 @@ class ReplyWatch:
         """Record bytes of the leaf: all earlier bytes count as answered."""
         now_s = trio.current_time()
         if exchange.owes_reply and exchange.since_s < inf:
-            reply_s = now_s - exchange.since_s - exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
-            self._table.replied(exchange.leaf_hash, max(exchange.opened_s, reply_s), now_s)
+            reply_s = now_s - exchange.began_s
+            if exchange.opened_s > self._table.base_timeout_s:
+                reply_s = max(exchange.opened_s, reply_s)
+            self._table.replied(exchange.leaf_hash, reply_s, now_s)
         else:
             self._table.received(exchange.leaf_hash, now_s)
         exchange.owes_reply = False
@@ -100,8 +107,8 @@ class ReplyWatch:
         now_s = trio.current_time()
         overdue = [each for each in self._waiting if each.leaf_hash == leaf_hash and self._due_s(each, 0.5) <= now_s]
         for exchange in overdue:
-            self.remove(exchange)
             exchange.fail(reason)
+            self.remove(exchange)
         return len(overdue)
 
     def _due_s(self, exchange: Exchange, part: float) -> float:
@@ -119,7 +126,7 @@ class ReplyWatch:
         if due_s <= now_s:
             waited_s = self._table.timeout_s(exchange.leaf_hash)
             reason = f"{address_of(exchange.leaf_hash)} did not reply within {waited_s:.1f} s"
-            self._on_failed(exchange.leaf_hash, reason, exchange.since_s)
+            self._on_failed(exchange.leaf_hash, LeafFailure(reason=reason, unanswered_since_s=exchange.since_s))
             return inf
         half_s = self._due_s(exchange, 0.5)
         if half_s > now_s:

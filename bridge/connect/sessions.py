@@ -9,13 +9,15 @@ services cannot recognize a client by its destination.
 """
 
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Final
 
 import trio
 
 from bridge.connect.errors import NoSessionError
-from bridge.connect.status import ClientCounter, ClientCounters
+from bridge.connect.status import ClientCounter, ClientCounters, LastError
+from bridge.core.connecting.leaves import PROVEN_FOR_S
 from bridge.sam.connection import SamBridge, SamError
 from bridge.sam.session import SamSession, open_session
 from consensus.net import Backoff
@@ -48,6 +50,7 @@ class SessionPool:
         self,
         bridge: SamBridge,
         counters: ClientCounters,
+        error: LastError,
         random: Random,
         *,
         hops: int | None = None,
@@ -56,7 +59,9 @@ class SessionPool:
         self.bridge = bridge
         self.last_error: str | None = None
         self._counters = counters
+        self._error = error
         self._random = random
+        self._steady_until_s = -inf
         self._ready: dict[SamSession, _ReadySession] = {}
         self._changed = trio.Event()
 
@@ -104,7 +109,7 @@ class SessionPool:
 
         A bridge reports the end of a session, and `session` then ends. So this is for bridges that fail otherwise.
         """
-        self.last_error = reason
+        self._note(reason)
         if session not in self._ready:
             return
         ready = self._ready.pop(session)
@@ -114,15 +119,25 @@ class SessionPool:
             ready.scope.cancel()
             self._remove(session)
 
+    def change(self, session: SamSession) -> None:
+        """Use the other session for some time: the tunnels of this one may lead through a dead router."""
+        self.prefer_other(session)
+        self._steady_until_s = trio.current_time() + PROVEN_FOR_S
+
     def prefer_other(self, session: SamSession) -> None:
         """Use the other session for the next streams: the tunnels of this one may lead through a dead router."""
         if next(iter(self._ready), None) is session:
             self._ready[session] = self._ready.pop(session)
 
     def worked(self, session: SamSession) -> None:
-        """Record that the bridge opened a stream of a session."""
+        """Record that the bridge opened a stream of a session, and use the other one next.
+
+        A router looks up the lease set of a leaf for each session. So both are ready when one of them fails.
+        """
         if session in self._ready:
             self._ready[session].failures = 0
+            if trio.current_time() >= self._steady_until_s:
+                self.prefer_other(session)
 
     async def _keep(self) -> None:
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
@@ -133,7 +148,7 @@ class SessionPool:
                     began_s = trio.current_time()
                     await self._use(session)
             except SamError as error:
-                self.last_error = str(error)
+                self._note(str(error))
                 self._counters[ClientCounter.SESSION_FAILURES] += 1
                 self._announce()
             else:
@@ -147,9 +162,12 @@ class SessionPool:
             self._ready[session] = _ReadySession(scope)
             self._announce()
             try:
-                self.last_error = await session.wait_ended()
+                self._note(await session.wait_ended())
             finally:
                 self._remove(session)
+
+    def _note(self, reason: str) -> None:
+        self.last_error = self._error.text = reason
 
     def _remove(self, session: SamSession) -> None:
         if self._ready.pop(session, None) is not None:

@@ -31,6 +31,13 @@ class ClientCounter(CountedReason):
 ClientCounters = Counter[ClientCounter]
 
 
+class LastError:
+    """The last error of a client, whose parts share it."""
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+
+
 class ClientLeaf(Record, frozen=True, kw_only=True):
     """One leaf of the structure in use."""
 

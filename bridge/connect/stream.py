@@ -39,6 +39,8 @@ class FarmStream(trio.abc.HalfCloseableStream):
         self._exchange = self._new_exchange(opened)
         self._scopes: set[trio.CancelScope] = set()
         self._failure: str | None = None
+        self._unanswered_since_s: float | None = None
+        """The time of the request after its failure."""
         self._has_sent = False
         self._has_received = False
         self._end_noted = False
@@ -123,6 +125,11 @@ class FarmStream(trio.abc.HalfCloseableStream):
             self._closed = True
             self._watch.remove(self._exchange)
             self._opener.closed(self._opened)
+            if self._unanswered_since_s is not None and self._opener.await_late_reply(
+                self._opened, self._unanswered_since_s
+            ):
+                await trio.lowlevel.checkpoint()
+                return
         await self._opened.stream.aclose()
 
     def _new_exchange(self, opened: LeafStream) -> Exchange:
@@ -136,6 +143,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
 
     def _fail(self, reason: str) -> None:
         self._failure = f"{reason}: {_REMEDY}"
+        self._unanswered_since_s = self._exchange.began_s
         self._opener.did_not_reply(self._opened)
         for scope in self._scopes:
             scope.cancel()

@@ -5,14 +5,16 @@
     query ──┘                          └─▶ cache
 
 The cache is one file per address, `<directory>/<52 letters>.meta-ls2`, with the bytes as a directory returned them. Its
-content is verified like a reply: the file may be damaged. A structure that has ended is not used, but no
-older one is accepted after it. While no directory replies, a structure that has not ended stays in use.
+content is verified like a reply: the file may be damaged. A structure that has ended is not used, but no older one is
+accepted after it. Several clients may share the file, so a newer structure in it stays. While no directory replies, a
+structure that has not ended stays in use.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -23,11 +25,12 @@ from bridge.api.words import SECOND_MS, duration
 from bridge.connect.directories import Directories, DirectoryError, Judgment
 from bridge.connect.errors import NoLeafError, NoSessionError
 from bridge.connect.sessions import SessionPool
-from bridge.connect.status import ClientCounter, ClientCounters
+from bridge.connect.status import ClientCounter, ClientCounters, LastError
 from bridge.core.connecting.leaves import LeafTable
 from bridge.core.connecting.structures import (
     CLOCK_DIFFERENCE_MAX_S,
     CONNECTABLE_KINDS,
+    REFRESH_LONGEST_S,
     ListedLeaf,
     OfferedStructure,
     refresh_delay_s,
@@ -45,6 +48,8 @@ STRUCTURE_SUFFIX: Final = ".meta-ls2"
 STRUCTURE_WAIT_S: Final = 60.0
 LEAST_INTERVAL_S: Final = 5.0
 """Time between two queries: failures of leaves do not cause more."""
+FAILED_FIRST_S: Final = 10.0
+"""The first delay while a listed leaf counts as failed: the farm needs some seconds to withdraw it."""
 RETRY_FIRST_S: Final = 5.0
 RETRY_LONGEST_S: Final = 60.0
 
@@ -58,6 +63,7 @@ class StructureKeeper:
         table: LeafTable,
         pool: SessionPool,
         counters: ClientCounters,
+        error: LastError,
         random: Random,
         *,
         cache_dir: Path,
@@ -68,13 +74,13 @@ class StructureKeeper:
         self.path = cache_dir / f"{link.address.removesuffix(ADDRESS_SUFFIX)}{STRUCTURE_SUFFIX}"
         self.newest: OfferedStructure | None = None
         """The newest accepted structure; it may have ended."""
-        self.last_error: str | None = None
         self._query_failure: str | None = None
         """The reason why the last query failed; None before the first failure."""
         self._link = link
         self._table = table
         self._pool = pool
         self._counters = counters
+        self._error = error
         self._random = random
         self._unix_s = unix_s
         self._on_withdrawn = on_withdrawn
@@ -117,7 +123,10 @@ class StructureKeeper:
         """Read the cache, then refresh the structure until cancelled."""
         await self._read_cache()
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
+        withdrawals = Backoff(FAILED_FIRST_S, REFRESH_LONGEST_S, self._random)
         while True:
+            if self._wanted.is_set():
+                withdrawals.reset()
             self._wanted = trio.Event()
             try:
                 await self.query()
@@ -127,6 +136,8 @@ class StructureKeeper:
                 delays.reset()
                 left_s = 0.0 if self.newest is None else self.newest.ends_s - self._unix_s()
                 delay_s = refresh_delay_s(left_s, self._random)
+                if self._table.has_failed(trio.current_time()):
+                    delay_s = min(delay_s, withdrawals.next_s())
             with trio.move_on_after(delay_s):
                 await self._wanted.wait()
             await trio.sleep_until(self._queried_at_s + LEAST_INTERVAL_S)
@@ -167,7 +178,7 @@ class StructureKeeper:
 
     def _query_failed(self, reason: str) -> None:
         self._counters[ClientCounter.FETCHES_FAILED] += 1
-        self.last_error = self._query_failure = reason
+        self._error.text = self._query_failure = reason
 
     def _announce(self) -> None:
         self._finished.set()
@@ -185,9 +196,11 @@ class StructureKeeper:
             return Judgment.KNOWN
         self._counters[ClientCounter.STRUCTURES_ACCEPTED] += 1
         self._use(offered)
-        async with self._one_write:
-            if self.newest is offered:
-                await self._write_cache(structure)
+        # Without the shield, the end of the query by another directory could leave an older structure in the cache.
+        with trio.CancelScope(shield=True):
+            async with self._one_write:
+                if self.newest is offered:
+                    await self._write_cache(structure, offered.published_s)
         return Judgment.NEWER
 
     def _refused(self, reason: str) -> DirectoryError:
@@ -214,17 +227,24 @@ class StructureKeeper:
         if content is None:
             return
         try:
-            # A structure that has ended is still the limit for the age of later ones.
-            offered = self._verified(content, min(int(self._unix_s()), decode(content).published_s))
+            offered = self._cached(content)
         except (LeaseSetError, ExchangeError) as error:
             self._counters[ClientCounter.CACHE_FAILURES] += 1
-            self.last_error = f"{self.path} is not used: {error}"
+            self._error.text = f"{self.path} is not used: {error}"
             return
         if refusal(offered, None) is None:
             self._use(offered)
             self._announce()
 
-    async def _write_cache(self, structure: bytes) -> None:
+    def _cached(self, content: bytes) -> OfferedStructure:
+        # A structure that has ended is still the limit for the age of later ones.
+        return self._verified(content, min(int(self._unix_s()), decode(content).published_s))
+
+    async def _write_cache(self, structure: bytes, published_s: int) -> None:
+        with suppress(OSError, LeaseSetError, ExchangeError):
+            present = await trio.to_thread.run_sync(_read_file, self.path)
+            if present is not None and self._cached(present).published_s > published_s:
+                return
         try:
             await trio.to_thread.run_sync(_write_file, self.path, structure)
         except OSError as error:
@@ -232,7 +252,7 @@ class StructureKeeper:
 
     def _cache_failed(self, what: str, error: OSError) -> None:
         self._counters[ClientCounter.CACHE_FAILURES] += 1
-        self.last_error = f"{self.path} cannot be {what}: {error.strerror or error}"
+        self._error.text = f"{self.path} cannot be {what}: {error.strerror or error}"
 
 
 def _offered(structure: MetaLeaseSet) -> OfferedStructure:
@@ -264,9 +284,10 @@ def _read_file(path: Path) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file: remove it")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file: remove it")
         return file.read(STRUCTURE_LIMIT_BYTES + 1)
 
 

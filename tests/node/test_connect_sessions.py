@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from bridge.connect import ClientCounter, ConnectError, LeafSilentError, NoSessionError, connect
 from bridge.connect.sessions import SESSIONS, WAIT_LIMIT_S
+from bridge.core.connecting.leaves import PROVEN_FOR_S
 from bridge.sam.connection import SamBridge
 from bridge.wire.i2p.farm_link import FarmLink
 from tests.node.connect_stage import connect_stage, request, until
@@ -124,6 +125,18 @@ async def test_session_without_streams_is_replaced(tmp_path: Path, autojump_cloc
         assert farm.counters[ClientCounter.STREAMS_FAILED] == 0
 
 
+async def test_last_error_is_the_newest_of_all_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
+        stage.leaves[0].closes = True
+        async with await farm.open_stream() as stream:
+            await stream.receive_some()
+        assert "ended the stream without a reply" in (farm.status().last_error or "")
+        used = next(iter(farm._pool._ready))
+        stage.network.end_session(used.hash)
+        await until(lambda: farm.status().sessions == SESSIONS - 1)
+        assert "ended the session" in (farm.status().last_error or "")
+
+
 async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
         await until(lambda: farm.status().sessions == SESSIONS)
@@ -131,11 +144,16 @@ async def test_request_after_lost_reply_uses_other_session(tmp_path: Path, autoj
         with pytest.raises(LeafSilentError):
             await request(farm)
         stage.leaves[0].is_silent = False
-        await request(farm)
-        await request(farm)
+        for _ in range(3):
+            await request(farm)
+        await trio.sleep(PROVEN_FOR_S)
+        for _ in range(3):
+            await request(farm)
     peers = [peer for destination, peer in stage.streams if destination == stage.leaves[0].hash]
     assert len(set(peers)) == 2
-    assert peers[1] == peers[2]
+    # The other session, until the tunnels are repaired; then both in turn, so that the leaf's lease set is in both.
+    assert peers[1] == peers[2] == peers[3] != peers[0]
+    assert peers[4] == peers[6] != peers[5]
 
 
 @pytest.mark.parametrize(("hops", "expected"), [(None, []), (1, ["inbound.length=1", "outbound.length=1"])])

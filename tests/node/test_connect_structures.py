@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.connect import ClientCounter, NoLeafError, default_cache_dir
+from bridge.connect import ClientCounter, LeafSilentError, NoLeafError, default_cache_dir
+from bridge.connect.structure_keeper import _read_file
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode, sign
 from bridge.wire.i2p.structure_exchange import (
@@ -214,6 +215,38 @@ async def test_cached_structure_serves_without_directories(tmp_path: Path, autoj
             assert (await request(farm)).startswith("leaf-")
 
 
+async def test_newer_structure_of_other_client_stays_in_cache(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        await farm.wait_ready()
+        (file,) = written_files(tmp_path)
+        newest = stage.structure([20, 20, 20], published_s=int(stage.unix_s()) + 500)
+        file.write_bytes(newest)
+        await trio.sleep(30)
+        stage.publish(20, 20, 20)
+        await farm.refresh()
+        assert farm.counters[ClientCounter.STRUCTURES_ACCEPTED] == 2
+        assert file.read_bytes() == newest
+
+
+async def test_accepted_structure_is_cached_despite_end_of_query(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock) as stage, stage.client() as farm:
+        await farm.wait_ready()
+        (file,) = written_files(tmp_path)
+        newer = stage.structure([20, 20, 20], published_s=int(stage.unix_s()) + 500)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await farm._keeper._judge(newer)
+        assert file.read_bytes() == newer
+
+
+def test_directory_in_place_of_cache_leaks_no_descriptor(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(OSError, match="not a regular file"):
+            _read_file(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize("kind", ["rubbish", "other-address", "fifo", "directory", "link", "large"])
 async def test_damaged_cache_is_not_used(tmp_path: Path, autojump_clock: MockClock, kind: str) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage:
@@ -238,6 +271,18 @@ async def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, autojump
     async with connect_stage(tmp_path / "cache", autojump_clock) as stage, stage.client() as farm:
         assert (await request(farm)).startswith("leaf-")
         assert f"{tmp_path}/cache" in (farm.status().last_error or "")
+
+
+async def test_failed_leaf_is_withdrawn_without_another_failure(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock, leaves=2) as stage, stage.client() as farm:
+        stage.publish(10, 100)
+        await farm.wait_ready()
+        stage.leaves[0].is_silent = True
+        with pytest.raises(LeafSilentError):
+            await request(farm)
+        await trio.sleep(7)  # The query after the failure returns the old list.
+        stage.publish(-1, 100)
+        await until(lambda: len(farm.status().leaves) == 1, 20)
 
 
 async def test_failures_of_leaves_query_directories_at_most_every_5_s(

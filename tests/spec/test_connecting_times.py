@@ -1,5 +1,6 @@
 """The timeout of a reply, the doubt about the network, and the acceptance and refresh of structures by a client."""
 
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
@@ -39,18 +40,28 @@ def times_of(*seconds: float) -> ReplyTimes:
         ((0.02, 0.02, 9.0, 9.0), 13.5),
         ((2.0, 2.0, 2.0), 8.0),
         ((30.0, 30.0, 30.0), TIMEOUT_MAX_S),
-        ((9.0, 9.0, *[0.02] * 16), 5.0),
+        ((9.0, 9.0, *[0.02] * 32), 1.0),
+        ([0.02] * 7, 5.0),
+        ([0.02] * 8, 1.0),
+        ([0.02] * 31 + [1.4], 2.8),
+        ([0.02] * 31 + [9.0], 5.0),
+        ([1.0] * 7, 5.0),
+        ([1.0] * 8, 2.0),
+        ([2.5] * 16, 5.0),
+        ([2.6] * 16, 10.4),
+        ([0.02] * 30 + [4.0] * 2, 6.0),
         ((-1.0,), 5.0),
     ],
 )
-def test_timeout_follows_measured_times(measured: tuple[float, ...], expected_s: float) -> None:
-    assert times_of(*measured).timeout_s(BASE_S) == expected_s
+def test_timeout_follows_measured_times(measured: Sequence[float], expected_s: float) -> None:
+    times = times_of(*measured)
+    assert times.timeout_s(BASE_S, times.least_s(BASE_S)) == pytest.approx(expected_s)
 
 
 def test_timeout_is_bounded_by_60_s_or_a_longer_base() -> None:
-    assert times_of(50.0).timeout_s(BASE_S, doubt=64.0) == TIMEOUT_MAX_S
-    assert times_of(50.0).timeout_s(300.0, doubt=64.0) == 300.0
-    assert times_of(50.0).timeout_s(inf, doubt=64.0) == inf
+    for base_s, expected_s in ((BASE_S, TIMEOUT_MAX_S), (300.0, 300.0), (inf, inf)):
+        for times in (times_of(50.0), times_of(*[50.0] * 16)):
+            assert times.timeout_s(base_s, times.least_s(base_s), doubt=64.0) == expected_s
 
 
 def test_leaf_without_times_has_times_of_all_leaves() -> None:
@@ -60,10 +71,22 @@ def test_leaf_without_times_has_times_of_all_leaves() -> None:
     assert table.timeout_s(b"\1" * 32) == 16.0
     table.replied(b"\1" * 32, 0.1, 11.0)
     assert (table.timeout_s(b"\1" * 32), table.timeout_s(bytes(32))) == (5.0, 16.0)
+    for _ in range(32):
+        table.replied(bytes(32), 0.1, 12.0)
+    assert table.timeout_s(b"\1" * 32) == 1.0  # Its own times are too few for the least.
 
 
-@pytest.mark.parametrize(("leaves", "needed"), [(0, 2), (1, 2), (2, 2), (3, 3), (16, 16)])
-def test_doubt_doubles_after_a_failure_of_each_leaf(leaves: int, needed: int) -> None:
+def test_doubt_doubles_once_for_late_replies_of_simultaneous_requests() -> None:
+    doubt = NetworkDoubt()
+    for number in range(10):
+        doubt.late(0.0, 7.0 + number)
+    assert doubt.factor == 2.0
+    doubt.late(7.0, 20.0)
+    assert doubt.factor == 4.0
+
+
+@pytest.mark.parametrize(("leaves", "needed"), [(0, 2), (1, 2), (2, 4), (3, 6), (16, 32)])
+def test_doubt_doubles_after_two_failures_of_each_leaf(leaves: int, needed: int) -> None:
     doubt = NetworkDoubt()
     factors = []
     for number in range(2 * needed):

@@ -7,16 +7,20 @@
     cheapest            weighed cost at most 4 times the least; a cost above 100 (unhealthy) only without any other
 
 The first leaves of the order are the cheapest, drawn at random by weight. The more expensive ones follow by cost, then
-suspect leaves, then failed ones, the oldest failure first. The farm changes a published cost only for a difference of
-10, so smaller costs do not differ here either: with a weight of 1 / cost all clients would use an idle leaf.
+suspect leaves, then failed ones: fewest failures in a row first, then the newest byte. The farm changes a published
+cost only for a difference of 10, so smaller costs do not differ here either: with a weight of 1 / cost all clients
+would use an idle leaf.
 
-A failed leaf is last for 600 s or until it replies: a router may keep the old lease set of a leaf for so long, the time
-until its leases end. A leaf is suspect if half of the timeout of a reply has passed.
+A failed leaf is last until it replies, or for 40 s, for 10 s if no stream to it was opened: a router may need long for
+the first look-up of a lease set. Each further failure without a reply doubles the time, up to 600 s. A router keeps the
+old lease set of a dead leaf for so long, but the farm withdraws the leaf sooner. A leaf is suspect if half of the
+timeout of a reply has passed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from random import Random
 from typing import Final
 
@@ -27,7 +31,15 @@ LEAST_WEIGHED_COST: Final = 10
 """The margin of published costs (docs/reference/publishing-rules.md)."""
 CHEAPEST_FACTOR: Final = 4
 UNHEALTHY_ABOVE: Final = 100
-FAILURE_COUNTS_S: Final = 600.0
+FAILURE_COUNTS_S: Final = 40.0
+NOT_OPENED_COUNTS_S: Final = 10.0
+OPENING_LEAST_S: Final = 12.0
+"""i2pd queries the next floodfill after 5 s, and the third one after 10 s."""
+PROVEN_FOR_S: Final = 20.0
+"""After a missing reply, the leaves that have replied since are first for so long: a router replaces its broken tunnels
+in that time."""
+FAILURE_COUNTS_MAX_S: Final = 600.0
+_DOUBLINGS_MAX: Final = 6
 RECORDS_MAX: Final = 64
 """Leaves in memory, listed or not: four structures without a common leaf."""
 
@@ -45,6 +57,17 @@ class LeafState(StrEnum):
     """Its entry in the structure has ended."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafFailure:
+    """One failure of a leaf."""
+
+    reason: str
+    unanswered_since_s: float | None = None
+    """The time of the request, or of the attempt to open a stream, if the reason is a missing reply."""
+    is_opened: bool = True
+    """False if the router did not open a stream."""
+
+
 @dataclass(slots=True)
 class LeafRecord:
     """One leaf. Times without a zone are seconds of the client's monotonic clock."""
@@ -59,6 +82,9 @@ class LeafRecord:
     """The time of the last byte from it, on any stream."""
     suspect_until_s: float = 0.0
     failed_at_s: float | None = None
+    failed_until_s: float = 0.0
+    failures_in_row: int = 0
+    """Failures since the last byte from it."""
     last_failure: str | None = None
     successes: int = 0
     failures: int = 0
@@ -72,7 +98,7 @@ class LeafRecord:
 
     def is_failed(self, now_s: float) -> bool:
         """Return True if its last failure still counts."""
-        return self.failed_at_s is not None and now_s - self.failed_at_s < FAILURE_COUNTS_S
+        return self.failed_at_s is not None and now_s < self.failed_until_s
 
     def state(self, now_s: float, unix_s: float) -> LeafState:
         """Return its state for this client."""
@@ -89,10 +115,14 @@ class LeafTable:
     """The leaves of the structure in use, with the outcomes of this client's streams."""
 
     def __init__(self, base_timeout_s: float) -> None:
-        self._base_timeout_s = base_timeout_s
+        self.base_timeout_s = base_timeout_s
         self._records: dict[bytes, LeafRecord] = {}
         self._all_times = ReplyTimes()
         self._doubt = NetworkDoubt()
+        self._unanswered_since_s = -inf
+        """The time of the last request without a reply."""
+        self._unanswered_at_s = -inf
+        """The time when its reply was missing."""
 
     def replace(self, leaves: Sequence[ListedLeaf]) -> tuple[bytes, ...]:
         """Use the leaves of a newer structure; return the leaves that it withdraws.
@@ -140,17 +170,34 @@ class LeafTable:
         suspects = groups.get(LeafState.SUSPECT, [])
         failed = groups.get(LeafState.FAILED, [])
         usable = groups.get(LeafState.UNTRIED, []) + groups.get(LeafState.GOOD, [])
+        proven = self._proven(usable, now_s)
         ordered = [
-            *_by_weight(usable, random),
+            *_by_weight(proven, random),
+            *_by_weight([each for each in usable if each not in proven], random),
             *_by_weight(suspects, random),
-            *sorted(failed, key=lambda each: each.failed_at_s or 0.0),
+            *sorted(failed, key=_failed_rank),
         ]
         return [each.hash for each in ordered]
 
+    def has_failed(self, now_s: float) -> bool:
+        """Return True if a listed leaf counts as failed: a newer structure may withdraw it."""
+        return any(each.is_failed(now_s) for each in self._records.values() if each.listed)
+
+    def _proven(self, usable: Sequence[LeafRecord], now_s: float) -> list[LeafRecord]:
+        """Return the leaves that have replied since a request without a reply; none if that was long ago."""
+        if now_s >= self._unanswered_at_s + PROVEN_FOR_S:
+            return []
+        return [each for each in usable if (each.received_at_s or -inf) > self._unanswered_since_s]
+
     def timeout_s(self, leaf_hash: bytes) -> float:
         """Return the time to wait for the first byte of a reply from a leaf."""
-        times = self._records[leaf_hash].times or self._all_times
-        return times.timeout_s(self._base_timeout_s, self._doubt.factor)
+        own = self._records[leaf_hash].times
+        least_s = (own if own.is_measured else self._all_times).least_s(self.base_timeout_s)
+        return (own or self._all_times).timeout_s(self.base_timeout_s, least_s, self._doubt.factor)
+
+    def opening_timeout_s(self, leaf_hash: bytes) -> float:
+        """Return the time to wait for the router to open a stream: it may have to look up the lease set."""
+        return max(OPENING_LEAST_S, self.timeout_s(leaf_hash))
 
     def replied(self, leaf_hash: bytes, reply_s: float, now_s: float) -> None:
         """Record the first reply of a stream, `reply_s` seconds after its request."""
@@ -162,24 +209,47 @@ class LeafTable:
 
     def received(self, leaf_hash: bytes, now_s: float) -> None:
         """Record that the leaf is alive: a byte arrived on one of its streams."""
+        self._revive(leaf_hash, now_s)
+        self._doubt.replied()
+
+    def _revive(self, leaf_hash: bytes, now_s: float) -> None:
         record = self._records[leaf_hash]
         record.received_at_s = now_s
         record.suspect_until_s = 0.0
         record.failed_at_s = None
-        self._doubt.replied()
+        record.failures_in_row = 0
+
+    def replied_late(self, leaf_hash: bytes, reply_s: float, now_s: float) -> None:
+        """Record a reply after its stream has failed: the leaf is alive.
+
+        A time above the base timeout is not a measured time: a router may have repeated a lost packet. If the network
+        is slow instead, the doubt makes the timeouts longer.
+        """
+        if reply_s <= self.base_timeout_s:
+            self.replied(leaf_hash, reply_s, now_s)
+        else:
+            self._revive(leaf_hash, now_s)
+            self._doubt.late(now_s - reply_s, now_s)
 
     def suspect(self, leaf_hash: bytes, now_s: float) -> None:
         """Put a leaf after the others until its reply is due."""
         self._records[leaf_hash].suspect_until_s = now_s + self.timeout_s(leaf_hash)
 
-    def failed(self, leaf_hash: bytes, reason: str, now_s: float, *, unanswered_since_s: float | None = None) -> None:
-        """Put a leaf last. `unanswered_since_s` is the time of the request if the reason is its missing reply."""
+    def failed(self, leaf_hash: bytes, failure: LeafFailure, now_s: float) -> None:
+        """Put a leaf last for some time."""
         record = self._records[leaf_hash]
-        record.failed_at_s = now_s
+        first_s = FAILURE_COUNTS_S if failure.is_opened else NOT_OPENED_COUNTS_S
+        counts_s = min(first_s * 2.0 ** min(record.failures_in_row, _DOUBLINGS_MAX), FAILURE_COUNTS_MAX_S)
+        record.failed_at_s, record.failed_until_s = now_s, now_s + counts_s
         record.failures += 1
-        record.last_failure = reason
-        if unanswered_since_s is not None:
-            self._doubt.failed(unanswered_since_s, now_s, sum(each.listed for each in self._records.values()))
+        record.failures_in_row += 1
+        record.last_failure = failure.reason
+        if failure.unanswered_since_s is not None:
+            if failure.is_opened:
+                self._unanswered_since_s = max(self._unanswered_since_s, failure.unanswered_since_s)
+                self._unanswered_at_s = now_s
+            listed = sum(each.listed for each in self._records.values())
+            self._doubt.failed(failure.unanswered_since_s, now_s, listed)
 
     def forgive(self, leaf_hash: bytes) -> None:
         """Withdraw the last failure of a leaf: it had another cause."""
@@ -187,6 +257,12 @@ class LeafTable:
         if record.failed_at_s is not None:
             record.failed_at_s = None
             record.failures -= 1
+            record.failures_in_row -= 1
+
+
+def _failed_rank(record: LeafRecord) -> tuple[int, float, float]:
+    """Return the place of a failed leaf: a dead leaf has sent nothing since its end."""
+    return record.failures_in_row, -(record.received_at_s or -inf), record.failed_at_s or 0.0
 
 
 def _by_weight(records: Sequence[LeafRecord], random: Random) -> list[LeafRecord]:

@@ -1,10 +1,14 @@
 """The time that a client waits for the first byte of a reply, from measured times.
 
-    timeout = max(base, 4 * typical, 1.5 * slow) * doubt, at most 60 s (or the base, if that is more)
+    timeout = max(least, 4 * typical, 1.5 * slow) * doubt, at most 60 s (or the base, if that is more)
 
-    typical    the lower median of the last 16 first-reply times of the leaf
+    least      the base; after 8 measured times at least a fifth of it, and twice the greatest of them
+
+    typical    the lower median of the last 32 first-reply times of the leaf; after 8 of them only if it is above half
+               of the base: `least` has the spread of quicker replies
     slow       the second-greatest of them: one lost packet does not count (i2pd repeats a first packet after 9 s)
-    doubt      1; doubles when every leaf has failed in a row without a reply of any leaf: the network is slow or down
+    doubt      1; doubles when a reply arrives after the timeout, and when all leaves failed twice in a row without a
+               reply of any leaf: the network is slow or down
 
 A leaf without measured times has the times of all leaves. i2pd confirms a stream before the leaf has replied, so a
 missing reply is the only sign of a dead leaf. With a fixed timeout, a slow network would look like dead leaves. With a
@@ -15,13 +19,20 @@ streams to one dead leaf would look like a hundred failures in a row.
 """
 
 from collections import deque
+from math import inf
 from typing import Final
 
-SAMPLES_MAX: Final = 16
+SAMPLES_MAX: Final = 32
+MEASURED_FROM: Final = 8
+"""Measured times that allow a timeout below the base."""
+MEASURED_PART: Final = 0.2
 TIMEOUT_MAX_S: Final = 60.0
 _TYPICAL_FACTOR: Final = 4
 _SLOW_FACTOR: Final = 1.5
+_GREATEST_FACTOR: Final = 2
 _DOUBT_MAX: Final = 64.0
+_ROUNDS: Final = 2
+"""Next to a dead leaf, the first packet to each living leaf may be lost, too."""
 _FAILURES_LEAST: Final = 2
 """With a single leaf, one failure does not show more than a lost packet."""
 
@@ -45,13 +56,26 @@ class ReplyTimes:
         """The lower median; None without a measured time."""
         return sorted(self._samples)[(len(self._samples) - 1) // 2] if self._samples else None
 
-    def timeout_s(self, base_s: float, doubt: float = 1.0) -> float:
+    @property
+    def is_measured(self) -> bool:
+        """True if the times allow a timeout below the base."""
+        return len(self._samples) >= MEASURED_FROM
+
+    def least_s(self, base_s: float) -> float:
+        """Return the least timeout that the times allow."""
+        if not self.is_measured:
+            return base_s
+        return min(base_s, max(MEASURED_PART * base_s, _GREATEST_FACTOR * max(self._samples)))
+
+    def timeout_s(self, base_s: float, least_s: float, doubt: float = 1.0) -> float:
         """Return the time to wait for the first byte of a reply."""
         ordered = sorted(self._samples)
-        typical_s = ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+        typical_s = self.typical_s or 0.0
         slow_s = ordered[-2] if len(ordered) > 1 else 0.0
-        wanted_s = max(base_s, _TYPICAL_FACTOR * typical_s, _SLOW_FACTOR * slow_s) * doubt
-        return min(wanted_s, max(base_s, TIMEOUT_MAX_S))
+        wanted_s = max(least_s, _SLOW_FACTOR * slow_s)
+        if not self.is_measured or typical_s > base_s / 2:
+            wanted_s = max(wanted_s, _TYPICAL_FACTOR * typical_s)
+        return min(wanted_s * doubt, max(base_s, TIMEOUT_MAX_S))
 
 
 class NetworkDoubt:
@@ -61,6 +85,7 @@ class NetworkDoubt:
         self.factor = 1.0
         self._failures = 0
         self._counted_at_s: float | None = None
+        self._doubled_at_s = -inf
 
     def failed(self, began_s: float, now_s: float, leaves: int) -> None:
         """Count a failure of an attempt that began at `began_s`, while the client has so many leaves."""
@@ -68,9 +93,18 @@ class NetworkDoubt:
             return
         self._counted_at_s = now_s
         self._failures += 1
-        if self._failures >= max(leaves, _FAILURES_LEAST):
-            self._failures = 0
-            self.factor = min(2 * self.factor, _DOUBT_MAX)
+        if self._failures >= max(_ROUNDS * leaves, _FAILURES_LEAST):
+            self._double(now_s)
+
+    def late(self, began_s: float, now_s: float) -> None:
+        """Record a reply after its timeout: the timeout was too short, or a packet was lost."""
+        if began_s >= self._doubled_at_s:
+            self._double(now_s)
+
+    def _double(self, now_s: float) -> None:
+        self._failures = 0
+        self._doubled_at_s = now_s
+        self.factor = min(2 * self.factor, _DOUBT_MAX)
 
     def replied(self) -> None:
         """Return to the plain timeouts: a leaf has replied."""
