@@ -4,15 +4,16 @@
     GET /path               origin form, of a program that uses the proxy as a server
     CONNECT NAME:443        ─▶ a tunnel to the farm of NAME
 
-`Host` becomes the address of the farm, so that a service does not see the local name. Fields for one connection
-(RFC 9110, section 7.6.1) are removed in both directions. Nothing is added: no `Via`, no `Forwarded`, no `User-Agent`.
+`Host` becomes the address of the farm, so that a service does not see the local name. `Origin` and `Referer` with the
+same host become the address, too. Fields for one connection (RFC 9110, section 7.6.1) are removed in both directions.
+Nothing is added: no `Via`, no `Forwarded`, no `User-Agent`.
 
 h11 rejects malformed heads, contradicting lengths and encodings other than chunked. This module also rejects heads
 that two programs could read in two ways: a length next to chunks, or chunks in HTTP/1.0. Every fault is a `HeadError`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
@@ -35,6 +36,9 @@ _OF_ONE_CONNECTION: Final = frozenset(
         b"upgrade",
     }
 )
+_SOURCES: Final = frozenset({b"origin", b"referer"})
+_OWN_SITE: Final = frozenset({b"same-origin", b"none"})
+"""Values of `Sec-Fetch-Site` for requests of the service's own pages, and of the user."""
 _ANSWERED_HERE: Final = frozenset({b"host", b"expect"})
 """Fields of a request that the proxy replaces or answers itself."""
 _AUTHORITY: Final = re.compile(
@@ -69,6 +73,10 @@ class Target:
     host: str
     """Empty for a request of HTTP/1.0 without a host."""
     path: bytes = b""
+    authority: bytes = b""
+    """Host and port as the client writes them."""
+    is_foreign: bool = False
+    """True if a web page of another site sent the request."""
 
 
 def target_of(request: h11.Request) -> Target:
@@ -87,7 +95,8 @@ def target_of(request: h11.Request) -> Target:
         return Target(TargetForm.TUNNEL, host)
     if request.target.startswith(b"/") or (request.method, request.target) == (b"OPTIONS", b"*"):
         named = fields.get(b"host", b"")
-        return Target(TargetForm.ORIGIN, host_of(named) if named else "", _checked_path(request.target))
+        host, path = host_of(named) if named else "", _checked_path(request.target)
+        return Target(TargetForm.ORIGIN, host, path, named, _is_foreign(fields, named))
     found = _ABSOLUTE.fullmatch(request.target)
     if found is None:
         raise HeadError(HTTPStatus.BAD_REQUEST, "the target of the request is neither a path nor an http:// URL")
@@ -97,7 +106,7 @@ def target_of(request: h11.Request) -> Target:
     path = found["path"]
     if not path.startswith(b"/"):
         path = b"*" if not path and request.method == b"OPTIONS" else b"/" + path
-    return Target(TargetForm.ABSOLUTE, host_of(found["authority"]), _checked_path(path))
+    return Target(TargetForm.ABSOLUTE, host_of(found["authority"]), _checked_path(path), found["authority"])
 
 
 def host_of(authority: bytes) -> str:
@@ -113,7 +122,10 @@ def host_of(authority: bytes) -> str:
 
 def request_head(request: h11.Request, target: Target, address: str) -> h11.Request:
     """Return the head of a request for a leaf of the farm with this address."""
-    fields = _forwarded(request.headers.raw_items(), _ANSWERED_HERE)
+    fields = [
+        (name, _at_farm(value, target.authority, address) if name.lower() in _SOURCES else value)
+        for name, value in _forwarded(request.headers.raw_items(), _ANSWERED_HERE)
+    ]
     return h11.Request(method=request.method, target=target.path, headers=[(b"Host", address.encode()), *fields])
 
 
@@ -121,6 +133,21 @@ def response_fields(response: h11.Response) -> Fields:
     """Return the fields of a response for the client of the proxy. With chunks, a length does not count."""
     is_chunked = any(name == _CHUNKED for name, _ in response.headers)
     return _forwarded(response.headers.raw_items(), {_LENGTH} if is_chunked else frozenset())
+
+
+def _at_farm(source: bytes, authority: bytes, address: str) -> bytes:
+    """Return the value of `Origin` or `Referer`, with the address of the farm for the host of the request."""
+    own = b"http://" + authority
+    rest = source[len(own) :]
+    if source[: len(own)].lower() != own.lower() or rest[:1] not in (b"", b"/"):
+        return source
+    return b"http://" + address.encode() + rest
+
+
+def _is_foreign(fields: Mapping[bytes, bytes], authority: bytes) -> bool:
+    """Return True if a browser reports that a page of another site sent a request."""
+    origin = fields.get(b"origin", b"http://" + authority)
+    return fields.get(b"sec-fetch-site", b"none") not in _OWN_SITE or origin.lower() != b"http://" + authority.lower()
 
 
 def _checked_path(path: bytes) -> bytes:

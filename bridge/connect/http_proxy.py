@@ -24,12 +24,14 @@ import trio
 from bridge.api.printable import printable
 from bridge.connect.errors import ConnectError, LeafSilentError
 from bridge.connect.forwarding import ListenerCount, Listeners, StreamOpener, failure_text, forward, reset
+from bridge.connect.framed_tunnel import FRAMES_FIELD, FRAMES_VERSION, FrameSender
 from bridge.connect.http_head import HeadError, Target, TargetForm, request_head, response_fields, target_of
 
 PART_BYTES: Final = 16 * 1024
 RETRY_AFTER_S: Final = 10
 _SHOWN_HOST: Final = 80
 _REMEDY: Final = "the request was sent once and is not repeated; send it again if that does no harm"
+_FOREIGN: Final = "a web page of another site sent this request: type the address in the browser, or use the HTTP proxy"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -71,17 +73,23 @@ class Farms:
         """Return the farm of a target; raise `HeadError`.
 
         With one link, the proxy's own address also leads to its farm, in origin form only. A name would not do: a web
-        page could let its name resolve to this machine.
+        page could let its name resolve to this machine. Any page can send requests to an address of this machine, so
+        requests of other sites' pages are refused.
         """
         farm = self._by_host.get(target.host)
         if farm is None and target.form is TargetForm.ORIGIN and _is_own_address(target.host):
+            if target.is_foreign:
+                raise HeadError(HTTPStatus.FORBIDDEN, _FOREIGN)
             farm = self._only
         if farm is None:
-            raise HeadError(HTTPStatus.FORBIDDEN, self._refusal(target.host))
+            raise HeadError(HTTPStatus.FORBIDDEN, self._refusal(target))
         return farm
 
-    def _refusal(self, host: str) -> str:
-        shown = printable(host[:_SHOWN_HOST])
+    def _refusal(self, target: Target) -> str:
+        shown = printable(target.host[:_SHOWN_HOST])
+        if target.form is TargetForm.ORIGIN and not _is_own_address(target.host):
+            # A web page whose name resolves to this machine can read this reply: it must not list a user's farms.
+            return f"this proxy is not the server of {shown!r}: use it as an HTTP proxy, or by its own address"
         known = ", ".join(sorted(self._by_host))
         return (
             f"this proxy does not connect to {shown!r}: it reaches only {known}. Use another proxy, or none, for other"
@@ -126,6 +134,10 @@ class HttpProxy:
             pass  # The client sees that its connection ends.
         finally:
             await stream.aclose()
+
+    def has_frames(self, request: h11.Request) -> bool:
+        """Return True if a tunnel of this client has frames: `--stdio` at the client's own socket requests them."""
+        return self.pages is not None and dict(request.headers).get(FRAMES_FIELD) == FRAMES_VERSION
 
     def page(self, target: Target) -> Page | None:
         """Return the client's own page for a target; None if the target is for a farm. Raise `HeadError`."""
@@ -183,7 +195,7 @@ class _ProxyClient:
             return False
         async with leaf:
             if target.form is TargetForm.TUNNEL:
-                await self._tunnel(leaf)
+                await self._tunnel(leaf, has_frames=self._proxy.has_frames(request))
                 return False
             self._listeners.counters[ListenerCount.REQUESTS] += 1
             exchange = _Exchange(self._stream, self._http, leaf, self._limits)
@@ -209,15 +221,20 @@ class _ProxyClient:
                 return event
         return None
 
-    async def _tunnel(self, leaf: trio.abc.HalfCloseableStream) -> None:
+    async def _tunnel(self, leaf: trio.abc.HalfCloseableStream, *, has_frames: bool) -> None:
         self._listeners.counters[ListenerCount.TUNNELS] += 1
         self._http.next_event()  # The end of a request without a body.
-        established = h11.Response(status_code=200, headers=[], reason=b"Connection established")
+        fields = [(FRAMES_FIELD, FRAMES_VERSION)] if has_frames else []
+        established = h11.Response(status_code=200, headers=fields, reason=b"Connection established")
         await self._send(established)
+        client = FrameSender(self._stream) if has_frames else self._stream
         try:
-            await forward(self._stream, leaf, self._http.trailing_data[0])
+            await forward(client, leaf, self._http.trailing_data[0])
         except trio.BrokenResourceError as error:
             self._listeners.failed(failure_text(error))
+            if isinstance(client, FrameSender):
+                with trio.move_on_after(self._limits.step_s):
+                    await client.fail(failure_text(error))
             await reset(self._stream)
 
     async def _reject(self, status: HTTPStatus, text: str) -> None:

@@ -165,6 +165,15 @@ async def metrics_at(path: Path) -> str:
         return b"".join([bytes(part) async for part in stream]).decode()
 
 
+def test_client_starts_without_settings_of_the_node() -> None:
+    program = (
+        "import sys, bridge.cli.connect.command;"
+        "print(sorted(name for name in sys.modules if name.startswith('bridge.node.settings')))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
 async def test_client_connects_only_to_its_bridge(tmp_path: Path) -> None:
     proxy, log = free_port(socket.SOCK_STREAM), tmp_path / "connections"
     audited = (sys.executable, "-c", AUDITED, str(log))
@@ -192,6 +201,18 @@ async def test_standard_streams_use_running_client(tmp_path: Path) -> None:
 async def serve_line(stream: trio.SocketStream) -> None:
     """Reply to one line and end the stream."""
     await stream.send_all(b"reply to " + await stream.receive_some(100))
+
+
+async def test_broken_leaf_fails_standard_streams_with_reason(tmp_path: Path) -> None:
+    async def silent(stream: trio.SocketStream) -> None:
+        while await stream.receive_some():
+            pass
+
+    async with wall_clock_farm(silent) as farm:
+        async with client_of(farm, tmp_path, str(farm.link), "--patience", "0.5") as client:
+            done = await client.connect("--stdio", str(farm.link), stdin=b"question\n")
+        assert (done.stdout, done.returncode) == (b"", 1)
+        assert b"did not reply within 0.5 s" in done.stderr
 
 
 async def test_standard_streams_open_own_session(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ PIECES = (
 )  # fmt: skip
 FIELDS = tuple(
     (name.encode(), value)
-    for name in (*HOP_BY_HOP, "content-length", "transfer-encoding", "x-kept", "cookie")
+    for name in (*HOP_BY_HOP, "content-length", "transfer-encoding", "x-kept", "cookie", "origin", "referer")
     for value in (b"1", b"chunked", b"close, x-kept", b"host, content-length", b"keep-alive")
 )
 

@@ -120,6 +120,50 @@ async def test_origin_request_reaches_the_only_farm(host: bytes) -> None:
         assert (await stage.reply())[1] == b"hello"
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (b"Sec-Fetch-Site: cross-site", 403),
+        (b"Sec-Fetch-Site: same-site", 403),
+        (b"Origin: http://page.example", 403),
+        (b"Origin: null", 403),
+        (b"Sec-Fetch-Site: none", 200),
+        (b"Sec-Fetch-Site: same-origin\r\nOrigin: http://127.0.0.1:8118", 200),
+    ],
+)
+async def test_page_of_other_site_cannot_use_own_address(fields: bytes, status: int) -> None:
+    async with proxy_with(HttpService().serve) as stage:
+        await stage.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8118\r\n%s\r\n\r\n" % fields)
+        assert (await stage.reply())[0].status_code == status
+        assert stage.farm.opened == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "host"), [(b"GET http://shop/ HTTP/1.1", b"shop"), (b"GET / HTTP/1.1", b"localhost:8118")]
+)
+async def test_local_name_does_not_leave_this_machine(request_line: bytes, host: bytes) -> None:
+    service = HttpService()
+    async with proxy_with(service.serve, names=("shop",)) as stage:
+        sources = b"Origin: http://%s\r\nReferer: http://%s/page?a=1\r\n" % (host, host)
+        await stage.send(b"%s\r\nHost: %s\r\n%s\r\n" % (request_line, host, sources))
+        await stage.reply()
+        farm = b"http://" + HOST
+        assert service.requests[0].headers.raw_items() == [
+            (b"Host", HOST),
+            (b"Origin", farm),
+            (b"Referer", farm + b"/page?a=1"),
+        ]
+
+
+@pytest.mark.parametrize("referer", [b"http://shopping/", b"https://shop/", b"http://shop.example/", b"about:blank"])
+async def test_source_on_other_host_is_unchanged(referer: bytes) -> None:
+    service = HttpService()
+    async with proxy_with(service.serve, names=("shop",)) as stage:
+        await stage.send(b"GET http://shop/ HTTP/1.1\r\nHost: shop\r\nReferer: %s\r\n\r\n" % referer)
+        await stage.reply()
+        assert dict(service.requests[0].headers)[b"referer"] == referer
+
+
 async def test_connection_is_kept_for_further_requests() -> None:
     service = HttpService()
     async with proxy_with(service.serve) as stage:
@@ -330,7 +374,9 @@ async def test_other_host_is_refused_and_never_connected(request_line: bytes, mo
 @pytest.mark.parametrize("host", [b"rebound.example", b"localhost.example", b"127.0.0.1.example"])
 async def test_foreign_name_of_this_machine_is_refused(host: bytes) -> None:
     async with proxy_with(HttpService().serve) as stage:
-        assert (await stage.error(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % host))[0] == 403
+        status, text = await stage.error(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % host)
+        assert status == 403
+        assert ADDRESS not in text  # The page of this name can read the reply.
 
 
 async def test_own_address_with_two_links_is_refused() -> None:

@@ -20,6 +20,7 @@ import h11
 import trio
 
 from bridge.connect import default_cache_dir
+from bridge.connect.framed_tunnel import FRAMES_FIELD, FRAMES_VERSION, FrameReceiver
 from bridge.connect.tcp_listener import serve_connections
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours, socket_address
 from bridge.node.security.local_trust import (
@@ -96,8 +97,8 @@ async def get(path: Path, target: str) -> bytes:
 
 
 @asynccontextmanager
-async def tunnel(path: Path, address: str) -> AsyncIterator[tuple[trio.SocketStream, bytes] | None]:
-    """Yield a stream through the running client and its first bytes; None if no client has this farm.
+async def tunnel(path: Path, address: str) -> AsyncIterator[trio.abc.HalfCloseableStream | None]:
+    """Yield a stream through the running client; None if no client has this farm.
 
     Raise `ClientSocketError` if the client does not reach the farm.
     """
@@ -108,12 +109,13 @@ async def tunnel(path: Path, address: str) -> AsyncIterator[tuple[trio.SocketStr
     async with stream:
         with _reply_bound(path, TUNNEL_S):
             target = f"{address}:{_PORT}"
-            request = h11.Request(method="CONNECT", target=target, headers=[("Host", target)])
+            fields = [(b"Host", target.encode()), (FRAMES_FIELD, FRAMES_VERSION)]
+            request = h11.Request(method="CONNECT", target=target, headers=fields)
             status, body, first = await _exchange(stream, request)
         if status == HTTPStatus.FORBIDDEN:
             yield None
         elif status == HTTPStatus.OK:
-            yield stream, first
+            yield FrameReceiver(stream, first)
         else:
             raise ClientSocketError(_text(body))
 
@@ -155,10 +157,12 @@ async def _exchange(stream: trio.SocketStream, request: h11.Request) -> tuple[in
     await stream.send_all(b"".join(http.send(each) or b"" for each in (request, h11.EndOfMessage())))
     status, body = 0, bytearray()
     while len(body) <= REPLY_LIMIT_BYTES:
-        match http.next_event():
+        match event := http.next_event():
             case h11.NEED_DATA:
                 http.receive_data(bytes(await stream.receive_some(_PART_BYTES)))
             case h11.Response(status_code=status) if request.method == b"CONNECT" and status == HTTPStatus.OK:
+                if (FRAMES_FIELD, FRAMES_VERSION) not in event.headers:
+                    return HTTPStatus.UPGRADE_REQUIRED, b"the running client has another version: restart it", b""
                 return status, b"", http.trailing_data[0]
             case h11.Response(status_code=status):
                 pass

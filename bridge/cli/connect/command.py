@@ -33,11 +33,10 @@ from bridge.connect.forwarding import Listeners, failure_text, forward
 from bridge.connect.http_proxy import Farms, HttpProxy
 from bridge.connect.tcp_listener import ListenError, TcpForwarder, serve_port
 from bridge.node.events.service_manager import ServiceManager
-from bridge.node.settings.reader import numeric_address
 from bridge.sam.connection import DEFAULT_BRIDGE, SamBridge
 from bridge.wire.i2p.farm_link import LinkError, parse_link
 from gossip import Address
-from gossip.node import endpoint
+from gossip.node import endpoint, numeric_address
 
 PATIENCE_LEAST_S: Final = 0.1
 _ADDRESS: Final = "HOST:PORT"
@@ -104,8 +103,9 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
     metavar="SECONDS",
     default=DEFAULT_PATIENCE_S,
     show_default=True,
-    help="The least time for the first byte of a reply, before a leaf counts as failed; the client adapts it to each"
-    " leaf. With inf a leaf never fails because of a missing reply: for services that do not reply.",
+    help="The time for the first byte of a reply, before a leaf counts as failed. The client adapts it to the measured"
+    " times of each leaf; a fifth of it is the least. With inf a leaf never fails because of a missing reply: for"
+    " services that do not reply.",
 )
 @click.option(
     "--hops",
@@ -204,18 +204,14 @@ async def _forward_stdio(options: ClientOptions) -> None:
     """Connect stdin and stdout through the running client if it has the link, else with a session for this purpose."""
     (line,) = options.links
     async with AsyncExitStack() as stack:
-        through = await stack.enter_async_context(tunnel(options.socket, line.link.address))
-        if through is None:
+        leaf = await stack.enter_async_context(tunnel(options.socket, line.link.address))
+        if leaf is None:
             farm = await stack.enter_async_context(_open_farm(line, options))
-            leaf: trio.abc.HalfCloseableStream = await farm.open_stream()
-            first = b""
-        else:
-            leaf, first = through
+            leaf = await farm.open_stream()
         await stack.enter_async_context(leaf)
         program = trio.StapledStream(trio.lowlevel.FdStream(_STDOUT), trio.lowlevel.FdStream(_STDIN))
         async with program:
             try:
-                await program.send_all(first)
                 await forward(program, leaf, until_leaf_ends=True)
             except trio.BrokenResourceError as error:
                 raise ConnectError(failure_text(error)) from error

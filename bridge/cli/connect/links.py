@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bridge.node.settings.reader import numeric_address
 from bridge.wire.i2p.farm_link import FarmLink, LinkError, parse_link
 from gossip import Address
-from gossip.node import endpoint
+from gossip.node import endpoint, numeric_address
 
 LINKS_MAX: Final = 16
 """Links of one client: each has two sessions in the router, with tunnels."""
