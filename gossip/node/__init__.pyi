@@ -4,6 +4,7 @@ from .endpoints import (
     is_private as is_private,
     may_gossip as may_gossip,
     numeric as numeric,
+    numeric_address as numeric_address,
     parse_endpoint as parse_endpoint,
 )
 from .limits import SourceLimit as SourceLimit

@@ -12,6 +12,7 @@ from typing import Final
 from gossip.core.member import Address
 
 _PORT_LIMIT: Final = 65_535
+_SHOWN_CHARACTERS: Final = 60
 _PRIVATE: Final = tuple(
     ip_network(each)
     for each in (
@@ -49,6 +50,16 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_LIMIT):
         raise ValueError(f"{text!r}: the port must be a number from 1 to {_PORT_LIMIT}")
     return host, int(port)
+
+
+def numeric_address(text: str) -> Address:
+    """Return the address of an endpoint; raise ValueError if it is wrong, or if the host is a name."""
+    host, port = parse_endpoint(text)
+    canonical = numeric(host)
+    if canonical is None:
+        shown = host if len(host) <= _SHOWN_CHARACTERS else f"{host[:_SHOWN_CHARACTERS]}…"
+        raise ValueError(f"{shown!r} is not a numeric address such as 192.168.1.10 or fd00::1")
+    return Address(canonical, port)
 
 
 def numeric(host: str) -> str | None:

@@ -19,10 +19,18 @@ from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAUL
 from bridge.node.settings.choices import AdmissionChoice, Timing
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.machine import LOOPBACK, WILDCARDS, ChosenAddress, Machine, NoAddressError, broadcast_host_of
-from bridge.node.settings.reader import PLACEHOLDER, Section, named_address, numeric_address
+from bridge.node.settings.reader import PLACEHOLDER, Section, named_address
 from consensus.protocols.garlic_farm import ProxyMode, is_i2p_name, is_loopback
 from gossip import Address
-from gossip.node import DEFAULT_CAPACITY, SEEDS_LIMIT, endpoint, may_gossip, numeric, parse_endpoint
+from gossip.node import (
+    DEFAULT_CAPACITY,
+    SEEDS_LIMIT,
+    endpoint,
+    may_gossip,
+    numeric,
+    numeric_address,
+    parse_endpoint,
+)
 from gossip.wire import CAPACITY_LIMIT
 
 GOSSIP_PORT: Final = 7668

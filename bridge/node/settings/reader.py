@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from bridge.node.settings.declared import Declared, Form, Tables, settings_of
 from gossip import Address
-from gossip.node import numeric, parse_endpoint
+from gossip.node import numeric_address, parse_endpoint
 
 SHOWN_CHARACTERS = 60
 PLACEHOLDER = Address("127.0.0.1", 1)
@@ -167,15 +167,6 @@ class Section:
             if key not in self._known:
                 known = f"; there are {', '.join(self._known)}"
                 self.problem(key[:SHOWN_CHARACTERS], f"no such setting{_meant(key, self._known) or known}")
-
-
-def numeric_address(text: str) -> Address:
-    """Parse a numeric address and port; ValueError otherwise."""
-    host, port = parse_endpoint(text)
-    canonical = numeric(host)
-    if canonical is None:
-        raise ValueError(f"{_shown(host)} is not a numeric address such as 192.168.1.10 or fd00::1")
-    return Address(canonical, port)
 
 
 def named_address(text: str) -> Address:

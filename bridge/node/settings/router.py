@@ -22,8 +22,8 @@ from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, L
 from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.declared import Setting
-from bridge.node.settings.reader import Section, numeric_address
-from gossip.node import is_private, numeric, parse_endpoint
+from bridge.node.settings.reader import Section
+from gossip.node import is_private, numeric, numeric_address, parse_endpoint
 
 if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
