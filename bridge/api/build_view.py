@@ -6,7 +6,7 @@
 Pure code: tests check the operator's view without a terminal or a farm.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from bridge.api.alarms import by_gravity
 from bridge.api.contact import udp_blocked
+from bridge.api.printable import one_line
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     SHOWN,
@@ -52,7 +53,7 @@ from bridge.api.words import score_value_text
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafFault, LeafStatus, Publication, Report, ReportedDirectory
+from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, Report, ReportedDirectory
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing, server_label
 from bridge.core.publishing.arrival import LookUp, LookUps
@@ -68,6 +69,7 @@ from bridge.core.state.farm_state import (
     ServerState,
     StructureHandOver,
 )
+from bridge.wire.log.reports import FAILURE_LIMIT
 from consensus import RaftDescription, ServerId, integer_id
 from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
@@ -510,11 +512,12 @@ class _FarmPart:
     def _report(self, server: ServerState, candidate: Candidate | None) -> ReportView:
         farm, report = self._farm, server.report
         can_publish = candidate is not None and candidate.inability is None
+        age_ms = max(0, farm.log_time_ms - server.heard_ms)
         figures: dict[str, Any] = {each.name: each.of(report.router) for each in SHOWN}
         return ReportView(
             raft_id=report.server_id,
             name=self._names.get(report.server_id),
-            age_ms=max(0, farm.log_time_ms - server.heard_ms),
+            age_ms=age_ms,
             stale=self.state.stale(server, farm.tuning),
             score=float(candidate.score) if candidate is not None and can_publish else None,
             can_publish=can_publish,
@@ -533,7 +536,7 @@ class _FarmPart:
                     load=leaf_load(report.router, leaf),
                     excluded=hash_of(leaf.destination) in self.state.weights.excluded,
                     faults=fault_names(leaf),
-                    conditions=condition_views(leaf),
+                    conditions=condition_views(leaf, age_ms),
                 )
                 for leaf in report.destinations
             ),
@@ -570,11 +573,31 @@ def fault_names(leaf: LeafStatus) -> tuple[str, ...] | UnsetType:
     return tuple(each.value for each in leaf.faults) or UNSET
 
 
-def condition_views(leaf: LeafStatus) -> tuple[ConditionView, ...] | UnsetType:
-    """Return the conditions of a leaf that its report names."""
-    if not leaf.healthy and not leaf.faults:
-        return UNSET
-    return tuple(ConditionView(each.value, holds=each not in leaf.faults) for each in LeafFault)
+def condition_views(leaf: LeafStatus, report_age_ms: int) -> tuple[ConditionView, ...] | UnsetType:
+    """Return the known conditions of a leaf."""
+    found = leaf.conditions or tuple(_conditions_by_faults(leaf))
+    return tuple(_condition_view(leaf, each, report_age_ms) for each in found if _is_known(leaf, each)) or UNSET
+
+
+def _conditions_by_faults(leaf: LeafStatus) -> Iterable[ConditionStatus]:
+    """Yield the conditions in a report of an older version, which has the faults alone, or only the health."""
+    if leaf.healthy or leaf.faults:
+        is_outdated = LeafFault.ROUTER in leaf.faults
+        yield from (ConditionStatus(each) for each in LeafFault if each is not LeafFault.LEASE_SET or not is_outdated)
+
+
+def _is_known(leaf: LeafStatus, condition: ConditionStatus) -> bool:
+    return not leaf.conditions or condition.age_ms is not None or condition.condition in leaf.faults
+
+
+def _condition_view(leaf: LeafStatus, past: ConditionStatus, report_age_ms: int) -> ConditionView:
+    return ConditionView(
+        past.condition.value,
+        holds=past.condition not in leaf.faults,
+        since_ms=None if past.age_ms is None else past.age_ms + report_age_ms,
+        last_error=None if past.last_error is None else one_line(past.last_error, FAILURE_LIMIT),
+        failures=past.failures if leaf.conditions else None,
+    )
 
 
 def part_views(report: Report) -> tuple[ScorePartView, ...]:

@@ -35,6 +35,12 @@ def printable(text: str) -> str:
     return "".join(letter if is_printable(letter) else _escape(ord(letter)) for letter in text)
 
 
+def one_line(text: str, limit: int) -> str:
+    """Return at most `limit` characters of the text, with a question mark for each invisible letter."""
+    shown = "".join(letter if is_printable(letter) else "?" for letter in text[:limit])
+    return shown if len(text) <= limit else f"{shown[:-1]}…"
+
+
 def is_printable(letter: str) -> bool:
     """Return True if one letter is drawn as itself."""
     return letter.isprintable() and ord(letter) not in _INVISIBLE

@@ -140,11 +140,11 @@ async def test_uptime_of_leaf_starts_when_it_is_healthy(monkeypatch: Patch, auto
 
 
 async def test_leaf_with_unresponsive_service_is_unhealthy(monkeypatch: Patch, autojump_clock: Clock) -> None:
-    async def no_answer(host: str, port: int, timeout_s: float) -> bool:
+    async def failure(host: str, port: int, timeout_s: float) -> str | None:
         await trio.lowlevel.checkpoint()
-        return (host, port, timeout_s) != ("127.0.0.1", 80, 2.0)
+        return "no reply" if (host, port, timeout_s) == ("127.0.0.1", 80, 2.0) else None
 
-    monkeypatch.setattr("bridge.node.router.router.answers", no_answer)
+    monkeypatch.setattr("bridge.node.router.router.probe_failure", failure)
     async with stage(monkeypatch, autojump_clock, leaves=(ServedLeaf(LEAF, ("127.0.0.1", 80)),)) as on:
         await on.router.local_router_status()
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy

@@ -16,10 +16,10 @@ from trio.testing import MockClock
 from bridge.api.alarms import ROUTER
 from bridge.api.build_view import build_view
 from bridge.api.view import VerdictView
-from bridge.core.log.records import LeafFault, LeafStatus, Publication, PublishConfig, Report
+from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.publishing.candidates import Inability, candidates_of
 from bridge.node.router.i2cp_publishing import I2cpAccess
-from bridge.node.router.i2cp_router import I2cpRouter, key_obstacle
+from bridge.node.router.i2cp_router import LEASE_SET_NOT_FOUND, I2cpRouter, key_obstacle
 from bridge.node.router.link import Software
 from bridge.node.router.router import ServedLeaf
 from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
@@ -236,7 +236,30 @@ async def test_leaf_of_stopped_router_has_router_fault(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
-        assert (await _leaf_of(on.router)).faults == (LeafFault.ROUTER,)
+        leaf = await _leaf_of(on.router)
+        assert leaf.faults == (LeafFault.ROUTER,)
+        [router] = leaf.conditions
+        assert router.last_error is not None
+        assert router.last_error.startswith("nothing answers at its I2CP port")
+        assert str(LINK.port) not in router.last_error, "all members read the report"
+
+
+async def test_lease_set_is_unknown_while_router_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    fake = FakeRouter()
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, fake) as on:
+        await trio.sleep(130)
+        assert [each.condition for each in (await _leaf_of(on.router)).conditions] == [
+            LeafFault.ROUTER,
+            LeafFault.LEASE_SET,
+        ]
+        fake.up = False
+        await fake.crash()
+        await trio.sleep(10)
+        router, lease_set = (await _leaf_of(on.router)).conditions
+        assert (router.failures, router.age_ms) == (1, 0)
+        assert lease_set == ConditionStatus(LeafFault.LEASE_SET, None, 1, LEASE_SET_NOT_FOUND)
 
 
 async def test_leaf_without_lease_set_has_lease_set_fault(
@@ -244,7 +267,9 @@ async def test_leaf_without_lease_set_has_lease_set_fault(
 ) -> None:
     async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter()) as on:
         await trio.sleep(130)
-        assert (await _leaf_of(on.router)).faults == (LeafFault.LEASE_SET,)
+        leaf = await _leaf_of(on.router)
+        assert leaf.faults == (LeafFault.LEASE_SET,)
+        assert leaf.conditions[1].last_error == LEASE_SET_NOT_FOUND
 
 
 async def test_leaf_with_failing_probe_has_service_fault(

@@ -12,8 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.core.log.records import ConditionStatus, LeafFault
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.router import FileRouter, Router, RouterError, ServedLeaf
+from bridge.node.router.router import NO_ROUTER, FileRouter, Router, RouterError, ServedLeaf
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign, verify
 
@@ -49,10 +50,10 @@ def contents(directory: Path) -> list[bytes]:
 
 
 @asynccontextmanager
-async def local_service() -> AsyncIterator[int]:
+async def local_service(port: int = 0) -> AsyncIterator[int]:
     """Run a service that accepts connections; yield its port."""
     async with trio.open_nursery() as nursery:
-        serve = partial(trio.serve_tcp, trio.SocketStream.aclose, 0, host="127.0.0.1")
+        serve = partial(trio.serve_tcp, trio.SocketStream.aclose, port, host="127.0.0.1")
         listeners: list[trio.SocketListener] = await nursery.start(serve)
         yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()
@@ -170,6 +171,33 @@ async def test_probe_of_unresponsive_service_times_out(
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy
     assert trio.current_time() - before_s == pytest.approx(2.0)
+
+
+async def test_condition_keeps_last_error_and_counts_failures(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with local_service() as port:
+        router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", port)))
+
+    async def service() -> ConditionStatus:
+        conditions = {each.condition: each for each in (await router.local_leaf_status(LEAF.hash)).conditions}
+        assert conditions[LeafFault.ROUTER].failures == 0
+        assert LeafFault.LEASE_SET not in conditions, "a demonstration does not look it up"
+        return conditions[LeafFault.SERVICE]
+
+    assert await service() == ConditionStatus(LeafFault.SERVICE, 0, 1, "Connection refused")
+    autojump_clock.jump(5)
+    assert await service() == ConditionStatus(LeafFault.SERVICE, 5_000, 1, "Connection refused")
+    async with local_service(port):
+        assert await service() == ConditionStatus(LeafFault.SERVICE, 0, 1, "Connection refused")
+        autojump_clock.jump(7)
+        assert (await service()).age_ms == 7_000
+    assert await service() == ConditionStatus(LeafFault.SERVICE, 0, 2, "Connection refused")
+
+
+async def test_leaf_without_probe_lacks_service_condition(tmp_path: Path) -> None:
+    status = await file_router(tmp_path, ServedLeaf(LEAF), demo=False).local_leaf_status(LEAF.hash)
+    assert status.conditions == (ConditionStatus(LeafFault.ROUTER, 0, 1, NO_ROUTER),)
 
 
 async def test_probe_of_resetting_service_reports_unhealthy_leaf(

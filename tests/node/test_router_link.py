@@ -91,4 +91,4 @@ async def test_port_without_listener_is_named() -> None:
 
 def test_router_text_is_shortened_without_control_characters() -> None:
     assert shown("a\x1b[2Jb\n") == "a?[2Jb?"
-    assert len(shown("x" * 10_000)) == 201
+    assert len(shown("x" * 10_000)) == 200

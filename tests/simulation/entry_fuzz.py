@@ -22,10 +22,12 @@ from bridge.core.log.records import (
     Admission,
     Approval,
     Clock,
+    ConditionStatus,
     CostFactor,
     Exclusion,
     Factors,
     Force,
+    LeafFault,
     LeafStatus,
     Level,
     Measurement,
@@ -83,7 +85,8 @@ LATER = 64
 """Number of entries between two checks of the complete state."""
 
 
-_LEAF = LeafStatus(LEAF, True, hash_of(MASTER), 1, 2, 3, 4, 5, 6, 7)  # noqa: FBT003 - by place in the record
+_CONDITIONS = tuple(ConditionStatus(each, 8, 9, "refused") for each in LeafFault)
+_LEAF = LeafStatus(LEAF, True, hash_of(MASTER), 1, 2, 3, 4, 5, 6, 7, (), _CONDITIONS)  # noqa: FBT003 - by place in the record
 REPORT = Report(
     "farm",
     LATE_MS,

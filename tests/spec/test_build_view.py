@@ -9,6 +9,7 @@ from msgspec import UNSET
 from bridge.api.build_view import FarmInputs, LocalView, ServerLink, ViewInputs, build_view
 from bridge.api.view import (
     AlarmView,
+    ConditionView,
     CostFactorView,
     ExclusionView,
     FarmIdentity,
@@ -25,6 +26,7 @@ from bridge.api.view import (
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
+    ConditionStatus,
     CostFactor,
     Exclusion,
     Factors,
@@ -337,6 +339,22 @@ def test_leaf_shown_with_conditions_unless_unknown() -> None:
     ]
     assert [each.holds for each in other.leaves[0].conditions or ()] == [True, True, False]
     assert other.leaves[1].conditions is UNSET
+
+
+def test_age_of_condition_advances_with_log_time() -> None:
+    log = Log()
+    conditions = (
+        ConditionStatus(LeafFault.ROUTER, 60_000),
+        ConditionStatus(LeafFault.LEASE_SET, None, 2, "not found"),
+        ConditionStatus(LeafFault.SERVICE, 5_000, 3, "refused\x1b[2J\n"),
+    )
+    failed = replace(leaf("leaf01", healthy=False), faults=(LeafFault.SERVICE,), conditions=conditions)
+    log.append(report(1, destinations=(failed,)))
+    [own] = view_of(log, log_time_ms=BASE_MS + 1_000).reports
+    assert own.leaves[0].conditions == (
+        ConditionView("router", holds=True, since_ms=61_000, last_error=None, failures=0),
+        ConditionView("service", holds=False, since_ms=6_000, last_error="refused?[2J?", failures=3),
+    )
 
 
 def test_unable_servers_shown_with_reasons() -> None:

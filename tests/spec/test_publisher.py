@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.farm.state_machine import PublicationAccepted
-from bridge.core.log.records import LeafStatus, Publication, PublishConfig
+from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig
 from bridge.core.publishing.candidates import Inability, ScoreFigure, candidates_of, score, score_parts, standby_of
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
@@ -83,6 +83,18 @@ def test_points_of_parts_add_up_to_score(figures: tuple[float | None, ...], heal
     assert all(0 <= each.points <= each.maximum for each in parts)
     assert sum(each.points for each in parts) == score(found)
     assert sum(each.maximum for each in parts) == 1_000
+
+
+def test_conditions_of_leaves_decide_nothing() -> None:
+    """Servers of older versions do not read them, and must choose alike."""
+    plain, informed = Log(), Log()
+    for number, failures in enumerate((0, 3, 0, 1, 1, 0)):
+        for log in (plain, informed):
+            conditions = tuple(ConditionStatus(each, number, failures, "refused") for each in LeafFault)
+            one = replace(leaf("leaf01", healthy=not failures), conditions=conditions if log is informed else ())
+            period(log, number, one={"destinations": (one,)})
+        assert plain.farm.state.masters == informed.farm.state.masters
+        assert candidates_of(plain.farm.state, MASTER, TUNING) == candidates_of(informed.farm.state, MASTER, TUNING)
 
 
 # Ability

@@ -148,7 +148,9 @@ def _leaf(random: Random) -> _Object:
     counts = ("uptime", "configuredTunnels", "currentTunnels", "configuredBandwidth", "currentConnections")
     optional = _some(random, ("healthy", _flag), ("master", _hash), *((name, _count) for name in counts), share=0.4)
     faults = {"faults": random.choice((["router"], ["service", "leaseSet"], [], [1, "router"], "router"))}
-    return _Object(destination=_destination(random), **optional, **(faults if _flag(random) else {}))
+    members = ("routerAge", "routerError", "leaseSetFailures", "serviceAge", "serviceFailures", "serviceError")
+    conditions = {name: random.choice((_count, _anything))(random) for name in members} if _flag(random) else {}
+    return _Object(destination=_destination(random), **optional, **(faults if _flag(random) else {}), **conditions)
 
 
 def _measurement(random: Random) -> _Object:

@@ -20,6 +20,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
     Clock,
+    ConditionStatus,
     CostFactor,
     Exclusion,
     Factors,
@@ -38,7 +39,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import decode, encode
-from bridge.wire.log.reports import FAILURE_LIMIT
+from bridge.wire.log.reports import DESTINATIONS_LIMIT, ERRORS_LIMIT, FAILURE_LIMIT
 
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -458,6 +459,66 @@ def test_report_with_arbitrary_directory_is_read(value: object, expected: Report
     read = decode(json.dumps(written).encode())
     assert isinstance(read, Report)
     assert read.directory == expected
+
+
+@pytest.mark.parametrize("value", [5, -1, 2**53, 1.0, True, None, {}, ["x"], "x" * 300, "a [b] {c}"])
+def test_report_with_arbitrary_conditions_is_read(value: object) -> None:
+    """Older versions ignore these members, so no value of them may make the entry foreign."""
+    written = json.loads(encode(FULL))
+    for condition in ("router", "leaseSet", "service"):
+        for part in ("Age", "Failures", "Error"):
+            written["destinations"][0][condition + part] = value
+    read = decode(json.dumps(written).encode())
+    assert isinstance(read, Report)
+    error = value[:FAILURE_LIMIT] if isinstance(value, str) else None
+    number = value if value == 5 else None
+    known = tuple(ConditionStatus(each, number, number or 0, error) for each in LeafFault)
+    assert read.destinations[0].conditions == (known if (number, error) != (None, None) else ())
+
+
+def test_conditions_of_leaves_round_trip() -> None:
+    conditions = (
+        ConditionStatus(LeafFault.ROUTER, 5),
+        ConditionStatus(LeafFault.LEASE_SET, None, 2, "2 look-ups in a row did not find it"),
+        ConditionStatus(LeafFault.SERVICE, 0, 2**53 - 1, "[Errno 111] {x}"),
+    )
+    report = replace(FULL, destinations=(replace(FULL.destinations[0], conditions=conditions),))
+    assert decode(encode(report)) == report
+    assert b'"routerAge":5,"leaseSetFailures":2' in encode(report)
+
+
+def test_report_with_largest_errors_is_accepted() -> None:
+    """An entry has at most 256 opening brackets, also within texts."""
+    leaves = [ed25519_destination(bytes([n]) * 32, bytes(32)).base64 for n in range(DESTINATIONS_LIMIT)]
+    for text in ("[" * 300, '{"\\' * 100, "\x00" * 300, "\U0001f600" * 300, "\udcff" * 300):
+        conditions = tuple(ConditionStatus(each, 2**53 - 1, 2**53 - 1, text) for each in LeafFault)
+        report = replace(
+            FULL,
+            masters=tuple(replace(each, publish_failure=text) for each in FULL.masters),
+            destinations=tuple(
+                LeafStatus(each, healthy=False, faults=tuple(LeafFault), conditions=conditions) for each in leaves
+            ),
+            directory=ReportedDirectory(None, text),
+        )
+        read = decode(encode(report))
+        assert isinstance(read, Report)
+        errors = [each.last_error for leaf in read.destinations for each in leaf.conditions]
+        assert 0 < sum(len(each or "") for each in errors) <= ERRORS_LIMIT
+        assert read.masters[0].publish_failure == text[:FAILURE_LIMIT].replace("\udcff", "?")
+
+
+def test_errors_of_foreign_sender_are_bounded() -> None:
+    written = json.loads(encode(FULL))
+    leaf = written["destinations"][0]
+    written["destinations"] = [
+        leaf | {"destination": ed25519_destination(bytes([n]) * 32, bytes(32)).base64, "serviceError": "x" * 300}
+        for n in range(DESTINATIONS_LIMIT)
+    ]
+    read = decode(json.dumps(written).encode())
+    assert isinstance(read, Report)
+    errors = [each.last_error or "" for leaf in read.destinations for each in leaf.conditions]
+    assert [len(each) for each in errors[: ERRORS_LIMIT // FAILURE_LIMIT]] == [FAILURE_LIMIT] * 10
+    assert set(errors[10:]) <= {""}
 
 
 def test_directory_of_report_round_trips() -> None:

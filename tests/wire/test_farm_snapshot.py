@@ -13,6 +13,7 @@ from bridge.core.log.figures import FIGURES, RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     ClientKey,
+    ConditionStatus,
     CostFactor,
     Exclusion,
     Factors,
@@ -84,7 +85,8 @@ def test_snapshot_has_recorded_bytes() -> None:
     log = eventful_log()
     figures = dict(zip(FIGURES, (1, 2.5, 3, 4, 5, 6, 7.5, 8.5), strict=True))
     router = RouterStatus(attached=True, last_published_router_info="AAAA", **figures)  # type: ignore[arg-type]
-    failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,))
+    conditions = (ConditionStatus(LeafFault.SERVICE, 7, 2, "refused"),)
+    failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,), conditions=conditions)
     measured = (Measurement(hash_of("other"), reachable=True, fetch_ms=5),)
     directory = ReportedDirectory(hash_of("directory"), "no SAM")
     log.append(replace(report(2), router=router, destinations=(failed,), remote_metas=measured, directory=directory))
@@ -92,7 +94,7 @@ def test_snapshot_has_recorded_bytes() -> None:
     published = replace(state.masters[MASTER], publication=Publication(MASTER, 1, 1_767_225_600, "c" * 43))
     farm = replace(state, level=5, masters={**state.masters, MASTER: published})
     [document] = encode_farm(FarmSnapshot(farm, log.farm.tuning.period_ms, log.farm.sessions.dump()))
-    assert sha256(document).hexdigest() == "4aebb251d68d503d6853f4cdab835a5b32c12110abfc4f1c6932c5536fc88b0b"
+    assert sha256(document).hexdigest() == "b1e25b1271a7d79b270336d2e44898e72decd4943e31414dbe24c18bd751d528"
 
 
 async def test_snapshot_of_version_without_directories_is_read() -> None:
@@ -101,6 +103,8 @@ async def test_snapshot_of_version_without_directories_is_read() -> None:
     head: dict[str, Any] = msgspec.msgpack.decode(document[4:])
     for server in head["farm"]["servers"].values():
         assert server["report"].pop("directory") is None
+        for each in server["report"]["destinations"]:
+            assert each.pop("conditions") == []
         server["report"]["of a later version"] = {"hash": "x"}
     data = msgspec.msgpack.encode(head)
     assert (await decode_farm(chunks(len(data).to_bytes(4) + data))).farm == log.farm.state

@@ -78,6 +78,19 @@ class LeafFault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionStatus:
+    """The recent past of a condition. For information only: the log decides nothing by it."""
+
+    condition: LeafFault
+    age_ms: int | None = None
+    """Milliseconds since it began to hold, or to fail; None while it is not known."""
+    failures: int = 0
+    """Number of times that it began to fail since the start of the node."""
+    last_error: str | None = None
+    """The reason of the last failure, also if it holds again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeafStatus:
     """One element of `destinations`: a destination served by the sender's router."""
 
@@ -95,6 +108,8 @@ class LeafStatus:
     current_connections: int | None = None
     faults: tuple[LeafFault, ...] = ()
     """The failed conditions. Only `healthy` decides."""
+    conditions: tuple[ConditionStatus, ...] = ()
+    """At most one of each condition, in their fixed order; empty in reports of older versions."""
 
 
 @dataclass(frozen=True, slots=True)

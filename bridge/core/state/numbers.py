@@ -103,6 +103,8 @@ _ENTRY_FIGURES = {
     ),
     "number of connections": ("LeafStatus.configured_connections", "LeafStatus.current_connections"),
     "time of a look-up in ms": ("Measurement.fetch_ms",),
+    "age of a condition in ms": ("ConditionStatus.age_ms",),
+    "number of failures": ("ConditionStatus.failures",),
 }
 
 NUMBERS: dict[str, Number] = {

@@ -221,6 +221,7 @@ TABLES: dict[str, Table] = {
     "Report.remote_destinations": _of_row("the number of measurements of leaves", "its next report", REPORTED_MAX),
     "Report.remote_metas": _of_row("the number of measurements of masters", "its next report", REPORTED_MAX),
     "LeafStatus.faults": _of_row("the number of faults of a leaf", "its server's next report", len(LeafFault)),
+    "LeafStatus.conditions": _of_row("the number of conditions of a leaf", "its server's next report", len(LeafFault)),
     "MasterState.leaves": _of_row(
         "a master's leaves", "each report and clock entry", SERVERS_MAX * LEAVES_PER_SERVER_MAX
     ),

@@ -19,7 +19,7 @@ from bridge.core.log.records import LeafFault
 from bridge.node.router.i2cp_connection import I2cpConnection
 from bridge.node.router.i2cp_queries import FOUND, LOOKUP_TIMEOUT_S
 from bridge.node.router.link import RouterLost
-from bridge.node.router.router import PROBE_TIMEOUT_S, ServedLeaf, answers
+from bridge.node.router.router import PROBE_TIMEOUT_S, ServedLeaf, probe_failure
 
 LOOKUPS: Final = 2
 PATIENCE_S: Final = 40.0
@@ -47,7 +47,7 @@ async def _faults(leaf: ServedLeaf, connection: I2cpConnection | None) -> list[L
         faults.append(LeafFault.ROUTER)
     elif not await _has_lease_set(leaf, connection):
         faults.append(LeafFault.LEASE_SET)
-    if leaf.probe is not None and not await answers(*leaf.probe, PROBE_TIMEOUT_S):
+    if leaf.probe is not None and await probe_failure(*leaf.probe, PROBE_TIMEOUT_S) is not None:
         faults.append(LeafFault.SERVICE)
     return faults
 

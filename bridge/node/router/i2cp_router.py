@@ -29,7 +29,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_connection import RouterDate
 from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession, session_obstacle
-from bridge.node.router.i2cp_queries import RouterQueries
+from bridge.node.router.i2cp_queries import FAILURES_FOR_NO, RouterQueries
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
     PROBE_TIMEOUT_S,
@@ -48,6 +48,7 @@ MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
 CLOCK_LIMIT_MS: Final = 30_000
 ROUTER_INFO_AGAIN_S: Final = 3600.0
+LEASE_SET_NOT_FOUND: Final = f"{FAILURES_FOR_NO} look-ups in a row did not find it"
 DEMO_KEY_OBSTACLE: Final = (
     "the structure or its key is a demonstration's and never reaches a real router: make a destination of your own with"
     " `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
@@ -113,7 +114,8 @@ class I2cpRouter:
         """The last structure that the router accepted, for each master destination."""
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
-        self._reachable = False
+        self._trouble: str | None = "it has not been queried yet"
+        """The reason why the router does not reply, without its address; None if it replied last."""
         self._other_software: str | None = None
         self._reported_router_info: str | None = None
         self._report_again_at_s = 0.0
@@ -131,13 +133,13 @@ class I2cpRouter:
 
     async def local_router_status(self) -> RouterStatus:
         """Return the figures of the router; figures of the host replace missing ones."""
-        self._reachable = await self._check_clock()
-        facts = await self._facts() if self._reachable else RouterFacts()
+        is_reachable = await self._check_clock()
+        facts = await self._facts() if is_reachable else RouterFacts()
         # The host's uptime is this process's, not the router's.
         host = replace(self._host.sample(), uptime_ms=None, job_lag_ms=self._loop_lag.mean_ms())
         return replace(
             known_of(facts.report, host),
-            attached=self._reachable,
+            attached=is_reachable,
             last_published_router_info=self._news_of_router_info(facts.report.last_published_router_info),
         )
 
@@ -145,11 +147,13 @@ class I2cpRouter:
         try:
             date = await self._queries.date()
         except RouterLost as error:
+            self._trouble = str(error).replace(str(self._access.i2cp.link), "its I2CP port")
             self._alarms.set(
                 ROUTER_UNREACHABLE,
                 f"the router does not answer, so its leaves count as unhealthy: {error}",
             )
             return False
+        self._trouble = None
         self._alarms.clear(ROUTER_UNREACHABLE)
         self._other_software = other_software(self._access.i2cp, date)
         if abs(date.difference_ms) < CLOCK_LIMIT_MS:
@@ -190,16 +194,12 @@ class I2cpRouter:
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Return the leaf's status: the router's last reply, the leaf's lease set, and its service now."""
-        served = await self._leaves.is_served(leaf_hash)
+        found = {LeafFault.ROUTER: self._trouble} | await self._leaves.probe(leaf_hash)
         measured = self._queries.known(leaf_hash)
-        faults = []
-        if not self._reachable:
-            faults.append(LeafFault.ROUTER)  # Its earlier state of the lease set is outdated.
-        elif measured is not None and measured.reachable is False:
-            faults.append(LeafFault.LEASE_SET)
-        if not served:
-            faults.append(LeafFault.SERVICE)
-        return self._leaves.status(leaf_hash, faults)
+        # A single failed look-up does not decide, so the state before it remains.
+        if self._trouble is None and measured is not None and measured.reachable is not None:
+            found[LeafFault.LEASE_SET] = None if measured.reachable else LEASE_SET_NOT_FOUND
+        return self._leaves.status(leaf_hash, found)
 
     async def _measure_leaves(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.printable import one_line
 from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -140,5 +141,4 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
 
 def shown(text: str) -> str:
     """Return an untrusted text for an alarm: short, and without control characters."""
-    printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= SHOWN_CHARACTERS else f"{printable[:SHOWN_CHARACTERS]}…"
+    return one_line(text, SHOWN_CHARACTERS)

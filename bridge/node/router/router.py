@@ -18,7 +18,9 @@ regardless of their probes. In a demonstration the file replaces the router. The
 service, probed by a real TCP connection, or healthy without a service.
 """
 
-from collections.abc import Callable, Sequence
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +28,9 @@ from typing import Final, Protocol
 
 import trio
 
+from bridge.api.printable import one_line
 from bridge.core.log.figures import RouterStatus
-from bridge.core.log.records import LeafFault, LeafStatus
+from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.wire.i2p.meta_lease_set import (
@@ -39,11 +42,14 @@ from bridge.wire.i2p.meta_lease_set import (
     verify,
 )
 from bridge.wire.i2p.structures import Destination, address_of
+from bridge.wire.log.reports import FAILURE_LIMIT
+from consensus.net import connection_failure
 from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
 LOOK_EVERY_S: Final = 5.0
 STRUCTURE_SUFFIX: Final = ".meta-ls2"
+NO_ROUTER: Final = "the configuration of its node does not name a router"
 
 
 class RouterError(Exception):
@@ -108,26 +114,50 @@ class Router(Protocol):
         ...
 
 
-async def answers(host: str, port: int, timeout_s: float) -> bool:
-    """Return True if a service accepts connections there."""
+async def probe_failure(host: str, port: int, timeout_s: float) -> str | None:
+    """Return the reason why a service does not accept connections there; None if it does."""
     with trio.move_on_after(timeout_s):
         try:
             async with await trio.open_tcp_stream(host, port) as stream:
                 # A connection to a closed ephemeral port can meet itself; then no service replied. A service that has
                 # reset the connection has no address any more (OSError).
-                return bool(stream.socket.getsockname() != stream.socket.getpeername())
-        except (OSError, ValueError):
-            return False
-    return False
+                is_own = stream.socket.getsockname() == stream.socket.getpeername()
+                return os.strerror(errno.ECONNREFUSED) if is_own else None
+        except (OSError, ValueError) as error:
+            return connection_failure(error)
+    return f"no reply within {timeout_s:g} s"
+
+
+@dataclass(slots=True)
+class _Condition:
+    """The past of one condition of a leaf."""
+
+    holds: bool | None = None
+    """The last known state; None after the state became unknown."""
+    since_s: float = 0.0
+    failures: int = 0
+    last_error: str | None = None
+
+    def note(self, error: str | None, now_s: float) -> None:
+        """Record that the condition holds now, or the reason why it does not."""
+        if self.holds is not (error is None):
+            self.holds, self.since_s = error is None, now_s
+            self.failures += not self.holds
+        if error is not None:
+            self.last_error = one_line(error, FAILURE_LIMIT)
 
 
 class LocalLeaves:
-    """The leaves of this node, and the time when each became healthy."""
+    """The leaves of this node, the time when each became healthy, and the past of its conditions.
+
+    The errors in a status do not contain addresses of this machine's network: all members read reports.
+    """
 
     def __init__(self, leaves: Sequence[ServedLeaf], probe_timeout_s: float) -> None:
         self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
         self._probe_timeout_s = probe_timeout_s
         self._healthy_since_s: dict[bytes, float] = {}
+        self._conditions: dict[tuple[bytes, LeafFault], _Condition] = {}
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
@@ -138,16 +168,29 @@ class LocalLeaves:
         """Return the leaves of this master, and leaves without a master."""
         return tuple(each for each, leaf in self._leaves.items() if leaf.master_hash in {None, master_hash})
 
-    async def is_served(self, leaf_hash: bytes) -> bool:
-        """Return True if the leaf's local service accepts connections now, or if none is configured."""
+    async def probe(self, leaf_hash: bytes) -> dict[LeafFault, str | None]:
+        """Probe the leaf's local service, and return the result for `status`; empty if none is configured."""
         leaf = self._leaves.get(leaf_hash)
         if leaf is None:
             raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
-        return leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
+        if leaf.probe is None:
+            return {}
+        return {LeafFault.SERVICE: await probe_failure(*leaf.probe, self._probe_timeout_s)}
 
-    def status(self, leaf_hash: bytes, faults: Sequence[LeafFault]) -> LeafStatus:
-        """Return the leaf's status, with the time that it has been healthy without a break."""
-        now_s, healthy = trio.current_time(), not faults
+    def status(self, leaf_hash: bytes, found: Mapping[LeafFault, str | None]) -> LeafStatus:
+        """Return the leaf's status, with the time that it has been healthy without a break.
+
+        `found` has the observed conditions, each with the reason of its failure; None if it holds. While the router
+        does not reply, the lease set is unknown.
+        """
+        now_s = trio.current_time()
+        faults = tuple(each for each in LeafFault if found.get(each) is not None)
+        healthy = not faults
+        conditions = {each: self._conditions.setdefault((leaf_hash, each), _Condition()) for each in LeafFault}
+        for each, error in found.items():
+            conditions[each].note(error, now_s)
+        if LeafFault.ROUTER in faults:
+            conditions[LeafFault.LEASE_SET].holds = None
         if not healthy:
             self._healthy_since_s.pop(leaf_hash, None)
         since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else now_s
@@ -155,7 +198,17 @@ class LocalLeaves:
             destination=self._leaves[leaf_hash].destination.base64,
             healthy=healthy,
             uptime_ms=round((now_s - since_s) * 1000) if healthy else None,
-            faults=tuple(faults),
+            faults=faults,
+            conditions=tuple(
+                ConditionStatus(
+                    condition=each,
+                    age_ms=None if past.holds is None else round((now_s - past.since_s) * 1000),
+                    failures=past.failures,
+                    last_error=past.last_error,
+                )
+                for each, past in conditions.items()
+                if past.holds is not None or past.failures
+            ),
         )
 
 
@@ -207,10 +260,8 @@ class FileRouter:
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Probe the leaf's local service now."""
-        served = await self._leaves.is_served(leaf_hash)
-        return self._leaves.status(
-            leaf_hash, [*([] if self._demo else [LeafFault.ROUTER]), *([] if served else [LeafFault.SERVICE])]
-        )
+        found = await self._leaves.probe(leaf_hash)
+        return self._leaves.status(leaf_hash, {LeafFault.ROUTER: None if self._demo else NO_ROUTER} | found)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
         """Return None: a file cannot measure anything."""

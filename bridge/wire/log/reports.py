@@ -1,13 +1,15 @@
 """The JSON of a report ⇄ `bridge.core.log.records.Report`: one server's description of itself.
 
-docs/reference/application-json.md has its keys.
+docs/reference/application-json.md has its keys. Members that only newer versions read are `Raw`: no value of them makes
+an entry foreign. An entry has at most `BRACKETS_LIMIT` opening brackets, also within texts. So these members do not add
+an object or list to a leaf, and their texts have escapes for brackets.
 
 `meta` is one object, as in the proposal, if the server serves one master destination, or a list of such objects if it
 serves several. With several, an element of `destinations` may name its master by hash. A reader that knows only the
 proposal understands all reports of servers with one master.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -28,8 +30,9 @@ from bridge.core.log.fields import (
     StructureText,
     value_or_none,
 )
-from bridge.core.log.figures import FIGURES, Figure, RouterStatus
+from bridge.core.log.figures import COUNT_MAX, FIGURES, Figure, RouterStatus
 from bridge.core.log.records import (
+    ConditionStatus,
     LeafFault,
     LeafStatus,
     Measurement,
@@ -45,6 +48,8 @@ DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
 FAILURE_LIMIT: Final = 200
 """Characters of a failure; the rest is cut off."""
+ERRORS_LIMIT: Final = 2048
+"""Characters of the last errors of all leaves in a report; later ones are left out."""
 _LEAF_TWICE: Final = "a destination appears twice in `destinations`"
 _MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
@@ -106,6 +111,16 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     current_connections: Count | None = None
     faults: Raw = ABSENT
     """A list of words of `LeafFault`; older versions do not read it either."""
+    router_age: Raw = ABSENT
+    router_failures: Raw = ABSENT
+    router_error: Raw = ABSENT
+    lease_set_age: Raw = ABSENT
+    lease_set_failures: Raw = ABSENT
+    lease_set_error: Raw = ABSENT
+    service_age: Raw = ABSENT
+    service_failures: Raw = ABSENT
+    service_error: Raw = ABSENT
+    """Parts of `ConditionStatus` of each condition; the same."""
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):
@@ -176,7 +191,7 @@ def to_report(entry: ReportEntry) -> Report:
         server_id=entry.id,
         router=RouterStatus(**{**structs.asdict(entry.router), "attached": entry.router.attached is not False}),
         masters=tuple(_to_meta(part) for part in parts_of(entry)),
-        destinations=tuple(_to_leaf(leaf) for leaf in entry.destinations),
+        destinations=with_bounded_errors(_to_leaf(leaf) for leaf in entry.destinations),
         remote_destinations=_to_measurements(entry.remote_destinations),
         remote_metas=_to_measurements(entry.remote_metas),
         request=entry.request,
@@ -196,8 +211,47 @@ def _to_meta(meta: MetaPart) -> MetaStatus:
 
 
 def _to_leaf(leaf: LeafPart) -> LeafStatus:
-    fields = {**structs.asdict(leaf), "healthy": leaf.healthy is True, "faults": _faults(leaf.faults)}
+    fields = {name: value for name, value in structs.asdict(leaf).items() if name not in _CONDITION_MEMBERS}
+    fields |= {"healthy": leaf.healthy is True, "faults": _faults(leaf.faults), "conditions": _conditions(leaf)}
     return LeafStatus(**fields)
+
+
+_CONDITION_MEMBERS: Final = {
+    f"{condition.name.lower()}_{part}": (condition, part)
+    for condition in LeafFault
+    for part in ("age", "failures", "error")
+}
+"""Members of `LeafPart`, with the condition of each."""
+
+
+def _conditions(leaf: LeafPart) -> tuple[ConditionStatus, ...]:
+    found: dict[LeafFault, dict[str, Any]] = {each: {} for each in LeafFault}
+    for name, (condition, part) in _CONDITION_MEMBERS.items():
+        member = getattr(leaf, name)
+        found[condition][part] = _text(member) if part == "error" else _count(member)
+    statuses = (
+        ConditionStatus(each, part["age"], part["failures"] or 0, part["error"]) for each, part in found.items()
+    )
+    return tuple(each for each in statuses if each != ConditionStatus(each.condition))
+
+
+def _count(member: Raw) -> int | None:
+    value = value_or_none(member)
+    return value if type(value) is int and 0 <= value <= COUNT_MAX else None
+
+
+def with_bounded_errors(leaves: Iterable[LeafStatus]) -> tuple[LeafStatus, ...]:
+    """Return the leaves without the errors beyond the first `ERRORS_LIMIT` characters."""
+    left = ERRORS_LIMIT
+
+    def bounded(condition: ConditionStatus) -> ConditionStatus:
+        nonlocal left
+        left -= len(condition.last_error or "")
+        return condition if left >= 0 else replace(condition, last_error=None)
+
+    return tuple(
+        replace(leaf, conditions=tuple(map(bounded, leaf.conditions))) if leaf.conditions else leaf for leaf in leaves
+    )
 
 
 def _text(member: Raw) -> str | None:
@@ -235,7 +289,7 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         id=report.server_id,
         router=RouterPart(**asdict(report.router)),
         meta=masters if len(masters) > 1 else masters[0] if masters else None,
-        destinations=[_from_leaf(each) for each in report.destinations],
+        destinations=[_from_leaf(each) for each in with_bounded_errors(report.destinations)],
         remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],
         remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
         request=report.request,
@@ -294,16 +348,35 @@ def _is_within(value: object, kind: Any) -> bool:
 
 def _from_leaf(leaf: LeafStatus) -> LeafPart:
     faults = Raw(msgspec.json.encode([each.value for each in leaf.faults])) if leaf.faults else ABSENT
-    return LeafPart(**{**asdict(leaf), "faults": faults})
+    fields = {**asdict(leaf), "faults": faults}
+    del fields["conditions"]
+    for each in leaf.conditions:
+        member = each.condition.name.lower()
+        fields[f"{member}_age"] = _number(each.age_ms)
+        fields[f"{member}_failures"] = _number(each.failures or None)
+        fields[f"{member}_error"] = _written(each.last_error)
+    return LeafPart(**fields)
+
+
+def _number(value: int | None) -> Raw:
+    return ABSENT if value is None else Raw(b"%d" % value)
+
+
+def _written(text: str | None) -> Raw:
+    """Return a text for a member that older versions skip: cut off, and without the brackets that they count."""
+    if text is None:
+        return ABSENT
+    valid = text[:FAILURE_LIMIT].encode(errors="replace").decode()
+    return Raw(msgspec.json.encode(valid).replace(b"[", b"\\u005b").replace(b"{", b"\\u007b"))
 
 
 def _from_directory(directory: ReportedDirectory | None) -> Raw:
     if directory is None:
         return ABSENT
-    return Raw(msgspec.json.encode(DirectoryPart(directory.destination_hash, _cut(directory.problem))))
+    members = {"hash": directory.destination_hash, "problem": _written(directory.problem) or None}
+    return Raw(msgspec.json.encode({name: value for name, value in members.items() if value is not None}))
 
 
 def _from_meta(part: MetaStatus) -> MetaPart:
-    failure = part.publish_failure
-    written = ABSENT if failure is None else Raw(msgspec.json.encode(failure[:FAILURE_LIMIT]))
-    return MetaPart(**{**asdict(part), "publish_failure": written, "standby": Raw(b"true") if part.standby else ABSENT})
+    standby = Raw(b"true") if part.standby else ABSENT
+    return MetaPart(**{**asdict(part), "publish_failure": _written(part.publish_failure), "standby": standby})
