@@ -13,6 +13,7 @@ The order of declaration is the order of display, the most severe first: in the 
 a symptom, would come before `no-quorum`, its cause. Warnings without a rank are in alphabetical order.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from bridge.api.view import AlarmView, Severity
+
+_FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes|KiB|MiB|GiB|entries|times)(?!\w))")
+"""A number with a unit. A number without a unit may be an id, and another id is another problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,3 +396,8 @@ def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
     rank = {kind: place for place, kind in enumerate(ALARMS)}
     known = (replace(each, severity=alarm_severity(each.kind)) for each in alarms)
     return tuple(sorted(known, key=lambda each: (rank.get(each.kind, len(rank)), each.kind)))
+
+
+def without_figures(text: str) -> str:
+    """Return a text without measured figures, which change at each check: texts that differ only in them are equal."""
+    return _FIGURE.sub("…", text)

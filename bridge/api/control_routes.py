@@ -40,6 +40,8 @@ from bridge.api.control import (
 from bridge.api.debug import DebugAnswer
 from bridge.api.json import RequestBody
 from bridge.api.log import LogPage
+from bridge.api.observations.history import HOURS_DEFAULT, HOURS_MAX, HistoryAnswer
+from bridge.api.observations.perspectives import PerspectivesAnswer
 from bridge.api.requests import (
     CommandRequest,
     ConfirmClusterRequest,
@@ -129,6 +131,19 @@ _KEY: Final = {"body": KeyRequest}
 VIEW: Final = _get("/v1/view", FarmView, "the node's whole view of the farm")
 CLUSTER: Final = _get(
     "/v1/cluster", ClusterAnswer, "the leader, its address, the voters; only the data of this node itself"
+)
+HISTORY: Final = _get(
+    "/v1/history",
+    HistoryAnswer,
+    f"the last `hours` (at most {HOURS_MAX}) of verdict, leader, publishers, members, leaves and alarms, and figures of"
+    " each minute, from the node's [history](history.md)",
+    numbers={"hours": HOURS_DEFAULT},
+)
+VIEWS: Final = _get(
+    "/v1/views",
+    PerspectivesAnswer,
+    "the farm as each node sees it: a query by gossip, at most one in 5 seconds, for at most 2 seconds; 409"
+    " `no-gossip`",
 )
 LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server's clock")
 LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})

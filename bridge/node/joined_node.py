@@ -34,6 +34,7 @@ from bridge.node.membership.membership_provider import (
     words_of,
 )
 from bridge.node.membership.own_name import watch_name
+from bridge.node.membership.perspectives import OwnPerspective
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting, Transport
@@ -42,6 +43,7 @@ from bridge.node.raft.replica import RequestGateway
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, write_round_trips
+from bridge.wire.membership.short_view import VIEW_QUERY
 from consensus.protocols.garlic_farm import Metrics
 from gossip import NodeId
 
@@ -55,6 +57,7 @@ class JoinedNode:
     own_metadata: OwnMetadata
     member_directory: MemberDirectory
     user_messages: UserMessages
+    own_perspective: OwnPerspective
     forming: Forming
     peers: FarmPeers
     farm_keys: FarmKeys
@@ -138,12 +141,15 @@ async def join(
             keyring=lambda: provider.keyring,
             cluster_id=lambda: forming.cluster_id,
         )
+        own_perspective = OwnPerspective()
+        answers = {**_answers(name, provider), VIEW_QUERY: own_perspective.answer}
         yield JoinedNode(
             local=local,
             provider=provider,
             own_metadata=own_metadata,
             member_directory=directory,
-            user_messages=UserMessages(provider, directory, local.trace, _answers(name, provider), (CLOCK_QUERY,)),
+            user_messages=UserMessages(provider, directory, local.trace, answers, (CLOCK_QUERY, VIEW_QUERY)),
+            own_perspective=own_perspective,
             forming=forming,
             peers=peers,
             farm_keys=farm_keys,

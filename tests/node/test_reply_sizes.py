@@ -16,6 +16,8 @@ from msgspec import Struct, UnsetType, structs
 from bridge.api.control_routes import DEBUG, EVENTS, LOG, ROUTES
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage, fitting
+from bridge.core.history.records import NODES_MAX, ROWS_MAX, SERIES_MAX, TEXT_LIMIT_BYTES
+from bridge.core.history.timeline import SPANS_MAX, STEPS_MAX
 from bridge.core.log.weights import COST_FACTORS_OF_ALL_MAX, EXCLUSIONS_OF_ALL_MAX, FACTORS_OF_ALL_MAX
 from bridge.core.membership.admission import ADMITTED_MAX
 from bridge.core.membership.client_keys import CLIENTS_MAX
@@ -24,6 +26,7 @@ from bridge.node.control.identity_admin import STRANGERS_LISTED_MAX
 from bridge.node.control.view_builder import RECENT_EVENTS
 from bridge.node.events.event_log import TEXT_LIMIT, EventLog
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
+from bridge.wire.membership.short_view import MASTERS_LISTED_MAX, SERVERS_LISTED_MAX
 from consensus.core.features import COMMAND_LIMIT_BYTES
 from gossip.core.options import SwimOptions
 
@@ -82,6 +85,13 @@ SIZES: dict[str, int] = {
     "ClientKeyView.scopes": 4,
     "NodeApproved.retired": ADMITTED_MAX,
     "NodeEvicted.left_out": KNOWN_MAX,
+    "HistoryAnswer.rows": ROWS_MAX,
+    "HistoryAnswer.series": SERIES_MAX,
+    "HistoryRow.spans": SPANS_MAX // ROWS_MAX,
+    "HistorySeries.values": STEPS_MAX,
+    "PerspectivesAnswer.nodes": NODES_MAX,
+    "NodePerspective.members": SERVERS_LISTED_MAX,
+    "NodePerspective.publishers": MASTERS_LISTED_MAX,
     "NodeEvicted.client_keys": CLIENTS_MAX,
     "NodeEvicted.client_keys_of_unknown": CLIENTS_MAX,
 }
@@ -102,6 +112,7 @@ TEXTS = {
     "ConditionView.last_error": "x" * 85,
     "ScorePartView.label": "x" * 16,
     "ScorePartView.value": "x" * 64,
+    "HistorySpan.text": '"' * TEXT_LIMIT_BYTES,
 }
 """Texts of other sizes.
 

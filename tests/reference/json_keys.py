@@ -12,6 +12,7 @@ from msgspec import inspect as kinds
 
 from bridge.api import cluster_outputs, control, debug, lease_set_report, log, outputs, requests, trace, view
 from bridge.api.json import Document, Record, RequestBody
+from bridge.api.observations import history, perspectives
 from bridge.connect import client_status
 from bridge.connect import status as farm_status
 from bridge.core.log.figures import FIGURES
@@ -53,6 +54,8 @@ CHAPTERS = (
     ("Output of commands", outputs, Record),
     ("Output of commands for other clusters", cluster_outputs, Record),
     ("Replies of the control endpoint", control, Record),
+    ("The history, and the perspectives of the nodes", history, Record),
+    ("", perspectives, Record),
     ("The log and the trace", log, Record),
     ("", trace, Record),
     ("Fault analysis", debug, Record),

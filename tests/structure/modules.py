@@ -24,8 +24,8 @@ FLOORS = {
     "consensus.protocols.kraft": ("wire", "operators", "replica"),
     "gossip": ("core", "wire", "node simulation"),
     "bridge": ("core", "wire", "api", "sam", "node connect", "tui", "cli"),
-    "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm connecting"),
-    "bridge.wire": ("membership", "keys", "i2p", "log"),
+    "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm connecting history"),
+    "bridge.wire": ("membership history", "keys", "i2p", "log"),
     "bridge.node": (
         "http_exchange",
         "events",
@@ -40,6 +40,7 @@ FLOORS = {
         "founded_farm",
         "kafka zmq",
         "client_endpoints",
+        "history",
         "control",
         "doctor offline local",
         "app",

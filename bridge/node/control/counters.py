@@ -18,6 +18,7 @@ from typing import Final
 from bridge.core.log.kinds import EntryCounter
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control.routes import ControlEvent
+from bridge.node.history.recorder import HistoryEvent
 from bridge.node.kafka.counters import ProduceRefusal, TopicEvent
 from bridge.node.membership.introductions import IntroductionDrop
 from bridge.node.tasks.directory_requests import DirectoryRequest
@@ -287,6 +288,7 @@ FAMILIES: Final = (
         quiet="Elections and restarts cause some. If it grows steadily, find the sender",
     ),
     Family(members=tuple(NodeEvent)),
+    Family(members=tuple(HistoryEvent)),
     Family(
         members=tuple(DirectoryRequest),
         prefix="directory_requests_",

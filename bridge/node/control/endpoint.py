@@ -1,7 +1,7 @@
 """The control endpoint of a node: its views and actions, behind one server.
 
     JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
-                                         └──▶ VerdictWatch ──▶ events, alarms, /healthz
+                                         └──▶ VerdictWatch ──▶ events, alarms, /healthz, history
 
 A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
-from bridge.api.control_routes import PAGE, Route
+from bridge.api.control_routes import HISTORY, PAGE, VIEWS, Route
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
@@ -30,8 +30,10 @@ from bridge.node.control.view_builder import ViewBuilder
 from bridge.node.events.event_log import clock_ms
 from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.history.recorder import HistoryRecorder
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
+from bridge.node.membership.perspectives import Perspectives
 from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.control_socket import SOCKET_NAME
 from consensus.net import NodeCertificate
@@ -39,10 +41,11 @@ from consensus.net import NodeCertificate
 
 @dataclass(frozen=True, slots=True)
 class ControlEndpoint:
-    """The server of a node's control endpoint, and the watch of its verdict."""
+    """The server of a node's control endpoint, the watch of its verdict, and the history."""
 
     server: ControlServer
     verdicts: VerdictWatch
+    history: HistoryRecorder
     service_manager: ServiceManager
     keep_certificate: Callable[[], Awaitable[None]] | None
     """Renews the certificate that the node made for TCP clients, until cancelled."""
@@ -56,6 +59,7 @@ class ControlEndpoint:
             if self.keep_certificate is not None:
                 nursery.start_soon(self.keep_certificate)
             nursery.start_soon(self.service_manager.run, self.verdicts.stuck, self.verdicts.text)
+            nursery.start_soon(self.history.run)
             await self.verdicts.run()
 
 
@@ -69,8 +73,12 @@ async def control_endpoint(
     """Make the endpoint, not running yet. `leave` starts to leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
-    view = ViewBuilder(node, current, counters, is_stopping, clients)
-    verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms)
+    state_dir = local.configuration.state_dir
+    history = HistoryRecorder(local.configuration.name, state_dir, clock_ms, node.durations.commit)
+    perspectives = Perspectives(node.own_perspective, node.user_messages, clock_ms)
+    view = ViewBuilder(node, current, counters, is_stopping, clients, history.counters)
+    observers = (history.take, node.own_perspective.take)
+    verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms, observers)
     farm = FarmAdmin(
         make_view=view.build,
         trace=local.trace,
@@ -91,15 +99,15 @@ async def control_endpoint(
         remote_connections=shares.control_remote,
         remote_strangers=shares.control_remote,
     )
-    state_dir = local.configuration.state_dir
     remote = await trio.to_thread.run_sync(open_remote_access, state_dir, local.configuration.control)
     shows_page = local.configuration.control is not None and local.configuration.control.page
     handlers: dict[Route[Any], Any] = {PAGE: show_page} if shows_page else {}
+    handlers |= {HISTORY: lambda call: history.page(call.numbers["hours"]), VIEWS: lambda _: perspectives.all()}
     for admin in (farm, identities, keys, Debugging(local.configuration)):
         handlers |= admin.handlers
     server = ControlServer(state_dir / SOCKET_NAME, handlers, limits, remote, counters)
     keep = None if remote is None else _certificate_keeper(local, current, remote)
-    return ControlEndpoint(server, verdicts, local.service_manager, keep)
+    return ControlEndpoint(server, verdicts, history, local.service_manager, keep)
 
 
 def _certificate_keeper(

@@ -3,6 +3,7 @@
     view ──▶ verdict   another text than before ──▶ event `verdict-changed`, and so a line of the log
          ──▶ concerns  ──▶ alarms, while they last
          ──▶ applied and committed index ──▶ `stuck`, the reply of /healthz
+         ──▶ the observers: the node's history, its reply to other nodes
 
 A missing publication does not raise an alarm immediately. A new farm gathers reports for up to one period before its
 first structure. After a handover the next publication takes a moment.
@@ -16,7 +17,7 @@ The view of a usual farm costs a fraction of a millisecond. The view of ten thou
 after a check grows with its duration, so that checks take at most a hundredth of a processor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -36,10 +37,17 @@ class VerdictWatch:
     """The watch of one node. `view` is built at each check; `period_s` returns the farm's reporting period."""
 
     def __init__(
-        self, view: Callable[[], FarmView], period_s: Callable[[], float], trace: EventLog, alarms: Alarms
+        self,
+        view: Callable[[], FarmView],
+        period_s: Callable[[], float],
+        trace: EventLog,
+        alarms: Alarms,
+        observers: Sequence[Callable[[FarmView], None]] = (),
     ) -> None:
+        """Set the sources; the `observers` get the view of each check."""
         self._view = view
         self._period_s = period_s
+        self._observers = observers
         self._trace = trace
         self._alarms = alarms
         self._reported: VerdictView | None = None
@@ -69,6 +77,8 @@ class VerdictWatch:
             self._reported = verdict
             facts = {"verdict": verdict.kind.value, "severity": verdict.severity.value, "text": verdict.text}
             self._trace.append("verdict-changed", facts)
+        for observe in self._observers:
+            observe(view)
 
     def last(self) -> VerdictView | None:
         """Return the verdict of the last check; None before the first."""

@@ -13,6 +13,7 @@ from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.counters import GossipTraffic, NodeEvent, RaftWork, by_key
 from bridge.node.control.routes import ControlEvent
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.history.recorder import HistoryEvent
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.raft.replica import Replica
@@ -34,12 +35,14 @@ class ViewBuilder:
         control_counters: Mapping[ControlEvent, int],
         is_stopping: Callable[[], bool],
         clients: ClientEndpoints,
+        history_counters: Mapping[HistoryEvent, int],
     ) -> None:
         self._node = node
         self._current = current
         self._control_counters = control_counters
         self._is_stopping = is_stopping
         self._clients = clients
+        self._history_counters = history_counters
         self._started_at = time.monotonic()
         self._addresses: dict[str, str] = {}
 
@@ -78,6 +81,7 @@ class ViewBuilder:
                 ),
                 counters=by_key(
                     self._control_counters.items(),
+                    self._history_counters.items(),
                     node.metrics.counts.items(),
                     (
                         (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),

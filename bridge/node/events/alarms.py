@@ -10,17 +10,14 @@ If several parts of the node have the same problem, they share one alarm. It is 
 and its text has all causes.
 """
 
-import re
 from typing import Final
 
 import trio
 
-from bridge.api.alarms import AlarmType
+from bridge.api.alarms import AlarmType, without_figures
 from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
 
-_FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes|KiB|MiB|GiB|entries|times)(?!\w))")
-"""A number with a unit. A number without a unit may be an id, and another id is another problem."""
 _ROUNDING_S: Final = 0.001
 """Times that are one period apart may differ by a little less, as floating-point numbers."""
 
@@ -78,7 +75,7 @@ class Alarms:
 
 
 def _without_figures(alarm: AlarmView) -> tuple[str, str]:
-    return _FIGURE.sub("…", alarm.text), _FIGURE.sub("…", alarm.action)
+    return without_figures(alarm.text), without_figures(alarm.action)
 
 
 class SharedAlarm:

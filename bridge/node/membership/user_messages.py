@@ -4,9 +4,10 @@
     garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its reply ─▶ this node, until all have replied
                                                                                  or the timeout
 
-A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times) and `clock`.
-The query `clock` is for nodes that create a farm, and is not in the trace. A node does not reply to other queries. The
-trace of each node shows them (`query`), as it shows answered ones.
+A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times), `clock` and
+`view` (with its view in short). The query `clock` is for nodes that create a farm, `view` for the comparison of all
+nodes; they are not in the trace. A node does not reply to other queries. The trace of each node shows them (`query`),
+as it shows answered ones.
 
 Gossip carries a message with the farm's key and without its sender's signature, so the claimed sender is not
 trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has
@@ -68,7 +69,8 @@ class UserMessages:
         awaited = directory.reachable()
         try:
             async with group.query(name, body, timeout_s) as answers:
-                self._note_query(name, body, group.node_id, answered=own is not None)
+                if name not in self._quiet:
+                    self._note_query(name, body, group.node_id, answered=own is not None)
                 with trio.move_on_after(timeout_s), suppress(trio.EndOfChannel):
                     while not found.keys() >= awaited:
                         answer = await answers.receive()

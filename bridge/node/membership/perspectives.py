@@ -1,0 +1,93 @@
+"""The perspectives of all nodes: each node replies to the query `view` with its own view in short.
+
+    VerdictWatch ──view──▶ OwnPerspective ──▶ the reply to other nodes
+    GET /v1/views ──▶ Perspectives ══ query by gossip ══▶ every other node
+
+The reply of a node is prepared at each check of its verdict, so a query does not build a view. One query at a time is
+sent, and its result is used for some seconds: any number of readers costs the farm one small query in this time. The
+last reply of a node that does not reply any more is shown with its age.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from bridge.api.control import Refused
+from bridge.api.observations.perspectives import Extract, PerspectivesAnswer, extract, perspective
+from bridge.api.view import FarmView
+from bridge.node.membership.user_messages import UserMessages
+from bridge.wire.membership.short_view import (
+    VIEW_QUERY,
+    ShortView,
+    ShortViewError,
+    read_short_view,
+    write_short_view,
+)
+
+FRESH_S: Final = 5.0
+REPLY_S: Final = 2.0
+"""Limit for the replies; nodes of older versions do not reply."""
+
+
+class OwnPerspective:
+    """This node's last view in short."""
+
+    def __init__(self) -> None:
+        self.extract: Extract | None = None
+        """The last short view and names; None before the first check."""
+
+    def take(self, view: FarmView) -> None:
+        """Keep the short form of a view."""
+        self.extract = extract(view)
+
+    def answer(self) -> str:
+        """Return the reply to the query of another node; empty before the first check."""
+        return "" if self.extract is None else write_short_view(self.extract.short)
+
+
+class Perspectives:
+    """The last replies of all nodes, by NodeId in hexadecimal."""
+
+    def __init__(self, own: OwnPerspective, messages: UserMessages, clock_ms: Callable[[], int]) -> None:
+        self._own = own
+        self._messages = messages
+        self._clock_ms = clock_ms
+        self._querying = trio.Lock()
+        self._queried_at: float | None = None
+        self._taken_at_ms = 0
+        self._replies: dict[str, tuple[ShortView, float]] = {}
+        """The reply and its time by the node's monotonic clock, in seconds."""
+        self._answered: frozenset[str] = frozenset()
+
+    async def all(self) -> PerspectivesAnswer:
+        """Return all perspectives, at most a few seconds old; raise `Refused` without gossip."""
+        async with self._querying:
+            if self._queried_at is None or trio.current_time() - self._queried_at >= FRESH_S:
+                await self._query()
+        own = self._own.extract
+        if own is None:
+            raise Refused(503, "starting", "the node has not made its first view; try again in a moment")
+        now_s = trio.current_time()
+        nodes = []
+        for node_id, name in own.members:
+            seen, at_s = self._replies.get(node_id, (None, now_s))
+            age_ms = None if seen is None else int((now_s - at_s) * 1000)
+            nodes.append(perspective(own, (node_id, name), seen, age_ms, answered=node_id in self._answered))
+        return PerspectivesAnswer(self._taken_at_ms, tuple(nodes))
+
+    async def _query(self) -> None:
+        found = await self._messages.ask(VIEW_QUERY, "", REPLY_S)
+        self._queried_at, self._taken_at_ms = trio.current_time(), self._clock_ms()
+        answered = set()
+        for each in found.answers:
+            try:
+                reply = read_short_view(each.payload)
+            except ShortViewError:
+                continue
+            answered.add(each.id)
+            self._replies[each.id] = (reply, self._queried_at)
+        self._answered = frozenset(answered)
+        present = {node_id for node_id, _ in self._own.extract.members} if self._own.extract else set()
+        for former in self._replies.keys() - present:
+            del self._replies[former]

@@ -1,0 +1,1 @@
+"""The bytes of a node's history file (`docs/reference/history.md`)."""

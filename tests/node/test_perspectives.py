@@ -1,0 +1,93 @@
+"""The query `view` over gossip: replies of all nodes, one query for many readers, the last reply of a lost node."""
+
+import pytest
+import trio
+from msgspec.structs import replace
+
+from bridge.api.control import Refused
+from bridge.api.view import FarmView
+from bridge.node.membership.perspectives import FRESH_S, OwnPerspective, Perspectives
+from bridge.wire.membership.short_view import VIEW_QUERY
+from tests.node.gossip_farm import in_simulated_time
+from tests.node.test_user_messages import Node, two_nodes
+from tests.operator_views import NOW_MS, farm_view
+
+
+def view_of(number: int, node: Node, other: Node) -> FarmView:
+    """Return a view with the NodeIds of the two nodes."""
+    view = farm_view(number, servers=2)
+    ids = [node.group.node_id.hex(), other.group.node_id.hex()]
+    first, second = sorted(view.members, key=lambda each: not each.is_self)
+    return replace(view, members=(replace(first, node_id=ids[0]), replace(second, node_id=ids[1])))
+
+
+def answering(node: Node, view: FarmView) -> OwnPerspective:
+    """Make a node reply to the query with its view."""
+    own = OwnPerspective()
+    own.take(view)
+    node.messages._answers = {VIEW_QUERY: own.answer}
+    node.messages._quiet = (VIEW_QUERY,)
+    return own
+
+
+@in_simulated_time
+async def test_perspectives_of_all_nodes_are_returned() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        answering(kyoto, replace(view_of(2, kyoto, oslo), raft=replace(farm_view(2).raft, term=7)))
+        asked = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        found = await asked.all()
+        assert [(each.name, each.answered, each.term) for each in found.nodes] == [
+            ("node-1", True, 3),
+            ("node-2", True, 7),
+        ]
+        assert not [event for node in (oslo, kyoto) for event in node.trace_events() if event.kind == "query"]
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_perspectives_of_many_readers_are_one_query() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        own, queries = answering(oslo, view_of(1, oslo, kyoto)), [0]
+
+        def counted() -> str:
+            queries[0] += 1
+            return own.answer()
+
+        kyoto.messages._answers = {VIEW_QUERY: counted}
+        asked = Perspectives(own, oslo.messages, lambda: NOW_MS)
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(asked.all)
+        assert queries == [1]
+        await trio.sleep(FRESH_S)
+        await asked.all()
+        assert queries == [2]
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_perspectives_keep_last_reply_of_lost_node() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        answering(kyoto, view_of(2, kyoto, oslo))
+        asked = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        await asked.all()
+        kyoto.messages._answers = {VIEW_QUERY: lambda: "\x1b]0;hostile\x07"}
+        await trio.sleep(60)
+        lost = (await asked.all()).nodes[1]
+        assert (lost.answered, lost.verdict is not None) == (False, True)
+        assert lost.age_ms is not None
+        assert 60_000 <= lost.age_ms < 70_000
+
+    await two_nodes(story)
+
+
+@in_simulated_time
+async def test_perspectives_before_first_view_are_refused() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        del kyoto
+        with pytest.raises(Refused, match="has not made its first view"):
+            await Perspectives(OwnPerspective(), oslo.messages, lambda: NOW_MS).all()
+
+    await two_nodes(story)
