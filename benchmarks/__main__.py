@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: measure this machine and a real farm on it, in one run, and print a plain table.
 
-    machine ─▶ throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
+    machine ─▶ commands, throughput, memory ─▶ failover, timing "lan" ─▶ failover, timing "local" ─▶ cold start, idle
             ─▶ storage ─▶ ØMQ sockets, endpoint ─▶ consensus compared with others ─▶ gossip ─▶ KRaft and Kafka
 
 Names choose parts; without names, all run. Bad figures are printed like the others.
@@ -15,7 +15,19 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import cold_start, consensus, failover, gossip, idle, kraft, machine, storage, throughput, zmq_raft
+from benchmarks import (
+    cold_start,
+    commands,
+    consensus,
+    failover,
+    gossip,
+    idle,
+    kraft,
+    machine,
+    storage,
+    throughput,
+    zmq_raft,
+)
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table
@@ -24,6 +36,7 @@ from bridge.node.settings.choices import Timing
 
 NAMES = (
     "machine",
+    "commands",
     "throughput",
     "memory",
     "failover",
@@ -130,6 +143,8 @@ async def _measure(
         print("\n".join(table(found)), flush=True)
 
     async def lan(farm: Farm) -> None:
+        if "commands" in names:
+            report(await commands.measure(farm))
         if "memory" in names:
             report(_memory(farm, "created, idle"))
         if "throughput" in names:
@@ -140,7 +155,7 @@ async def _measure(
             report(await failover.leader(farm, runs))
             report(await failover.publisher(farm, PUBLISHER_REPETITIONS))
 
-    if {"memory", "throughput", "failover"} & set(names):
+    if {"commands", "memory", "throughput", "failover"} & set(names):
         async with running_farm(directory / "lan", Timing.LAN) as farm:
             await lan(farm)
     if "failover-local" in names:

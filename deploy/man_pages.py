@@ -52,8 +52,10 @@ def _overview() -> str:
         *_paragraphs(cli.help or ""),
         ".SH COMMANDS",
     ]
-    for name, lazy in cli.lazy_commands.items():
-        lines += [".TP", rf"\fBgarlicfarm\-{_plain(name)}\fR(1)", _plain(lazy.summary)]
+    for heading, commands in cli.sections.items():
+        lines += [f".SS {heading}"]
+        for name, lazy in commands.items():
+            lines += [".TP", rf"\fBgarlicfarm\-{_plain(name)}\fR(1)", _plain(lazy.summary)]
     lines += [
         ".SH ENVIRONMENT",
         ".TP",

@@ -58,7 +58,7 @@ from bridge.api.view import (
 from bridge.api.words import fault_actions, faults_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
-from bridge.core.publishing.candidates import Inability
+from bridge.core.publishing.score import Inability
 
 PATIENCE_ELECTIONS = 3
 """A server lacks contact to a majority after so many of the shortest election timeouts without a leader and without an

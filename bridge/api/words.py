@@ -25,7 +25,7 @@ from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView,
 from bridge.core.log.figures import FIGURES
 from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
-from bridge.core.publishing.candidates import ScoreFigure
+from bridge.core.publishing.score import ScoreFigure
 
 SECOND_MS = 1000
 MINUTE_MS = 60 * SECOND_MS

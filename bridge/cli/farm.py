@@ -9,9 +9,11 @@ docs/how-to/servers.md, and the server is not added again before it is restored.
 first. The command waits until the group is without the server, and shows the obstacle if that takes long.
 """
 
-import click
-import trio
+import time
 
+import click
+
+from bridge.api.control_routes import VIEW
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
@@ -19,12 +21,11 @@ from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportVie
 from bridge.api.words import clock_text, duration, handed_over_text, health_text, known, seen_text, standing_text
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
-from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import json_option, output_options, yes_option
+from bridge.cli.node_queries import call_node, node_option
+from bridge.cli.options import json_option, output_options, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.membership.admission import server_label
-from bridge.node.control.client import ControlClient
 
 POLL_SECONDS = 0.3
 
@@ -32,9 +33,10 @@ POLL_SECONDS = 0.3
 @click.command()
 @node_option
 @output_options
+@watchable
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show the replicated state of the farm: reports, candidates, leaves, weights, publications."""
-    view = query_node(node, ControlClient.view)
+    view = call_node(node, VIEW)
     if as_json:
         print_json(
             FarmOutput(
@@ -160,18 +162,20 @@ def _print_weights(weights: WeightsView) -> None:
 @node_option
 @json_option
 @click.pass_context
+@watchable
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group and the servers that may fail; remove one, or allow it to join again."""
     if context.invoked_subcommand is None:
-        _show_servers(query_node(node, ControlClient.view), as_json=as_json)
+        _show_servers(call_node(node, VIEW), as_json=as_json)
 
 
 @servers.command(name="list")
 @node_option
 @json_option
+@watchable
 def list_(node: str | None, *, as_json: bool) -> None:
     """List the servers of the Raft group, and the loss to the farm if each fails."""
-    _show_servers(query_node(node, ControlClient.view), as_json=as_json)
+    _show_servers(call_node(node, VIEW), as_json=as_json)
 
 
 def _show_servers(view: FarmView, *, as_json: bool) -> None:
@@ -238,15 +242,10 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
     confirm_order(node, order, f"Remove {server} from the farm? Its leaves will no longer be listed.", yes=yes)
     submit_command(node, order, as_json=as_json)
 
-    async def until_out(client: ControlClient) -> FarmView:
-        view = await client.view()
-        with trio.move_on_after(wait_s):
-            while _on_their_way(view):
-                await trio.sleep(POLL_SECONDS)
-                view = await client.view()
-        return view
-
-    view = query_node(node, until_out)
+    view, until_s = call_node(node, VIEW), time.monotonic() + wait_s
+    while _on_their_way(view) and time.monotonic() < until_s:
+        time.sleep(POLL_SECONDS)
+        view = call_node(node, VIEW)
     if _on_their_way(view):
         reasons = (
             "; ".join(view.raft.waits) or f"run `garlicfarm servers` at {known(view.raft.leader_name)}, which leads"

@@ -9,16 +9,16 @@ many directories as fit in the width of the terminal.
 
 import click
 
+from bridge.api.control_routes import VIEW
 from bridge.api.outputs import LinkedDirectory, LinkOutput
 from bridge.api.view import DirectoryView, FarmView, ReportView
 from bridge.api.words import B32_SUFFIX, directory_text
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_master
-from bridge.cli.node_queries import node_option, query_node
+from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, is_terminal, print_facts, print_json, print_picture, terminal_columns
 from bridge.core.membership.admission import server_label
-from bridge.node.control.client import ControlClient
 from bridge.wire.i2p.farm_link import DIRECTORIES_LIMIT, FarmLink, parse_link
 from bridge.wire.i2p.structures import hash_of_address
 
@@ -46,7 +46,7 @@ def link(node: str | None, *, master: str | None, no_qr: bool, as_json: bool) ->
 
     A pipe or `$(garlicfarm link)` gets the link alone. A terminal also shows the directories and a QR code.
     """
-    view = query_node(node, ControlClient.view)
+    view = call_node(node, VIEW)
     made = link_of(view, master)
     if as_json:
         print_json(made)

@@ -20,7 +20,7 @@ from bridge.api.outputs import StorageOutput
 from bridge.api.words import clock_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import file_path, json_option
+from bridge.cli.options import file_path, json_option, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
@@ -85,7 +85,7 @@ class _Selection:
 @click.option(
     "--linearizable", is_flag=True, help="Show at least all entries acknowledged before this command started."
 )
-@click.option("--follow", "--watch", "follow", is_flag=True, help="Print entries as they are committed, until Ctrl-C.")
+@watch_option("entries as they are committed")
 @node_option
 @json_option
 @click.pass_context
@@ -104,7 +104,7 @@ def log(
     node: str | None,
     as_json: bool,
 ) -> None:
-    """Print committed entries of the farm's log as sentences. With --follow and --json: one entry on each line.
+    """Print committed entries of the farm's log as sentences. With --watch and --json: one entry on each line.
 
     `log verify DIR` checks a server's log on disk instead.
     """

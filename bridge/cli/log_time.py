@@ -13,7 +13,7 @@ from bridge.api.control_routes import LOG_TIME
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.api.words import clock_text
 from bridge.cli.node_queries import call_node, node_option
-from bridge.cli.options import json_option, yes_option
+from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.farm.clock_alarms import seconds_off
@@ -27,6 +27,7 @@ def log_time() -> None:
 @log_time.command()
 @node_option
 @json_option
+@watchable
 def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and compare each server's clock with the clocks of a majority."""
     answer = call_node(node, LOG_TIME)

@@ -1,8 +1,8 @@
 """The command `garlicfarm`: its sub-commands by name, each loaded only when it is called.
 
 `garlicfarm --help` and shell completion must be quick on an edge box, and `status` does not need the modules of `run`.
-So the group stores only the name, the place and one line of each command; the module is imported when the command
-itself runs or prints its help.
+So the group stores only the section, the name, the place and one line of each command; the module is imported when the
+command itself runs or prints its help.
 """
 
 import resource
@@ -12,59 +12,88 @@ import click
 
 from bridge import VERSION
 from bridge.cli.failure import REFUSED, fail, failure_lines, reason_of
-from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
+from bridge.cli.help.lazy_group import AddedCommands, LazyCommand, LazyGroup, Sections
 from bridge.cli.printing import echo, guard_output
 from bridge.cli.serving.standard_streams import guard_streams
 
-COMMANDS = {
-    "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
-    "run": LazyCommand("bridge.cli.run:run", "Run one node."),
-    "top": LazyCommand("bridge.cli.events.top:top", "Watch the farm live in the terminal."),
-    "status": LazyCommand("bridge.cli.status:status", "Show the health of the farm, as one node sees it."),
-    "members": LazyCommand(
-        "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
-    ),
-    "farm": LazyCommand("bridge.cli.farm:farm", "Show the replicated state of the farm."),
-    "servers": LazyCommand("bridge.cli.farm:servers", "List the Raft group's servers; remove one, or the leader."),
-    "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and the servers with wrong clocks."),
-    "publish": LazyCommand("bridge.cli.publish:publish", "Publish again; exclude leaves, or change their costs."),
-    "events": LazyCommand("bridge.cli.events.event:events", "Print the recent events of a node."),
-    "monitor": LazyCommand("bridge.cli.events.monitor:monitor", "Show the events of all nodes, live, each fact once."),
-    "event": LazyCommand("bridge.cli.events.event:event", "Send a user event to all nodes by gossip."),
-    "query": LazyCommand("bridge.cli.events.event:query", "Query all nodes by gossip, and print each reply."),
-    "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
-    "submit": LazyCommand("bridge.cli.log:submit", "Commit one entry (a JSON object) to the farm's log."),
-    "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),
-    "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
-    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Withdraw a node's promise to create a farm."),
-    "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
-    "recover": LazyCommand("bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."),
-    "node": LazyCommand("bridge.cli.node:node", "List the identities of the farm; approve or evict one."),
-    "backup": LazyCommand("bridge.cli.recover:backup", "Save the replicated state of the farm, without keys."),
-    "restore": LazyCommand("bridge.cli.recover:restore", "Make the state directory of a new node from a backup."),
-    "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many nodes, import it."),
-    "keys": LazyCommand(
-        "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
-    ),
-    "link": LazyCommand("bridge.cli.link:link", "Print the link, and a QR code, that users of the farm need."),
-    "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
-    "connect": LazyCommand("bridge.cli.connect.command:connect", "Reach farms through I2P, by their links."),
-    "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine, and show what to correct."),
-    "debug": LazyCommand("bridge.cli.events.debug:debug", "Write a file for fault analysis, without secrets."),
-    "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),
-    "completion": LazyCommand("bridge.cli.help.completion:completion", "Print the script that completes in a shell."),
-    "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
-    "zmq-raft": LazyCommand(
-        "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log with the protocol ØMQ Raft."
-    ),
-    "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log with Kafka's Raft."),
+COMMANDS: Sections = {
+    "Farm": {
+        "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
+        "run": LazyCommand("bridge.cli.run:run", "Run one node."),
+        "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),
+        "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
+        "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Withdraw a node's promise to create a farm."),
+        "confirm-cluster": LazyCommand(
+            "bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."
+        ),
+        "backup": LazyCommand("bridge.cli.recover:backup", "Save the replicated state of the farm, without keys."),
+        "restore": LazyCommand("bridge.cli.recover:restore", "Make the state directory of a new node from a backup."),
+        "recover": LazyCommand(
+            "bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."
+        ),
+        "config": LazyCommand(
+            "bridge.cli.config:config", "Show a configuration; export one for many nodes, import it."
+        ),
+    },
+    "Look": {
+        "status": LazyCommand("bridge.cli.status:status", "Show the health of the farm, as one node sees it."),
+        "top": LazyCommand("bridge.cli.events.top:top", "Watch the farm live in the terminal."),
+        "farm": LazyCommand("bridge.cli.farm:farm", "Show the replicated state of the farm."),
+        "events": LazyCommand("bridge.cli.events.event:events", "Print the recent events of a node."),
+        "monitor": LazyCommand(
+            "bridge.cli.events.monitor:monitor", "Show the events of all nodes, live, each fact once."
+        ),
+        "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
+        "log-time": LazyCommand(
+            "bridge.cli.log_time:log_time", "Show the farm's time and the servers with wrong clocks."
+        ),
+        "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine, and show what to correct."),
+        "debug": LazyCommand("bridge.cli.events.debug:debug", "Write a file for fault analysis, without secrets."),
+    },
+    "Members": {
+        "members": LazyCommand(
+            "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
+        ),
+        "servers": LazyCommand("bridge.cli.farm:servers", "List the Raft group's servers; remove one, or the leader."),
+        "node": LazyCommand("bridge.cli.node:node", "List the identities of the farm; approve or evict one."),
+        "event": LazyCommand("bridge.cli.events.event:event", "Send a user event to all nodes by gossip."),
+        "query": LazyCommand("bridge.cli.events.event:query", "Query all nodes by gossip, and print each reply."),
+    },
+    "Publishing": {
+        "publish": LazyCommand("bridge.cli.publish:publish", "Publish again; exclude leaves, or change their costs."),
+        "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
+        "link": LazyCommand("bridge.cli.link:link", "Print the link, and a QR code, that users of the farm need."),
+        "connect": LazyCommand("bridge.cli.connect.command:connect", "Reach farms through I2P, by their links."),
+    },
+    "Keys": {
+        "keys": LazyCommand(
+            "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
+        ),
+    },
+    "Programs of other protocols": {
+        "zmq-raft": LazyCommand(
+            "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log with the protocol ØMQ Raft."
+        ),
+        "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log with Kafka's Raft."),
+    },
+    "Help and development": {
+        "help": LazyCommand(
+            "bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."
+        ),
+        "completion": LazyCommand(
+            "bridge.cli.help.completion:completion", "Print the script that completes in a shell."
+        ),
+        "submit": LazyCommand("bridge.cli.log:submit", "Commit one entry (a JSON object) to the farm's log."),
+        "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
+    },
 }
+"""The place of each command in the overview: this table alone decides."""
 
 
 @click.group(
     cls=LazyGroup,
-    lazy_commands=COMMANDS,
-    entry_points="garlicfarm.commands",
+    sections=COMMANDS,
+    added=AddedCommands("garlicfarm.commands", "Look"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; `status` has two more.",
 )

@@ -15,17 +15,16 @@ import click
 from msgspec import UNSET
 
 from bridge.api.control import NodeEvicted
-from bridge.api.control_routes import NODES_APPROVE, NODES_EVICT
+from bridge.api.control_routes import NODES, NODES_APPROVE, NODES_EVICT
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
-from bridge.cli.node_queries import node_option, nodes_option, query_leader, query_node
-from bridge.cli.options import json_option, yes_option
+from bridge.cli.node_queries import call_node, node_option, nodes_option, query_leader
+from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.cli.publish import confirm_order, submit_command
 from bridge.core.log.records import Scope
-from bridge.node.control.client import ControlClient
 from bridge.node.security.key_files import KeyFileError, load_public_client_key
 
 
@@ -37,9 +36,10 @@ def node() -> None:
 @node.command("list")
 @node_option
 @json_option
+@watchable
 def list_nodes(node: str | None, *, as_json: bool) -> None:
     """Show every identity in the log or in gossip: its name, Raft id and status."""
-    found = query_node(node, ControlClient.nodes)
+    found = call_node(node, NODES)
     if as_json:
         print_json(found)
         return
@@ -150,9 +150,10 @@ def _print_client_keys(done: NodeEvicted) -> None:
 @node.command("clients")
 @node_option
 @json_option
+@watchable
 def list_clients(node: str | None, *, as_json: bool) -> None:
     """Show all client keys, removed ones included, and their scopes."""
-    found = query_node(node, ControlClient.nodes)
+    found = call_node(node, NODES)
     if as_json:
         print_json(ClientsOutput(found.clients))
         return

@@ -19,10 +19,17 @@ from bridge.api.control import ClusterAnswer
 from bridge.api.control_routes import Route
 from bridge.api.json import RequestBody
 from bridge.cli.failure import failures, interruptible
-from bridge.cli.options import file_path
+from bridge.cli.options import file_path, timeout_option
 from bridge.cli.printing import echo
-from bridge.node.control.client import ANSWER_TIMEOUT_S, ORDER_TIMEOUT_S, ControlClient, ControlError, send_request
-from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_remote, remote_node
+from bridge.node.control.client import (
+    ANSWER_TIMEOUT_S,
+    ORDER_TIMEOUT_S,
+    ControlClient,
+    ControlError,
+    call_blocking,
+    send_request,
+)
+from bridge.node.control.connections.node_address import NodeAddress, NodeAddressError, is_remote
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
 
@@ -31,8 +38,6 @@ NODE_VARIABLE = "GARLICFARM_NODE"
 TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
 
-LEAST_TIMEOUT_S = 0.1
-MOST_TIMEOUT_S = 3600.0
 BESIDE_TIMEOUT_S = 3.0
 """For a node that may be the leader: a hanging node does not lead for long."""
 
@@ -74,15 +79,12 @@ def nodes_option(command: F) -> F:
 
 
 def _timeout_option(command: F) -> F:
-    timeout = click.option(
-        "--timeout",
+    timeout = timeout_option(
         "answer_timeout_s",
-        type=click.FloatRange(LEAST_TIMEOUT_S, MOST_TIMEOUT_S),
-        metavar="SECONDS",
+        f"Seconds to wait for a reply of the node  [default: {ANSWER_TIMEOUT_S:g}; {ORDER_TIMEOUT_S:g} for"
+        " commands to the whole farm, after the first reply of the node].",
         expose_value=False,
         callback=_keep_timeout,
-        help=f"Seconds to wait for a reply of the node  [default: {ANSWER_TIMEOUT_S:g}; {ORDER_TIMEOUT_S:g} for"
-        " commands to the whole farm, after the first reply of the node].",
     )
     return timeout(command)
 
@@ -153,7 +155,10 @@ def query_node(node: str | None, question: Callable[[ControlClient], Awaitable[T
 
 def call_node(node: str | None, route: Route[A], body: RequestBody | None = None) -> A:
     """Send one request to the node, and return its answer or end the command with the reason."""
-    return query_node(node, lambda client: client.call(route, body))
+    with interruptible(), failures(ControlError):
+        return call_blocking(
+            find_node(node), route, body, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S)
+        )
 
 
 def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
@@ -202,6 +207,9 @@ def find_node(
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen is None or not is_remote(chosen):
         return find_control_socket(named, environment)
+    # TLS and certificates take longer to load than a request to a node of this machine.
+    from bridge.node.control.connections.remote_node import remote_node  # noqa: PLC0415
+
     try:
         return remote_node(chosen, _file_at("token_file", place, places), _file_at("certificate", place, places))
     except NodeAddressError as error:

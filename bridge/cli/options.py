@@ -1,32 +1,113 @@
-"""Options and kinds of arguments that several commands share. `bridge.cli.node_queries` queries nodes."""
+"""Options and kinds of arguments that several commands share. `bridge.cli.node_queries` queries nodes.
 
+    --json              JSON with the documented keys
+    --output FILE       the file that a command makes, if it has a default; a required file is an argument
+    --timeout SECONDS   the limit for replies
+    --watch             print new items as they come, or repeat a view, until Ctrl-C
+
+Earlier spellings (`--follow`, `--out`, `-w json`) still work; the help does not show them.
+"""
+
+import sys
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
+
+from bridge.cli.failure import REFUSED, interruptible
+from bridge.cli.printing import clear_screen, echo, is_terminal
+
+LEAST_TIMEOUT_S: Final = 0.1
+MOST_TIMEOUT_S: Final = 3600.0
+WATCH_PERIOD_S: Final = 2.0
+
+F = TypeVar("F", bound=Callable[..., object])
 
 yes_option = click.option("--yes", is_flag=True, help="Do not prompt.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
 
 
-def output_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--json` and `-w`, as other tools for clusters call it; it gets `as_json`."""
+class RespelledOption(click.Option):
+    """An option whose first spelling is the present one; the help does not show the others."""
 
-    @click.option(
-        "-w",
-        "--output",
-        type=click.Choice(("table", "json")),
-        default="table",
-        show_default=True,
-        help="Output format; json is the same as --json.",
-    )
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the present spelling and its meaning."""
+        accepted, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = accepted
+
+
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--json`, and a hidden `-w json`, as other tools for clusters call it; it gets `as_json`."""
+
+    @click.option("-w", "--output", "output", type=click.Choice(("table", "json")), default="table", hidden=True)
     @json_option
     @wraps(command)
     def with_output(*arguments: object, output: str, as_json: bool, **others: object) -> None:
         command(*arguments, as_json=as_json or output == "json", **others)
 
     return with_output
+
+
+def timeout_option(
+    parameter: str, meaning: str, *, default_s: float | None = None, most_s: float = MOST_TIMEOUT_S, **options: Any
+) -> Callable[[F], F]:
+    """Return the option `--timeout` with this meaning; the command gets the seconds as `parameter`."""
+    return click.option(
+        "--timeout",
+        parameter,
+        type=click.FloatRange(LEAST_TIMEOUT_S, most_s),
+        metavar="SECONDS",
+        default=default_s,
+        show_default=default_s is not None,
+        help=meaning,
+        **options,
+    )
+
+
+def watch_option(items: str) -> Callable[[F], F]:
+    """Return the option `--watch` of a command that prints items; the command gets `follow`."""
+    return click.option(
+        "--watch", "--follow", "follow", cls=RespelledOption, is_flag=True, help=f"Print {items}, until Ctrl-C."
+    )
+
+
+def watchable(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that prints a view the option `--watch`, which repeats it."""
+
+    @click.option("--watch", is_flag=True, help=f"Print it again every {WATCH_PERIOD_S:g} s, until Ctrl-C.")
+    @wraps(command)
+    def repeated(*arguments: object, watch: bool, **others: object) -> None:
+        if not watch or click.get_current_context().invoked_subcommand is not None:
+            command(*arguments, **others)
+            return
+        with interruptible():
+            _repeat(lambda: command(*arguments, **others))
+
+    return repeated
+
+
+def _repeat(show: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Show a view again and again. A failure ends it only at the beginning: later the node may return."""
+    is_first = True
+    while True:
+        if is_terminal():
+            clear_screen()
+        elif not is_first:
+            echo()
+        try:
+            show()
+        except SystemExit as ended:
+            if is_first and ended.code == REFUSED:
+                raise
+        sys.stdout.flush()
+        is_first = False
+        sleep(WATCH_PERIOD_S)
 
 
 wide_option = click.option(

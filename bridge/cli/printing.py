@@ -24,14 +24,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
-from msgspec import Struct
 
-from bridge.api.json import encode
 from bridge.api.printable import is_printable, printable
 from bridge.cli.serving.line_writer import LineWriter
+
+if TYPE_CHECKING:
+    from msgspec import Struct
 
 GAP = "  "
 DOCUMENT_COLUMNS = 100
@@ -124,6 +125,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def clear_screen() -> None:
+    """Clear the terminal."""
+    click.clear()
+
+
 def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     shown = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[number]) for row in shown) for number in range(len(headings))]
@@ -137,14 +143,22 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         echo(f"{GAP}{text}", mark=name.ljust(width))
 
 
-def print_json(document: Struct) -> None:
+def print_json(document: "Struct") -> None:
     """Print a document as indented JSON."""
-    click.echo(_encodable_json(json_text(msgspec.json.format(encode(document), indent=2).decode())))
+    import msgspec  # noqa: PLC0415 - most commands print text
+
+    click.echo(_encodable_json(json_text(msgspec.json.format(_encoded(document), indent=2).decode())))
 
 
-def print_json_line(document: Struct) -> None:
+def print_json_line(document: "Struct") -> None:
     """Print a document as one line of JSON."""
-    _put(_encodable_json(json_text(encode(document).decode())), err=False)
+    _put(_encodable_json(json_text(_encoded(document).decode())), err=False)
+
+
+def _encoded(document: "Struct") -> bytes:
+    from bridge.api.json import encode  # noqa: PLC0415 - as above
+
+    return encode(document)
 
 
 def print_markdown(text: str) -> None:

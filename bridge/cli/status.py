@@ -5,6 +5,7 @@ from collections import Counter
 
 import click
 
+from bridge.api.control_routes import VIEW
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
@@ -22,8 +23,8 @@ from bridge.api.words import (
     milliseconds_text,
     seen_text,
 )
-from bridge.cli.node_queries import node_option, query_node
-from bridge.cli.options import output_options
+from bridge.cli.node_queries import call_node, node_option, query_node
+from bridge.cli.options import output_options, watchable
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
@@ -34,13 +35,14 @@ from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_tri
 @click.command()
 @node_option
 @output_options
+@watchable
 def status(node: str | None, *, as_json: bool) -> None:
     """Show the health of the farm, as one node sees it: the verdict, Raft, publications, alarms.
 
     Exit codes: 0 healthy; 3 warning (degraded, waiting, an election); 4 critical (no quorum, nothing published, no
     healthy leaf, wrong farm key); 1 and 2 have the same meaning as for every command.
     """
-    view = query_node(node, ControlClient.view)
+    view = call_node(node, VIEW)
     if as_json:
         print_json(view)
     else:
@@ -141,12 +143,13 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 )
 @node_option
 @output_options
+@watchable
 def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
     if matrix:
         _print_matrix(query_node(node, _round_trips), as_json=as_json)
         return
-    ordered = by_name(query_node(node, ControlClient.view).members)
+    ordered = by_name(call_node(node, VIEW).members)
     if as_json:
         print_json(MembersOutput(tuple(ordered)))
         return

@@ -25,7 +25,7 @@ import trio
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.node_queries import LOCAL_FARM_DIRECTORY
-from bridge.cli.options import directory_path
+from bridge.cli.options import directory_path, timeout_option
 from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
 from bridge.node.local.leaf_services import LeafServices, start_bridge
@@ -79,13 +79,10 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     is_flag=True,
     help="End with 0 once a Meta LeaseSet2 that verifies is on disk; its path is the last line.",
 )
-@click.option(
-    "--timeout",
+@timeout_option(
     "timeout_seconds",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="With --exit-when-published: end with 1 and the reason after this number of seconds.",
+    "With --exit-when-published: end with 1 and the reason after this number of seconds.",
+    default_s=60.0,
 )
 def up(
     *,

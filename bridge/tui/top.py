@@ -33,7 +33,7 @@ from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
-from bridge.node.control.node_address import NodeAddress
+from bridge.node.control.connections.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
 from bridge.tui.keys import Button, Input, Mouse
 from bridge.tui.panes import ScreenData, draw_lines, settled

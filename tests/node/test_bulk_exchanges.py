@@ -19,9 +19,11 @@ import trio.testing
 from httpcore._backends.trio import TrioStream
 
 from bridge.api.log import EntryKind, LogEntryView, LogPage
-from bridge.node.control import client as control_client
 from bridge.node.control import server as control_server
 from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.connections import async_connection
+from bridge.node.control.connections.async_connection import AsyncConnection
+from bridge.node.security.local_trust import peer_user_id
 from consensus.core import messages as core
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, LogId
@@ -86,9 +88,10 @@ async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
             await trio.lowlevel.checkpoint()
             return TrioStream(ours)
 
-    client = ControlClient(path / "control.sock")
-    client._http = httpcore.AsyncHTTPConnection(client._origin, uds="memory", network_backend=Backend())
-    client._http.is_idle = lambda: True  # type: ignore[method-assign]
+    connection = AsyncConnection(path / "control.sock", peer_user_id)
+    connection._http = httpcore.AsyncHTTPConnection(connection._origin, uds="memory", network_backend=Backend())
+    connection._http.is_idle = lambda: True  # type: ignore[method-assign]
+    client = ControlClient(path / "control.sock", connection=lambda: connection)
     page = await client.log()
     assert page == LogPage(1, 1, 1, 2, (entry,))
 
@@ -183,7 +186,7 @@ THROTTLED: dict[str, Exchange] = {
     "zmq-large-entries": partial(entries_by_zmq, size_bytes=1_000_000, ahead=1),
 }
 BULK: dict[tuple[str, str], object] = {
-    ("bridge/node/control/client.py", "_exchange"): THROTTLED["control"],
+    ("bridge/node/control/connections/async_connection.py", "exchange"): THROTTLED["control"],
     ("bridge/node/control/server.py", "_write"): THROTTLED["control"],
     ("consensus/protocols/garlic_farm/node/client_connection.py", "_read"): THROTTLED["farm-links"],
     ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],
@@ -272,7 +275,7 @@ def _no_time(_size_bytes: int) -> float:
 
 PLANTED: list[tuple[str, object, str, object]] = [
     ("control", control_server, "time_for", _no_time),
-    ("control", control_client, "TransferTime", lambda _: TransferTime(0)),
+    ("control", async_connection, "TransferTime", lambda _: TransferTime(0)),
     ("farm-client", farm_client, "time_for", _no_time),
     ("farm-client", farm_client, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
     ("farm-links", farm_links, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),

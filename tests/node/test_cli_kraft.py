@@ -276,7 +276,7 @@ def test_damaged_log_is_printed_up_to_damage_with_reason(tmp_path: Path) -> None
     assert printed.stderr.startswith(f"garlicfarm: the log in '{directory}' is damaged: ")
 
 
-@pytest.mark.parametrize("option", ["--follow", "--bootstrap-server a:1", "--timeout 3"])
+@pytest.mark.parametrize("option", ["--watch", "--bootstrap-server a:1", "--timeout 3"])
 def test_server_option_with_directory_is_refused(option: str, tmp_path: Path) -> None:
     refused = kraft("log", "--directory", str(tmp_path), *option.split())
     assert refused.exit_code == 2

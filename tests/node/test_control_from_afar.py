@@ -22,9 +22,11 @@ from cryptography.x509.oid import NameOID
 from bridge.cli.main import cli
 from bridge.node.control import control_certificate as control_certificate_module
 from bridge.node.control.access import open_remote_access
-from bridge.node.control.client import ControlClient, ControlError, connection_failure
+from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.connections.async_connection import connection_failure
+from bridge.node.control.connections.node_address import NodeAddressError, RemoteNode
+from bridge.node.control.connections.remote_node import remote_node
 from bridge.node.control.control_certificate import control_certificate, keep_control_certificate
-from bridge.node.control.node_address import NodeAddressError, RemoteNode, remote_node
 from bridge.node.control.server import ControlServer
 from bridge.node.events.event_log import clock_ms
 from bridge.node.security.control_socket import ControlSocketError

@@ -17,7 +17,8 @@ from bridge.api.alarms import ROUTER
 from bridge.api.build_view import build_view
 from bridge.api.view import VerdictView
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig, Report
-from bridge.core.publishing.candidates import Inability, candidates_of
+from bridge.core.publishing.candidates import candidates_of
+from bridge.core.publishing.score import Inability
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import LEASE_SET_NOT_FOUND, I2cpRouter, key_obstacle
 from bridge.node.router.link import Software

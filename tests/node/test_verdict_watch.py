@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
-from bridge.core.publishing.candidates import Inability
+from bridge.core.publishing.score import Inability
 from bridge.node.control.verdict_watch import LOOK_S, STUCK_S, VerdictWatch
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog

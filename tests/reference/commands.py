@@ -18,6 +18,9 @@ Every command prints this with `--help`. Exit codes: 0 done, 1 refused or failed
 |---|---|
 | `--node ADDRESS` | the node to query: its control socket, its state directory or its name, or a URL (below) |
 | `--json` | print [JSON](json.md) with stable keys, for scripts |
+| `--timeout SECONDS` | the limit for replies, from 0.1 to 3600 s |
+| `--watch` | print new events, entries or records as they come, or print a view again every 2 s, until Ctrl-C |
+| `--output FILE` | the file to make, for commands that have a name for it; other commands take it as an argument |
 | `--yes` | skip confirmation prompts |
 
 Without `--node` a command uses the first of these nodes: `$GARLICFARM_NODE`; the first node in `./farm-state` that

@@ -32,7 +32,7 @@ failed (one line with the reason on stderr), 2 wrong usage; for `status` also 3 
 PASSED_ON = {
     "`status`": "FarmView",
     "`log`": "LogPage",
-    "`log --follow`, one document on each line": "LogEntryView",
+    "`log --watch`, one document on each line": "LogEntryView",
     "`log-time show`": "LogTimeAnswer",
     "`submit`; the exit code is 0 only for `committed` with an empty `reason`": "SubmitAnswer",
     "`publish …`, `servers remove`, `servers restore`, `log-time back`": "CommandAnswer",

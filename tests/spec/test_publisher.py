@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig
-from bridge.core.publishing.candidates import Inability, ScoreFigure, candidates_of, score, score_parts, standby_of
+from bridge.core.publishing.candidates import candidates_of, score, score_parts, standby_of
 from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.publishing.score import Inability, ScoreFigure
 from bridge.core.state.farm_state import FarmState, FarmTuning
 from tests.spec.farm_stories import BASE_MS, IDLE, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 

@@ -26,7 +26,7 @@ from bridge.api.view import (
     VerdictView,
 )
 from bridge.core.formation.member import MemberStatus
-from bridge.core.publishing.candidates import Inability
+from bridge.core.publishing.score import Inability
 from tests.operator_views import NOW_MS, farm_view, forming_view, judged, leaf
 
 OTHER = (OtherFarmView("10.77.0.3:7668", "77aa00ff77aa00ff"),)

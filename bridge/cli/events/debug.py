@@ -39,7 +39,7 @@ from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.node_address import NodeAddress
+from bridge.node.control.connections.node_address import NodeAddress
 
 SECONDS_DEFAULT = 5
 SECONDS_MOST = 60

@@ -2,7 +2,7 @@
 
 event NAME [PAYLOAD]   every node that runs notes it in its trace query NAME [PAYLOAD]   every node that knows an answer
 gives it; all know one to `ping` and to `version` events                 the trace of one node: user events and queries
-among all else, with --follow as they happen
+among all else, with --watch as they happen
 """
 
 import sys
@@ -16,7 +16,7 @@ from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventR
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.api.words import clock_text
 from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
-from bridge.cli.options import json_option
+from bridge.cli.options import json_option, timeout_option, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
 
@@ -45,13 +45,8 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
 @click.command()
 @name_argument
 @payload_argument
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=QUERY_TIMEOUT_MS / 1000,
-    show_default=True,
-    type=click.FloatRange(0.001, QUERY_TIMEOUT_LIMIT_MS / 1000),
-    help="Seconds to wait for answers.",
+@timeout_option(
+    "timeout_s", "Seconds to wait for answers.", default_s=QUERY_TIMEOUT_MS / 1000, most_s=QUERY_TIMEOUT_LIMIT_MS / 1000
 )
 @patient_node_option
 @json_option
@@ -83,11 +78,11 @@ def _print_answers(answer: QueryAnswer) -> None:
 @click.option(
     "--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Number of past events to print."
 )
-@click.option("--follow", "--watch", "follow", is_flag=True, help="Print new events as they happen, until Ctrl-C.")
+@watch_option("new events as they happen")
 @node_option
 @json_option
 def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None, as_json: bool) -> None:
-    """Print the recent events of a node. With --follow and --json: one event on each line."""
+    """Print the recent events of a node. With --watch and --json: one event on each line."""
     if follow:
         query_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
         return

@@ -25,7 +25,7 @@ from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nod
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.node_address import NodeAddress
+from bridge.node.control.connections.node_address import NodeAddress
 
 WAIT_MS = 10_000
 RETRY_INTERVAL_S = 1.0

@@ -15,10 +15,11 @@ from io import StringIO
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from bridge.api.control_routes import VIEW
 from bridge.api.view import FarmView
 from bridge.cli.node_queries import find_control_socket
 from bridge.cli.printing import echo
-from bridge.node.control.client import ControlClient, ControlError, send_request
+from bridge.node.control.client import ControlError, call_blocking
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_GARLICFARM_COMPLETE"
@@ -63,7 +64,7 @@ def _from_view(
         del parameter
         try:
             path = find_control_socket(context.params.get("node"))
-            view = send_request(path, ControlClient.view, ANSWER_TIMEOUT_S)
+            view = call_blocking(path, VIEW, timeout_s=ANSWER_TIMEOUT_S)
         except (ControlError, OSError):
             return []
         found = dict(offered(view))

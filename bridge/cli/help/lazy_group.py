@@ -3,14 +3,16 @@
 The module of a command is imported when the command runs or prints its help. So `--help` and shell completion are quick
 on an edge box, and no command loads what only another one needs. Other packages add commands by entry points; the
 overview and completion load these for their line, so their modules must be small.
+
+The overview shows the commands in sections. The table of a group has one mapping for each section, so that no command
+is without one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points as installed_entry_points
 from typing import Any
 
 import click
@@ -28,29 +30,49 @@ class LazyCommand:
     summary: str
 
 
+Sections = Mapping[str, Mapping[str, LazyCommand]]
+"""The commands of a group by name, below the heading of each section."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedCommands:
+    """The commands that other packages register: the group of their entry points, and their section."""
+
+    entry_points: str
+    section: str
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed.
 
-    `lazy_commands` are in the order of the overview; the commands of the group `entry_points` follow them.
+    `sections` are in the order of the overview; the commands of other packages end their section.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        lazy_commands: Mapping[str, LazyCommand],
-        entry_points: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, sections: Sections, added: AddedCommands | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._own_commands = lazy_commands
-        self._entry_points = entry_points
+        self._own_sections = sections
+        self._own_commands = {name: each for section in sections.values() for name, each in section.items()}
+        self._added = added
+
+    @cached_property
+    def sections(self) -> Sections:
+        """The commands below their headings, with the commands of other packages."""
+        if self._added is None:
+            return self._own_sections
+        # Most commands run without a search for the commands of other packages.
+        from importlib.metadata import entry_points  # noqa: PLC0415
+
+        found = {
+            each.name: LazyCommand(each.value, _loaded(each.value).get_short_help_str(_LINE))
+            for each in entry_points(group=self._added.entry_points)
+        }
+        own = self._own_sections
+        return {**own, self._added.section: {**own[self._added.section], **found}}
 
     @cached_property
     def lazy_commands(self) -> dict[str, LazyCommand]:
         """The commands by name, in the order of the overview."""
-        added = () if self._entry_points is None else installed_entry_points(group=self._entry_points)
-        found = {each.name: LazyCommand(each.value, _loaded(each.value).get_short_help_str(_LINE)) for each in added}
-        return {**self._own_commands, **found}
+        return {name: each for section in self.sections.values() for name, each in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of use by a newcomer."""
@@ -67,13 +89,22 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the named command, or suggest commands with similar names: click suggests options only."""
+        """Return the named command, or suggest similar ones: of this group, and of the groups in it."""
         name = args[0]
-        if name in self._own_commands or name.startswith("-") or name in self.lazy_commands:
+        if name in self._own_commands or name.startswith("-") or name in self.lazy_commands or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        similar = get_close_matches(name, self.lazy_commands)
-        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
-        return ctx.fail(f"No such command {name!r}.{hint}")
+        below = [f"{group} {name}" for group, names in self._groups_below() if name in names]
+        if below:
+            raise click.UsageError(f"No such command {name!r}. Did you mean {' or '.join(map(repr, below))}?", ctx)
+        raise click.exceptions.NoSuchCommand(name, possibilities=self.lazy_commands, ctx=ctx)
+
+    def _groups_below(self) -> Iterator[tuple[str, list[str]]]:
+        for name, each in self._own_commands.items():
+            # An extra may be missing.
+            with suppress(ImportError):
+                command = _loaded(each.target)
+                if isinstance(command, click.Group):
+                    yield name, command.list_commands(click.Context(command))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the names of commands and of options."""
@@ -84,8 +115,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.summary) for name, lazy in self.lazy_commands.items()])
+        width = max(map(len, self.lazy_commands))
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), lazy.summary) for name, lazy in commands.items()])
 
 
 def _loaded(target: str) -> click.Command:

@@ -3,7 +3,7 @@
     on a machine that is offline                                      on each node
     keys new-destination master.key
     (or: keys import-destination eepPriv.dat master.key)
-    keys offline --master master.key --out a.key --out b.key   ──▶   [publishing] signing_key = "a.key"
+    keys offline --master master.key --output a.key --output b.key   ──▶   [publishing] signing_key = "a.key"
 
 They run without a node and without a network: the machine with the master key needs neither. Files are made with mode
 0600 and never over another; no key is printed. Several keys are made all or none, so that a repetition after an error
@@ -18,7 +18,7 @@ import click
 
 from bridge.api.outputs import DestinationOutput, SigningKeysOutput, SigningKeyView
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import file_path, json_option
+from bridge.cli.options import RespelledOption, file_path, json_option
 from bridge.cli.printing import echo, print_json
 from bridge.node.doctor.checks import RELEASED_S
 from bridge.node.security.key_files import (
@@ -87,15 +87,16 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         " replaced."
     )
     echo("Keep it off the nodes, and a copy of it in a second safe place. For each node make a signing key:")
-    echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
+    echo(f"  garlicfarm keys offline --master {file} --output NODE.key")
 
 
 @click.command()
 @click.option("--master", required=True, type=file_path, help="The master key file from `new-destination`.")
 @click.option(
-    "--out",
     "--output",
+    "--out",
     "files",
+    cls=RespelledOption,
     required=True,
     multiple=True,
     type=file_path,
@@ -122,7 +123,7 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     if len(files) > KEYS_LIMIT:
         fail(f"at most {KEYS_LIMIT} keys in one run, not {len(files)}")
     if len({file.absolute() for file in files}) < len(files):
-        fail("--out names a file twice: each node needs its own key")
+        fail("--output names a file twice: each node needs its own key")
     with failures(KeyFileError, DestinationKeyError):
         master_key = load_master_key(master)
         made = {file: master_key.sign_transient(now_s, days * DAY_S) for file in files}

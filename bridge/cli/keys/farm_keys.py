@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
-from bridge.api.control_routes import KEYS_EXPORT, KEYS_REPLACE
+from bridge.api.control_routes import KEYS, KEYS_EXPORT, KEYS_REPLACE
 from bridge.api.outputs import (
     CurveKeyOutput,
     KafkaUserOutput,
@@ -24,7 +24,7 @@ from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.node_queries import call_node, node_option, nodes_option, patient_node_option, query_leader, query_node
-from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.options import file_path, json_option, timeout_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.log.fields import NAME
 from bridge.node.control.client import ControlClient
@@ -202,9 +202,10 @@ keys.add_command(offline)
 @keys.command("list")
 @node_option
 @json_option
+@watchable
 def list_keys(node: str | None, *, as_json: bool) -> None:
     """Show the key ring by key ids, and which members have it."""
-    answer = query_node(node, ControlClient.keys)
+    answer = call_node(node, KEYS)
     if as_json:
         print_json(answer)
         return
@@ -312,14 +313,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 
 @keys.command("rotate")
 @patient_node_option
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for each step to reach every member.",
-)
+@timeout_option("timeout_seconds", "Seconds for each step to reach every member.", default_s=60.0)
 @force_option
 @json_option
 def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import click
 
 from bridge.api.cluster_outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
-from bridge.cli.options import json_option, wide_option
+from bridge.cli.options import json_option, watchable, wide_option
 from bridge.cli.printing import echo, print_json, print_wide_table
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -40,6 +40,7 @@ _NAME_WIDTH = 24
 @wide_option
 @quorum_options
 @json_option
+@watchable
 def describe(quorum: Quorum, *, view: str, human_readable: bool, wide: bool, as_json: bool) -> None:
     """Show a quorum as its leader sees it, in the tables of `kafka-metadata-quorum describe`.
 

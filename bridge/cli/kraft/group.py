@@ -9,17 +9,19 @@ import click
 from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS = {
-    "format": LazyCommand("bridge.cli.kraft.format:format_command", "Make the directory of a server."),
-    "serve": LazyCommand("bridge.cli.kraft.serve:serve", "Run one server of a quorum: a voter or an observer."),
-    "describe": LazyCommand("bridge.cli.kraft.describe:describe", "Show a quorum as its leader sees it."),
-    "log": LazyCommand("bridge.cli.kraft.log:log", "Print committed records of the log."),
-    "add-voter": LazyCommand("bridge.cli.kraft.voters:add_voter", "Make a server that follows a voter."),
-    "remove-voter": LazyCommand("bridge.cli.kraft.voters:remove_voter", "Make a voter an observer."),
-    "random-uuid": LazyCommand("bridge.cli.kraft.format:random_uuid", "Print a new id."),
+    "Commands": {
+        "format": LazyCommand("bridge.cli.kraft.format:format_command", "Make the directory of a server."),
+        "serve": LazyCommand("bridge.cli.kraft.serve:serve", "Run one server of a quorum: a voter or an observer."),
+        "describe": LazyCommand("bridge.cli.kraft.describe:describe", "Show a quorum as its leader sees it."),
+        "log": LazyCommand("bridge.cli.kraft.log:log", "Print committed records of the log."),
+        "add-voter": LazyCommand("bridge.cli.kraft.voters:add_voter", "Make a server that follows a voter."),
+        "remove-voter": LazyCommand("bridge.cli.kraft.voters:remove_voter", "Make a voter an observer."),
+        "random-uuid": LazyCommand("bridge.cli.kraft.format:random_uuid", "Print a new id."),
+    }
 }
 
 
-@click.group("kraft", cls=LazyGroup, lazy_commands=COMMANDS)
+@click.group("kraft", cls=LazyGroup, sections=COMMANDS)
 def kraft() -> None:
     """Run, watch and change a replicated log with the protocol KRaft, Kafka's Raft (KIP-595).
 

@@ -20,8 +20,8 @@ import click
 
 from bridge.api.cluster_outputs import KraftLogStartView, KraftRecordView
 from bridge.cli.failure import fail, failures
-from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, was_given
-from bridge.cli.options import directory_path, json_option
+from bridge.cli.kraft.options import Quorum, given_spelling, needs_kafka, quorum_options
+from bridge.cli.options import directory_path, json_option, watch_option
 from bridge.cli.printing import echo, print_json_line
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -47,7 +47,7 @@ _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: 
 @click.command()
 @click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="The first offset.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of records (default: all present records).")
-@click.option("--follow", is_flag=True, help="Print records as they are committed, until Ctrl-C.")
+@watch_option("records as they are committed")
 @click.option(
     "--directory",
     type=directory_path,
@@ -65,8 +65,8 @@ def log(quorum: Quorum, *, first: int, limit: int | None, follow: bool, director
     In a quorum of Kafka's controllers, records are printed as bytes. To read a farm's log, use --bootstrap-server with
     a node that has a Kafka listener.
     """
-    if directory is not None and (given := next(filter(was_given, _NOT_OF_FILES), None)):
-        raise click.UsageError(f"--directory reads files, not a server: leave out --{given.replace('_', '-')}")
+    if directory is not None and (given := next(filter(None, map(given_spelling, _NOT_OF_FILES)), None)):
+        raise click.UsageError(f"--directory reads files, not a server: leave out {given}")
     printer = Printer(limit, as_json=as_json)
     if directory is not None:
         _print_stored(directory, first, printer)

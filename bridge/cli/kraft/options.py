@@ -18,7 +18,7 @@ import trio
 from click.core import ParameterSource
 
 from bridge.cli.failure import fail, failures, interruptible
-from bridge.cli.options import file_path
+from bridge.cli.options import file_path, timeout_option
 from consensus.net import CertificateError
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
@@ -99,19 +99,19 @@ class Quorum:
         )
 
 
+def given_spelling(name: str) -> str | None:
+    """Return the spelling of this option if the command line of the running command has it."""
+    command = click.get_current_context().command
+    return next((each.opts[0] for each in command.params if each.name == name), None) if was_given(name) else None
+
+
 def was_given(name: str) -> bool:
     """Return True if the command line of the running command has this option."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 _OPTIONS = (
-    click.option(
-        "--timeout",
-        type=click.FloatRange(0.1),
-        default=PATIENCE_S,
-        show_default=True,
-        help="Seconds to wait for a leader to reply.",
-    ),
+    timeout_option("timeout", "Seconds to wait for a leader to reply.", default_s=PATIENCE_S),
     click.option(
         "--command-config",
         type=file_path,

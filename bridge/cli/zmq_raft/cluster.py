@@ -28,7 +28,7 @@ from bridge.api.cluster_outputs import (
     ZmqRaftUpdateOutput,
 )
 from bridge.cli.failure import confirm, fail, failures, interruptible
-from bridge.cli.options import file_path, json_option, wide_option, yes_option
+from bridge.cli.options import file_path, json_option, timeout_option, watchable, wide_option, yes_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table, print_wide_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from bridge.cli.zmq_raft.serve import serve
@@ -114,14 +114,8 @@ def cluster_options(command: Callable[..., None], *, patience_s: float = PATIENC
     ) -> None:
         command(Cluster(seeds, ident, timeout, _curve_keys(key, server_key)), **arguments)
 
-    timeout_option = click.option(
-        "--timeout",
-        type=click.FloatRange(0.1),
-        default=patience_s,
-        show_default=True,
-        help="Seconds to wait for an answer.",
-    )
-    for option in (*_OPTIONS[:2], timeout_option, *_OPTIONS[2:]):
+    timed = timeout_option("timeout", "Seconds to wait for an answer.", default_s=patience_s)
+    for option in (*_OPTIONS[:2], timed, *_OPTIONS[2:]):
         option(with_cluster)
     return with_cluster
 
@@ -154,6 +148,7 @@ zmq_raft.add_command(serve)
 @partial(cluster_options, patience_s=STATUS_PATIENCE_S)
 @wide_option
 @json_option
+@watchable
 def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
     """Show the members, the leader, and the state of each member's log."""
     found = cluster.ask(_status)

@@ -17,48 +17,15 @@ entries: the servers themselves delay each change. The log decides nothing by it
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from bridge.core.log.records import MetaStatus, PublishConfig, Report
+from bridge.core.publishing.score import Inability, ScoreFigure, ScorePart
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, ServerState
 
 JOB_LAG_WORST_MS = 1_000
 UPTIME_GOOD_MS = 600_000
 KEY_MARGIN_S = 900
 """A signing key must outlive what it signs: a publisher hands over this long before its key ends."""
-
-
-class Inability(Enum):
-    """The reason why a server cannot publish now."""
-
-    STALE = "its last report is stale"
-    CLOCK_OFF = "its clock contradicts log time"
-    UNATTACHED = "it does not have a router"
-    OFF = "publishConfig is off"
-    FAILING = "its router does not accept its structures"
-    """A server reports it by the same `publishConfig`, with its reason: only the texts differ."""
-    NO_KEY = "it does not have a valid signing key"
-    KEY_ENDS = "its signing key has ended or ends within 15 minutes"
-
-
-class ScoreFigure(Enum):
-    """A figure of the score."""
-
-    JOB_LAG = "job lag"
-    UPTIME = "uptime"
-    LEAVES = "leaves"
-    BANDWIDTH = "bandwidth"
-    PROCESSOR = "processor"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class ScorePart:
-    """The part of one figure in the score: 0 to `maximum` points."""
-
-    figure: ScoreFigure
-    points: int
-    maximum: int
 
 
 @dataclass(frozen=True, slots=True)

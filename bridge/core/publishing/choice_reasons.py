@@ -13,7 +13,8 @@ quorum the sentences depend on the members that this node reaches, else on the l
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.core.publishing.candidates import Candidate, Inability, rank
+from bridge.core.publishing.candidates import Candidate, rank
+from bridge.core.publishing.score import Inability
 from bridge.core.state.farm_state import Choice, FarmTuning
 
 

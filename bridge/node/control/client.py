@@ -4,22 +4,18 @@ One connection is kept, for one request at a time. If the node has closed it, th
 That applies only to requests without effect: a submission without a reply is never repeated. Every failure is a
 `ControlError`, whose text an operator can act on.
 
-Before a request on a socket, the client checks the user of the listening process. A node runs as this user or as root,
-and no other user could have put its socket there (`bridge.node.security.local_trust`). So other users cannot see
-requests and replies. On TCP the node shows its certificate before it receives the token
-(`bridge.node.control.node_address`).
+Before a request on a socket, `bridge.node.control.connections` checks the user of the listening process. A node runs
+as this user or as root, and no other user could have put its socket there. So other users cannot see requests and
+replies.
 """
 
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlencode
 
-import httpcore
-import trio
 from msgspec import Struct
 
 from bridge.api import control_routes as routes
@@ -46,40 +42,30 @@ from bridge.api.requests import (
 )
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.node.control.node_address import READ_TOKEN, NodeAddress, RemoteNode
-from bridge.node.http_exchange import AnswerTooLongError, exchange
-from bridge.node.security.control_socket import socket_address
-from bridge.node.security.local_trust import (
-    Facts,
-    NotConnectedError,
-    UntrustedPathError,
-    check_control_socket,
-    check_node_user,
-    facts_about_node,
-    peer_user_id,
+from bridge.node.control.connections.connection import (
+    Connection,
+    ConnectionLostError,
+    HttpRequest,
+    NoReplyError,
 )
+from bridge.node.control.connections.connection import ControlError as ControlError  # noqa: PLC0414 - the error of this client
+from bridge.node.control.connections.node_address import READ_TOKEN, NodeAddress, RemoteNode
+from bridge.node.security.local_trust import ConnectedSocket, peer_user_id
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
-from consensus.net import TransferTime, time_for
+from consensus.net import time_for
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for a request that the node serves from its memory."""
 ORDER_TIMEOUT_S = 30.0
 """Seconds for work that the node does together with others. It has replied before, so it runs."""
-CONNECT_PAUSE_S = 0.05
 NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})
 REFUSED = range(400, 500)
 UNAUTHORIZED = 401
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
-_LOCAL_ORIGIN = httpcore.Origin(b"http", b"node", 80)
-
 T = TypeVar("T")
 A = TypeVar("A", bound=Struct)
-
-
-class ControlError(Exception):
-    """The request failed or was refused; the text contains the reason and the remedy."""
 
 
 class ControlClient:
@@ -89,18 +75,21 @@ class ControlClient:
         self,
         address: NodeAddress,
         timeout_s: float = ANSWER_TIMEOUT_S,
-        user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
+        user_of: Callable[[ConnectedSocket], int | None] = peer_user_id,
         *,
         order_timeout_s: float = ORDER_TIMEOUT_S,
+        connection: Callable[[], Connection] | None = None,
     ) -> None:
-        """Set the address; `user_of` returns the user of the process that listens on a connected socket."""
-        self._user_of = user_of
+        """Set the address; `user_of` returns the user of the process that listens on a connected socket.
+
+        Without `connection`, connections need trio's event loop.
+        """
+        self._open = connection or partial(_async_connection, address, user_of)
         self.address = address
         self._timeout_s = timeout_s
         self._order_timeout_s = order_timeout_s
         self._has_answered = False
-        self._tcp = _Tcp()
-        self._http = self._new_connection()
+        self._connection = self._open()
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,7 +101,7 @@ class ControlClient:
 
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
-        await self._http.aclose()
+        await self._connection.aclose()
 
     async def call(self, route: Route[A], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY) -> A:
         """Send a request and return its answer; raise `ControlError` with the reason of a refusal."""
@@ -240,27 +229,22 @@ class ControlClient:
         if is_order and not self._has_answered:
             await self.request("GET", routes.CLUSTER.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
-        # A connection in the middle of a cancelled exchange is not idle. A request with an effect gets a new
-        # connection: on a kept one a close before the request could not be distinguished from a close after it.
-        kept = method == "GET" and self._http.is_idle() and not self._http.has_expired()
+        # A request with an effect gets a new connection: on a kept one a close before the request could not be
+        # distinguished from a close after it.
+        kept = method == "GET" and self._connection.is_kept
         if not kept:
             await self.aclose()
-            self._http = self._new_connection()
+            self._connection = self._open()
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         if body:
             headers.append(("Content-Type", "application/json"))
-        origin = self._origin
-        url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
+        first_s = WAIT_LIMIT_MS / 1000 * ("wait=" in target) + time_for(len(body))
+        sent = HttpRequest(method, target, headers, body, timeout_s, first_s, limit_bytes)
         try:
-            wait_s = WAIT_LIMIT_MS / 1000 * ("wait=" in target)
-            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s, limit_bytes)
-        except trio.TooSlowError as error:
+            answer = await self._connection.exchange(sent)
+        except NoReplyError as error:
             raise ControlError(self._unanswered(method, timeout_s)) from error
-        except AnswerTooLongError as error:
-            raise ControlError(f"the node at {self.address} sent {error}") from error
-        except httpcore.ConnectError as error:
-            raise ControlError(self._not_connected(error)) from error
-        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        except ConnectionLostError as error:
             if not kept:
                 unknown = "; the result of the request is unknown" if method == "POST" else ""
                 lost = f"the node at {self.address} closed the connection without a reply{unknown}"
@@ -275,32 +259,7 @@ class ControlClient:
             )
         return answer
 
-    async def _exchange(
-        self,
-        method: str,
-        url: httpcore.URL,
-        headers: Sequence[tuple[str, str]],
-        body: bytes,
-        wait_s: float,
-        timeout_s: float,
-        limit_bytes: int,
-    ) -> tuple[int, bytes]:
-        """Send one request and receive its complete reply, whose bytes extend the time limit."""
-        with trio.fail_after(timeout_s + wait_s + time_for(len(body))) as patience:
-            transfer = TransferTime(timeout_s)
-
-            def arrived(count: int) -> None:
-                transfer.arrived(count, trio.current_time(), patience.deadline)
-                patience.deadline = max(patience.deadline, transfer.until_s)
-
-            return await exchange(self._http, method, url, headers, body, limit_bytes, arrived=arrived)
-
     def _unanswered(self, method: str, timeout_s: float) -> str:
-        if isinstance(self.address, RemoteNode) and not self._tcp.is_connected:
-            return (
-                f"cannot reach a node at {self.address}: no answer to the connection within {timeout_s:g} s; is that"
-                " machine on, and does a firewall drop this port?"
-            )
         if method != "POST":
             return f"the node at {self.address} does not answer; is it stopped or overloaded?"
         return (
@@ -308,161 +267,11 @@ class ControlClient:
             " carried out is unknown"
         )
 
-    def _new_connection(self) -> httpcore.AsyncHTTPConnection:
-        if isinstance(self.address, RemoteNode):
-            self._tcp = _Tcp()
-            return httpcore.AsyncHTTPConnection(
-                self._origin, ssl_context=self.address.context, network_backend=self._tcp
-            )
-        backend = _TrustedSocket(self.address, self._user_of)
-        return httpcore.AsyncHTTPConnection(self._origin, uds=str(self.address), network_backend=backend)
-
-    @property
-    def _origin(self) -> httpcore.Origin:
-        if isinstance(self.address, RemoteNode):
-            return httpcore.Origin(b"https", self.address.host.encode("idna"), self.address.port)
-        return _LOCAL_ORIGIN
-
     @property
     def _headers(self) -> list[tuple[str, str]]:
         if isinstance(self.address, RemoteNode):
             return [("Host", self.address.authority), ("Authorization", f"Bearer {self.address.token}")]
         return [("Host", "node")]
-
-    def _not_connected(self, error: BaseException) -> str:
-        """Return the reason why a node on TCP was not reached; for a socket `_TrustedSocket` reports it."""
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__cause__ or cause.__context__
-        match cause:
-            case ssl.SSLCertVerificationError():
-                return (
-                    f"the certificate of {self.address} is refused ({cause.verify_message}): copy the node's file"
-                    " control.crt again and name it by --certificate; if it is still refused, another program may"
-                    " listen there"
-                )
-            case socket.gaierror():
-                name = _host_of(self.address)
-                reason = f"the name {name} cannot be resolved ({cause.strerror or cause}); check its spelling"
-            case _:
-                reason = connection_failure(error)
-        return f"cannot reach a node at {self.address}: {reason}"
-
-
-def _host_of(address: NodeAddress) -> str:
-    return address.host if isinstance(address, RemoteNode) else str(address)
-
-
-def connection_failure(error: BaseException) -> str:
-    """Return the reason of a failed connection from the innermost errors: the outer one only counts attempts."""
-    errno_words = {
-        ConnectionRefusedError: "it refused the connection; does the node run, with control.listen set?",
-        TimeoutError: "no answer to the connection; is that machine on, and does a firewall drop this port?",
-        ConnectionResetError: "it reset the connection; does a node listen there, and no other program?",
-    }
-    found = list(dict.fromkeys(_innermost(error)))
-    words = [
-        next((text for kind, text in errno_words.items() if isinstance(each, kind)), "")
-        or f"{getattr(each, 'strerror', None) or each}; does the node run, with control.listen set?"
-        for each in found
-    ]
-    return "; ".join(dict.fromkeys(words))
-
-
-def _innermost(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors at the ends of the chain of causes: one for each attempted address."""
-    causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__ or error.__context__,)
-    known = [each for each in causes if each is not None]
-    if not known:
-        yield error
-    for each in known:
-        yield from _innermost(each)
-
-
-class _Tcp(httpcore.TrioBackend):
-    """A backend that records an accepted connection: after it, a missing reply is the node's."""
-
-    def __init__(self) -> None:
-        self.is_connected = False
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Connect, before TLS."""
-        stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
-        self.is_connected = True
-        return stream
-
-
-class _TrustedSocket(httpcore.TrioBackend):
-    """A backend that connects to a node's socket if this user or root has made it and runs its process."""
-
-    def __init__(self, path: Path, user_of: Callable[[trio.socket.SocketType], int | None]) -> None:
-        self._path = path
-        self._user_of = user_of
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Connect to the node; raise `ControlError` with the reason of a failure."""
-        del path  # It may be too long for a socket's address.
-        try:
-            # First of all: a missing socket is not a question of trust.
-            await trio.Path(self._path).stat()
-            facts = await trio.to_thread.run_sync(_checked, self._path)
-            with socket_address(self._path) as address:
-                return await self._connected(address, timeout, socket_options, facts.user_id)
-        except UntrustedPathError as error:
-            raise ControlError(str(error)) from error
-        except httpcore.ConnectError as error:
-            raise ControlError(self._unreached(error.__cause__)) from error
-        except OSError as error:
-            raise ControlError(self._unreached(error)) from error
-
-    async def _connected(
-        self, address: str, timeout_s: float | None, options: Iterable[httpcore.SOCKET_OPTION] | None, user_id: int
-    ) -> httpcore.AsyncNetworkStream:
-        """Return a connected stream; while the node's backlog is full, repeat until the caller's timeout."""
-        while True:
-            stream = await super().connect_unix_socket(address, timeout_s, options)
-            try:
-                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")), user_id)
-            except NotConnectedError:
-                await stream.aclose()
-                await trio.sleep(CONNECT_PAUSE_S)
-            except UntrustedPathError:
-                await stream.aclose()
-                raise
-            else:
-                return stream
-
-    def _unreached(self, error: BaseException | None) -> str:
-        match error:
-            case FileNotFoundError():
-                return f"no node runs at {self._path}; start one, or name another with --node"
-            case ConnectionRefusedError():
-                return f"the node of {self._path} no longer runs; start it again"
-            case PermissionError():
-                return f"{self._path} may only be used by the node's user"
-            case OSError(strerror=str(reason)):
-                return f"cannot reach a node at {self._path}: {reason}"
-            case _:
-                return f"cannot reach a node at {self._path}: {error}"
-
-
-def _checked(path: Path) -> Facts:
-    """Return the facts for trusting a control socket; raise `UntrustedPathError` and `OSError`."""
-    facts = facts_about_node(path)
-    check_control_socket(path, facts)
-    return facts
 
 
 def _paged(first: int, limit: int, wait_ms: int) -> dict[str, int]:
@@ -488,19 +297,63 @@ def _refusal(body: bytes) -> str | None:
         return None
 
 
+def _async_connection(address: NodeAddress, user_of: Callable[[ConnectedSocket], int | None]) -> Connection:
+    # Blocking commands start without what this needs.
+    from bridge.node.control.connections.async_connection import AsyncConnection  # noqa: PLC0415
+
+    return AsyncConnection(address, user_of)
+
+
 def send_request(
     address: NodeAddress,
     question: Callable[[ControlClient], Awaitable[T]],
     timeout_s: float = ANSWER_TIMEOUT_S,
     order_timeout_s: float = ORDER_TIMEOUT_S,
 ) -> T:
-    """Send one request from code that is not async. Every failure is a `ControlError`."""
+    """Send requests from code that is not async; `question` may also wait with trio. Each failure is a ControlError."""
+    import trio  # noqa: PLC0415 - as above
 
     async def conversation() -> T:
         async with ControlClient(address, timeout_s, order_timeout_s=order_timeout_s) as client:
             return await question(client)
 
-    try:
+    with _readable(address):
         return trio.run(conversation)
+
+
+def call_blocking(
+    address: NodeAddress,
+    route: Route[A],
+    body: RequestBody | None = None,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    order_timeout_s: float = ORDER_TIMEOUT_S,
+) -> A:
+    """Send one request from code that is not async, to a node of this machine without an event loop."""
+    if isinstance(address, RemoteNode):
+        return send_request(address, lambda client: client.call(route, body), timeout_s, order_timeout_s)
+    # Only this function needs the parser of the replies.
+    from bridge.node.control.connections.blocking_connection import BlockingConnection  # noqa: PLC0415
+
+    client = ControlClient(
+        address, timeout_s, order_timeout_s=order_timeout_s, connection=partial(BlockingConnection, address)
+    )
+    with _readable(address):
+        return _result(client.call(route, body))
+
+
+def _result(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never yields."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return cast(T, ended.value)
+    coroutine.close()
+    raise RuntimeError("a blocking connection has yielded")
+
+
+@contextmanager
+def _readable(address: NodeAddress) -> Iterator[None]:
+    try:
+        yield
     except DocumentError as error:
         raise ControlError(f"the node at {address} sent a reply that this version cannot read: {error}") from error

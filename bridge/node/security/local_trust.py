@@ -28,9 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
-
-import trio
+from typing import Final, Protocol
 
 ROOT: Final = 0
 SYSTEM_STATE_DIRECTORY: Final = Path("/var/lib/garlicfarm")
@@ -42,6 +40,13 @@ _PRIVATE_DIRECTORY: Final = 0o700
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _CREDENTIALS: Final = struct.Struct("3i")
 _NO_USER: Final = -1
+
+
+class ConnectedSocket(Protocol):
+    """A socket of the standard library or of trio."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int) -> bytes:
+        """Return an option as bytes."""
 
 
 class NotConnectedError(OSError):
@@ -214,7 +219,7 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
     _check_owner(path, path, status, known)
 
 
-def peer_user_id(connected: socket.socket | trio.socket.SocketType) -> int | None:
+def peer_user_id(connected: ConnectedSocket) -> int | None:
     """Return the user of the peer of a connected Unix socket, from the kernel; None on systems without it.
 
     Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable and

@@ -1,7 +1,4 @@
-"""The address of a node for requests: its socket on this machine, or its control endpoint over TLS.
-
-    /var/lib/garlicfarm/control.sock           a path: this user's or root's process must be behind it
-    https://192.168.7.5:7650  + a token file   TCP: the node must prove its identity before it receives the token
+"""The address of a node on TCP, made of its URL, the file of a token, and the file of a certificate.
 
 A node signs the certificate of its control endpoint itself, unless an operator sets one of an authority. So
 `--certificate` accepts both. A node's own certificate (`control.crt`) is compared as a whole, so its names do not
@@ -10,52 +7,17 @@ contain the certificates of several nodes.
 """
 
 import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from cryptography import x509
 
+from bridge.node.control.connections.node_address import READ_TOKEN, NodeAddressError, RemoteNode
 from consensus.storage import access_advice
 
-SCHEME: Final = "https://"
 DEFAULT_PORT: Final = 7650
 _FILE_LIMIT_BYTES: Final = 1024 * 1024
-READ_TOKEN: Final = "control.read.token to read, control.admin.token for changes"  # noqa: S105 - names of files
-
-
-class NodeAddressError(ValueError):
-    """A node's address, token or certificate is unusable; the text contains the reason and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteNode:
-    """A control endpoint on TCP, with the client's token and TLS context."""
-
-    host: str
-    port: int
-    token: str = field(repr=False)
-    token_file: Path
-    """The file of the token, for the text of a refusal."""
-    context: ssl.SSLContext = field(repr=False)
-
-    @property
-    def authority(self) -> str:
-        """Host and port, as in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def __str__(self) -> str:
-        """Return the URL, as operators write it."""
-        return SCHEME + self.authority
-
-
-NodeAddress: TypeAlias = Path | RemoteNode
-
-
-def is_remote(named: str) -> bool:
-    """Return True if this is the URL of a node; otherwise it is a path."""
-    return "://" in named
 
 
 def remote_node(url: str, token_file: Path | None, certificate_file: Path | None) -> RemoteNode:

@@ -1,0 +1,41 @@
+"""The figures of a score, and the reasons why a server cannot publish, as values.
+
+Commands print these values without the state of the farm, because the modules of the state load slowly.
+`bridge.core.publishing.candidates` makes them.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Inability(Enum):
+    """The reason why a server cannot publish now."""
+
+    STALE = "its last report is stale"
+    CLOCK_OFF = "its clock contradicts log time"
+    UNATTACHED = "it does not have a router"
+    OFF = "publishConfig is off"
+    FAILING = "its router does not accept its structures"
+    """A server reports it by the same `publishConfig`, with its reason: only the texts differ."""
+    NO_KEY = "it does not have a valid signing key"
+    KEY_ENDS = "its signing key has ended or ends within 15 minutes"
+
+
+class ScoreFigure(Enum):
+    """A figure of the score."""
+
+    JOB_LAG = "job lag"
+    UPTIME = "uptime"
+    LEAVES = "leaves"
+    BANDWIDTH = "bandwidth"
+    PROCESSOR = "processor"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePart:
+    """The part of one figure in the score: 0 to `maximum` points."""
+
+    figure: ScoreFigure
+    points: int
+    maximum: int

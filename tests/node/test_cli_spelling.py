@@ -1,0 +1,162 @@
+"""The overview of the commands, similar names, and one spelling of common options."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli import options
+from bridge.cli.help.lazy_group import LazyCommand
+from bridge.cli.main import COMMANDS, cli
+from pipeline.cli.commands import pipeline
+
+WATCHED = {
+    "status", "farm", "members", "servers", "servers list", "log-time show", "node list", "node clients", "keys list",
+    "zmq-raft status", "kraft describe", "events", "log", "kraft log",
+}  # fmt: skip
+"""Commands that show a view or a stream."""
+FILES = {"keys new-farm", "keys offline", "debug"}
+"""Commands that make a file and can choose its name."""
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its path, groups that run alone included."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield " ".join((*path, name)), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def groups(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Yield every group with the names in it."""
+    context = click.Context(group)
+    names = group.list_commands(context)
+    yield path, names
+    for name in names:
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from groups(command, (*path, name))
+
+
+def test_overview_shows_each_command_in_one_section() -> None:
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert headings == ["Options", *COMMANDS]
+    names = re.findall(r"^  ([a-z][a-z-]*)  ", shown, re.MULTILINE)
+    assert len(names) == len(set(names))
+    assert set(names) == set(cli.lazy_commands) == {"pipeline"}.union(*COMMANDS.values())
+
+
+def test_command_without_section_is_refused() -> None:
+    """Each command of the table is in a section."""
+    assert all(COMMANDS.values())
+    assert all(isinstance(each, LazyCommand) for section in COMMANDS.values() for each in section.values())
+
+
+def swapped(name: str) -> str:
+    """Return the name with its middle letters swapped."""
+    at = len(name) // 2
+    return name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]
+
+
+@pytest.mark.parametrize(("path", "names"), [*groups(), (("pipeline",), sorted(pipeline.commands))])
+def test_misspelled_command_names_similar_at_every_level(path: tuple[str, ...], names: list[str]) -> None:
+    for name in names:
+        typed = swapped(name)
+        if typed in names or len(name) < 4:
+            continue
+        done = CliRunner().invoke(cli, [*path, typed])
+        assert (done.exit_code, name in done.output.rpartition("Did you mean")[2]) == (2, True), (typed, done.output)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("evict", "'node evict'"),
+        ("rotate", "'keys rotate'"),
+        ("exclude", "'publish exclude'"),
+        ("list", "'servers list' or 'node list' or 'keys list'"),
+    ],
+)
+def test_command_of_a_group_is_named_with_its_group(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(cli, [typed])
+    assert (done.exit_code, f"No such command {typed!r}. Did you mean {meant}?" in done.output) == (2, True)
+
+
+def test_common_options_have_one_spelling_and_type() -> None:
+    """Each of these options has one spelling in the help, one kind of value, and the commands listed above."""
+    by_name: dict[str, set[str]] = {}
+    for path, command in commands():
+        for each in command.params:
+            if not isinstance(each, click.Option) or each.hidden or path.startswith("pipeline"):
+                continue
+            record = each.get_help_record(click.Context(command))
+            assert record is not None
+            assert not re.search(r"--(follow|out|interval|format)\b", record[0]), (path, record)
+            match each.opts[0]:
+                case "--timeout":
+                    assert (each.metavar, type(each.type)) == ("SECONDS", click.FloatRange), path
+                case "--watch":
+                    assert each.is_flag, path
+                case "--output":
+                    assert isinstance(each.type, click.Path), path
+                case _:
+                    pass
+            by_name.setdefault(each.opts[0], set()).add(path)
+    assert by_name["--watch"] == WATCHED
+    assert by_name["--output"] == FILES
+
+
+@pytest.mark.parametrize("path", ["events", "log", "kraft log"])
+def test_follow_is_accepted_and_not_shown(path: str) -> None:
+    shown = CliRunner().invoke(cli, [*path.split(), "--help"]).output
+    assert "--watch" in shown
+    assert "--follow" not in shown
+    command = dict(commands())[path]
+    assert command.make_context(path, ["--follow"]).params["follow"] is True
+
+
+class EndedError(Exception):
+    """The end of a loop in a test."""
+
+
+def repeated(outcomes: list[object], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Repeat a view with these outcomes; return the pauses."""
+    pauses: list[float] = []
+
+    def show() -> None:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+    monkeypatch.setattr(options, "is_terminal", lambda: False)
+    with pytest.raises((EndedError, SystemExit)):
+        options._repeat(show, pauses.append)
+    return pauses
+
+
+def test_watch_continues_after_warning_and_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` ends with 3 for a warning, and with 1 while the node is away: it may return."""
+    assert repeated([SystemExit(3), None, SystemExit(1), None, EndedError()], monkeypatch) == [2.0] * 4
+
+
+def test_watch_ends_when_the_first_view_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert repeated([SystemExit(1)], monkeypatch) == []
+
+
+def test_watch_of_missing_node_ends_with_one(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["status", "--watch", "--node", str(tmp_path / "none")])
+    assert done.exit_code == 1
+    assert "no node runs at" in done.output
+
+
+def test_servers_watch_does_not_repeat_subcommands(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["servers", "--watch", "restore", "site-b", "--node", str(tmp_path / "none")])
+    assert done.exit_code == 1
