@@ -321,6 +321,90 @@ class DoctorOutput(Document, frozen=True):
     """The checks."""
 
 
+# -- routers of this machine -------------------------------------------------------------------------------------------
+
+
+class FoundServiceView(Record, frozen=True):
+    """I2CP, I2PControl or SAM of a router of this machine."""
+
+    state: str
+    """`on` (it listens), `off`, `not listening` (it should), or `unknown`."""
+    address: str
+    """Its address, or its usual address."""
+    action: str = ""
+    """The way to switch it on, as text; empty if it is on."""
+    lines: tuple[str, ...] = ()
+    """The lines that the action adds to the configuration of the router."""
+
+
+class FoundTunnelView(Record, frozen=True):
+    """A server tunnel of a router of this machine."""
+
+    name: str
+    """Its name in the router's configuration."""
+    kind: str
+    """Its type, in the router's words."""
+    address: str | None
+    """Its `.b32.i2p` address; null if it is not readable."""
+    destination: str | None
+    """Its destination in base64, for `[[leaf]]`; null if it is not readable."""
+    target: str
+    """Host and port of its service."""
+    chosen: bool
+    """True if it becomes a leaf."""
+    reason: str
+    """Reason why it does not; empty if it does, or could."""
+
+
+class FoundRouterView(Record, frozen=True):
+    """A router of this machine."""
+
+    software: str
+    """`java` or `i2pd`."""
+    configuration: str
+    """Its main configuration file."""
+    pid: int | None
+    """Its process; null if it does not run."""
+    i2cp: FoundServiceView
+    """Its I2CP port."""
+    i2pcontrol: FoundServiceView
+    """Its I2PControl."""
+    sam: FoundServiceView
+    """Its SAM bridge."""
+    tunnels: tuple[FoundTunnelView, ...]
+    """Its server tunnels."""
+    chosen: bool
+    """True if the settings are for this router."""
+
+
+class UnreadFileView(Record, frozen=True):
+    """A file that this user cannot read."""
+
+    path: str
+    """Its path."""
+    reason: str
+    """The reason, as text."""
+    action: str
+    """The command that lets this user read it, as text; may be empty."""
+
+
+class RouterDetectOutput(Document, frozen=True):
+    """`router detect`."""
+
+    routers: tuple[FoundRouterView, ...]
+    """The routers of this machine, the most useful first."""
+    unread: tuple[UnreadFileView, ...]
+    """Files that this user cannot read."""
+    file: str | None
+    """The node's configuration; null if none is known."""
+    written: bool
+    """The settings were written into it."""
+    settings: dict[str, Any]
+    """The settings that were, or with `--yes` are, written: `router`, and the new tables `leaf`."""
+    checks: tuple[Check, ...]
+    """The check of the written settings, as `doctor` makes it; empty if they were not written."""
+
+
 # -- stored state ------------------------------------------------------------------------------------------------------
 
 

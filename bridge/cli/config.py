@@ -198,12 +198,13 @@ def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None
         print_json(DoctorOutput(not problems, tuple(checks)))
     else:
         for check in checks:
-            _print_check(check)
+            print_check(check)
     if problems:
         fail(f"not ready: {', '.join(problems)}")
 
 
-def _print_check(check: Check) -> None:
+def print_check(check: Check) -> None:
+    """Print one check, and its action below it."""
     mark, color = MARKS[check.result]
     echo(f" {check.name:<14} {check.text}", mark=f"{mark:<8}", color=color)
     if check.action:

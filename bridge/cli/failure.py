@@ -44,12 +44,12 @@ def failure_lines(reason: str) -> list[str]:
     return [printable(f"garlicfarm: {first}"), *(printable(f"  {line}") for line in more)]
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool, default: bool = False) -> None:
     """Continue only if the user agrees, with --yes or at the prompt; without a user, end with the remedy."""
     if yes:
         return
     try:
-        agreed = ask_yes_or_no(question)
+        agreed = ask_yes_or_no(question, default=default)
     except click.Abort:
         echo(err=True)
         fail("nothing was done, because the prompt was not answered; with --yes the command does not prompt")

@@ -60,6 +60,9 @@ COMMANDS: Sections = {
         "query": LazyCommand("bridge.cli.events.event:query", "Query all nodes by gossip, and print each reply."),
     },
     "Publishing": {
+        "router": LazyCommand(
+            "bridge.cli.router.detect:router", "Find this machine's I2P router, and write a node's settings."
+        ),
         "publish": LazyCommand("bridge.cli.publish:publish", "Publish again; exclude leaves, or change their costs."),
         "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
         "link": LazyCommand("bridge.cli.link:link", "Print the link, and a QR code, that users of the farm need."),

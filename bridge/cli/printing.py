@@ -201,9 +201,14 @@ def _json_escape(letter: str) -> str:
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
 
 
-def ask_yes_or_no(question: str) -> bool:
+def ask_yes_or_no(question: str, *, default: bool = False) -> bool:
     """Return the answer of the user at the terminal; raise click.Abort without one."""
-    return click.confirm(printable(question), err=True)
+    return click.confirm(printable(question), default, err=True)
+
+
+def ask_text(question: str) -> str:
+    """Return the line that the user types at the terminal; raise click.Abort without one."""
+    return str(click.prompt(printable(question), default="", show_default=False, prompt_suffix=" ", err=True))
 
 
 class PrintableFormatter(logging.Formatter):

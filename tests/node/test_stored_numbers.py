@@ -39,6 +39,8 @@ WRITERS = {
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
     "bridge/node/control/control_certificate.py": "certificates, no numbers",
+    "bridge/node/detecting/node_file.py": "settings of an operator; ports of other files are checked",
+    "bridge/node/detecting/proposal.py": "a password, no numbers",
     "bridge/node/membership/admissions.py": "admissions.json, whose Raft ids come from bounded messages and entries",
     "bridge/node/membership/forming.py": "formation.json",
     "bridge/node/offline/recovering.py": "formation.json, the storage",

@@ -25,7 +25,7 @@ FLOORS = {
     "gossip": ("core", "wire", "node simulation"),
     "bridge": ("core", "wire", "api", "sam", "node connect", "tui", "cli"),
     "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm connecting history"),
-    "bridge.wire": ("membership history", "keys", "i2p", "log"),
+    "bridge.wire": ("membership history", "keys", "i2p routers", "log"),
     "bridge.node": (
         "http_exchange",
         "events",
@@ -42,7 +42,7 @@ FLOORS = {
         "client_endpoints",
         "history",
         "control",
-        "doctor offline local",
+        "detecting doctor offline local",
         "app",
     ),
 }

@@ -47,6 +47,8 @@ ADDRESS_SUFFIX: Final = ".b32.i2p"
 _KEY_FIELDS_BYTES: Final = 384
 _SIGNING_FIELD_BYTES: Final = 128
 _CERTIFICATE_HEADER_BYTES: Final = 3
+DESTINATION_HEAD_BYTES: Final = _KEY_FIELDS_BYTES + _CERTIFICATE_HEADER_BYTES
+"""The first bytes of a destination, which show its length."""
 _NULL_CERTIFICATE: Final = 0
 _KEY_CERTIFICATE: Final = 5
 _CERTIFICATE_LIMIT_BYTES: Final = 1024
@@ -99,15 +101,19 @@ def ed25519_destination(signing_key: bytes, padding_seed: bytes) -> Destination:
     return Destination(padding + signing_key + _ED25519_CERTIFICATE, ED25519, signing_key)
 
 
+def destination_length(head: bytes) -> int:
+    """Return the length of the destination that begins with these `DESTINATION_HEAD_BYTES`."""
+    if len(head) < DESTINATION_HEAD_BYTES:
+        raise I2pError(f"a destination has at least {DESTINATION_HEAD_BYTES} bytes, only {len(head)} are there")
+    return DESTINATION_HEAD_BYTES + int.from_bytes(head[_KEY_FIELDS_BYTES + 1 : DESTINATION_HEAD_BYTES], "big")
+
+
 def read_destination(data: bytes, offset: int = 0) -> tuple[Destination, int]:
     """Read the destination that begins at `offset`; return it and the offset after it."""
     certificate_at = offset + _KEY_FIELDS_BYTES
     payload_at = certificate_at + _CERTIFICATE_HEADER_BYTES
-    if len(data) < payload_at:
-        raise I2pError(f"a destination has at least 387 bytes, only {len(data) - offset} are there")
-    kind = data[certificate_at]
-    size = int.from_bytes(data[certificate_at + 1 : payload_at], "big")
-    end = payload_at + size
+    end = offset + destination_length(data[offset:payload_at])
+    kind, size = data[certificate_at], end - payload_at
     if size > _CERTIFICATE_LIMIT_BYTES or len(data) < end:
         raise I2pError(f"the destination's certificate claims {size} bytes that are not there or too many")
     signing_field = data[certificate_at - _SIGNING_FIELD_BYTES : certificate_at]

@@ -1,0 +1,111 @@
+"""`garlicfarm router detect`: the I2P routers of this machine, and a node's settings for one of them.
+
+    processes, ports, files ─▶ routers, server tunnels ─▶ one question ─▶ [router], [[leaf]] ─▶ checks, as of `doctor`
+
+It reads the router's files and never changes them. If a service of the router is off, it prints the lines that switch
+it on. It reads only the public beginning of a tunnel's key file.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from bridge.api.outputs import CheckResult
+from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.options import file_path, json_option, yes_option
+from bridge.cli.printing import ask_text, echo, print_json
+from bridge.cli.router.screen import detect_output, print_outcome, print_routers
+from bridge.node.detecting.found import FoundTunnel
+from bridge.node.detecting.machine import MachineFiles
+from bridge.node.detecting.node_file import NodeFile, default_node_file, read_node_file
+from bridge.node.detecting.plan import PlanError
+from bridge.node.detecting.proposal import Proposal, propose
+from bridge.node.doctor.router_checks import ROUTER, router_checks
+from bridge.node.router.link import Software
+
+NO_ROUTER = (
+    "no I2P router was found on this machine: install one (`sudo apt install i2pd`, or Java I2P from geti2p.net), start"
+    " it, and run the command again"
+)
+NO_FILE = "name the node's configuration with --config FILE; a missing file is made"
+NOT_READY = "the settings are written, but the router does not accept a node yet: follow the lines above"
+
+
+@click.group()
+def router() -> None:
+    """Find the I2P router of this machine, and write a node's settings for it."""
+
+
+@router.command()
+@click.option("--config", "path", type=file_path, help="The node's configuration; a missing file is made.")
+@click.option(
+    "--software", type=click.Choice([each.value for each in Software]), help="The kind of router, if there are both."
+)
+@click.option("--tunnel", "names", multiple=True, metavar="NAME", help="A server tunnel that becomes a leaf.")
+@yes_option
+@json_option
+def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
+    """Find Java I2P and i2pd on this machine, list their server tunnels, and write [router] and [[leaf]].
+
+    Without --config, the file is /etc/garlicfarm/node.toml, or node.toml in this directory. Use sudo if the router's
+    files are not readable. All leaves of a farm serve the same content, so the command prompts if the tunnels lead to
+    several services. With --json it writes only if --yes is given, too.
+    """
+    place = path or default_node_file()
+    with failures(PlanError, OSError):
+        file = None if place is None else read_node_file(place)
+        detection, proposal = propose(MachineFiles(), file, software, names)
+    if as_json and not yes:
+        print_json(detect_output(detection, proposal, file, None))
+        return
+    if not as_json:
+        print_routers(detection, proposal)
+    if proposal is None:
+        fail(NO_ROUTER if software is None else f"no router of the kind {software} was found on this machine")
+    if file is None:
+        fail(NO_FILE)
+    proposal, text = _agreed(proposal, file, yes=yes)
+    with failures(PlanError, OSError):
+        is_reached = proposal.router.i2cp.is_on
+        # The checks of leaves need the router.
+        checks = proposal.write(text, lambda now, leaves: router_checks(now, (), leaves if is_reached else ()))
+    if as_json:
+        print_json(detect_output(detection, proposal, file, checks))
+    else:
+        print_outcome(proposal, file, checks)
+    if any(each.name == ROUTER and each.result is CheckResult.PROBLEM for each in checks):
+        fail(NOT_READY)
+
+
+def _agreed(proposal: Proposal, file: NodeFile, *, yes: bool) -> tuple[Proposal, str]:
+    """Return the proposal and the changed text after the one question; end the command without consent."""
+    with failures(PlanError):
+        if proposal.choices:
+            proposal = proposal.choose(_chosen_names(proposal.choices, file, yes=yes))
+            return proposal, file.changed(proposal.plan)
+        text = file.changed(proposal.plan)
+    if text == file.text:
+        echo(f"{file.path} has these settings already.", err=True)
+    else:
+        count = len(proposal.plan.leaves)
+        leaves = "" if not count else f" and {count} {'leaf' if count == 1 else 'leaves'}"
+        confirm(f"Write this router{leaves} into {file.path}?", yes=yes, default=True)
+    return proposal, text
+
+
+def _chosen_names(choices: Sequence[FoundTunnel], file: NodeFile, *, yes: bool) -> list[str]:
+    """Return the names of the tunnels that the operator chooses by their numbers."""
+    names = [each.tunnel.name for each in choices]
+    if yes:
+        fail(f"the router has tunnels to several services: name the farm's tunnels with --tunnel: {', '.join(names)}")
+    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+    try:
+        answer = ask_text(f"Write this router into {file.path}. Which tunnels lead to the farm's service ({numbered})?")
+    except click.Abort:
+        fail("nothing was done, because the prompt was not answered; name the tunnels with --tunnel, and give --yes")
+    words = answer.replace(",", " ").split()
+    wrong = [each for each in words if each not in names and not (each.isdecimal() and 0 < int(each) <= len(names))]
+    if wrong:
+        fail(f"{wrong[0]!r} is not one of {numbered}; nothing was done")
+    return [each if each in names else names[int(each) - 1] for each in words]

@@ -1,0 +1,140 @@
+"""The output of `router detect`: the routers with their services and tunnels, and the outcome of the written settings.
+
+    i2pd, process 4711, /etc/i2pd/i2pd.conf
+      I2CP        on, 127.0.0.1:7654
+      …
+      * web (http) -> 127.0.0.1:8080           a star: can become a leaf
+          fazz3….b32.i2p
+
+The names come from foreign files; `echo` makes them harmless.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from bridge.api.outputs import (
+    Check,
+    FoundRouterView,
+    FoundServiceView,
+    FoundTunnelView,
+    RouterDetectOutput,
+    UnreadFileView,
+)
+from bridge.cli.config import print_check
+from bridge.cli.printing import echo, print_facts
+from bridge.node.detecting.control_login import PASSWORD_FILE, Login
+from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel, Service
+from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile
+from bridge.node.detecting.proposal import Proposal
+from bridge.node.router.link import Software
+
+NAMES = {Software.JAVA: "Java I2P", Software.I2PD: "i2pd"}
+
+
+def print_routers(detection: Detection, proposal: Proposal | None) -> None:
+    """Print each router with its services and tunnels, then the unreadable files."""
+    for each in detection.routers:
+        running = "not running" if each.process is None else f"process {each.process.pid}"
+        echo(f"{NAMES[each.software]}, {running}, {each.configuration}", bold=True)
+        print_facts([(f"  {service.name}", _service_text(service)) for service in each.services])
+        for tunnel in each.tunnels:
+            _print_tunnel(tunnel, proposal)
+        if not each.tunnels:
+            echo("  no server tunnel")
+        echo()
+    for unread in detection.unread:
+        echo(f"{unread.path}: {unread.reason}", mark="not read  ", color="yellow")
+        if unread.action:
+            echo(f"          -> {unread.action}")
+
+
+def _service_text(service: Service) -> str:
+    return f"{service.state.value}, {service.link}" if service.is_on else f"{service.state.value} ({service.link})"
+
+
+def _print_tunnel(tunnel: FoundTunnel, proposal: Proposal | None) -> None:
+    known = tunnel.tunnel
+    is_chosen = proposal is not None and tunnel in (*proposal.plan.tunnels, *proposal.choices)
+    echo(f" {known.name} ({known.kind}) -> {known.host}:{known.port}", mark="  *" if is_chosen else "   ")
+    if tunnel.destination is not None:
+        echo(f"      {tunnel.destination.address}")
+    if proposal is not None and (reason := proposal.reason(tunnel)):
+        echo(f"      not chosen: {reason}")
+
+
+def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
+    """Print the checks of the written settings, and the next actions."""
+    echo()
+    for check in checks:
+        print_check(check)
+    for line in _actions(proposal, file):
+        echo(line)
+    start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
+    echo(f"To use the settings, start the node again: {start}")
+
+
+def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
+    router, login = proposal.router, proposal.login
+    off: dict[str, list[Service]] = {}
+    for service in router.services:
+        if service.action:
+            off.setdefault(service.action, []).append(service)
+    for action, services in off.items():
+        yield f"To switch {' and '.join(each.name for each in services)} on, {action}"
+        yield from (f"    {line}" for each in services for line in each.lines)
+    if off:
+        yield f"Then {router.restart}, and run this command again."
+    if router.i2pcontrol.is_on and not isinstance(login, Login):
+        yield f"I2PControl is left out: {login}."
+        yield f"Write its password into {file.directory / PASSWORD_FILE}, mode 0600, and run this command again."
+    if router.requires_login:
+        yield "Its I2CP requires a user: set router.i2cp_username and router.i2cp_password_file."
+    if not proposal.plan.leaves and not file.leaves:
+        yield "No server tunnel of the router can be a leaf: make one for your service, and run this command again."
+
+
+def detect_output(
+    detection: Detection, proposal: Proposal | None, file: NodeFile | None, checks: Sequence[Check] | None
+) -> RouterDetectOutput:
+    """Return the JSON document; only a written file has `checks`."""
+    settings = {}
+    if proposal is not None:
+        plan = proposal.plan
+        settings = {"router": dict(plan.router), "leaf": [dict(each) for each in plan.leaves]}
+    return RouterDetectOutput(
+        routers=tuple(_router_view(each, proposal) for each in detection.routers),
+        unread=tuple(UnreadFileView(str(each.path), each.reason, each.action) for each in detection.unread),
+        file=None if file is None else str(file.path),
+        written=checks is not None,
+        settings=settings,
+        checks=tuple(checks or ()),
+    )
+
+
+def _router_view(router: FoundRouter, proposal: Proposal | None) -> FoundRouterView:
+    return FoundRouterView(
+        software=router.software.value,
+        configuration=str(router.configuration),
+        pid=None if router.process is None else router.process.pid,
+        i2cp=_service_view(router.i2cp),
+        i2pcontrol=_service_view(router.i2pcontrol),
+        sam=_service_view(router.sam),
+        tunnels=tuple(_tunnel_view(each, proposal) for each in router.tunnels),
+        chosen=proposal is not None and router is proposal.router,
+    )
+
+
+def _service_view(service: Service) -> FoundServiceView:
+    return FoundServiceView(service.state.value, str(service.link), service.action, service.lines)
+
+
+def _tunnel_view(tunnel: FoundTunnel, proposal: Proposal | None) -> FoundTunnelView:
+    known, destination = tunnel.tunnel, tunnel.destination
+    return FoundTunnelView(
+        name=known.name,
+        kind=known.kind,
+        address=None if destination is None else destination.address,
+        destination=None if destination is None else destination.base64,
+        target=f"{known.host}:{known.port}",
+        chosen=proposal is not None and tunnel in proposal.plan.tunnels,
+        reason=tunnel.problem if proposal is None else proposal.reason(tunnel),
+    )

@@ -1,0 +1,244 @@
+"""This machine as `router detect` reads it: files with a limit, processes of routers, listening ports.
+
+    read ──▶ content, None if it does not exist, or a note: "…: permission denied", with the command that lets it read
+
+Each file is opened without blocking and must be a regular file: a process of another user chooses some of the paths.
+Only the processes of this user, of root, of system users and of the user of `sudo` are considered, so that another user
+cannot offer a false router. A process in another network or mount namespace is a router of another machine.
+"""
+
+import grp
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from bridge.wire.routers.process_files import (
+    Listener,
+    RouterCommand,
+    read_command_line,
+    read_listeners,
+    read_service_unit,
+)
+from bridge.wire.routers.text_file import FILE_LIMIT_BYTES, RouterFileError
+
+SYSTEM_USERS: Final = 1_000
+"""User ids below it belong to services, not to people."""
+NAMES_MAX: Final = 256
+_PORTS_LIMIT_BYTES: Final = 8 * 1024 * 1024
+_NAMESPACES: Final = ("net", "mnt")
+_ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with listening ports, never bound
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that this user cannot read or that is not what it should be, and the command that helps."""
+
+    path: Path
+    reason: str
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProcess:
+    """A running router."""
+
+    pid: int
+    user_id: int
+    command: RouterCommand
+    unit: str | None
+    """The unit of systemd that runs it."""
+    directory: Path | None
+    """Its working directory, if this user may see it."""
+
+    @property
+    def restart(self) -> str:
+        """The command that restarts it, as text."""
+        return f"run `sudo systemctl restart {self.unit}`" if self.unit else f"restart the router (process {self.pid})"
+
+
+def _account_home(user_id: int) -> Path | None:
+    try:
+        return Path(pwd.getpwuid(user_id).pw_dir)
+    except KeyError:
+        return None
+
+
+def _sudo_user() -> int | None:
+    text = os.environ.get("SUDO_UID", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(1 << 32)) else None
+
+
+@dataclass
+class MachineFiles:
+    """The files and processes below `root`; tests give another root. `unread` collects the unreadable files."""
+
+    root: Path = Path("/")
+    user_id: int = field(default_factory=os.geteuid)
+    sudo_user_id: int | None = field(default_factory=_sudo_user)
+    home_of: Callable[[int], Path | None] = _account_home
+    unread: dict[Path, Unread] = field(default_factory=dict)
+
+    def _real(self, path: Path) -> Path:
+        return self.root / path.relative_to("/") if path.is_absolute() else self.root / path
+
+    @property
+    def homes(self) -> tuple[Path, ...]:
+        """The home directories of this user, and of the user of `sudo`."""
+        users = dict.fromkeys((self.user_id, self.sudo_user_id))
+        return tuple(home for each in users if each is not None and (home := self.home_of(each)) is not None)
+
+    def read(self, path: Path, limit_bytes: int = FILE_LIMIT_BYTES) -> bytes | None:
+        """Return the content of a file; None without one, or with a note in `unread`."""
+        content = self.read_head(path, limit_bytes + 1)
+        if content is not None and len(content) > limit_bytes:
+            self.unread[path] = Unread(path, f"it has more than {limit_bytes} bytes")
+            return None
+        return content
+
+    def read_head(self, path: Path, size: int) -> bytes | None:
+        """Return the first bytes of a file, and do not read more; None without one, or with a note in `unread`."""
+        try:
+            descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._note(path, error)
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.unread[path] = Unread(path, "it is not a file")
+                return None
+            return b"".join(_parts(descriptor, size))
+        except OSError as error:
+            self._note(path, error)
+            return None
+        finally:
+            os.close(descriptor)
+
+    def names(self, directory: Path, suffix: str) -> list[Path]:
+        """Return the files of a directory with this suffix, in order, at most `NAMES_MAX`."""
+        try:
+            found = sorted(each.name for each in self._real(directory).iterdir() if each.name.endswith(suffix))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self._note(directory, error)
+            return []
+        return [directory / each for each in found[:NAMES_MAX]]
+
+    def exists(self, path: Path) -> bool:
+        """Return True if there is such a file or directory; note a directory that this user may not enter."""
+        try:
+            self._real(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._note(path, error)
+            return False
+        return True
+
+    def _note(self, path: Path, error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        action = self._action(path) if isinstance(error, PermissionError) else ""
+        self.unread[path] = Unread(path, reason, action)
+
+    def _action(self, path: Path) -> str:
+        """Return the command that lets this user read: membership in the group of the closed directory or file."""
+        as_root = "run this command with `sudo`"
+        for each in reversed((path, *path.parents)):
+            try:
+                status = self._real(each).stat()
+            except OSError:
+                return as_root
+            needed = stat.S_IRGRP | (stat.S_IXGRP if stat.S_ISDIR(status.st_mode) else 0)
+            group = _group_name(status.st_gid)
+            if not os.access(self._real(each), os.R_OK) and status.st_mode & needed == needed and group is not None:
+                user = shlex.quote(_user_name(self.user_id))
+                return f"{as_root}; or let {user} read it: `sudo usermod -aG {group} {user}`, and log in again"
+        return as_root
+
+    @cached_property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The listening TCP ports of this machine."""
+        tables = (self.read(Path("/proc/net") / each, _PORTS_LIMIT_BYTES) for each in ("tcp", "tcp6"))
+        return tuple(each for table in tables if table is not None for each in read_listeners(table))
+
+    def listens(self, host: str, port: int, user_id: int | None = None) -> bool:
+        """Return True if a process, of this user if one is given, listens there."""
+        return any(
+            each.port == port and each.host in {host, *_ANY} and user_id in {None, each.user_id}
+            for each in self.listeners
+        )
+
+    @cached_property
+    def processes(self) -> tuple[RouterProcess, ...]:
+        """The processes of I2P routers, in the order of their numbers."""
+        try:
+            numbers = sorted(int(each.name) for each in self._real(Path("/proc")).iterdir() if each.name.isdecimal())
+        except OSError:
+            return ()
+        return tuple(found for each in numbers if (found := self._process(each)) is not None)
+
+    def _process(self, pid: int) -> RouterProcess | None:
+        place = Path("/proc") / str(pid)
+        real = self._real(place)
+        try:
+            user_id = real.stat().st_uid
+            command = read_command_line(_head(real / "cmdline"))
+            unit = read_service_unit(_head(real / "cgroup")) if command is not None else None
+        except (OSError, RouterFileError):
+            return None  # It has ended, or belongs to a user who hides it.
+        if command is None or not all(self._is_shared(real, each) for each in _NAMESPACES):
+            return None
+        if user_id >= SYSTEM_USERS and user_id not in {self.user_id, self.sudo_user_id}:
+            user = _user_name(user_id)
+            reason = f"a router ({command.software}) of {user}, another user, so it is not considered"
+            self.unread[place] = Unread(place, reason, f"for this router run the command as {user}")
+            return None
+        return RouterProcess(pid, user_id, command, unit, _link(real / "cwd"))
+
+    def _is_shared(self, process: Path, namespace: str) -> bool:
+        """Return True if a process shares a namespace with this one, or if this user may not see it."""
+        own = _link(self._real(Path("/proc/self/ns")) / namespace)
+        other = _link(process / "ns" / namespace)
+        return None in {own, other} or own == other
+
+
+def _parts(descriptor: int, size: int) -> Iterator[bytes]:
+    """Yield the next bytes of a file, at most `size`: a file of /proc gives a page at each read."""
+    left = size
+    while left > 0 and (part := os.read(descriptor, left)):
+        left -= len(part)
+        yield part
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(FILE_LIMIT_BYTES)
+
+
+def _link(path: Path) -> Path | None:
+    try:
+        return path.readlink()
+    except OSError:
+        return None
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"user {user_id}"
+
+
+def _group_name(group_id: int) -> str | None:
+    try:
+        return grp.getgrgid(group_id).gr_name
+    except KeyError:
+        return None

@@ -1,0 +1,131 @@
+"""The node's configuration file: its content before the change, and its replacement.
+
+    read ─▶ text, table, addresses of masters and leaves ─▶ changed text ─▶ replaced, with the same owner and mode
+
+The replacement is atomic, and does not happen if the file was changed since it was read. A file that does not exist yet
+is made.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bridge.node.detecting.plan import Plan, PlanError, settings_of
+from bridge.node.settings.configuration import FILE_LIMIT_BYTES
+from bridge.node.settings.toml_editor import EditError, add_tables, set_table
+from bridge.wire.i2p.destination_keys import DestinationKeyError, parse_signing_key
+from bridge.wire.keys.text import KeyTextError
+from consensus.storage import replace_file
+
+PACKAGE_FILE: Final = Path("/etc/garlicfarm/node.toml")
+LOCAL_FILE: Final = Path("node.toml")
+_NEW_MODE: Final = 0o640
+_KEY_LIMIT_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """The configuration file of a node as it was read."""
+
+    path: Path
+    text: str
+    table: Mapping[str, Any]
+    status: os.stat_result | None
+    """Owner and mode; None if the file does not exist."""
+
+    @property
+    def directory(self) -> Path:
+        """The start of its relative paths."""
+        return self.path.parent
+
+    @property
+    def leaves(self) -> frozenset[str]:
+        """The destinations of its leaves."""
+        found = self.table.get("leaf", [])
+        tables = found if isinstance(found, list) else []
+        return frozenset(str(each.get("destination")) for each in tables if isinstance(each, dict))
+
+    @property
+    def masters(self) -> frozenset[str]:
+        """The destinations of its masters; a key file that this user cannot read is left out."""
+        return frozenset(self._masters())
+
+    def _masters(self) -> Iterator[str]:
+        publishing, masters = self.table.get("publishing", {}), self.table.get("master", [])
+        for each in (publishing, *(masters if isinstance(masters, list) else [])):
+            if not isinstance(each, dict):
+                continue
+            if isinstance(each.get("destination"), str):
+                yield each["destination"]
+            if isinstance(each.get("signing_key"), str):
+                # Root may read a key file of another user, which a node refuses.
+                with suppress(OSError, UnicodeDecodeError, DestinationKeyError, KeyTextError):
+                    yield parse_signing_key(_head(self.directory / each["signing_key"])).destination.base64
+
+    def changed(self, plan: Plan) -> str:
+        """Return the text with the settings of a plan; raise PlanError if it cannot be changed, or would be wrong."""
+        try:
+            text = set_table(self.text, "router", plan.router, plan.absent)
+            text = add_tables(text, "leaf", plan.leaves)
+        except EditError as error:
+            lines = [f"    {key} = {_shown(value)}" for key, value in plan.router.items()]
+            wanted = "\n".join(["    [router]", *lines])
+            raise PlanError(f"{self.path} stays as it is: {error}; add these values there:\n{wanted}") from None
+        problems = settings_of(tomllib.loads(text), self.directory)[2]
+        if problems:
+            raise PlanError("\n".join(f"{self.path} stays as it is: {each}" for each in problems))
+        return text
+
+    def replace(self, text: str) -> None:
+        """Replace the file; raise PlanError if it was changed since it was read, or OSError."""
+        if read_node_file(self.path).text != self.text:
+            raise PlanError(
+                f"{self.path} has changed since this command read it, and stays as it is: run the command again"
+            )
+        mode = _NEW_MODE if self.status is None else self.status.st_mode & 0o7777
+        if self.status is not None and self.status.st_uid != os.geteuid() != 0:
+            raise PlanError(
+                f"{self.path} belongs to user id {self.status.st_uid}: run the command as that user or root"
+            )
+        replace_file(self.path, text.encode(), mode)
+        self.give(self.path)
+
+    def give(self, path: Path) -> None:
+        """Give a new file to the owner of the configuration, if this is root: the node must read it."""
+        if self.status is not None and os.geteuid() == 0:
+            os.chown(path, self.status.st_uid, self.status.st_gid)
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_KEY_LIMIT_BYTES).decode()
+
+
+def _shown(value: object) -> str:
+    return f'"{value}"'
+
+
+def default_node_file() -> Path | None:
+    """Return the configuration of the package's service, or `node.toml` in this directory; None without both."""
+    return next((each for each in (PACKAGE_FILE, LOCAL_FILE) if each.is_file()), None)
+
+
+def read_node_file(path: Path) -> NodeFile:
+    """Read a configuration, and follow links to it; a missing file is empty. Raise PlanError or OSError."""
+    real = path.resolve()
+    try:
+        with real.open("rb") as file:
+            content, status = file.read(FILE_LIMIT_BYTES + 1), os.fstat(file.fileno())
+    except FileNotFoundError:
+        return NodeFile(real, "", {}, None)
+    if len(content) > FILE_LIMIT_BYTES:
+        raise PlanError(f"{path} has more than {FILE_LIMIT_BYTES} bytes: is it the right file?")
+    try:
+        text = content.decode()
+        return NodeFile(real, text, tomllib.loads(text), status)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PlanError(f"{path} is not TOML: {error}") from None

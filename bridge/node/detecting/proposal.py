@@ -1,0 +1,128 @@
+"""The proposal of `router detect`: one router of this machine, and the changes of a node's file for it.
+
+    detection ─▶ the wanted kind, or the most useful router ─▶ login to its I2PControl ─▶ Plan ─▶ text of the file
+
+The password file is written before the configuration that names it. Both belong to the owner of the configuration,
+because the node must read them.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from bridge.node.detecting.control_login import Login, find_login
+from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel
+from bridge.node.detecting.i2pd import find_i2pd
+from bridge.node.detecting.java import find_java
+from bridge.node.detecting.machine import MachineFiles
+from bridge.node.detecting.node_file import NodeFile, read_node_file
+from bridge.node.detecting.plan import (
+    Plan,
+    choices,
+    is_one_service,
+    make_plan,
+    named_tunnels,
+    reason_against,
+    settings_of,
+)
+from bridge.node.security.local_trust import ROOT
+from bridge.node.settings.masters import LeafSettings
+from bridge.node.settings.router import RouterSettings
+from consensus.storage import replace_file
+
+Checked = TypeVar("Checked")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The settings for one router."""
+
+    router: FoundRouter
+    file: NodeFile | None
+    """The node's configuration; None if none is named."""
+    login: Login | str
+    """The login to its I2PControl, or the reason of a failure."""
+    plan: Plan
+    choices: tuple[FoundTunnel, ...] = ()
+    """Tunnels to several services; the operator chooses the leaves. Empty if no choice is needed."""
+
+    def choose(self, names: Sequence[str]) -> "Proposal":
+        """Return the proposal with the tunnels of these names as leaves; raise PlanError."""
+        tunnels = named_tunnels(self.router, names, *_addresses(self.file))
+        return replace(self, plan=make_plan(self.router, tunnels, _password_file(self.login)), choices=())
+
+    def reason(self, tunnel: FoundTunnel) -> str:
+        """Return the reason why a tunnel does not become a leaf; empty if it does, or could."""
+        return "" if tunnel in self.plan.tunnels else reason_against(tunnel, *_addresses(self.file))
+
+    def write(self, text: str, check: Callable[[RouterSettings, Sequence[LeafSettings]], Checked]) -> Checked:
+        """Write the password and the text, and return the check of the written settings; raise PlanError or OSError."""
+        file = self.file
+        assert file is not None  # noqa: S101 - its text is written
+        password = None
+        if isinstance(self.login, Login):
+            password = file.directory / self.login.file
+            if self.login.is_new:
+                replace_file(password, f"{self.login.password}\n".encode())
+                file.give(password)
+        if text != file.text:
+            file.replace(text)
+        settings, leaves, _ = settings_of(read_node_file(file.path).table, file.directory)
+        with _own(password):
+            return check(settings, leaves)
+
+
+@contextmanager
+def _own(path: Path | None) -> Iterator[None]:
+    """Make root the owner for a check: a node, and therefore the check, refuses the file of another user."""
+    if path is None or os.geteuid() != ROOT:
+        yield
+        return
+    status = path.stat()
+    os.chown(path, ROOT, -1)
+    try:
+        yield
+    finally:
+        os.chown(path, status.st_uid, -1)
+
+
+def detect_routers(machine: MachineFiles) -> Detection:
+    """Return the routers of this machine: running routers first, then routers with more usable tunnels."""
+    routers = sorted([*find_i2pd(machine), *find_java(machine)], key=_rank)
+    return Detection(tuple(routers), tuple(machine.unread.values()))
+
+
+def _rank(router: FoundRouter) -> tuple[bool, bool, int]:
+    return router.process is None, not router.i2cp.is_on, -sum(each.is_usable for each in router.tunnels)
+
+
+def propose(
+    machine: MachineFiles, file: NodeFile | None, software: str | None, names: Sequence[str]
+) -> tuple[Detection, Proposal | None]:
+    """Return the routers, and the proposal for one of them; raise PlanError."""
+    detection = detect_routers(machine)
+    router = next((each for each in detection.routers if software in {None, each.software.value}), None)
+    if router is None:
+        return detection, None
+    login: Login | str = f"it is {router.i2pcontrol.state.value}"
+    if router.i2pcontrol.is_on:
+        table, directory = ({}, Path.cwd()) if file is None else (file.table, file.directory)
+        login = find_login(router, table, directory)
+    usable = choices(router, *_addresses(file))
+    is_clear = is_one_service(usable)
+    plan = make_plan(router, usable if is_clear else (), _password_file(login))
+    proposal = Proposal(router, file, login, plan, () if is_clear else usable)
+    detection = Detection(detection.routers, tuple(machine.unread.values()))
+    return detection, proposal.choose(names) if names else proposal
+
+
+def _password_file(login: Login | str) -> str | None:
+    return login.file if isinstance(login, Login) else None
+
+
+def _addresses(file: NodeFile | None) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the destinations of the masters and of the leaves in a file."""
+    return (frozenset(), frozenset()) if file is None else (file.masters, file.leaves)

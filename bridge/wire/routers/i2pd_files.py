@@ -1,0 +1,106 @@
+"""i2pd's files: `i2pd.conf`, and `tunnels.conf` with the files of `tunnels.d`.
+
+    i2pd.conf       [section] and `name = value`; `#` begins a comment anywhere      ─▶ "i2cp.enabled" → Option
+    tunnels.conf    a section for each tunnel; `#` or `;` at its beginning           ─▶ ServerTunnel
+                    makes a line a comment
+
+The two have different readers in i2pd (Boost's program options and its property tree), so also here. i2pd ignores a
+whole file of tunnels with a repeated section or key, or with a line without `=`; here that is a `RouterFileError`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.wire.routers.text_file import (
+    TUNNELS_MAX,
+    RouterFileError,
+    ServerTunnel,
+    lease_set_problem,
+    lines_of,
+    pair_of,
+    port_of,
+)
+
+SERVER_KINDS: Final = frozenset({"server", "http", "irc", "udpserver"})
+TRANSIENT: Final = "transient"
+SHARED: Final = "shareddest"
+_TRUE: Final = frozenset({"", "on", "yes", "1", "true"})
+_FALSE: Final = frozenset({"off", "no", "0", "false"})
+_UDP: Final = "udpserver"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A value in `i2pd.conf`, and the number of its line; 0 is the command line."""
+
+    value: str
+    line: int
+
+    @property
+    def flag(self) -> bool | None:
+        """The value as true or false, as i2pd reads it; None if it is neither."""
+        word = self.value.lower()
+        return True if word in _TRUE else False if word in _FALSE else None
+
+
+def read_i2pd_conf(data: bytes) -> dict[str, Option]:
+    """Return the options in `i2pd.conf`, such as `i2cp.enabled`; the first of two equal names."""
+    found: dict[str, Option] = {}
+    section = ""
+    for number, line in enumerate(lines_of(data), 1):
+        text = line.partition("#")[0].strip()
+        if text.startswith("[") and text.endswith("]"):
+            section = f"{text[1:-1].strip()}."
+        elif "=" in text:
+            key, value = pair_of(text, number)
+            found.setdefault(f"{section}{key}", Option(value, number))
+        elif text:
+            raise RouterFileError(f"line {number} is neither a section nor a value")
+    return found
+
+
+def read_i2pd_tunnels(data: bytes) -> tuple[ServerTunnel, ...]:
+    """Return the server tunnels in `tunnels.conf`, in order."""
+    found = [_server_tunnel(name, values) for name, values in _sections(data).items()]
+    return tuple(each for each in found if each is not None)
+
+
+def _sections(data: bytes) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    values: dict[str, str] = {}
+    for number, line in enumerate(lines_of(data), 1):
+        text = line.strip()
+        if not text or text[0] in "#;":
+            continue
+        if text.startswith("["):
+            name, bracket, _ = text[1:].partition("]")
+            name, values = name.strip(), {}
+            if not bracket or name in found:
+                raise RouterFileError(f"line {number}: i2pd ignores the whole file: the section is repeated or open")
+            found[name] = values
+            if len(found) > TUNNELS_MAX:
+                raise RouterFileError(f"it has more than {TUNNELS_MAX} tunnels")
+            continue
+        key, value = pair_of(text, number)
+        if "=" not in text or not key or key in values:
+            raise RouterFileError(f"line {number}: i2pd ignores the whole file: a key is repeated or lacks its value")
+        values[key] = value
+    return found
+
+
+def _server_tunnel(name: str, values: Mapping[str, str]) -> ServerTunnel | None:
+    kind = values.get("type", "")
+    if kind not in SERVER_KINDS:
+        return None
+    host, keys, port = values.get("host", ""), values.get("keys", ""), port_of(values.get("port", ""))
+    problem = lease_set_problem(values.get("i2cp.leaseSetType", ""))
+    if not host or not keys or port is None:
+        problem = "i2pd needs `host`, `port` and `keys` in its section"
+    elif keys.startswith(TRANSIENT):
+        problem = f"its address changes at each start of i2pd: set `keys = {name}.dat` in its section"
+    elif keys == SHARED:
+        problem = f"it uses the address of all client tunnels: set `keys = {name}.dat` in its section"
+    elif kind == _UDP:
+        problem = "it forwards datagrams, and the farm's clients open streams"
+    return ServerTunnel(name, kind, host, port or 0, keys, problem=problem)
