@@ -29,6 +29,8 @@ from bridge.wire.i2p.structures import address_of
 
 STREAMS_LIMIT: Final = 512
 ATTEMPTS_AT_A_TIME: Final = 3
+FAILED_AFTER_S: Final = 2.5
+"""Seconds of an attempt before a failed leaf takes part in the race."""
 SESSION_TRIES: Final = 4
 LATE_LIMIT: Final = 32
 LATE_S: Final = 15.0
@@ -193,17 +195,21 @@ class LeafOpener:
         order: list[bytes],
     ) -> LeafStream | None:
         """Return the first stream of the leaves in this order; None if all fail."""
-        running, next_at_s = 0, -inf
+        running, began_s, next_at_s = 0, -inf, -inf
         trying = b""
         while order or running:
-            # A router may confirm a stream to a dead leaf first, so a failed leaf does not take part in a race.
-            may_start = bool(order) and running < ATTEMPTS_AT_A_TIME and not (running and self._is_failed(order[0]))
+            may_start = bool(order) and running < ATTEMPTS_AT_A_TIME
+            if may_start and running and self._table[order[0]].is_failed(trio.current_time()):
+                # A router may confirm a stream to a dead leaf before it has looked up the others.
+                may_start = not self._table[order[0]].has_just_failed(trio.current_time())
+                next_at_s = max(next_at_s, began_s + FAILED_AFTER_S)
             if may_start and trio.current_time() >= next_at_s:
                 if running and next_at_s > -inf:
                     self._counters[ClientCounter.RACES] += 1
                     self._on_suspect(trying)
                 trying = order.pop(0)
-                next_at_s = trio.current_time() + self.timeout_s(trying) / 2
+                began_s = trio.current_time()
+                next_at_s = began_s + self.timeout_s(trying) / 2
                 self._table[trying].streams += 1
                 self._nursery.start_soon(self._attempt, race, trying)
                 running += 1
@@ -220,9 +226,6 @@ class LeafOpener:
                         self._counters[ClientCounter.LEAF_CHANGES] += 1
                         next_at_s = -inf
         return None
-
-    def _is_failed(self, leaf_hash: bytes) -> bool:
-        return self._table[leaf_hash].is_failed(trio.current_time())
 
     def timeout_s(self, leaf_hash: bytes) -> float:
         """Return the time for the first byte of a leaf."""

@@ -121,16 +121,17 @@ class FarmStream(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         """Close the stream: the router delivers the bytes sent before."""
-        if not self._closed:
-            self._closed = True
-            self._watch.remove(self._exchange)
-            self._opener.closed(self._opened)
-            if self._unanswered_since_s is not None and self._opener.await_late_reply(
-                self._opened, self._unanswered_since_s
-            ):
-                await trio.lowlevel.checkpoint()
-                return
-        await self._opened.stream.aclose()
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        self._watch.remove(self._exchange)
+        self._opener.closed(self._opened)
+        since_s = self._unanswered_since_s
+        if since_s is not None and self._opener.await_late_reply(self._opened, since_s):
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._opened.stream.aclose()
 
     def _new_exchange(self, opened: LeafStream) -> Exchange:
         return Exchange(opened.leaf_hash, self._fail, opened.opened_s)

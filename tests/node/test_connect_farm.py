@@ -96,6 +96,20 @@ async def test_late_reply_shows_that_leaf_is_alive(tmp_path: Path, autojump_cloc
         await until(lambda: farm._opener._late == 0)
 
 
+async def test_failed_stream_may_be_closed_twice(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
+        stage.leaves[0].is_silent = True
+        stream = await farm.open_stream()
+        await stream.send_all(b"hello\n")
+        with pytest.raises(LeafSilentError):
+            await stream.receive_some()
+        await stream.aclose()
+        await until(lambda: farm._opener._late == 1)
+        await stream.aclose()
+        await until(lambda: farm._opener._late == 0)
+        assert farm.status().streams == 0
+
+
 async def test_streams_that_wait_for_late_replies_are_bounded(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
         stage.leaves[0].is_silent = True

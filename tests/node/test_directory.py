@@ -119,6 +119,38 @@ async def test_session_is_made_again_after_router_ends_it(
     assert (tmp_path / KEY_FILE).read_text()[400:] not in repr((trace.recent(10), directory.status))
 
 
+async def test_session_without_lease_set_is_replaced(
+    nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "CHECK_FIRST_S", 0.05)
+    bridge = await nursery.start(serve_loopback_bridge, network)
+    directory, trace = directory_at(bridge, tmp_path)
+    monkeypatch.setattr(network, "has_lease_set", lambda _: False)
+    nursery.start_soon(directory.run)
+    await until_failed(directory, "the network does not find its lease set")
+    monkeypatch.undo()
+    own = await until_serving(directory)
+    assert await requested(bridge, own) == REPLY
+    assert [event.kind for event in trace.recent(10)][:3] == [
+        "directory-opened",
+        "directory-failed",
+        "directory-opened",
+    ]
+
+
+async def test_published_directory_is_checked_once(
+    nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "CHECK_FIRST_S", 0.05)
+    bridge = await nursery.start(serve_loopback_bridge, network)
+    directory, trace = directory_at(bridge, tmp_path)
+    nursery.start_soon(directory.run)
+    await until_serving(directory)
+    await until(lambda: directory.counts[DirectoryRequest.BROKEN] == 1)
+    await until(lambda: len(network.hashes) == 1)  # The session of the check has ended.
+    assert [event.kind for event in trace.recent(10)] == ["directory-opened"]
+
+
 async def test_peer_of_unknown_kind_does_not_end_session(
     nursery: trio.Nursery, network: LoopbackNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

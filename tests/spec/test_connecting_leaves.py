@@ -133,10 +133,19 @@ def test_leaf_with_newest_byte_is_first_if_all_failed() -> None:
     for number, second in ((0, 1.0), (1, 3.0), (2, 2.0)):
         table.received(name(number), NOW_S + second)
     for number in range(3):
-        table.failed(name(number), SILENT, NOW_S + 4 + number)
-    assert table.order(NOW_S + 8, UNIX_S, Random(SEED)) == [name(1), name(2), name(0)]
+        table.failed(name(number), SILENT, NOW_S + 4)
+    assert table.order(NOW_S + 9, UNIX_S, Random(SEED)) == [name(1), name(2), name(0)]
     table.failed(name(1), SILENT, NOW_S + 9)
-    assert table.order(NOW_S + 9, UNIX_S, Random(SEED)) == [name(2), name(0), name(1)]
+    assert table.order(NOW_S + 20, UNIX_S, Random(SEED)) == [name(2), name(0), name(1)]
+
+
+def test_leaf_that_has_just_failed_is_last_of_the_failed_leaves() -> None:
+    table = table_of(10, 20)
+    table.failed(name(1), SILENT, NOW_S - 10)
+    table.received(name(0), NOW_S - 1)
+    table.failed(name(0), SILENT, NOW_S)
+    assert table.order(NOW_S, UNIX_S, Random(SEED)) == [name(1), name(0)]
+    assert table.order(NOW_S + 5, UNIX_S, Random(SEED)) == [name(0), name(1)]
 
 
 def test_oldest_failure_is_tried_first_if_all_failed() -> None:

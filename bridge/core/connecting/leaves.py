@@ -7,9 +7,9 @@
     cheapest            weighed cost at most 4 times the least; a cost above 100 (unhealthy) only without any other
 
 The first leaves of the order are the cheapest, drawn at random by weight. The more expensive ones follow by cost, then
-suspect leaves, then failed ones: fewest failures in a row first, then the newest byte. The farm changes a published
-cost only for a difference of 10, so smaller costs do not differ here either: with a weight of 1 / cost all clients
-would use an idle leaf.
+suspect leaves, then failed ones: not within the last 5 s, then the fewest failures in a row, then the newest byte. The
+farm changes a published cost only for a difference of 10, so smaller costs do not differ here either: with a weight of
+1 / cost all clients would use an idle leaf.
 
 A failed leaf is last until it replies, or for 40 s, for 10 s if no stream to it was opened: a router may need long for
 the first look-up of a lease set. Each further failure without a reply doubles the time, up to 600 s. A router keeps the
@@ -33,6 +33,7 @@ CHEAPEST_FACTOR: Final = 4
 UNHEALTHY_ABOVE: Final = 100
 FAILURE_COUNTS_S: Final = 40.0
 NOT_OPENED_COUNTS_S: Final = 10.0
+JUST_FAILED_S: Final = 5.0
 OPENING_LEAST_S: Final = 12.0
 """i2pd queries the next floodfill after 5 s, and the third one after 10 s."""
 PROVEN_FOR_S: Final = 20.0
@@ -99,6 +100,15 @@ class LeafRecord:
     def is_failed(self, now_s: float) -> bool:
         """Return True if its last failure still counts."""
         return self.failed_at_s is not None and now_s < self.failed_until_s
+
+    def has_just_failed(self, now_s: float) -> bool:
+        """Return True if it failed within the last seconds: another attempt would have the same outcome."""
+        return self.failed_at_s is not None and now_s - self.failed_at_s < JUST_FAILED_S
+
+    def failed_rank(self, now_s: float) -> tuple[bool, int, float, float]:
+        """Return its place among failed leaves. A dead leaf has sent nothing since its end."""
+        newest_s = -inf if self.received_at_s is None else self.received_at_s
+        return self.has_just_failed(now_s), self.failures_in_row, -newest_s, self.failed_at_s or 0.0
 
     def state(self, now_s: float, unix_s: float) -> LeafState:
         """Return its state for this client."""
@@ -175,7 +185,7 @@ class LeafTable:
             *_by_weight(proven, random),
             *_by_weight([each for each in usable if each not in proven], random),
             *_by_weight(suspects, random),
-            *sorted(failed, key=_failed_rank),
+            *sorted(failed, key=lambda each: each.failed_rank(now_s)),
         ]
         return [each.hash for each in ordered]
 
@@ -258,11 +268,6 @@ class LeafTable:
             record.failed_at_s = None
             record.failures -= 1
             record.failures_in_row -= 1
-
-
-def _failed_rank(record: LeafRecord) -> tuple[int, float, float]:
-    """Return the place of a failed leaf: a dead leaf has sent nothing since its end."""
-    return record.failures_in_row, -(record.received_at_s or -inf), record.failed_at_s or 0.0
 
 
 def _by_weight(records: Sequence[LeafRecord], random: Random) -> list[LeafRecord]:

@@ -3,6 +3,9 @@
     SAM bridge of the router ─▶ session with the directory's own key ─▶ accept ─▶ DirectoryRequests.serve, one task each
          └── lost, or not there: again after a growing delay, and the reason in the node's report and in `status`
 
+A minute after its start, a second session looks the directory up: i2pd 2.45.1 publishes no lease set for some sessions.
+Then another session is opened.
+
 A structure is signed by its address, so clients need not trust the directory. Its key is for this purpose only and is
 made at first use: nothing in the directory or in its replies names the node, its farm or the farm's other addresses.
 
@@ -12,6 +15,7 @@ farm publishes without it, so a router without SAM does not raise an alarm.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,7 +26,7 @@ from bridge.core.log.records import ReportedDirectory
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.key_files import KeyFileError, read_private_file, write_private_file
 from bridge.node.tasks.directory_requests import DirectoryRequest, DirectoryRequests
-from bridge.sam.connection import SamBridge, SamError, SamUnreachableError
+from bridge.sam.connection import LeafUnreachableError, SamBridge, SamError, SamUnreachableError
 from bridge.sam.session import SamSession, new_private_key, open_session
 from bridge.wire.i2p.destination_keys import DestinationKeyError
 from bridge.wire.i2p.key_file import destination_of_sam_key
@@ -38,6 +42,12 @@ RETRY_LONGEST_S: Final = 60.0
 ACCEPT_RETRY_S: Final = 1.0
 ACCEPT_FAILURES_MAX: Final = 10
 """Failures in a row to accept a stream; the last one ends the session."""
+CHECK_FIRST_S: Final = 60.0
+"""Age of a session at its look-up. Each failed look-up in a row doubles it: the network may be the cause."""
+CHECK_LONGEST_S: Final = 3_600.0
+CHECK_TIMEOUT_S: Final = 45.0
+"""i2pd needs up to 40 s to query all floodfills."""
+CHECK_TRIES: Final = 2
 NICKNAME: Final = "garlicfarm-directory"
 OPENING: Final = "its session is being opened"
 
@@ -52,6 +62,7 @@ class Directory:
         self._key_path = state_dir / KEY_FILE
         self._trace = trace
         self._requests = DirectoryRequests(reply_for)
+        self._check_delays = Backoff(CHECK_FIRST_S, CHECK_LONGEST_S, Random())
         self.status = ReportedDirectory(problem=OPENING)
         """The hash, and the problem while it does not serve."""
 
@@ -95,6 +106,7 @@ class Directory:
         self._trace.append("directory-opened", {"directory": session.address})
         failures = 0
         async with block_nursery() as nursery:
+            nursery.start_soon(self._check_lease_set, session)
             while True:
                 try:
                     peer, stream = await session.accept()
@@ -109,6 +121,20 @@ class Directory:
                 else:
                     failures = 0
                     nursery.start_soon(self._requests.serve, peer, stream)
+
+    async def _check_lease_set(self, session: SamSession) -> None:
+        """Raise `SamError` if another session does not find the directory."""
+        await trio.sleep(self._check_delays.next_s())
+        try:
+            async with open_session(self._bridge, nickname=f"{NICKNAME}-check") as other:
+                for _ in range(CHECK_TRIES):
+                    with suppress(LeafUnreachableError):
+                        await trio.aclose_forcefully(await other.connect(session.hash, CHECK_TIMEOUT_S))
+                        self._check_delays.reset()
+                        return
+        except SamError:
+            return  # The router does not make a session: the directory's own session shows the cause.
+        raise SamError("the network does not find its lease set: the router has not published it")
 
     def _failed(self, reason: str) -> None:
         if self.status.problem != reason:
