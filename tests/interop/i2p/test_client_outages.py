@@ -41,8 +41,11 @@ BEFORE_S: Final = 20.0
 AFTER_S: Final = 30.0
 READY_S: Final = 300.0
 REQUEST_S: Final = 60.0
+LOAD_S: Final = 60.0
+FACTOR: Final = 2
+"""On the cost of one leaf: its cost is then about twice the costs of the others."""
 DETECTION_S: Final = 12.0
-"""From this time after a kill on, no request fails because of the dead leaf."""
+"""From this time after its first failure, no request of a client fails because of the dead leaf."""
 
 
 ONE_HOP: Final = ("--hops", "1")
@@ -202,13 +205,13 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
     numbers = count(1)
     gaps: dict[str, list[float]] = {kind: [] for kind in KILLS}
     served: Counter[str] = Counter()
-    late: list[str] = []
+    late: list[float] = []
     for kind in [each for each in KILLS for _ in range(OUTAGES)]:
         name, kill = KILLS[kind]
         stage.repair()
         with clients(stage, numbers) as started, load(started):
             time.sleep(BEFORE_S)
-            costs = [entry.cost for entry in publishing.entries] if (publishing := stage.farm.publishing()) else []
+            costs = costs_of(stage)
             served.update(each for client in started for _, _, each in client.successes)
             assert all(connections_elsewhere(client) == [] for client in started)
             kill(stage, name)
@@ -217,12 +220,9 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
             until_s = time.monotonic()
         gaps[kind] += [client.longest_gap_s(killed_s, until_s) for client in started]
         dead = next(site.leaf.address for site in stage.farm.sites if site.node.name == name)
-        late += [
-            text
-            for client in started
-            for began_s, _, text in client.failures
-            if began_s > killed_s + DETECTION_S and dead in text
-        ]
+        for client in started:
+            begun_s = [began_s for began_s, _, text in client.failures if began_s > killed_s and dead in text]
+            late += [began_s - begun_s[0] for began_s in begun_s if began_s > begun_s[0] + DETECTION_S]
         failures = sum(begun > killed_s for client in started for begun, _, _ in client.failures)
         print(f"\n{kind}: {as_list(gaps[kind][-CLIENTS:])} s; {failures} requests failed; costs {costs}")
         print("\n".join(sorted({each for client in started for _, _, each in client.failures})))
@@ -235,6 +235,41 @@ def test_clients_continue_after_kills(stage: Stage) -> None:
     assert twice == []
     assert all(times == 1 for times in counted.values())
     assert late == []
+
+
+def test_load_follows_costs(stage: Stage) -> None:
+    numbers = count(1)
+    stage.repair()
+    dear = stage.farm.sites[1]
+    call("publish", "cost", dear.leaf.address, str(FACTOR), "--node", dear.node.directory)
+    wait_until(lambda: len(set(costs_of(stage))) > 1, READY_S, "the farm publishes the cost", stage.state)
+    served: Counter[str] = Counter()
+    with clients(stage, numbers) as started, load(started):
+        began_s = time.monotonic()
+        time.sleep(LOAD_S)
+        for each in started:
+            served.update(name for end_s, _, name in each.successes if end_s > began_s)
+    print(f"\ncosts {costs_of(stage)}, requests by leaf in {LOAD_S:g} s: {dict(served)}")
+    assert set(served) == set(stage.services)
+    assert min(served, key=served.__getitem__) == dear.node.name
+
+
+def test_clients_survive_restart_of_their_router(stage: Stage) -> None:
+    stage.repair()
+    with clients(stage, count(1)) as started:
+        router = stage.client_routers[0]
+        router.kill()
+        router.start()
+        began_s = time.monotonic()
+        for each in started:
+            wait_until(each.get, READY_S, "a client reaches a leaf", lambda: str([c.failures[-1:] for c in started]))
+        print(f"\nall clients reach a leaf {time.monotonic() - began_s:.0f} s after the start of the router of two")
+
+
+def costs_of(stage: Stage) -> list[int]:
+    """Return the costs in the structure, in order."""
+    publishing = stage.farm.publishing()
+    return [] if publishing is None else sorted(entry.cost for entry in publishing.entries)
 
 
 def as_list(values: list[float]) -> str:

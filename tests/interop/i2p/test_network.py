@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 import trio
 
+from bridge.node.tasks.directory import CHECK_TIMEOUT_S
 from bridge.sam.connection import LeafUnreachableError
 from bridge.sam.session import SamSession, open_session
 from bridge.wire.i2p.structures import address_of, destination_from_base64
@@ -60,6 +61,16 @@ async def first_request(client: SamSession, destination_hash: bytes) -> None:
                 await trio.sleep(1)
             else:
                 return
+
+
+async def test_session_reaches_other_session_of_its_router(network: Network) -> None:
+    """The nodes check their directories in this way."""
+    router = network.i2pd[-2]
+    assert router.sam_bridge is not None
+    async with served_by_sam(network) as server, open_session(router.sam_bridge, options=ONE_HOP) as other:
+        began_s = time.monotonic()
+        await trio.aclose_forcefully(await other.connect(server.hash, CHECK_TIMEOUT_S))
+        print(f"\nconnected after {time.monotonic() - began_s:.1f} s")
 
 
 async def test_sam_requests_reach_both_kinds_of_routers(network: Network) -> None:
