@@ -128,7 +128,7 @@ class Tab:
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
-        self._width = 0
+        self.width = 0
         self.problems: list[str] = []
         """Errors of scripts and the console, and breaches of the policy."""
 
@@ -138,7 +138,7 @@ class Tab:
 
     def resize(self, width: int, height: int) -> None:
         """Set the size; a narrow one is a phone with touch."""
-        self._width = width
+        self.width = width
         phone = width <= PHONE_MAX
         size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -165,7 +165,7 @@ class Tab:
     def picture(self, file: Path, *, most_pixels: int = 6000) -> None:
         """Write the whole page as PNG."""
         height = min(most_pixels, int(self.evaluate("document.documentElement.scrollHeight")))
-        clip = {"x": 0, "y": 0, "width": self._width, "height": height, "scale": 1}
+        clip = {"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1}
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
         file.write_bytes(b64decode(data))
 

@@ -114,17 +114,16 @@ def _values(random: Random, usual: float, gap: int, end: int) -> list[float | No
     return found
 
 
-def sights(now_ms: int, names: Sequence[str], *, silent: str | None = None, odd: str | None = None) -> Json:
-    """Return the farm as each node sees it; `silent` did not reply, and `odd` sees the first node dead."""
+def sights(now_ms: int, names: Sequence[str], *, silent: Sequence[str] = (), odd: str | None = None) -> Json:
+    """Return the farm as each node sees it; `silent` nodes did not reply, and `odd` sees the first node dead."""
     nodes = []
     for place, name in enumerate(names):
         seen = dict.fromkeys(names, "alive")
         if name == odd:
             seen[names[0]] = "dead"
-        if silent is not None:
-            seen[silent] = "dead"
-        common = {"name": name, "nodeId": f"{place + 1:016x}", "answered": name != silent}
-        if name == silent:
+        seen |= dict.fromkeys(silent, "dead")
+        common = {"name": name, "nodeId": f"{place + 1:016x}", "answered": name not in silent}
+        if name in silent:
             nodes.append({**common, "ageMs": None, "verdict": None, "severity": None, "leader": None, "term": None})
             nodes[-1] |= {"commitIndex": None, "members": {}, "publishers": {}}
             continue

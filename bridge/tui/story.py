@@ -11,14 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from bridge.api.alarms import ALARMS
-from bridge.api.events import EventStory, event_sentence, is_warning, story_line
+from bridge.api.events import EventStory, event_sentence, event_severity, story_line
 from bridge.api.take_over import Step, changes_take_over, last_take_over
 from bridge.api.trace import TraceEvent
 from bridge.api.view import Severity
 
 EVENTS: Final = 1_000
-_DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
 _MEMBER_FACTS: Final = ("member", "name", "leaderName")
 """Facts with the name of the member that an event is about, in their order of precedence."""
 
@@ -77,14 +75,3 @@ def _line(event: TraceEvent, number: int) -> StoryLine:
         member=next((str(name) for name in named if name), event.node),
         log_time_ms=event.log_time_ms,
     )
-
-
-def event_severity(event: TraceEvent) -> Severity:
-    """Return the severity of the alarm or verdict that an event reports; otherwise a warning if one may have to act."""
-    severities = {each.value: each for each in Severity}
-    if event.kind == "verdict-changed":
-        return severities.get(str(event.data.get("severity")), Severity.WARNING)
-    if event.kind == "alarm-raised":
-        alarm = ALARMS.get(str(event.data.get("alarm")))
-        return Severity.WARNING if alarm is None else alarm.severity
-    return Severity.WARNING if is_warning(event) or event.kind in _DOUBTFUL else Severity.OK

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,6 +19,8 @@ from bridge.api.alarms import by_gravity
 from bridge.api.view import AlarmView
 from bridge.node.control.page import joined
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
+from tests.end_to_end.farm import local_farm
+from tests.gallery.page import open_page, signal_to
 from tests.node.test_control_page import ServedPage, serving
 from tests.operator_history import flapping, history, row, sights
 
@@ -177,7 +180,7 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
     day = history(now_ms, names)
     day["rows"] = [each for each in day["rows"] if each["kind"] != "node"]
     day["rows"] += [row("node", name, flapping(now_ms - 86_400_000, now_ms, 250)) for name in names]
-    documents = {"/v1/history": day, "/v1/views": sights(now_ms, names, odd="node-3", silent="node-9")}
+    documents = {"/v1/history": day, "/v1/views": sights(now_ms, names, odd="node-3", silent=("node-9",))}
     async with serving(tmp_path, documents=documents) as served:
         for _ in range(600):
             served.node.events.append("member-suspect", {"member": "node-2"})
@@ -193,6 +196,35 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
             assert tab.evaluate(drawn) < 1500
 
         await in_tab(browser, served, check)
+
+
+def test_page_shows_stopped_and_killed_nodes(tmp_path: Path, browser: Browser) -> None:
+    with local_farm(tmp_path / "farm", 3) as farm:
+        shown, second, third = farm.nodes
+        address_of_page = open_page(shown)
+        farm.start_all()
+        farm.wait_settled()
+        tab = browser.open(address_of_page())
+        tab.wait(f"{LIVE} && document.getElementById('verdict').className === 'ok'")
+        signal_to(second, signal.SIGSTOP)
+        row_of = (
+            "[...document.querySelectorAll('#members tr')].find(each => each.textContent.includes('{}')).textContent"
+        )
+        tab.wait(f"/suspect|dead/.test({row_of.format(second.name)})")
+        signal_to(second, signal.SIGCONT)
+        tab.wait("document.getElementById('verdict').className === 'ok'")
+        third.kill()
+        tab.wait(f"/dead/.test({row_of.format(third.name)})")
+        tab.wait("document.getElementById('verdict').className === 'warning'")
+        signal_to(shown, signal.SIGSTOP)
+        tab.wait("document.body.className === 'stale'")
+        assert "the node does not answer; the page shows old data" in tab.text()
+        signal_to(shown, signal.SIGCONT)
+        tab.wait(f"{LIVE} && document.body.className === ''")
+        shown.kill()
+        tab.wait("document.body.className === 'stale'")
+        assert "not connected since" in tab.text()
+        assert f"{third.name}\t" in tab.text()
 
 
 @pytest.mark.skipif(NODE_JS is None, reason="node is not installed (Debian: apt-get install nodejs)")

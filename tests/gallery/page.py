@@ -1,40 +1,130 @@
-"""Pictures of the page for browsers, from a farm of real processes on loopback."""
+"""Pictures of the page for browsers in each state, at two widths, and of some in dark.
 
+three real nodes   healthy, another node stopped (SIGSTOP), killed, no quorum, the shown node itself stopped
+made-up views      partition, no router, foreign key, full disk (`tests.operator_states`); history and views of all
+                   nodes are made up too (`tests.operator_history`)
+"""
+
+import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.browser import CHROMIUM, MISSING, Browser
+import trio
+
+from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
+from tests.node.test_control_page import serving
+from tests.operator_history import history, sights
+from tests.operator_states import State, states
 from tests.reference.site import GALLERY
 
 WIDTHS: Final = (1280, 390)
+NAMES: Final = ("node-1", "node-2", "node-3")
+BOUND_S: Final = 60.0
+DRAWN: Final = (
+    "document.getElementById('past-problem').textContent !== 'requesting …'"
+    " && document.getElementById('sights').textContent !== 'requesting …'"
+)
+Picture = tuple[str, str]
 
 
-def pictures() -> Iterator[tuple[str, str]]:
+def pictures() -> Iterator[Picture]:
     """Write every picture, and yield it with its caption."""
     if CHROMIUM is None:
         sys.stdout.write(f"the page for browsers is skipped: {MISSING}\n")
         return
+    with Browser() as browser:
+        yield from _of_real_farm(browser)
+        for name, state in states().items():
+            yield from trio.run(_of_made_up_state, browser, name, state)
+
+
+def _of_real_farm(browser: Browser) -> Iterator[Picture]:
     with (
         tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch,
         local_farm(Path(scratch) / "farm-state", 3) as farm,
-        Browser() as browser,
     ):
-        address = open_page(farm.nodes[0])
+        shown, second, third = farm.nodes
+        address = open_page(shown)
         for node in farm.nodes:
             node.start(anew=True)
         farm.wait_settled()
-        for width in WIDTHS:
-            tab = browser.open(address(), width)
-            tab.wait("document.getElementById('state').textContent === 'live'")
-            file = GALLERY / f"page-{width}.png"
-            tab.picture(file)
-            yield file.name, f"The page for browsers, {width} pixels wide"
+        tabs = [browser.open(address(), width) for width in WIDTHS]
+        dark = browser.open(address(), dark=True)
+        for tab in (*tabs, dark):
+            tab.wait(f"document.getElementById('verdict').className === 'ok' && {DRAWN}", BOUND_S)
+        yield from _taken(tabs, "healthy", "Healthy")
+        yield from _taken([dark], "healthy-dark", "Healthy, in a dark browser")
+        # One node after the other, so that the farm keeps its quorum in the first two states.
+        signal_to(second, signal.SIGSTOP)
+        _wait_text(tabs, f"[...document.querySelectorAll('#members tr')].some(each => each.key && {_is_down(second)})")
+        yield from _taken(tabs, "stopped", f"{second.name} is stopped (SIGSTOP)")
+        signal_to(second, signal.SIGCONT)
+        _wait_text(tabs, "document.getElementById('verdict').className === 'ok'")
+        third.kill()
+        _wait_text(tabs, "document.getElementById('verdict').className === 'warning'")
+        yield from _taken(tabs, "killed", f"{third.name} is killed")
+        second.kill()
+        _wait_text(tabs, "document.getElementById('verdict').className === 'critical'")
+        yield from _taken(tabs, "no-quorum", "Two of three nodes are killed: no quorum")
+        signal_to(shown, signal.SIGSTOP)
+        _wait_text(tabs, "document.body.className === 'stale'")
+        yield from _taken(tabs, "not-live", "The shown node itself is stopped: old data is dimmed")
+        signal_to(shown, signal.SIGCONT)
+
+
+async def _of_made_up_state(browser: Browser, name: str, state: State) -> list[Picture]:
+    now_ms = time.time_ns() // 1_000_000
+    names = NAMES if state.view.raft.voters else NAMES[:1]
+    day = history(now_ms, NAMES) if state.view.raft.voters else {**history(now_ms, NAMES), "fromMs": now_ms, "rows": []}
+    silent = tuple(NAMES[each - 1] for each in state.silent)
+    views = sights(now_ms, names, silent=silent)
+    verdict, raft = state.view.verdict, state.view.raft
+    views["nodes"][0] |= {"verdict": verdict.kind.value, "severity": verdict.severity.value, "leader": raft.leader_name}
+    views["nodes"][0] |= {"term": raft.term, "commitIndex": raft.commit_index}
+    documents = {"/v1/history": day, "/v1/views": views}
+    with tempfile.TemporaryDirectory(prefix="garlicfarm-gallery-") as scratch:
+        async with serving(Path(scratch), documents=documents) as served:
+            served.node.current = state.view
+            for alarm in state.view.alarms:
+                served.node.events.append("alarm-raised", {"alarm": alarm.kind, "text": alarm.text})
+            address = f"https://{LOOPBACK}:{served.server.remote_port}/#token={served.token}"
+
+            def take() -> list[Picture]:
+                tabs = [browser.open(address, width) for width in WIDTHS]
+                _wait_text(tabs, DRAWN)
+                return list(_taken(tabs, name, f"{state.caption} (made up)"))
+
+            return await trio.to_thread.run_sync(take)
+
+
+def signal_to(node: Node, number: signal.Signals) -> None:
+    """Send a signal to the process of a node."""
+    assert node.process is not None
+    node.process.send_signal(number)
+
+
+def _is_down(node: Node) -> str:
+    return f"each.textContent.includes('{node.name}') && /suspect|dead/.test(each.textContent)"
+
+
+def _wait_text(tabs: list[Tab], condition: str) -> None:
+    for tab in tabs:
+        tab.wait(condition, BOUND_S)
+
+
+def _taken(tabs: list[Tab], name: str, caption: str) -> Iterator[Picture]:
+    for tab in tabs:
+        tab.wait("!document.getElementById('farm').hidden")
+        file = GALLERY / f"page-{name}-{tab.width}.png"
+        tab.picture(file)
+        yield file.name, f"Page, {tab.width} pixels wide: {caption}"
 
 
 def open_page(node: Node) -> Callable[[], str]:

@@ -11,7 +11,7 @@ from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.take_over import last_take_over
 from bridge.api.trace import TraceEvent
-from bridge.api.view import FarmView, Severity
+from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
 from bridge.tui.charts import graph, round_above, sparkline
 from bridge.tui.history import SAMPLES, History
@@ -34,7 +34,6 @@ from bridge.tui.state import (
     update,
     wheel,
 )
-from bridge.tui.story import event_severity
 from bridge.tui.targets import OnEntry, OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
 from tests.operator_views import farm_view
 
@@ -448,22 +447,6 @@ def test_m_switches_mouse_to_terminal_and_back() -> None:
     state, _ = typed(["m"])
     assert (state.mouse, "m returns it" in state.notice) == (False, True)
     assert typed(["m"], state=state)[0].mouse
-
-
-@pytest.mark.parametrize(
-    ("made", "severity"),
-    [
-        (event(1, "alarm-raised", alarm="no-quorum", text=""), Severity.CRITICAL),
-        (event(1, "alarm-raised", alarm="certificate", text=""), Severity.WARNING),
-        (event(1, "verdict-changed", severity="critical", text=""), Severity.CRITICAL),
-        (event(1, "verdict-changed", severity="ok", text=""), Severity.OK),
-        (event(1, "member-suspect", member="x"), Severity.WARNING),
-        (event(1, "publish-failed", reason="x"), Severity.WARNING),
-        (event(1, "leader-elected", term=1), Severity.OK),
-    ],
-)
-def test_event_has_severity_of_alarm_or_verdict(made: TraceEvent, severity: Severity) -> None:
-    assert event_severity(made) is severity
 
 
 def test_pause_between_views_is_unknown_in_figures() -> None:

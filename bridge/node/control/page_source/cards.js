@@ -12,7 +12,7 @@ const names = (list) => list.flatMap((each, place) => [place ? ", " : "", member
 
 function showVerdict() {
   const { severity, text, advice } = view.verdict;
-  show("verdict", h("p", null, `${MARKS[severity] || ""} ${text}`), advice && advice !== "nothing" && h("p", null, h("strong", null, "Do: "), advice));
+  show("verdict", h("p", null, `${MARKS[severity] || ""} `, coded(text)), advice && advice !== "nothing" && h("p", null, h("strong", null, "Do: "), coded(advice)));
   at("verdict").className = severe(severity);
   at("verdict").hidden = false;
   document.title = `${MARKS[severity] || ""} ${view.farm.cluster}`;
@@ -33,7 +33,7 @@ function showTiles() {
   const publishers = view.publishing.map((each) => each.publisherName);
   const tile = (label, word, value, classes, more) => h("div", { class: "tile" }, h("div", null, term(label, word)), h("div", { class: classes }, value), more && h("div", { class: "dim small" }, more));
   show("tiles",
-    tile("Leader", "leader", raft.leaderId === null ? "none" : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), raft.leaderId === null ? "critical" : "", `term ${raft.term}`),
+    tile("Leader", "leader", raft.role === "none" ? "–" : raft.leaderId === null ? "none" : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), raft.role !== "none" && raft.leaderId === null ? "critical" : "", raft.role === "none" ? "not a server yet" : `term ${raft.term}`),
     tile("Publisher", "publisher", !publishers.length ? "–" : publishers.every((each) => each === publishers[0]) ? publishers[0] === null ? "none" : memberLink(publishers[0]) : `${new Set(publishers).size} nodes`,
       publishers.includes(null) ? "critical" : "", view.publishing.length > 1 ? `${view.publishing.length} masters` : view.publishing[0]?.handedOverS ? `ends in ${duration(view.publishing[0].secondsToExpiry * 1000)}` : publishers.length ? "not handed over yet" : "no master"),
     tile("Members", "member", `${alive} of ${counted.length} alive`, alive === counted.length ? "" : "warning", view.verdict.canLose === null ? "" : `can lose ${view.verdict.canLose}`),
@@ -44,8 +44,8 @@ function showTiles() {
 function showAlarms() {
   // The view has the gravest first. Without an alarm the card takes no room: the verdict shows that all is well.
   at("alarm-card").hidden = !view.alarms.length;
-  show("alarms", view.alarms.map((each) => h("li", { key: each.kind, class: severe(each.severity) || "warning" }, `${MARKS[each.severity] || "!"} ${each.kind}: ${each.text}`,
-    each.action && h("div", { class: "small" }, `Do: ${each.action}`))));
+  show("alarms", view.alarms.map((each) => h("li", { key: each.kind, class: severe(each.severity) || "warning" }, `${MARKS[each.severity] || "!"} ${each.kind}: `, coded(each.text),
+    each.action && each.action !== view.verdict.advice && h("div", { class: "small" }, "Do: ", coded(each.action)))));
 }
 
 // -- members ---------------------------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ function showSights() {
   const odd = answered.filter(isOdd);
   const cell = (value, usualValue, text) => ({ cell: text === undefined ? known(value) : text, class: value !== usualValue ? "differs" : "" });
   show("sights",
-    h("p", null, !answered.length ? "no node answered" : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "sees" : "see"} something else than the majority:`)
-      : h("span", { class: "ok" }, `✓ ${answered.length === 1 ? "One node answered" : `All ${answered.length} nodes that answered see the same`}: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
+    h("p", null, !answered.length ? "no node answered" : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "sees" : "see"} something else than the majority:`)
+      : h("span", { class: "ok" }, `✓ All ${answered.length} nodes that answered see the same: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
       answered.length < nodes.length && h("span", { class: "warning" }, ` Without an answer: ${nodes.filter((each) => !each.answered).map((each) => each.name).slice(0, 8).join(", ")}.`), h("span", { class: "dim" }, ` Requested at ${clock(sights.takenAtMs)}.`)),
     odd.length > 0 && h("ul", { class: "plain" }, odd.slice(0, 6).map((each) => h("li", { class: "warning" }, memberLink(each.name), ": ", [each.severity !== usual.severity && known(each.verdict), each.leader !== usual.leader && `leader ${each.leader === null ? "unknown" : each.leader}`,
       subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${each.members[name]}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
@@ -184,8 +184,8 @@ function showSights() {
 function showRaft() {
   const { raft, node } = view;
   const broken = raft.links.filter((each) => !each.connected);
-  show("raft", facts([["Leader", raft.leaderId === null ? h("span", { class: "critical" }, `none${raft.leaderlessMs === null ? "" : ` for ${duration(raft.leaderlessMs)}`}`) : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), "leader"],
-    ["Term", raft.term, "term"], ["Committed", raft.commitIndex, "commit"], ["Applied here", raft.appliedIndex, "state machine"], ["Voters", names(raft.voters), "voter"], raft.learners.length && ["Learners", names(raft.learners), "learner"],
+  show("raft", facts([["Leader", raft.role === "none" ? "–" : raft.leaderId === null ? h("span", { class: "critical" }, `none${raft.leaderlessMs === null ? "" : ` for ${duration(raft.leaderlessMs)}`}`) : memberLink(raft.leaderName, raft.leaderName === null ? String(raft.leaderId) : undefined), "leader"],
+    ["Term", raft.term, "term"], ["Committed", raft.commitIndex, "commit"], ["Applied here", raft.appliedIndex, "state machine"], ["Voters", raft.voters.length ? names(raft.voters) : "–", "voter"], raft.learners.length && ["Learners", names(raft.learners), "learner"],
     broken.length && ["Not connected", h("span", { class: "warning" }, broken.map((each) => known(each.name)).join(", ")), "link"], raft.waits.length && ["Waits", raft.waits.map((each) => h("div", null, each))],
     ["This node", [memberLink(node.name), `, ${node.phase}, up ${duration(node.uptimeMs)}`], "node"], ["Farm", [view.farm.cluster, view.farm.demo && " (demonstration)", h("span", { class: "dim mono" }, ` ${view.farm.label}`)], "farm"],
     view.farm.level !== null && ["Feature level", view.farm.level, "feature level"], ["Version", node.version]]));

@@ -78,6 +78,8 @@ function status(name, more) {
   const [sign, classes] = STATUS[name] || ["?", ""];
   return h("span", { class: classes }, `${sign} ${known(name)}`, more);
 }
+// Commands in texts are between backticks.
+const coded = (text) => String(text).split("`").map((part, place) => place % 2 ? h("code", null, part) : part);
 const chip = (text, classes) => h("span", { class: `chip ${classes || ""}` }, text);
 
 // -- words: a button with a dotted line explains its word; the texts are those of the glossary ----------------------------

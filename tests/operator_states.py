@@ -1,0 +1,135 @@
+"""Made-up views of a farm of three nodes, in states that cost much time with real processes.
+
+The real rules give the verdict and its alarm (`bridge.api.verdict`); only the facts are made up. Used for pictures.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from bridge.api.alarms import ALARMS, by_gravity
+from bridge.api.verdict import concerns_of
+from bridge.api.view import AlarmView, ConditionView, FarmView, LeafView, OtherFarmView, RaftRole
+from bridge.core.formation.member import MemberStatus
+from bridge.core.log.records import LeafFault
+from tests.operator_views import farm_view, forming_view, judged, leaf
+
+SERVERS: Final = 3
+ROUTER_ERROR: Final = "127.0.0.1:7654: connection refused"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state, as one node sees it."""
+
+    caption: str
+    view: FarmView
+    silent: tuple[int, ...] = ()
+    """Numbers of the nodes that do not answer this node."""
+
+
+def healthy() -> FarmView:
+    """Return the view of the leader of a healthy farm."""
+    view = farm_view(servers=SERVERS)
+    raft = replace(
+        view.raft,
+        learners=(),
+        waits=(),
+        links=tuple(replace(each, connected=True) for each in view.raft.links),
+        followers=tuple(replace(each, lag_entries=0, last_contact_ms=40) for each in view.raft.followers),
+    )
+    publishing = tuple(
+        replace(
+            each,
+            entries=tuple(replace(entry, healthy=True) for entry in each.entries),
+            standings=tuple(replace(one, inability=None) for one in each.standings),
+        )
+        for each in view.publishing
+    )
+    gossip = replace(view.gossip, other_farms=())
+    reports = tuple(replace(each, attached=True) for each in view.reports)
+    return judged(
+        replace(view, gossip=gossip, raft=raft, publishing=publishing, reports=reports, alarms=(), members=view.members)
+    )
+
+
+def states() -> dict[str, State]:
+    """Return the states by name."""
+    return {
+        "partition": State("A node alone on its side of a partition", with_alarms(_cut_off()), silent=(2, 3)),
+        "no-router": State("A node whose router does not answer", with_alarms(_without_router(), "router-unreachable")),
+        "foreign-key": State("A new node with the key file of another farm", with_alarms(_with_foreign_key())),
+        "full-disk": State("A node with a full disk", with_alarms(healthy(), "disk-full")),
+    }
+
+
+def with_alarms(view: FarmView, *kinds: str) -> FarmView:
+    """Return the view with its verdict, the alarms of its concerns, and alarms of these kinds."""
+    shown = judged(view)
+    found = [
+        AlarmView(each.alarm.kind, each.text, each.advice)
+        for each in concerns_of(shown)
+        if each.alarm is not None and each.alarm.kind not in kinds
+    ]
+    found += [AlarmView(kind, ALARMS[kind].happened, ALARMS[kind].remedy) for kind in kinds]
+    return replace(shown, alarms=by_gravity(found))
+
+
+def _cut_off() -> FarmView:
+    view = healthy()
+    members = tuple(
+        each if each.is_self else replace(each, status=MemberStatus.DEAD, rtt_ms=None, status_age_ms=41_000)
+        for each in view.members
+    )
+    raft = replace(
+        view.raft,
+        role=RaftRole.CANDIDATE,
+        leader_id=None,
+        leader_name=None,
+        leader_endpoint=None,
+        leaderless_ms=43_000,
+        stands_still=True,
+        followers=(),
+        links=tuple(replace(each, connected=False) for each in view.raft.links),
+    )
+    reports = tuple(
+        each if each.raft_id == 1 else replace(each, stale=True, age_ms=95_000, score=None) for each in view.reports
+    )
+    return replace(view, members=members, raft=raft, reports=reports)
+
+
+def _without_router() -> FarmView:
+    view = healthy()
+    failed = (
+        ConditionView("router", holds=False, since_ms=192_000, last_error=ROUTER_ERROR, failures=2),
+        ConditionView("service", holds=True, since_ms=86_400_000, failures=0),
+    )
+    faults = (LeafFault.ROUTER.value,)
+    broken = LeafView(leaf(1), None, healthy=False, load=0, excluded=False, faults=faults, conditions=failed)
+    reports = tuple(
+        replace(each, attached=False, healthy_destinations=0, leaves=(broken,)) if each.raft_id == 1 else each
+        for each in view.reports
+    )
+    publishing = tuple(
+        replace(
+            each,
+            entries=tuple(
+                replace(one, healthy=False, faults=faults) if one.name == "node-1" else one for one in each.entries
+            ),
+            standings=tuple(
+                replace(one, inability="no router attached", choice="cannot publish: no router attached", standby=False)
+                if one.raft_id == 1
+                else one
+                for one in each.standings
+            ),
+        )
+        for each in view.publishing
+    )
+    return replace(view, reports=reports, publishing=publishing)
+
+
+def _with_foreign_key() -> FarmView:
+    view = forming_view()
+    senders = tuple(OtherFarmView(f"192.168.7.{each}:7668", "77aa00ff77aa00ff") for each in (5, 6))
+    return replace(view, gossip=replace(view.gossip, other_farms=senders))
