@@ -26,6 +26,8 @@ STATES: Final = 20
 LEAST_INTERVAL_MS: Final = 900
 SECOND_MS: Final = 1_000
 PAUSE_MAX_MS: Final = SAMPLES * SECOND_MS
+HELD_S: Final = 5
+"""A figure counts for so many seconds before it; in a longer pause it is unknown."""
 ENTRIES: Final = 200
 
 
@@ -70,29 +72,29 @@ class History:
     def take(self, view: FarmView) -> None:
         """Store a view; within a second after the last one its figures are not added.
 
-        Figures are unknown in the seconds without a view.
+        Each figure has one place for each second, so the width of a chart is a time.
         """
         self._note_states(view)
         since_ms = view.taken_at_ms - self._taken_at_ms
         if 0 <= since_ms < LEAST_INTERVAL_MS:
             return
         # A clock that jumps, or another node's clock, is not a pause.
-        missed = round(since_ms / SECOND_MS) - 1 if 0 < since_ms < PAUSE_MAX_MS else 0
+        seconds = max(1, round(since_ms / SECOND_MS)) if 0 < since_ms < PAUSE_MAX_MS else 1
         self._taken_at_ms = view.taken_at_ms
         before, self._commit_index = self._commit_index, view.raft.commit_index
-        committed = None if before is None or missed else float(max(0, view.raft.commit_index - before))
-        self.commits.extend([None] * missed + [committed])
+        committed = None if before is None else max(0, view.raft.commit_index - before) / seconds
+        _extend(self.commits, committed, seconds)
         lags = {each.raft_id: each.lag_entries for each in view.raft.followers}
         reports = {each.raft_id: each for each in view.reports}
         for member in view.members:
             history = self.members[member.node_id]
             lag = None if member.raft_id is None else lags.get(member.raft_id)
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
-            history.rtt_ms.extend([None] * missed + [member.rtt_ms])
-            history.lag.extend([None] * missed + [None if lag is None else float(lag)])
+            _extend(history.rtt_ms, member.rtt_ms, seconds)
+            _extend(history.lag, None if lag is None else float(lag), seconds)
             for figure in SHOWN:
                 now = None if report is None else figure.of(report)
-                history.figures[figure.name].extend([None] * missed + [now])
+                _extend(history.figures[figure.name], now, seconds)
 
     def read(self, entries: Iterable[LogEntryView], names: Names) -> None:
         """Store entries; entries that do not follow the last one replace all."""
@@ -110,3 +112,8 @@ class History:
         present = {member.node_id for member in view.members}
         for former in self.members.keys() - present:
             del self.members[former]
+
+
+def _extend(values: deque[float | None], now: float | None, seconds: int) -> None:
+    """Add the figure of the seconds since the last view."""
+    values.extend([None] * (seconds - 1) + [now] if seconds > HELD_S else [now] * seconds)

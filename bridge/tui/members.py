@@ -5,19 +5,30 @@ member_facts      identity, figures, report, leaves and states of the chosen mem
 member_charts     the same figures of the last minutes; `farm_charts`: of all members
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
+from msgspec import UnsetType
 from rich.cells import cell_len
 from rich.text import Text
 
 from bridge.api.printable import printable
-from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
-from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text
+from bridge.api.view import SHOWN, ConditionView, FarmView, MemberView, ReportView, StandingView
+from bridge.api.words import (
+    clock_text,
+    duration,
+    health_text,
+    incarnation_text,
+    known,
+    rtt_text,
+    short_address,
+    standing_text,
+)
 from bridge.core.log.figures import FIGURES, Figure, Unit
 from bridge.tui.charts import Chart, sparkline
 from bridge.tui.history import History, MemberHistory
-from bridge.tui.layout import Canvas, Column, Part, widened
+from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, widened
 from bridge.tui.sections import (
     CHOSEN,
     NOT_CHOSEN,
@@ -32,6 +43,7 @@ from bridge.tui.targets import OnMember, Sort, aimed
 
 SPARK_WIDTH: Final = 20
 _FACT_CELLS: Final = 14
+ADDRESS_CELLS: Final = 14
 
 
 def members_section(
@@ -53,8 +65,10 @@ def members_section(
         # Only the leader has what its followers lack; a column of dashes takes room from the names.
         *([Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True, sort=Sort.LAG)] if followers else []),
         *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if canvas.is_wide else []),
-        Column("ADDRESS", 21),
     ]
+    room = canvas.width - sum(column.width + GAP for column in columns)
+    # A truncated address does not help.
+    columns.append(Column("ADDRESS" if room >= ADDRESS_CELLS else "", 21))
     longest = max((cell_len(printable(each.name)) for each in shown), default=0)
     columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
     chosen = selected_member(state, farm)
@@ -74,7 +88,7 @@ def members_section(
             parts.append(lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette))
         if canvas.is_wide:
             parts.append(sparkline(values, SPARK_WIDTH, unicode=unicode, full=highest_rtt_ms))
-        line = canvas.row(columns, [*parts, (known(each.address), palette.dim)])
+        line = canvas.row(columns, [*parts, (known(each.address) if room >= ADDRESS_CELLS else "", palette.dim)])
         if is_chosen:
             line_of_chosen = len(lines)
             line = canvas.marked(line)
@@ -103,8 +117,9 @@ def farm_charts(state: ViewState, farm: FarmView, history: History) -> Iterator[
     yield Chart("entries committed per second", history.commits, lambda value: f"{value:.0f}")
     for name, figures in members:
         yield Chart(f"{name}: round trip", figures.rtt_ms, _scale_text)
-    for name, figures in members:
-        yield _chart_of(FIGURES["cpu_percent"], figures, f"{name}: ")
+    for figure in (FIGURES["cpu_percent"], FIGURES["memory_percent"]):
+        for name, figures in members:
+            yield _chart_of(figure, figures, f"{name}: ")
 
 
 def _scale_text(milliseconds: float) -> str:
@@ -133,20 +148,27 @@ def member_facts(state: ViewState, farm: FarmView | None, history: History, canv
     figures = history_of(history, member)
     report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
     facts = [*_identity(member, farm), *_figures(member, farm, figures), *_report_facts(report, demo=farm.farm.demo)]
-    facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(figures.states)]
-    columns = [Column("", _FACT_CELLS), Column("", canvas.width)]
+    facts += _leaf_facts(report, canvas.palette)
+    facts += _candidate_facts(member, farm)
+    facts += [("states", f"{clock_text(at_ms)} UTC {status.value}", "") for at_ms, status in reversed(figures.states)]
     lines = [canvas.line((f" {member.name}", canvas.palette.title))]
     previous = ""
-    for name, value in facts:
-        lines.append(canvas.row(columns, [("" if name == previous else f"  {name}", canvas.palette.dim), value]))
+    for name, value, style in facts:
+        label = "" if name == previous else f"  {name}"
+        for number, part in enumerate(textwrap.wrap(printable(value), max(LEAST_WIDTH, canvas.width - _FACT_CELLS))):
+            lines.append(canvas.line((f"{'' if number else label:<{_FACT_CELLS}}", canvas.palette.dim), (part, style)))
         previous = name
     return lines
 
 
-def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
+Fact: TypeAlias = tuple[str, str, str]
+"""A label, a text, and its style."""
+
+
+def _identity(member: MemberView, farm: FarmView) -> list[Fact]:
     leads = member.raft_id is not None and member.raft_id == farm.raft.leader_id
     role = "leader" if leads else member.server_role.value
-    return [
+    facts = [
         ("identity", member.node_id),
         ("status", f"{member.status.value}, incarnation {incarnation_text(member)}"),
         ("server", f"{role}, Raft id {known(member.raft_id)}"),
@@ -154,32 +176,80 @@ def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
         ("Raft", known(member.endpoint)),
         ("certificate", known(member.certificate)),
     ]
+    return [(name, value, "") for name, value in facts]
 
 
-def _figures(member: MemberView, farm: FarmView, figures: MemberHistory) -> list[tuple[str, str]]:
+def _figures(member: MemberView, farm: FarmView, figures: MemberHistory) -> list[Fact]:
     lag = next((each.lag_entries for each in farm.raft.followers if each.raft_id == member.raft_id), None)
     lines = [("round trip", rtt_text(member)), ("lag", "-" if lag is None else f"{lag} entries")]
-    return [*lines, *((each.label, each.text(_last(figures.figures[each.name]))) for each in SHOWN)]
+    lines += [(each.label, each.text(_last(figures.figures[each.name]))) for each in SHOWN]
+    return [(name, value, "") for name, value in lines]
 
 
 def _last(values: Sequence[float | None]) -> float | None:
     return values[-1] if values else None
 
 
-def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, str]]:
+def _report_facts(report: ReportView | None, *, demo: bool) -> list[Fact]:
     if report is None:
-        return [("report", "none")]
+        return [("report", "none", "")]
     health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
     # A file replaces the router in a demonstration.
     router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
     clock = ", clock off" if report.clock_off else ""
     age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
-    facts = [("report", f"{age}, {health}, {router}{clock}")]
-    facts.append(
-        ("", "is the publisher" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish")
-    )
-    for leaf in report.leaves:
+    return [("report", f"{age}, {health}, {router}{clock}", "")]
+
+
+def _leaf_facts(report: ReportView | None, palette: Palette) -> list[Fact]:
+    """Return each leaf, and below it the conditions of its health: which one fails, since when, and why."""
+    facts: list[Fact] = []
+    for leaf in () if report is None else report.leaves:
         words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []
-        facts.append(("leaf", f"{', '.join(words)}: {leaf.destination}"))
+        style = "" if leaf.healthy else palette.bad
+        facts.append(("leaf", f"{short_address(leaf.destination)} {', '.join(words)}", style))
+        conditions = () if isinstance(leaf.conditions, UnsetType) else leaf.conditions
+        facts += [("leaf", f"  {condition_text(each)}", "" if each.holds else palette.bad) for each in conditions]
     return facts
+
+
+def condition_text(condition: ConditionView) -> str:
+    """Return `service fails for 4m12s: HTTP 503 (3 failures)`; the last failure also if the condition holds now."""
+    name = _CONDITIONS.get(condition.condition, condition.condition)
+    since = "" if condition.since_ms is None else f" for {duration(condition.since_ms)}"
+    count = (
+        ""
+        if not condition.failures
+        else f" ({condition.failures} {'failure' if condition.failures == 1 else 'failures'})"
+    )
+    if condition.holds:
+        last = f"; last error: {condition.last_error}" if condition.last_error else ""
+        return f"{name} ok{since}{last}{count}"
+    return f"{name} fails{since}{f': {condition.last_error}' if condition.last_error else ''}{count}"
+
+
+_CONDITIONS: Final = {"router": "router", "leaseSet": "lease set", "service": "service"}
+
+
+def _candidate_facts(member: MemberView, farm: FarmView) -> list[Fact]:
+    """Return the part of a member in publishing each master: its score with the parts, and the reason of the choice."""
+    facts: list[Fact] = []
+    for each in farm.publishing:
+        standing = next((one for one in each.standings if one.raft_id == member.raft_id), None)
+        if standing is not None:
+            facts.append(
+                (
+                    "publishes",
+                    f"{short_address(each.master)}: {standing.choice or standing_text(standing, 'can publish')}",
+                    "",
+                )
+            )
+            facts += [("score", score_text(standing), "")] if standing.parts else []
+    return facts
+
+
+def score_text(standing: StandingView) -> str:
+    """Return `632 = uptime 5h 120/250 + …`: the score, and each part with its value, its points and their maximum."""
+    parts = (f"{each.label} {each.value} {each.points}/{each.maximum}" for each in standing.parts)
+    return f"{standing.score} = {' + '.join(parts)}"

@@ -67,8 +67,8 @@ from bridge.tui.texts import (
 TWO_COLUMNS: Final = 150
 LEAST_HEIGHT: Final = 5
 EVENTS_BELOW_CHARTS: Final = 8
-STALE_MS: Final = 3_000
-"""Age of a view that is not live, with one request each second."""
+STALE_MS: Final = 2_000
+"""A view is not live if the next one is so late."""
 _GUTTER: Final = " │ "
 _TABS: Final = (
     (Pane.FARM, "f", "farm"),
@@ -100,13 +100,19 @@ class ScreenData:
     local: LocalFarmView | None = None
     age_ms: int = 0
     """Milliseconds since the last reply, by the clock of this process."""
+    interval_ms: int = 1_000
+    """Milliseconds between two queries."""
     several: bool = False
     """The farm is one of several: Esc leads to the overview."""
 
     @property
     def is_old(self) -> bool:
         """Return True if no node answers any more: the picture is the last one."""
-        return self.farm is not None and self.local is None and (bool(self.reason) or self.age_ms > STALE_MS)
+        return (
+            self.farm is not None
+            and self.local is None
+            and (bool(self.reason) or self.age_ms > self.interval_ms + STALE_MS)
+        )
 
 
 def draw(
@@ -192,7 +198,7 @@ def _footer(state: ViewState, data: ScreenData, canvas: Canvas) -> list[Text]:
     if state.filter:
         cleared = f" only: {state.filter} (Esc: all)"
         return [canvas.line(*parts, (cleared, palette.doubtful, OnKey("escape")))]
-    keys = [*_KEYS[state.pane], *([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else [])]
+    keys = [*([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else []), *_KEYS[state.pane]]
     room = canvas.width - sum(cell_len(part[0]) for part in parts)
     return [canvas.line(*parts, *_named_keys(keys, room, palette.dim))]
 
@@ -267,7 +273,7 @@ def _detail_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, 
         return [*facts, *_spaced(charts_lines(charts, canvas, room - len(facts) - 1, unicode=unicode))]
     left, right = _columns(canvas)
     facts = rows(member_facts(state, data.farm, data.history, left), room, canvas.palette.dim)
-    return _beside(facts, charts_lines(charts, right, room, unicode=unicode), left)
+    return _beside(facts, charts_lines(charts, right, room, unicode=unicode), left, room)
 
 
 def _spaced(lines: list[Text]) -> list[Text]:
@@ -296,14 +302,14 @@ def _farm_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *,
     lefts = _stacked(_left(state, data, left, unicode=unicode), left, below)
     lefts += _spaced(charts_lines(charts, left, below - len(lefts) - 1, unicode=unicode))
     rights = _stacked(_right(data, right, below), right, below)
-    return [*above_lines, *_beside(lefts, rights, left)]
+    return [*above_lines, *_beside(lefts, rights, left, below)]
 
 
-def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list[Text]:
-    """Return two columns of lines as one."""
+def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas, room: int) -> list[Text]:
+    """Return two columns as one, down to the footer."""
     blank = Text("", end="")
     joined = []
-    for at in range(max(len(lefts), len(rights))):
+    for at in range(max(room, len(lefts), len(rights))):
         # The style of a whole line, such as the chosen one, ends with it: the gutter does not have it.
         line = Text("", no_wrap=True, overflow="ellipsis", end="").append_text(lefts[at] if at < len(lefts) else blank)
         line.pad_right(max(0, left.width - line.cell_len))

@@ -36,6 +36,7 @@ from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, wid
 from bridge.tui.targets import OnMember, aimed
 
 TWO_ALARMS = 4
+VERDICT_LINES = 3
 SMALL_FARM = 5
 """Number of members that stay in sight before publishing and events get more than their least."""
 PUBLISHER_AND_ENTRY = 4
@@ -73,16 +74,22 @@ def severity_style(severity: Severity, palette: Palette) -> str:
     return {Severity.OK: "", Severity.WARNING: palette.doubtful, Severity.CRITICAL: palette.bad}[severity]
 
 
-def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
-    """Return the line of the verdict."""
+def severity_mark(severity: Severity) -> str:
+    """Return the signs before a text, which repeat its color."""
+    return {Severity.OK: "", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[severity]
+
+
+def verdict_lines(verdict: VerdictView, canvas: Canvas) -> list[Text]:
+    """Return the verdict whole: a narrow screen must not cut off the number of servers that may fail."""
     palette = canvas.palette
-    style = severity_style(verdict.severity, palette) or palette.good
-    mark = {Severity.OK: " ", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[verdict.severity]
-    return canvas.line((f"{mark}{verdict.text}".strip(), f"{palette.title} {style}".strip()))
+    style = f"{palette.title} {severity_style(verdict.severity, palette) or palette.good}".strip()
+    text = printable(f"{severity_mark(verdict.severity)}{verdict.text}")
+    lines = textwrap.wrap(text, canvas.width, max_lines=VERDICT_LINES, placeholder=" …") or [""]
+    return [canvas.line((each, style)) for each in lines]
 
 
 def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
-    """Return three lines: the verdict, the node with its farm, and the state of Raft."""
+    """Return the verdict, the node with its farm, and the state of Raft: three lines, or more for a long verdict."""
     node, farm, palette = view.node, view.farm, canvas.palette
     counted = counted_members(view)
     alive = sum(member.status is MemberStatus.ALIVE for member in counted)
@@ -95,7 +102,7 @@ def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
         (f"{alive}/{len(counted)} alive", palette.good if alive == len(counted) else palette.doubtful),
         ("  DEMO" if farm.demo else "", palette.doubtful),
     )
-    return [verdict_line(view.verdict, canvas), first, raft_line(view, canvas)]
+    return [*verdict_lines(view.verdict, canvas), first, raft_line(view, canvas)]
 
 
 def _in_line(name: str, canvas: Canvas) -> str:
@@ -171,7 +178,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     if best is None:
         text = "starting…" if running or not farm.processes else "No node runs: this farm does not publish"
         return [canvas.line((text, palette.doubtful)), first]
-    return [verdict_line(best.verdict, canvas), first, *_client_lines(farm.client, canvas), raft_line(best, canvas)]
+    return [*verdict_lines(best.verdict, canvas), first, *_client_lines(farm.client, canvas), raft_line(best, canvas)]
 
 
 def _client_lines(command: str, canvas: Canvas) -> list[Text]:
@@ -354,7 +361,7 @@ def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> ScreenSecti
     lines = []
     for each in alarms:
         style = canvas.palette.bad if each.severity is Severity.CRITICAL else canvas.palette.doubtful
-        sign = "!! " if each.severity is Severity.CRITICAL else "! "
+        sign = severity_mark(each.severity) or "! "
         mark: list[Part] = [(sign, style), (each.kind, style), f": {each.text}"]
         if cell_len(printable(f"{sign}{each.kind}: {each.text}; {each.action}")) <= canvas.width:
             lines.append(canvas.line(*mark, f"; {each.action}"))

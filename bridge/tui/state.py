@@ -133,7 +133,7 @@ PAGE_LINES: Final = 10
 FILTER_CHARACTERS: Final = 60
 WHEEL_LINES: Final = 3
 ALL_LINES: Final = 10**6
-_MOVES: Final = {
+MOVES: Final = {
     "up": -1,
     "k": -1,
     "down": 1,
@@ -239,8 +239,8 @@ def _navigate(state: ViewState, key: str, farm: FarmView | None, history: Histor
     match key:
         case _ if key in PANE_KEYS:
             changed = _opened(state, PANE_KEYS[key])
-        case _ if key in _MOVES:
-            changed = _moved_by(state, _MOVES[key], farm, history)
+        case _ if key in MOVES:
+            changed = _moved_by(state, MOVES[key], farm, history)
         case _ if key in _QUESTIONS:
             changed = _with_question(state, key, farm)
         case _ if key in _CHOICES:
@@ -286,6 +286,12 @@ def _followed(state: ViewState, key: str, farm: FarmView | None, history: Histor
             return state if chosen is None else replace(state, pane=Pane.DETAIL, selected=chosen.node_id)
         case _:
             return state
+
+
+def is_home(state: ViewState) -> bool:
+    """Return True if the first pane is shown, without a filter or a question that Esc would end."""
+    is_typed = state.editing is not None or state.question is not None
+    return state.pane is Pane.FARM and not state.filter and not is_typed
 
 
 def _opened(state: ViewState, pane: Pane) -> ViewState:

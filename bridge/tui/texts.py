@@ -16,17 +16,20 @@ from typing import Final, Generic, TypeVar
 from rich.text import Text
 
 from bridge.api.printable import printable
-from bridge.api.view import FarmView, Severity
+from bridge.api.view import FarmView
 from bridge.api.words import clock_text, standing_text
 from bridge.core.membership.admission import server_label
 from bridge.tui.history import EntryLine, History
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Part
-from bridge.tui.sections import CHOSEN, NOT_CHOSEN, publishing_section, severity_style, weights_lines
+from bridge.tui.members import score_text
+from bridge.tui.sections import CHOSEN, NOT_CHOSEN, publishing_section, severity_mark, severity_style, weights_lines
 from bridge.tui.state import ViewState, selected_entry, selected_event, shown_entries, shown_events
 from bridge.tui.story import StoryLine
 from bridge.tui.targets import OnEntry, OnEvent, aimed
 
 HELP_CELLS: Final = 14
+_REASON_CELLS: Final = 4
+"""Indent of a candidate's reasons."""
 ENTRY_LINES_MAX: Final = 6
 """Lines of the chosen entry below the table."""
 HELP: Final = (
@@ -97,8 +100,7 @@ def event_lines(event: StoryLine, canvas: Canvas, *, whole: bool, is_chosen: boo
     """
     palette = canvas.palette
     mark = CHOSEN if is_chosen else NOT_CHOSEN
-    sign = {Severity.OK: " ", Severity.WARNING: "! ", Severity.CRITICAL: "!! "}[event.severity].strip()
-    before = f"{mark}{clock_text(event.time_ms)} {sign:2} "
+    before = f"{mark}{clock_text(event.time_ms)} {severity_mark(event.severity):3}"
     style = severity_style(event.severity, palette)
     parts = (
         textwrap.wrap(printable(event.text), max(LEAST_WIDTH, canvas.width - len(before))) if whole else [event.text]
@@ -201,6 +203,10 @@ def publishing_lines(farm: FarmView | None, canvas: Canvas) -> list[Text]:
             )
             name = f"  {server_label(one.raft_id, one.name)}"
             lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
+            reasons = [one.choice, score_text(one) if one.parts else ""]
+            for reason in filter(None, reasons):
+                parts = textwrap.wrap(printable(reason), max(LEAST_WIDTH, canvas.width - _REASON_CELLS))
+                lines += [canvas.line((f"{'':{_REASON_CELLS}}{part}", palette.dim)) for part in parts]
     weights = weights_lines(farm.weights, canvas)
     return [*lines, *([Text("", end="")] if weights else []), *weights]
 

@@ -74,6 +74,20 @@ class FollowedNode:
 
 
 @dataclass(slots=True)
+class Clicks:
+    """The last click: a second one on the same target, a moment later, makes a double click."""
+
+    last: tuple[Target, float] | None = None
+
+    def is_double(self, target: Target, now_s: float) -> bool:
+        """Note a click; return True if it is the second one of a double click."""
+        before = self.last
+        is_double = before is not None and before[0] == target and now_s - before[1] <= DOUBLE_CLICK_S
+        self.last = None if is_double else (target, now_s)
+        return is_double
+
+
+@dataclass(slots=True)
 class LiveView:
     """The content of the screen, and the operator's choices."""
 
@@ -96,7 +110,9 @@ class LiveView:
     """The farm is one of several."""
     drawn: Sequence[Text] = ()
     """The last picture, which a click acts on."""
-    _clicked: tuple[Target, float] | None = None
+    interval_s: float = field(default_factory=lambda: QUERY_INTERVAL_S)
+    """Seconds between two queries."""
+    clicks: Clicks = field(default_factory=Clicks)
 
     @property
     def mouse(self) -> bool:
@@ -119,6 +135,7 @@ class LiveView:
             reason=followed.reason,
             local=self.local,
             age_ms=0 if followed.view is None else round((self.clock_s() - followed.replied_s) * 1000),
+            interval_ms=round(self.interval_s * 1000),
             several=self.several,
         )
 
@@ -131,7 +148,7 @@ class LiveView:
             case Mouse(button=Button.LEFT):
                 target = target_at(self.drawn, pressed.column, pressed.row)
                 if target is not None:
-                    double = self._is_double(target)
+                    double = self.clicks.is_double(target, self.clock_s())
                     self.state, order = click(self.state, target, view, self.history, double=double)
             case Mouse():
                 by = WHEEL_LINES if pressed.button is Button.WHEEL_DOWN else -WHEEL_LINES
@@ -142,13 +159,6 @@ class LiveView:
             self.orders.append(order)
             self.ordered.set()
         return False
-
-    def _is_double(self, target: Target) -> bool:
-        """Return True if the same target was clicked a moment ago."""
-        before, now_s = self._clicked, self.clock_s()
-        is_double = before is not None and before[0] == target and now_s - before[1] <= DOUBLE_CLICK_S
-        self._clicked = None if is_double else (target, now_s)
-        return is_double
 
     def take(self, view: FarmView) -> None:
         """Store a new view; only the leader's has followers."""
@@ -168,13 +178,13 @@ async def show_farm(
     live = LiveView(timeout_s=timeout_s)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_watching, nodes, live)
-        nursery.start_soon(_carry_out, live)
-        nursery.start_soon(_end_on_signal, nursery.cancel_scope)
+        nursery.start_soon(carry_out, live)
+        nursery.start_soon(end_on_signal, nursery.cancel_scope)
         await _show(live, console or Console())
         nursery.cancel_scope.cancel()
 
 
-async def _end_on_signal(scope: trio.CancelScope) -> None:
+async def end_on_signal(scope: trio.CancelScope) -> None:
     """Give the terminal back before the end: by default these signals end the process at any place."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
         async for _ in signals:
@@ -185,6 +195,12 @@ async def keep_watching(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVi
     """Keep view, events and log fresh until cancelled, without drawing."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_current, nodes, live)
+        nursery.start_soon(follow_details, nodes, live)
+
+
+async def follow_details(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
+    """Keep events, log and the lag of the followers fresh until cancelled, for a farm on the screen."""
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_leader, nodes, live)
         nursery.start_soon(_follow_events, live)
         nursery.start_soon(_read_log, live)
@@ -199,15 +215,19 @@ async def show_local_farm(
         nursery.start_soon(_watch, picture, live)
         nursery.start_soon(_collect_events, events, live)
         nursery.start_soon(_read_log, live)
-        nursery.start_soon(_carry_out, live)
+        nursery.start_soon(carry_out, live)
         await _show(live, console or Console())
         nursery.cancel_scope.cancel()
 
 
 async def _show(live: LiveView, console: Console) -> None:
-    live.color = console.color_system is not None and not console.no_color
-    live.unicode = console.encoding.lower().startswith("utf")
+    live.color, live.unicode = capabilities(console)
     await show(live, console)
+
+
+def capabilities(console: Console) -> tuple[bool, bool]:
+    """Return True for colors, and True for letters beyond ASCII, if the terminal has them."""
+    return console.color_system is not None and not console.no_color, console.encoding.lower().startswith("utf")
 
 
 async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
@@ -243,7 +263,7 @@ async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveVie
             reason = reason or lost.reason
         else:
             live.followed = replace(live.followed, reason=reason, address=followed.address)
-            await trio.sleep(QUERY_INTERVAL_S)
+            await trio.sleep(live.interval_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +287,21 @@ async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_n
                 view = await client.view()
             except (ControlError, DocumentError) as error:
                 return _Lost(str(error), has_replied)
+            if address != live.followed.address and _is_other_farm(live.followed.view, view):
+                return _Lost(f"the node at {address} belongs to another farm", has_replied)
             has_replied = True
             live.followed = FollowedNode(None, "", address)
             live.take(view if is_meant else _noted(view, why_not))
-            await trio.sleep(QUERY_INTERVAL_S)
+            await trio.sleep(live.interval_s)
+
+
+def _is_other_farm(before: FarmView | None, view: FarmView) -> bool:
+    """Return True if a view does not continue the shown one: nodes of several farms may share a directory."""
+    if before is None:
+        return False
+    if before.farm.cluster_id is None or view.farm.cluster_id is None:
+        return before.farm.label != view.farm.label
+    return before.farm.cluster_id != view.farm.cluster_id
 
 
 def _noted(view: FarmView, why_not: str) -> FarmView:
@@ -381,7 +412,7 @@ async def entry_at(log_time_ms: int, first: int, last: int, client: ControlClien
     return first
 
 
-async def _carry_out(live: LiveView) -> None:
+async def carry_out(live: LiveView) -> None:
     """Have the node carry out the orders in order, and show their results."""
     while True:
         await live.ordered.wait()

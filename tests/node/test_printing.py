@@ -4,6 +4,7 @@ The sources are searched for output calls: a new output function must be one of 
 """
 
 import ast
+import dataclasses
 import io
 import json
 import logging
@@ -17,8 +18,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from bridge.api.entry_words import Names
 from bridge.api.events import event_text
@@ -30,6 +32,8 @@ from bridge.cli.log import _line
 from bridge.cli.main import main
 from bridge.node.control.metrics import exposition
 from bridge.tui.history import History
+from bridge.tui.layout import COLORS, Canvas
+from bridge.tui.overview import FarmRow, OverviewState, overview_lines
 from bridge.tui.panes import ScreenData, draw
 from bridge.tui.state import Pane, ViewState
 from pipeline.serve import printing as pipeline_printing
@@ -189,6 +193,10 @@ def test_live_view_draws_hostile_names_as_text(text: str) -> None:
     pictures = [draw(ViewState(pane=pane, filter=text[:5]), seen, 100, 30) for pane in Pane]
     pictures.append(draw(ViewState(editing=text, notice=text), seen, 100, 30))
     pictures.append(draw(ViewState(), ScreenData(None, history, reason=text), 100, 30))
+    row = FarmRow(name=text, farm=hostile, age_ms=0, is_old=False, reason=text)
+    for each in (row, dataclasses.replace(row, farm=None)):
+        lines = overview_lines(OverviewState(), [each], Canvas(100, COLORS), 30)
+        pictures.append(Group(Text("\n", end="").join(lines)))
     for picture in pictures:
         console = Console(file=io.StringIO(), width=100, force_terminal=False, color_system=None)
         console.print(picture)
@@ -226,7 +234,7 @@ def test_argument_quoted_by_click_is_harmless(
 
 PRINTING_CALLS = {"click.echo", "click.secho", "click.confirm", "click.prompt", "click.echo_via_pager", "print"}
 MAY_PRINT = {"bridge/cli/printing.py", "pipeline/serve/printing.py"}
-DRAWS = {"bridge/tui/screen.py", "bridge/tui/top.py", "bridge/cli/simulate.py"}
+DRAWS = {"bridge/tui/screen.py", "bridge/tui/top.py", "bridge/tui/farms.py", "bridge/cli/simulate.py"}
 """These modules draw text escaped by `bridge.tui.layout`, or a progress bar with our own text."""
 
 

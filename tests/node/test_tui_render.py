@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, Group
@@ -18,12 +19,13 @@ from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
-from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.api.view import AlarmView, ConditionView, EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.api.words import clock_text, duration, milliseconds_text, short_address
 from bridge.tui.charts import Chart, chart_lines
 from bridge.tui.history import History
 from bridge.tui.keys import Button, Mouse
 from bridge.tui.layout import COLORS, Canvas, Want, share
+from bridge.tui.members import condition_text
 from bridge.tui.panes import EVENTS_BELOW_CHARTS, ScreenData, draw, draw_lines, settled
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, update
@@ -273,7 +275,7 @@ def test_help_and_publishing_panes_show_whole_text() -> None:
     text = drawn(draw(ViewState(pane=Pane.HELP), seen, 80, 24, color=False), 80, 24)
     words = " ".join(text.split())
     assert all(part in words for _, part in HELP)
-    text = drawn(draw(ViewState(pane=Pane.PUBLISHING), seen, 80, 40, color=False), 80, 40)
+    text = drawn(draw(ViewState(pane=Pane.PUBLISHING), seen, 80, 60, color=False), 80, 60)
     assert "x 1.21 by the pipeline 1m01s ago" in text
 
 
@@ -578,3 +580,56 @@ def test_lag_column_appears_only_with_followers() -> None:
     view = farm_view()
     assert " LAG " in screen(view)
     assert " LAG " not in screen(replace(view, raft=replace(view.raft, followers=())))
+
+
+def test_member_detail_has_failed_condition_and_score() -> None:
+    view = farm_view()
+    fails = ConditionView("service", holds=False, since_ms=252_000, last_error="HTTP 503", failures=3)
+    report = view.reports[0]
+    leaf = replace(report.leaves[0], healthy=False, faults=("service",), conditions=(fails,))
+    broken = replace(view, reports=(replace(report, leaves=(leaf,)), *view.reports[1:]))
+    text = drawn(draw(ViewState(pane=Pane.DETAIL), ScreenData(broken, History()), 80, 40, color=False), 80, 40)
+    words = " ".join(text.split())
+    assert "unhealthy: its service does not answer the probe" in words
+    assert "service fails for 4m12s: HTTP 503 (3 failures)" in words
+    assert f"{broken.publishing[0].standings[0].score} = " in words
+
+
+def test_view_of_older_version_is_drawn() -> None:
+    view = farm_view()
+    report = view.reports[0]
+    old = replace(report, leaves=(replace(report.leaves[0], conditions=UNSET),))
+    standings = tuple(replace(each, parts=(), choice="") for each in view.publishing[0].standings)
+    older = replace(view, reports=(old,), publishing=(replace(view.publishing[0], standings=standings),))
+    for pane in (Pane.DETAIL, Pane.PUBLISHING):
+        text = drawn(draw(ViewState(pane=pane), ScreenData(older, History()), 80, 50, color=False), 80, 50)
+        assert " ok for" not in text
+        assert " = " not in text
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (ConditionView("router", holds=True), "router ok"),
+        (ConditionView("router", holds=True, since_ms=61_000, failures=0), "router ok for 1m01s"),
+        (
+            ConditionView("service", holds=True, since_ms=5_000, last_error="refused", failures=1),
+            "service ok for 5s; last error: refused (1 failure)",
+        ),
+        (ConditionView("leaseSet", holds=False), "lease set fails"),
+        (ConditionView("new", holds=False, since_ms=5_000, last_error="x"), "new fails for 5s: x"),
+    ],
+)
+def test_condition_has_duration_and_last_error(condition: ConditionView, text: str) -> None:
+    assert condition_text(condition) == text
+
+
+def test_long_verdict_is_whole_at_60_columns() -> None:
+    view = farm_view()
+    text = " ".join(screen(view, 60, 20).split())
+    assert view.verdict.text in text
+
+
+def test_address_column_needs_room() -> None:
+    assert "ADDRESS" in screen(farm_view(), 80, 24)
+    assert "ADD" not in screen(farm_view(), 60, 24)

@@ -452,8 +452,9 @@ def test_m_switches_mouse_to_terminal_and_back() -> None:
 def test_pause_between_views_is_unknown_in_figures() -> None:
     farm, history = farm_view(), History()
     history.take(farm)
-    history.take(replace(farm, taken_at_ms=farm.taken_at_ms + 4_000))
-    assert list(history.members[farm.members[1].node_id].rtt_ms) == [0.62, None, None, None, 0.62]
+    history.take(replace(farm, taken_at_ms=farm.taken_at_ms + 2_000))
+    history.take(replace(farm, taken_at_ms=farm.taken_at_ms + 9_000))
+    assert list(history.members[farm.members[1].node_id].rtt_ms) == [0.62, 0.62, 0.62, *[None] * 6, 0.62]
 
 
 @pytest.mark.parametrize(("value", "scale"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (3, 5), (5.1, 10), (900, 1000)])
