@@ -1,16 +1,20 @@
 """`router detect` finds the routers of a machine, and changes a node's file after one question."""
 
+import errno
 import json
 import os
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
+from bridge.cli.router.detect import router
 from bridge.node.detecting.found import FoundRouter, ServiceState
 from bridge.node.detecting.proposal import detect_routers
 from bridge.node.router.link import Software
@@ -94,8 +98,11 @@ def test_switched_off_service_names_its_line(files: RouterFiles) -> None:
     files.debian_i2pd("[i2cp]\nport = 7000\nenabled = false\n")
     found = found_in(files)
     assert found.i2cp.link.port == 7000
-    assert found.i2cp.action == "in /etc/i2pd/i2pd.conf, line 3, write `enabled = true`"
+    assert found.i2cp.action == "run `sudo sed -i '3s/=.*/= true/' /etc/i2pd/i2pd.conf`"
     assert found.i2pcontrol.lines == ("[i2pcontrol]", "enabled = true")
+    command = found.i2cp.action.removeprefix("run `sudo ").removesuffix("`")
+    subprocess.run(["/bin/sh", "-c", command.replace("/etc/", f"{files.path('/etc')}/")], check=True, timeout=10)
+    assert found_in(files).i2cp.state is ServiceState.NOT_LISTENING
 
 
 def test_i2pd_of_user_is_found_by_its_command_line(files: RouterFiles) -> None:
@@ -223,7 +230,8 @@ def test_missing_services_have_lines_to_add(files: RouterFiles, node: Path) -> N
     assert done.exit_code == 1
     assert (
         "To switch I2CP and I2PControl on, add these lines to /etc/i2pd/i2pd.conf:\n    [i2cp]\n    enabled = true\n"
-        "    [i2pcontrol]\n    enabled = true\nThen run `sudo systemctl restart i2pd.service`, and run this command"
+        "    [i2pcontrol]\n    enabled = true\nFor instance: printf '%s\\n' '' '[i2cp]' 'enabled = true' '[i2pcontrol]'"
+        " 'enabled = true' | sudo tee -a /etc/i2pd/i2pd.conf\nThen run `sudo systemctl restart i2pd.service`, and"
     ) in done.stdout
     assert "does not accept a node yet" in done.stderr
 
@@ -328,6 +336,32 @@ def test_machine_without_router_is_refused(files: RouterFiles, node: Path) -> No
     assert not files.ports
     done = detect(node)
     assert (done.exit_code, "no I2P router was found" in done.stderr) == (1, True)
+
+
+def test_unreadable_files_have_one_action(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.debian_i2pd(I2PD_CONF, WEB)
+    files.key("/var/lib/i2pd/web.dat")
+    real = os.open
+
+    def closed(path: Path, *arguments: Any, **named: Any) -> int:
+        if str(path).startswith(str(files.path("/var/lib/i2pd"))):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", closed)
+    done = detect(node, answer="n\n")
+    assert "not chosen: /var/lib/i2pd/web.dat: permission denied" in done.stdout
+    assert (
+        "not read  /var/lib/i2pd/web.dat: permission denied\n          -> run this command with `sudo`" in done.stdout
+    )
+
+
+def test_tunnels_complete_in_a_shell(files: RouterFiles) -> None:
+    files.debian_i2pd(I2PD_CONF, WEB, SSH)
+    files.key("/var/lib/i2pd/web.dat")
+    (option,) = (each for each in router.commands["detect"].params if each.name == "names")
+    offered = option.shell_complete(Context(router.commands["detect"]), "w")
+    assert [(each.value, each.help) for each in offered] == [("web", "127.0.0.1:8080")]
 
 
 def test_kind_of_router_can_be_chosen(files: RouterFiles, node: Path) -> None:

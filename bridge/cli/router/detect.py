@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from bridge.api.outputs import CheckResult
 from bridge.cli.failure import confirm, fail, failures
@@ -20,7 +21,7 @@ from bridge.node.detecting.found import FoundTunnel
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, default_node_file, read_node_file
 from bridge.node.detecting.plan import PlanError
-from bridge.node.detecting.proposal import Proposal, propose
+from bridge.node.detecting.proposal import Proposal, detect_routers, propose
 from bridge.node.doctor.router_checks import ROUTER, router_checks
 from bridge.node.router.link import Software
 
@@ -30,6 +31,16 @@ NO_ROUTER = (
 )
 NO_FILE = "name the node's configuration with --config FILE; a missing file is made"
 NOT_READY = "the settings are written, but the router does not accept a node yet: follow the lines above"
+
+
+def _complete_tunnel(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    del context, parameter
+    found = (each for router in detect_routers(MachineFiles()).routers for each in router.tunnels if each.is_usable)
+    return [
+        CompletionItem(each.tunnel.name, help=f"{each.tunnel.host}:{each.tunnel.port}")
+        for each in found
+        if each.tunnel.name.startswith(incomplete)
+    ]
 
 
 @click.group()
@@ -42,7 +53,14 @@ def router() -> None:
 @click.option(
     "--software", type=click.Choice([each.value for each in Software]), help="The kind of router, if there are both."
 )
-@click.option("--tunnel", "names", multiple=True, metavar="NAME", help="A server tunnel that becomes a leaf.")
+@click.option(
+    "--tunnel",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=_complete_tunnel,
+    help="A server tunnel that becomes a leaf.",
+)
 @yes_option
 @json_option
 def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, yes: bool, as_json: bool) -> None:

@@ -3,13 +3,15 @@
     i2pd, process 4711, /etc/i2pd/i2pd.conf
       I2CP        on, 127.0.0.1:7654
       …
-      * web (http) -> 127.0.0.1:8080           a star: can become a leaf
+      web (http) -> 127.0.0.1:8080: becomes a leaf
           fazz3….b32.i2p
 
 The names come from foreign files; `echo` makes them harmless.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bridge.api.outputs import (
     Check,
@@ -43,8 +45,8 @@ def print_routers(detection: Detection, proposal: Proposal | None) -> None:
         echo()
     for unread in detection.unread:
         echo(f"{unread.path}: {unread.reason}", mark="not read  ", color="yellow")
-        if unread.action:
-            echo(f"          -> {unread.action}")
+    for action in dict.fromkeys(each.action for each in detection.unread if each.action):
+        echo(f"          -> {action}")
 
 
 def _service_text(service: Service) -> str:
@@ -53,12 +55,19 @@ def _service_text(service: Service) -> str:
 
 def _print_tunnel(tunnel: FoundTunnel, proposal: Proposal | None) -> None:
     known = tunnel.tunnel
-    is_chosen = proposal is not None and tunnel in (*proposal.plan.tunnels, *proposal.choices)
-    echo(f" {known.name} ({known.kind}) -> {known.host}:{known.port}", mark="  *" if is_chosen else "   ")
+    echo(f"  {known.name} ({known.kind}) -> {known.host}:{known.port}{_use(tunnel, proposal)}")
     if tunnel.destination is not None:
         echo(f"      {tunnel.destination.address}")
-    if proposal is not None and (reason := proposal.reason(tunnel)):
-        echo(f"      not chosen: {reason}")
+
+
+def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
+    if proposal is None:
+        return ""
+    if tunnel in proposal.plan.tunnels:
+        return ": becomes a leaf"
+    if tunnel in proposal.choices:
+        return ": can become a leaf"
+    return f": not chosen: {proposal.reason(tunnel)}"
 
 
 def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
@@ -80,7 +89,10 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
             off.setdefault(service.action, []).append(service)
     for action, services in off.items():
         yield f"To switch {' and '.join(each.name for each in services)} on, {action}"
-        yield from (f"    {line}" for each in services for line in each.lines)
+        lines = [line for each in services for line in each.lines]
+        if lines:
+            yield from (f"    {line}" for line in lines)
+            yield f"For instance: {append_command(lines, router.configuration)}"
     if off:
         yield f"Then {router.restart}, and run this command again."
     if router.i2pcontrol.is_on and not isinstance(login, Login):
@@ -88,8 +100,14 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
         yield f"Write its password into {file.directory / PASSWORD_FILE}, mode 0600, and run this command again."
     if router.requires_login:
         yield "Its I2CP requires a user: set router.i2cp_username and router.i2cp_password_file."
-    if not proposal.plan.leaves and not file.leaves:
+    if not proposal.plan.leaves and not file.leaves and all(each.destination for each in router.tunnels):
         yield "No server tunnel of the router can be a leaf: make one for your service, and run this command again."
+
+
+def append_command(lines: Sequence[str], file: Path) -> str:
+    """Return the command of a shell that adds lines to a file of the router."""
+    words = " ".join(shlex.quote(line) for line in ("", *lines))
+    return f"printf '%s\\n' {words} | sudo tee -a {shlex.quote(str(file))}"
 
 
 def detect_output(

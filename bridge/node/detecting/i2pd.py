@@ -8,6 +8,7 @@ A relative path counts from the directory of the process. Switching a service on
 (a section may occur again), or a change of the line with `enabled = false`.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,8 @@ def _service(
 def _switch_on(place: _I2pdPlace, name: str, switch: Option | None) -> tuple[str, tuple[str, ...]]:
     """Return the change of `i2pd.conf` that switches a service on, and the lines to add."""
     if switch is not None and switch.line:
-        return f"in {place.configuration}, line {switch.line}, write `enabled = true`", ()
+        file = shlex.quote(str(place.configuration))
+        return f"run `sudo sed -i '{switch.line}s/=.*/= true/' {file}`", ()
     if switch is not None:
         return f"remove --{name}.enabled from the command line of i2pd", ()
     return f"add these lines to {place.configuration}:", (f"[{name}]", "enabled = true")

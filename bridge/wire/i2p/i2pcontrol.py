@@ -121,7 +121,7 @@ def token_of(result: Mapping[str, Any]) -> str:
         case str(token) if 0 < len(token) <= _TOKEN_LIMIT:
             return token
         case _:
-            raise I2PControlError("the reply to Authenticate lacks a token")
+            raise I2PControlError("the reply to Authenticate lacks a token; i2pd replies so to a wrong password")
 
 
 def facts_of(info: Mapping[str, Any], settings: Mapping[str, Any], rate: Mapping[str, Any]) -> RouterFacts:

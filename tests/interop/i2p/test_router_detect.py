@@ -1,0 +1,113 @@
+"""`router detect` with a real i2pd and the configuration of Debian's package: its lines switch the services on.
+
+i2pd as installed, one tunnel ─▶ detect: lines for i2pd.conf ─▶ i2pd with these lines ─▶ detect: a replying router
+"""
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli.main import cli
+from bridge.cli.router.screen import append_command
+from tests.end_to_end.farm import tail, wait_until
+from tests.interop.i2p import namespace
+from tests.interop.i2p.namespace import I2PD
+from tests.interop.i2p.router import NETWORK_ID
+from tests.processes import END_S
+
+pytestmark = pytest.mark.interop
+START_S: Final = 60.0
+TUNNEL: Final = "[web]\ntype = http\nhost = 127.0.0.1\nport = 8080\nkeys = web.dat\n"
+ALONE: Final = ("--reseed.threshold=0", "--nettime.enabled=false", "--upnp.enabled=false", "--http.enabled=false")
+
+
+class LoneI2pd:
+    """An i2pd with the configuration of Debian's package and one tunnel."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.conf = directory / "i2pd.conf"
+        self.log = directory / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        (directory / "certs").mkdir(parents=True)
+        self.conf.write_text((I2PD.parents[2] / "etc" / "i2pd" / "i2pd.conf").read_text())
+        (directory / "tunnels.conf").write_text(TUNNEL)
+
+    def start(self) -> None:
+        """Start it, and return when SAM listens, which it starts last of the services that are on by default."""
+        at = self.directory
+        libraries = next((I2PD.parents[1] / "lib").glob("*-linux-gnu"))
+        command = [str(I2PD), f"--datadir={at}", f"--certsdir={at}/certs", f"--conf={self.conf}", "--log=file"]
+        command += [f"--logfile={self.log}", "--loglevel=info", f"--netid={NETWORK_ID}", *ALONE]
+        self.log.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            command, env={**os.environ, "LD_LIBRARY_PATH": str(libraries)}, cwd=at, stdin=subprocess.DEVNULL
+        )
+        wait_until(lambda: self._state("sam") == "on" or None, START_S, "i2pd listens", lambda: tail(self.log))
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(END_S)
+
+    def _state(self, service: str) -> str:
+        found = document("--json")["routers"]
+        return str(found[0][service]["state"]) if found else ""
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[LoneI2pd]:
+    reason = namespace.missing() or namespace.outside()
+    if reason is not None:
+        pytest.skip(reason)
+    namespace.isolate([])
+    made = LoneI2pd(tmp_path / "i2pd")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    """Return the JSON of the command."""
+    done = CliRunner().invoke(cli, ["router", "detect", *arguments])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_lines_of_the_command_attach_real_i2pd(router: LoneI2pd, tmp_path: Path) -> None:
+    node = tmp_path / "node.toml"
+    node.write_text('# mine\nname = "site-a"\n')
+    first = document("--config", str(node), "--yes", "--json")
+    (found,) = first["routers"]
+    assert (found["pid"], first["written"]) == (router.process and router.process.pid, True)
+    assert [found[each]["state"] for each in ("i2cp", "i2pcontrol", "sam")] == ["off", "off", "on"]
+    own = re.search(r"web\.dat for (\S+) created", router.log.read_text())
+    assert own is not None, tail(router.log)
+    assert found["tunnels"][0]["address"] == own[1]
+
+    lines = [line for each in ("i2cp", "i2pcontrol") for line in found[each]["lines"]]
+    command = append_command(lines, router.conf)
+    assert command in CliRunner().invoke(cli, ["router", "detect", "--config", str(node), "--yes"]).stdout
+    subprocess.run(["/bin/sh", "-c", command.replace("sudo ", "")], check=True, timeout=END_S)
+    router.stop()
+    router.start()
+    second = document("--config", str(node), "--yes", "--json")
+    results = {each["name"]: each["result"] for each in second["checks"]}
+    assert {results[each] for each in ("router", "router status", "router sam")} == {"ok"}
+    written = node.read_text()
+    assert written.startswith('# mine\nname = "site-a"\n')
+    table = tomllib.loads(written)
+    assert (table["router"]["i2cp"], table["router"]["i2pcontrol"]) == ("127.0.0.1:7654", "https://127.0.0.1:7650")
+    assert table["leaf"] == [{"destination": found["tunnels"][0]["destination"], "probe": "127.0.0.1:8080"}]
+    assert (tmp_path / "i2pcontrol.password").read_text() == "itoopie\n"
