@@ -58,10 +58,10 @@ async def connect(
 ) -> AsyncIterator["FarmClient"]:
     """Open a client of the farm that a link names; raise `LinkError` for a malformed link.
 
-    `patience_s` is the time to wait for the first byte of a reply of a leaf without measured times, and a fifth of it
-    the least for other leaves. If it is infinite, a leaf that received bytes never fails because of a missing
-    reply. `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves it to the router (3).
-    `unix_s` is the wall clock. The client ends with the block.
+    `patience_s` is the time to wait for the first byte of a reply. Slow leaves get more time, and streams with
+    `is_quick` a fifth at least. If it is infinite, a leaf that received bytes never fails because of a missing reply.
+    `hops` is the number of routers in each tunnel of the client, 0 to 7; None leaves it to the router (3). `unix_s` is
+    the wall clock. The client ends with the block.
     """
     if not patience_s > 0:
         raise ValueError(f"patience_s must be positive, not {patience_s}")
@@ -139,12 +139,13 @@ class FarmClient:
         nursery.start_soon(self._keeper.run)
         nursery.start_soon(self._watch.run)
 
-    async def open_stream(self) -> FarmStream:
+    async def open_stream(self, *, is_quick: bool = False) -> FarmStream:
         """Open a stream to a leaf; raise `ConnectError`.
 
-        Waits for a session and a structure if the client has just started.
+        Waits for a session and a structure if the client has just started. With `is_quick` the timeout may fall below
+        `patience_s` for leaves with quick replies: for requests whose repetition does no harm.
         """
-        return FarmStream(await self._opener.open(), self._watch, self._opener)
+        return FarmStream(await self._opener.open(), self._watch, self._opener, is_quick=is_quick)
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until a session and a usable structure are there; raise `ConnectError` otherwise."""

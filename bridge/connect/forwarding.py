@@ -64,8 +64,8 @@ class StreamOpener(Protocol):
     def address(self) -> str:
         """The address of the farm, `….b32.i2p`."""
 
-    async def open_stream(self) -> trio.abc.HalfCloseableStream:
-        """Return a stream to a leaf; raise `ConnectError`."""
+    async def open_stream(self, *, is_quick: bool = False) -> trio.abc.HalfCloseableStream:
+        """Return a stream to a leaf, with short timeouts if `is_quick`; raise `ConnectError`."""
 
 
 class Listeners:

@@ -29,6 +29,8 @@ from bridge.connect.http_head import HeadError, Target, TargetForm, request_head
 
 PART_BYTES: Final = 16 * 1024
 RETRY_AFTER_S: Final = 10
+_SAFE_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+"""Methods whose repetition does no harm (RFC 9110, section 9.2.1)."""
 _SHOWN_HOST: Final = 80
 _REMEDY: Final = "the request was sent once and is not repeated; send it again if that does no harm"
 _FOREIGN: Final = "a web page of another site sent this request: type the address in the browser, or use the HTTP proxy"
@@ -187,7 +189,7 @@ class _ProxyClient:
     async def _serve_request(self, request: h11.Request, target: Target, farm: StreamOpener) -> bool:
         """Forward a request or a tunnel; return True if the connection may have another request."""
         try:
-            leaf = await farm.open_stream()
+            leaf = await farm.open_stream(is_quick=request.method in _SAFE_METHODS)
         except ConnectError as error:
             self._listeners.failed(str(error))
             fields = (("Retry-After", str(RETRY_AFTER_S)),)

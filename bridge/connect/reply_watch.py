@@ -35,6 +35,8 @@ class Exchange:
     """Ends the stream with an error."""
     opened_s: float
     """The time that the router needed to open the stream: a look-up, and on Java a round trip to the leaf."""
+    is_quick: bool = False
+    """True if the timeout may be below the base: repeating the request does no harm."""
     owes_reply: bool = True
     since_s: float = inf
     """The time of the first unanswered byte; infinite without one."""
@@ -115,8 +117,11 @@ class ReplyWatch:
         """Return the end of a part of the timeout, if the leaf sends nothing until then."""
         received_s = self._table[exchange.leaf_hash].received_at_s
         from_s = exchange.since_s if received_s is None else max(exchange.since_s, received_s)
-        allowed_s = self._table.timeout_s(exchange.leaf_hash) * part
-        return from_s + allowed_s + exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
+        return from_s + self._timeout_s(exchange) * part + exchange.sent_bytes / LEAST_RATE_BYTES_PER_S
+
+    def _timeout_s(self, exchange: Exchange) -> float:
+        timeout_s = self._table.timeout_s(exchange.leaf_hash)
+        return timeout_s if exchange.is_quick else max(timeout_s, self._table.base_timeout_s)
 
     def _check(self, exchange: Exchange, now_s: float) -> float:
         """Act on one exchange; return the time of its next check."""
@@ -124,8 +129,7 @@ class ReplyWatch:
             return inf
         due_s = self._due_s(exchange, 1.0)
         if due_s <= now_s:
-            waited_s = self._table.timeout_s(exchange.leaf_hash)
-            reason = f"{address_of(exchange.leaf_hash)} did not reply within {waited_s:.1f} s"
+            reason = f"{address_of(exchange.leaf_hash)} did not reply within {self._timeout_s(exchange):.1f} s"
             self._on_failed(exchange.leaf_hash, LeafFailure(reason=reason, unanswered_since_s=exchange.since_s))
             return inf
         half_s = self._due_s(exchange, 0.5)

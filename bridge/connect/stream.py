@@ -32,8 +32,9 @@ _REMEDY: Final = "nothing was sent twice; send the request again, it goes to ano
 class FarmStream(trio.abc.HalfCloseableStream):
     """A stream to one leaf; made by `FarmClient.open_stream`."""
 
-    def __init__(self, opened: LeafStream, watch: ReplyWatch, opener: LeafOpener) -> None:
+    def __init__(self, opened: LeafStream, watch: ReplyWatch, opener: LeafOpener, *, is_quick: bool) -> None:
         self._watch = watch
+        self._is_quick = is_quick
         self._opener = opener
         self._opened = opened
         self._exchange = self._new_exchange(opened)
@@ -134,7 +135,7 @@ class FarmStream(trio.abc.HalfCloseableStream):
             await self._opened.stream.aclose()
 
     def _new_exchange(self, opened: LeafStream) -> Exchange:
-        return Exchange(opened.leaf_hash, self._fail, opened.opened_s)
+        return Exchange(opened.leaf_hash, self._fail, opened.opened_s, self._is_quick)
 
     def _check_open(self) -> None:
         if self._closed:

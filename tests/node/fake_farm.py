@@ -19,11 +19,14 @@ class FakeFarm:
         self.error: Exception | None = None
         self.stream: trio.abc.HalfCloseableStream | None = None
         self.opened = 0
+        self.quick: list[bool] = []
+        """`is_quick` of each stream."""
         self._nursery = nursery
         self._service = service
 
-    async def open_stream(self) -> trio.abc.HalfCloseableStream:
+    async def open_stream(self, *, is_quick: bool = False) -> trio.abc.HalfCloseableStream:
         """Return a new stream; raise the error of the test."""
+        self.quick.append(is_quick)
         await trio.lowlevel.checkpoint()
         if self.error is not None:
             raise self.error

@@ -20,6 +20,7 @@ from bridge.connect import (
     connect,
 )
 from bridge.connect.opening import LATE_LIMIT, LATE_S
+from bridge.core.connecting.reply_times import MEASURED_FROM
 from bridge.sam.connection import SamBridge
 from bridge.sam.loopback import serve_loopback_bridge
 from bridge.sam.session import SamSession
@@ -94,6 +95,21 @@ async def test_late_reply_shows_that_leaf_is_alive(tmp_path: Path, autojump_cloc
         assert state_of(farm, stage, 0) == "failed"
         await until(lambda: state_of(farm, stage, 0) != "failed", LATE_S)
         await until(lambda: farm._opener._late == 0)
+
+
+@pytest.mark.parametrize(("is_quick", "waits_s"), [(True, "[1-3]"), (False, "5")])
+async def test_timeout_below_base_needs_quick_stream(
+    tmp_path: Path, autojump_clock: MockClock, *, is_quick: bool, waits_s: str
+) -> None:
+    async with connect_stage(tmp_path, autojump_clock, leaves=1) as stage, stage.client() as farm:
+        for _ in range(MEASURED_FROM):
+            await request(farm)
+        stage.leaves[0].is_silent = True
+        stream = await farm.open_stream(is_quick=is_quick)
+        await stream.send_all(b"hello\n")
+        with pytest.raises(LeafSilentError, match=rf"did not reply within {waits_s}\.\d s"):
+            await stream.receive_some()
+        await stream.aclose()
 
 
 async def test_failed_stream_may_be_closed_twice(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -164,6 +164,14 @@ async def test_source_on_other_host_is_unchanged(referer: bytes) -> None:
         assert dict(service.requests[0].headers)[b"referer"] == referer
 
 
+@pytest.mark.parametrize(("method", "is_quick"), [("GET", True), ("HEAD", True), ("POST", False), ("DELETE", False)])
+async def test_only_safe_methods_have_short_timeouts(method: str, *, is_quick: bool) -> None:
+    async with proxy_with(HttpService().serve) as stage:
+        await stage.send(b"%s http://%s/ HTTP/1.1\r\nHost: %s\r\n\r\n" % (method.encode(), HOST, HOST))
+        await stage.reply(method)
+        assert stage.farm.quick == [is_quick]
+
+
 async def test_connection_is_kept_for_further_requests() -> None:
     service = HttpService()
     async with proxy_with(service.serve) as stage:

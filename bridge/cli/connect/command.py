@@ -103,9 +103,9 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
     metavar="SECONDS",
     default=DEFAULT_PATIENCE_S,
     show_default=True,
-    help="The time for the first byte of a reply, before a leaf counts as failed. The client adapts it to the measured"
-    " times of each leaf; a fifth of it is the least. With inf a leaf never fails because of a missing reply: for"
-    " services that do not reply.",
+    help="The time for the first byte of a reply, before a leaf counts as failed. It is longer for leaves with slow"
+    " replies. For GET, HEAD and OPTIONS through the proxy it falls to a fifth if replies are quick. With inf a leaf"
+    " never fails because of a missing reply: for services that do not reply.",
 )
 @click.option(
     "--hops",
