@@ -36,8 +36,12 @@ def _library(name: str) -> Path:
 
 def command(program: str, *arguments: str) -> list[str]:
     """Return the command that starts a program."""
-    classes = f"{_library('i2p')}:{_library('router')}"
-    return ["java", "-Xmx256m", "-cp", classes, str(PROGRAMS / f"{program}.java"), *arguments]
+    return class_command(str(PROGRAMS / f"{program}.java"), *arguments)
+
+
+def class_command(name: str, *arguments: str) -> list[str]:
+    """Return the command that starts a class of the libraries."""
+    return ["java", "-Xmx256m", "-cp", f"{_library('i2p')}:{_library('router')}", name, *arguments]
 
 
 def messages(directory: Path, mode: str, lines: list[str]) -> list[str]:

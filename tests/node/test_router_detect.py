@@ -265,6 +265,13 @@ def test_named_tunnel_becomes_leaf(files: RouterFiles, node: Path) -> None:
     assert [each["destination"] for each in table_of(node)["leaf"]] == [ssh.base64]
 
 
+def test_hostile_name_cannot_move_the_cursor(files: RouterFiles, node: Path) -> None:
+    files.debian_i2pd(I2PD_CONF, ("\x1b[2Jx\u202e", "port = 1"), ("\x9b2J", "port = 2"))
+    done = detect(node, answer="0\n")
+    assert not set("\x1b\x9b\u202e") & set(done.output + done.stderr)
+    assert "\\x1b[2Jx\\u202e (http)" in done.stdout
+
+
 def test_second_run_does_not_add_the_other_tunnel(files: RouterFiles, node: Path) -> None:
     files.debian_i2pd(I2PD_CONF, WEB, SSH)
     files.key("/var/lib/i2pd/web.dat")

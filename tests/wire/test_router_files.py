@@ -184,7 +184,7 @@ def test_java_clients_show_console_and_sam() -> None:
 
 def test_java_properties_follow_the_router_format() -> None:
     text = "a=1 # comment\n;b=2\n c = 3 \nd\na=4\ne=x=y\n"
-    assert read_java_properties(text.encode()) == {"a": "4", "c": "3", "e": "x=y"}
+    assert read_java_properties(text.encode()) == {"a": "4", " c ": "3", "e": "x=y"}
 
 
 def test_command_lines_of_routers_are_recognized() -> None:

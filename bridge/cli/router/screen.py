@@ -26,6 +26,7 @@ from bridge.cli.printing import echo, print_facts
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login
 from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel, Service
 from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile
+from bridge.node.detecting.plan import NOT_NAMED
 from bridge.node.detecting.proposal import Proposal
 from bridge.node.router.link import Software
 
@@ -67,7 +68,7 @@ def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
         return ": becomes a leaf"
     if tunnel in proposal.choices:
         return ": can become a leaf"
-    return f": not chosen: {proposal.reason(tunnel)}"
+    return f": not chosen: {proposal.reason(tunnel) or NOT_NAMED}"
 
 
 def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:

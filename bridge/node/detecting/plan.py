@@ -25,6 +25,7 @@ from gossip import Address
 from gossip.node import endpoint
 
 MORE_LEAVES: Final = "the node has a leaf already; `--tunnel` adds this one, if it leads to the same service"
+NOT_NAMED: Final = "`--tunnel` does not name it"
 NOT_STARTED: Final = "the router does not start it"
 OF_MASTER: Final = "it has the address of the farm itself: give the service another tunnel, and stop this one"
 OF_LEAF: Final = "it is a leaf already"

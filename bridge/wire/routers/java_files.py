@@ -7,7 +7,7 @@
                                     clientApp.1.main=net.i2p.sam.SAMBridge …
 
 The format differs from Java's own properties: without escapes, `=` alone ends a key, `#` begins a comment anywhere, and
-`;` only at the beginning of a line.
+`;` only at the beginning of a line. Spaces belong to a key, and not to a value.
 """
 
 import re
@@ -47,8 +47,8 @@ def read_java_properties(data: bytes) -> dict[str, str]:
     for number, line in enumerate(lines_of(data), 1):
         text = "" if line.startswith(";") else line.partition("#")[0]
         if "=" in text:
-            key, value = pair_of(text, number)
-            found[key] = value
+            _, value = pair_of(text, number)
+            found[text.partition("=")[0]] = value
     return found
 
 
