@@ -64,6 +64,7 @@ def _of_real_farm(browser: Browser) -> Iterator[Picture]:
         # One node after the other, so that the farm keeps its quorum in the first two states.
         signal_to(second, signal.SIGSTOP)
         _wait_text(tabs, f"[...document.querySelectorAll('#members tr')].some(each => each.key && {_is_down(second)})")
+        _wait_text(tabs, "document.getElementById('verdict').className === 'warning'")
         yield from _taken(tabs, "stopped", f"{second.name} is stopped (SIGSTOP)")
         signal_to(second, signal.SIGCONT)
         _wait_text(tabs, "document.getElementById('verdict').className === 'ok'")

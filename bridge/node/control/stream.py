@@ -2,7 +2,7 @@
 
     GET /v1/stream?from=CURSOR&log=COUNT
 
-    event: view             the FarmView, immediately and every two seconds
+    event: view             the FarmView, immediately, every two seconds, and when the verdict changes
     event: log              on request the new entries of the log as text, first the last COUNT of them
     event: trace            one TraceEvent with its `text` and `severity`, when it happens; its `id` is the cursor
     event: takeOver         the steps of the last take-over, when they change (`bridge.api.take_over`)
@@ -90,6 +90,8 @@ class EventStream:
         wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
         page = await self.read_events(self.cursor, PAGE_EVENTS, wait_ms)
         self.cursor = page.next_cursor
+        if any(each.kind == "verdict-changed" for each in page.events):
+            self._view_due_s = now_s
         return _events(page) + await self._changed_take_over(page) or await self.next()
 
     async def _new_entries(self, view: FarmView) -> bytes:

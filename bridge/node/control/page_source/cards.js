@@ -76,7 +76,7 @@ function memberDetail(each, report) {
       line("Raft server", h("span", { class: "mono" }, known(each.endpoint))), line("Peers", each.peerCount === null ? null : `${each.peerCount} of at most ${known(each.capacity)}`, "peer"),
       line("Feature level", each.level, "feature level"), line("Certificate", each.certificate && h("span", { class: "mono" }, each.certificate))),
     report && h("dl", { class: report.stale ? "old" : "" }, line("Report", `${ago(report.ageMs)}${report.stale ? ", too old to count" : ""}`, "report"), line("Router", report.attached ? "attached" : "none attached", "router"),
-      line("Leaves", `${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"), line("Score", report.score === null ? "cannot be elected" : figure(report.score), "score"),
+      line("Leaves", `${report.healthyDestinations} of ${report.destinations} healthy`, "leaf"),
       line("Machine", [report.cpuPercent === null ? null : `processor ${Math.round(report.cpuPercent)} %`, report.memoryPercent === null ? null : `memory ${Math.round(report.memoryPercent)} %`, report.jobLagMs === null ? null : `job lag ${figure(report.jobLagMs, "ms")}`].filter(Boolean).join(", ")),
       report.clockOff && line("Clock", h("span", { class: "warning" }, "differs too much from the other clocks"), "log time"),
       report.directory && line("Directory", report.directory.problem || report.directory.address, "directory"), report.leaves.map((leaf) => line("Leaf", [h("span", { class: "mono" }, short(leaf.destination)), " ", healthOf(leaf, report.stale)], "leaf"))),
@@ -98,7 +98,7 @@ function scoreParts(each) {
   if (!each.parts?.length) return null;
   const highest = Math.max(1, ...each.parts.map((part) => Math.abs(part.points)));
   return h("table", { class: "bars small" }, h("tbody", null, each.parts.map((part) => h("tr", { class: "plain" }, h("th", { scope: "row" }, part.label), h("td", null, known(part.value)), h("td", { class: "number" }, part.points, part.maximum ? h("span", { class: "dim" }, ` of ${part.maximum}`) : null),
-    h("td", null, h("svg", { width: 90, height: 8, "aria-hidden": "true" }, h("rect", { class: "empty", width: 90, height: 8, rx: 2 }), h("rect", { width: Math.round(90 * Math.max(0, part.points) / (part.maximum || highest)), height: 8, rx: 2 }))))),
+    h("td", null, h("svg", { width: 70, height: 8, "aria-hidden": "true" }, h("rect", { class: "empty", width: 70, height: 8, rx: 2 }), h("rect", { width: Math.round(70 * Math.max(0, part.points) / (part.maximum || highest)), height: 8, rx: 2 }))))),
     h("tr", { class: "plain" }, h("th", { scope: "row" }, term("score")), h("td"), h("td", { class: "number" }, h("strong", null, each.score)), h("td"))));
 }
 function showPublished() {
@@ -165,7 +165,8 @@ function showSights() {
   const isLarge = nodes.length > SMALL && !everyNode;
   const columns = subjects.filter((name) => !isLarge || common.get(name) !== "alive" || answered.some((each) => differs(each, name))).slice(0, 64), rows = nodes.filter((each) => !isLarge || isOdd(each)).slice(0, 64);
   const odd = answered.filter(isOdd);
-  const cell = (value, usualValue, text) => ({ cell: text === undefined ? known(value) : text, class: value !== usualValue ? "differs" : "" });
+  // An earlier view of a node that does not answer now is dimmed, and is not compared.
+  const cell = (each, value, usualValue, text) => ({ cell: text === undefined ? known(value) : text, class: each.answered && value !== usualValue ? "differs" : "" });
   show("sights",
     h("p", null, !answered.length ? "no node answered" : answered.length === 1 && nodes.length > 1 ? h("span", { class: "warning" }, `! Only ${answered[0].name} answered.`) : odd.length ? h("span", { class: "warning" }, `! ${odd.length} of ${answered.length} nodes ${odd.length === 1 ? "sees" : "see"} something else than the majority:`)
       : h("span", { class: "ok" }, `✓ All ${answered.length} nodes that answered see the same: leader ${known(usual.leader)}, term ${known(usual.term)}.`),
@@ -174,9 +175,9 @@ function showSights() {
       subjects.filter((name) => differs(each, name)).slice(0, 4).map((name) => `${name} ${each.members[name]}`), masters.filter((master) => each.publishers[master] !== chosen.get(master)).slice(0, 2).map((master) => `publisher ${known(each.publishers[master])}`)].flat().filter(Boolean).join(", ")))),
     rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the view of each node" }, table({ class: "matrix" }, [["Node", "", "node"], ["Verdict", "", "verdict"], ["Leader", "", "leader"], ["Term", "number", "term"], ["Committed", "number", "commit"], ...masters.map((master) => [masters.length > 1 ? `Publisher of ${short(master)}` : "Publisher", "", "publisher"]), ...columns.map((name) => [`→ ${name}`, "seen"])],
       rows.map((each) => each.verdict === null ? { key: each.nodeId, class: "old", cells: [memberLink(each.name), "did not answer", "", "", "", ...masters.map(() => ""), ...columns.map(() => "")] }
-        : { key: each.nodeId, class: each.answered ? "" : "old", cells: [[memberLink(each.name), !each.answered && h("span", { class: "dim" }, ` ${ago(each.ageMs)}`)], cell(each.severity, usual.severity, h("span", { class: severe(each.severity) }, `${MARKS[each.severity] || ""} ${each.verdict}`)),
-          cell(each.leader, usual.leader, each.leader === null ? "none" : undefined), cell(each.term, usual.term), highest - each.commitIndex > 20 ? [known(each.commitIndex), h("span", { class: "warning" }, ` (−${highest - each.commitIndex})`)] : known(each.commitIndex),
-          ...masters.map((master) => cell(each.publishers[master], chosen.get(master), each.publishers[master] ? undefined : "none")), ...columns.map((name) => sightOf(each, name, differs(each, name)))] }))),
+        : { key: each.nodeId, class: each.answered ? "" : "old", cells: [[memberLink(each.name), !each.answered && h("span", { class: "dim" }, ` ${ago(each.ageMs)}`)], cell(each, each.severity, usual.severity, h("span", { class: severe(each.severity) }, `${MARKS[each.severity] || ""} ${each.verdict}`)),
+          cell(each, each.leader, usual.leader, each.leader === null ? "none" : undefined), cell(each, each.term, usual.term), each.answered && highest - each.commitIndex > 20 ? [known(each.commitIndex), h("span", { class: "warning" }, ` (−${highest - each.commitIndex})`)] : known(each.commitIndex),
+          ...masters.map((master) => cell(each, each.publishers[master], chosen.get(master), each.publishers[master] ? undefined : "none")), ...columns.map((name) => sightOf(each, name, differs(each, name)))] }))),
     nodes.length > SMALL && h("p", null, isLarge && h("span", { class: "dim" }, `${nodes.length - rows.length} nodes see the same and are not listed, nor the ${subjects.length - columns.length} members that all see alive. `), h("button", { type: "button", "data-every-node": "1" }, everyNode ? "Show differences only" : "Show all")));
 }
 

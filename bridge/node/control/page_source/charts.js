@@ -2,7 +2,7 @@
 // one path for each color, a line has at most one point for each pixel.
 const HOUR_MS = 3600000, ROWS_SHOWN = 40, SERIES_SHOWN = 8, LABELS_SHOWN = 24;
 const GROUPS = [["verdict", "Verdict"], ["leader", "Leader"], ["publisher", "Publisher"], ["node", "Nodes"], ["leaf", "Leaves"], ["alarm", "Alarms"]];
-const CHARTS = { roundTrip: ["Round trip to each member", "round trip"], commitLag: ["Commit lag", "commit lag"] };
+const CHARTS = { roundTrip: ["Round trip to each member", "round trip"], commitLag: ["Commit lag", "commit lag"], followerLag: ["Lag of each follower", "lag"] };
 const GRAVITY = { ok: 0, warning: 1, critical: 2 };
 let past = null, hours = 24, every = false;
 const plots = new Map();
@@ -14,6 +14,11 @@ function hue(name) {
 }
 
 function bounds() { return { toMs: past.toMs, fromMs: Math.max(past.toMs - hours * HOUR_MS, past.fromMs) }; }
+// The shortest selectable time with everything that is recorded.
+function usefulHours() {
+  const first = past.rows.reduce((least, row) => row.spans.length ? Math.min(least, row.spans[0].startMs) : least, past.toMs);
+  return [.25, 1, 6, 24].find((each) => past.toMs - first <= each * HOUR_MS) || 24;
+}
 const STEPS_MIN = [1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440];
 function timeTicks({ fromMs, toMs }, width) {
   const most = Math.max(2, Math.floor(width / 80)), step = 60000 * (STEPS_MIN.find((each) => (toMs - fromMs) / (each * 60000) <= most) || 1440);
@@ -132,7 +137,7 @@ const nice = (value) => { const power = 10 ** Math.floor(Math.log10(value)); ret
 function scaleOf(values) {
   if (!values.length) return { top: 1, step: .5, clipped: false };
   const sorted = [...values].sort((a, b) => a - b), highest = sorted[sorted.length - 1], usual = sorted[Math.floor(.985 * (sorted.length - 1))];
-  const aim = (usual > 0 && highest > 4 * usual ? 2 * usual : highest) || 1, step = nice(aim / 4);
+  const aim = (values.length > 20 && usual > 0 && highest > 4 * usual ? 2 * usual : highest) || 1, step = nice(aim / 4);
   return { top: Math.ceil(aim / step - 1e-9) * step, step, clipped: highest > Math.ceil(aim / step - 1e-9) * step + 1e-9, highest };
 }
 function windowOf(series, range) {
@@ -161,13 +166,13 @@ function chart(id, kind, series, width) {
   return [h("svg", { class: "plot", "data-chart": id, width, height, viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "img",
     "aria-label": `${(CHARTS[kind] || [kind])[0]}: a chart of ${many(drawn.length, "line")} from 0 to ${figure(scale.top, unit)}; the table below has the figures` },
   ticks.map((value) => [h("line", { class: "grid-line", x1: left, x2: width - right, y1: Math.round(y(value)) + .5, y2: Math.round(y(value)) + .5 }),
-    h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, figure(value, unit).replace("<1 ms", "0"))]),
+    h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value ? figure(value, unit === "ms" ? unit : "") : "0")]),
   axisLabels({ fromMs: range.fromMs, toMs: range.fromMs + span }, inner, left, height - 5, 14),
   lines.map(({ classes, d, over, dot }) => [h("path", { class: `line ${classes}`, d }), over && h("path", { class: `dot ${classes}`, d: over }), dot && h("circle", { class: `dot ${classes}`, r: 2.5, cx: dot[0], cy: dot[1] })])),
   scale.clipped && h("p", { class: "dim small" }, `▲ above the scale; the highest value is ${figure(scale.highest, unit)}`),
-  h("table", { class: "legend" }, h("thead", null, h("tr", null, ["", "now", "mean", "highest"].map((text) => h("th", { scope: "col", class: text ? "number" : "" }, text)))),
+  h("table", { class: "legend" }, h("thead", null, h("tr", null, [unit === "ms" ? "" : unit, "now", "mean", "highest"].map((text) => h("th", { scope: "col", class: text && text !== unit ? "number" : "" }, text)))),
     h("tbody", null, drawn.map((each) => h("tr", { key: each.name, class: each.figures.isNow ? "" : "old" }, h("td", null, h("span", { class: `swatch ${hue(known(each.name))}` }), each.name === null ? "this node" : memberLink(each.name)),
-      [each.figures.isNow ? each.figures.last : null, each.figures.mean, each.figures.highest].map((value) => h("td", { class: "number" }, figure(value, unit))))))),
+      [each.figures.isNow ? each.figures.last : null, each.figures.mean, each.figures.highest].map((value) => h("td", { class: "number" }, figure(value, unit === "ms" ? unit : ""))))))),
   shown.length > drawn.length && h("p", { class: "dim small" }, `the ${drawn.length} highest of ${shown.length} lines`)];
 }
 // A line with at most one point for each pixel, the highest value of that pixel; it ends at a gap.
@@ -195,14 +200,14 @@ function showCharts() {
   const kinds = new Map();
   for (const each of past.series) kinds.set(each.kind, [...(kinds.get(each.kind) || []), each]);
   const order = [...new Set([...Object.keys(CHARTS), ...kinds.keys()])].filter((kind) => kinds.has(kind)).slice(0, 6);
-  show("charts", order.map((kind) => {
+  show("charts", !order.length && h("section", { class: "wide" }, h("p", { class: "dim" }, "No figures yet: the node records them each minute.")), order.map((kind) => {
     const [title, word] = CHARTS[kind] || [kind, null];
     const isWide = order.length === 1, width = Math.floor(at("charts").clientWidth / (isWide || innerWidth <= 760 ? 1 : 2)) - (isWide || innerWidth <= 760 ? 30 : 36);
     return h("section", { key: kind, class: isWide ? "wide" : "", "aria-label": title }, h("div", { class: "head" }, h("h2", null, term(title, word))), chart(`chart-${kind}`, kind, kinds.get(kind), Math.max(220, width)));
   }));
 }
 function showPast() {
-  if (!past || document.hidden) return;
+  if (!past || document.hidden || past.toMs <= past.fromMs) return;
   for (const each of document.querySelectorAll("[data-hours]")) each.setAttribute("aria-pressed", String(Number(each.dataset.hours) === hours));
   showTimeline(); showCharts();
 }

@@ -1,6 +1,6 @@
 // The stream of the node, requests for the rest, and what the user does.
 // A view comes every two seconds. A node that is stopped keeps its connections open, so only the clock shows it.
-const EVENTS_KEPT = 500, LOG_KEPT = 50, KEY = "garlicfarm-token", LIVE_MS = 6000, GIVE_UP_MS = 30000, PAST_MS = 60000, SIGHTS_MS = 10000;
+const EVENTS_KEPT = 500, LOG_KEPT = 50, KEY = "garlicfarm-token", LIVE_MS = 6000, GIVE_UP_MS = 30000, PAST_MS = 60000, SIGHTS_MS = 10000, SOON_MS = 4000;
 let token = "", cursor = 1, tries = 0, lastMs = 0, isAsked = false;
 
 function showAll() {
@@ -17,6 +17,7 @@ function receive(name, data, id) {
   if (name === "log") { logEntries = [...logEntries, ...JSON.parse(data).entries].slice(-LOG_KEPT); showLog(); }
   if (name === "trace") {
     events.push(JSON.parse(data));
+    if (MOVES.test(events[events.length - 1].kind)) refreshSoon();
     if (events.length > EVENTS_KEPT) events = events.slice(-EVENTS_KEPT);
     cursor = Number(id) + 1;
   }
@@ -50,7 +51,7 @@ async function readStream(signal) {
   at("login").hidden = true;
   at("forget").hidden = !token;
   tries = 0;
-  if (!isAsked) { isAsked = true; requestPast(); requestSights(); }
+  if (!isAsked) { isAsked = true; repeat(requestPast, PAST_MS); repeat(requestSights, SIGHTS_MS); }
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -81,29 +82,33 @@ async function requested(path) {
   } finally { clearTimeout(timer); }
 }
 async function requestPast() {
-  if (!document.hidden) {
-    try {
-      const answer = await requested("/v1/history?hours=24");
-      if (!Array.isArray(answer.rows) || !Array.isArray(answer.series)) throw new Error("its format is unknown");
-      past = answer;
-      at("past").hidden = false;
-      at("past-problem").textContent = past.toMs > past.fromMs ? "" : "nothing recorded yet";
-      if (past.toMs > past.fromMs) showPast();
-    } catch (error) { at("past-problem").textContent = `${past ? `the history is ${duration(Date.now() - past.toMs)} old` : "no history"}: ${error.message}`; }
-    at("past").classList.toggle("old", Boolean(past) && at("past-problem").textContent !== "");
-  }
-  setTimeout(requestPast, PAST_MS);
+  if (document.hidden) return;
+  try {
+    const answer = await requested("/v1/history?hours=24");
+    if (!Array.isArray(answer.rows) || !Array.isArray(answer.series)) throw new Error("its format is unknown");
+    const isFirst = past === null;
+    past = answer;
+    if (isFirst) hours = usefulHours();
+    at("past").hidden = false;
+    at("past-problem").textContent = past.rows.length ? "" : "nothing recorded yet";
+    showPast();
+  } catch (error) { at("past-problem").textContent = `${past ? `the history is ${duration(Date.now() - past.toMs)} old` : "no history"}: ${error.message}`; }
+  at("past").classList.toggle("old", Boolean(past) && at("past-problem").textContent !== "");
 }
 async function requestSights() {
-  if (!document.hidden) {
-    try {
-      sights = await requested("/v1/views");
-      sightsProblem = "";
-    } catch (error) { sightsProblem = `no view of the other nodes: ${error.message}`; }
-    at("sights").classList.toggle("old", sightsProblem !== "" && sights !== null);
-    showSights();
-  }
-  setTimeout(requestSights, SIGHTS_MS);
+  if (document.hidden) return;
+  try { sights = await requested("/v1/views"); sightsProblem = ""; } catch (error) { sightsProblem = `no view of the other nodes: ${error.message}`; }
+  at("sights").classList.toggle("old", sightsProblem !== "" && sights !== null);
+  showSights();
+}
+function repeat(request, everyMs) { request().finally(() => setTimeout(() => repeat(request, everyMs), everyMs)); }
+// A change of a member, leader, publisher, verdict or alarm is soon in the history and in the views of all nodes.
+const MOVES = /^(member-|leader-|publisher-|verdict-|alarm-)/;
+let isRefreshing = false;
+function refreshSoon() {
+  if (isRefreshing || !isAsked) return;
+  isRefreshing = true;
+  setTimeout(() => { isRefreshing = false; requestPast(); requestSights(); }, SOON_MS);
 }
 
 function ask(text) {
@@ -156,7 +161,7 @@ document.addEventListener("click", (event) => {
   else if (button.id === "forget") { ask("The token is removed from this browser."); location.reload(); }
 });
 for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, (event) => { if (past && event.target.closest) pointAt(event.target, event.clientX, event.clientY); });
-document.addEventListener("scroll", unpoint, { passive: true });
+document.addEventListener("scroll", () => { unpoint(); if (explained) { explained = null; at("explain").hidePopover(); } }, { passive: true });
 at("timeline").addEventListener("keydown", (event) => {
   if (event.target === at("timeline") && event.key.startsWith("Arrow") && past) { event.preventDefault(); step(event.key); }
   if (event.key === "Escape") unpoint();
@@ -170,7 +175,7 @@ document.addEventListener("keydown", (event) => {
 at("filter").addEventListener("input", showEvents);
 at("changes-box").addEventListener("toggle", () => { if (past) showChanges(); });
 at("log-box").addEventListener("toggle", showLog);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { showAll(); showEvents(); showPast(); } });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { showAll(); showEvents(); showPast(); if (isAsked) { requestPast(); requestSights(); } } });
 let redraw = 0;
 window.addEventListener("resize", () => { cancelAnimationFrame(redraw); redraw = requestAnimationFrame(showPast); });
 at("login").addEventListener("submit", (event) => {
