@@ -12,6 +12,7 @@ Each cell is one second. Where letters beyond ASCII are missing, other signs rep
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from rich.text import Text
@@ -42,11 +43,19 @@ class Chart:
     values: Sequence[float | None]
     text: Callable[[float], str]
     full: float | None = None
+    span_ms: int | None = None
+    """Milliseconds of all values, which then fill the width; None: one value for each second."""
 
     @property
     def is_known(self) -> bool:
         """Return True if there is a value to draw."""
         return any(value is not None for value in self.values)
+
+    @property
+    def last(self) -> float | None:
+        """Return the last value; the last known value of a history, whose present minute is not over."""
+        shown = self.values if self.span_ms is None else [each for each in self.values if each is not None]
+        return shown[-1] if shown else None
 
 
 def charts_lines(charts: Iterable[Chart], canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
@@ -86,20 +95,28 @@ def chart_lines(chart: Chart, canvas: Canvas, height: int, *, unicode: bool) -> 
     label = max(len(top), len(bottom))
     width = max(1, canvas.width - label - 2)
     tick, side, corner, line = ("┤", "│", "└", "─") if unicode else ("+", "|", "+", "-")
-    last = chart.values[-1] if chart.values else None
+    values = chart.values if chart.span_ms is None else resampled(chart.values, width)
+    last = chart.last
     style = palette.accent
     if chart.full is not None and last is not None and last > _DOUBTFUL_SHARE * chart.full:
         style = palette.bad if last > _BAD_SHARE * chart.full else palette.doubtful
     title: list[Part] = [(chart.title, palette.title)]
     title.append((f"  {'-' if last is None else chart.text(last)}", style))
     lines = [canvas.line(*title)]
-    for number, blocks in enumerate(graph(chart.values, width, height, unicode=unicode, full=highest)):
+    for number, blocks in enumerate(graph(values, width, height, unicode=unicode, full=highest)):
         edge = top if number == 0 else bottom if number == height - 1 else ""
         lines.append(canvas.line((f"{edge:>{label}} {tick if edge else side}", palette.dim), (blocks, style)))
-    began = f" {duration(width * _SECOND_MS)} ago "
+    began = f" {duration(width * _SECOND_MS if chart.span_ms is None else chart.span_ms)} ago "
     ruler = f"{began}{line * (width - len(began) - len(' now'))} now" if width > len(began) + len(" now") else ""
     lines.append(canvas.line((f"{'':{label}} {corner}{ruler}", palette.dim)))
     return lines
+
+
+def resampled(values: Sequence[float | None], width: int) -> list[float | None]:
+    """Return `width` values over the same time: the highest of each part, so that a peak stays visible."""
+    starts = [at * len(values) // width for at in range(width + 1)]
+    parts = (values[start : max(start + 1, end)] for start, end in pairwise(starts))
+    return [max((value for value in part if value is not None), default=None) for part in parts]
 
 
 def round_above(value: float) -> float:

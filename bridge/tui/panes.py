@@ -2,7 +2,7 @@
 
     header     the verdict first, then the node and Raft                        3 lines
     body       farm: alarms, members, publications, charts, take-over, events  the rest
-               detail of a member │ events │ log │ publishing and weights │ help
+               detail of a member │ events │ log │ publishing and weights │ timeline │ help
     footer     a question or a notice, whole; the filter while it is typed; or
                the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
@@ -21,6 +21,7 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.alarms import by_gravity
+from bridge.api.observations.history import HistoryAnswer
 from bridge.api.printable import printable
 from bridge.api.take_over import Step
 from bridge.api.view import AlarmView, FarmView, LocalFarmView
@@ -63,6 +64,7 @@ from bridge.tui.texts import (
     publishing_lines,
     recent_events,
 )
+from bridge.tui.timeline import timeline_lines
 
 TWO_COLUMNS: Final = 150
 LEAST_HEIGHT: Final = 5
@@ -75,15 +77,17 @@ _TABS: Final = (
     (Pane.EVENTS, "e", "events"),
     (Pane.LOG, "l", "log"),
     (Pane.PUBLISHING, "p", "publish"),
+    (Pane.TIMELINE, "t", "time"),
     (Pane.HELP, "?", "help"),
 )
 _CHANGES: Final = (("T", "T lead"), ("X", "X exclude"), ("V", "V evict"), ("L", "L leave"))
 _KEYS: Final = {
-    Pane.FARM: (("enter", "Enter detail"), ("/", "/ filter"), ("q", "q quit"), ("s", "s sort"), *_CHANGES),
+    Pane.FARM: (("enter", "Enter open"), ("/", "/ filter"), ("q", "q quit"), ("s", "s sort"), *_CHANGES),
     Pane.DETAIL: (("escape", "Esc back"), ("q", "q quit"), *_CHANGES),
     Pane.EVENTS: (("enter", "Enter member"), ("o", "o log then"), ("/", "/ filter"), ("q", "q quit")),
     Pane.LOG: (("/", "/ filter"), ("home", "Home newest"), ("q", "q quit")),
     Pane.PUBLISHING: (("q", "q quit"),),
+    Pane.TIMELINE: (("w", "w other hours"), ("q", "q quit")),
     Pane.HELP: (("q", "q quit"),),
 }
 """The other keys of each pane, with their words; keys alone if these do not fit. An invisible key is not found."""
@@ -104,6 +108,9 @@ class ScreenData:
     """Milliseconds between two queries."""
     several: bool = False
     """The farm is one of several: Esc leads to the overview."""
+    timeline: HistoryAnswer | None = None
+    timeline_reason: str = ""
+    """The reason for a missing timeline."""
 
     @property
     def is_old(self) -> bool:
@@ -154,8 +161,9 @@ def settled(state: ViewState, data: ScreenData, width: int, height: int) -> View
             entries = entry_window(state, data.history)
             top = entries.settled(entry_rows(entries, canvas, room), lambda _: 1)
             return replace(state, top=entries.items[top].index if top else None)
-        case Pane.PUBLISHING | Pane.HELP:
-            return replace(state, offset=min(state.offset, max(0, len(_text(state.pane, data, canvas)) - room)))
+        case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
+            lines = _text(state.pane, data, canvas, room)
+            return replace(state, offset=min(state.offset, max(0, len(lines) - room)))
         case _:
             assert_never(state.pane)
 
@@ -192,13 +200,16 @@ def _footer(state: ViewState, data: ScreenData, canvas: Canvas) -> list[Text]:
     if state.notice:
         return [canvas.line((f" {each}", palette.doubtful)) for each in _wrapped(state.notice, canvas)]
     shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
-    parts: list[Part] = [
-        (f" {key} {word} ", "reverse" if pane is shown else palette.dim, OnKey(key)) for pane, key, word in _TABS
-    ]
+    keys = [*([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else []), *_KEYS[state.pane]]
+    letters = sum(len(key) + 1 for key, _ in keys if len(key) == 1)
+    is_wide = sum(len(f" {key} {word} ") for _, key, word in _TABS) + letters <= canvas.width
+    parts: list[Part] = []
+    for pane, key, word in _TABS:
+        text = f" {key} {word} " if is_wide or pane is shown else f" {key} "
+        parts.append((text, "reverse" if pane is shown else palette.dim, OnKey(key)))
     if state.filter:
         cleared = f" only: {state.filter} (Esc: all)"
         return [canvas.line(*parts, (cleared, palette.doubtful, OnKey("escape")))]
-    keys = [*([("escape", "Esc farms")] if data.several and state.pane is Pane.FARM else []), *_KEYS[state.pane]]
     room = canvas.width - sum(cell_len(part[0]) for part in parts)
     return [canvas.line(*parts, *_named_keys(keys, room, palette.dim))]
 
@@ -253,14 +264,16 @@ def _body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unic
             return events_pane(state, data.history, data.farm, canvas, room)
         case Pane.LOG:
             return log_pane(state, data.history, canvas, room)
-        case Pane.PUBLISHING | Pane.HELP:
-            lines = _text(state.pane, data, canvas)
+        case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
+            lines = _text(state.pane, data, canvas, room, unicode=unicode)
             return lines[min(state.offset, max(0, len(lines) - room)) :][:room]
         case _:
             assert_never(state.pane)
 
 
-def _text(pane: Pane, data: ScreenData, canvas: Canvas) -> list[Text]:
+def _text(pane: Pane, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool = True) -> list[Text]:
+    if pane is Pane.TIMELINE:
+        return timeline_lines(data.timeline, data.timeline_reason, data.farm, canvas, room, unicode=unicode)
     return help_lines(canvas) if pane is Pane.HELP else publishing_lines(data.farm, canvas)
 
 

@@ -3,7 +3,7 @@
     update(state, key, farm, history) ─▶ state, and an order if a question was answered with yes
     click(state, target, …), wheel(state, by, …) ─▶ the same for the mouse
 
-    farm ◀──Esc── detail, events, log, publishing, help        f e l p ?  lead from everywhere to everywhere
+    farm ◀──Esc── detail, events, log, publishing, timeline, help    f e l p t ?  lead from everywhere to everywhere
       │ Enter, double click: detail of the chosen member       events: Enter ─▶ the member, o ─▶ the log then
       │ / : a filter, typed until Enter (Esc takes it back)    s, S, click on a heading: column and direction
       ├ T X L: a question; y carries it out, every other key takes it back
@@ -33,6 +33,7 @@ class Pane(Enum):
     EVENTS = "events"
     LOG = "log"
     PUBLISHING = "publishing"
+    TIMELINE = "timeline"
     HELP = "help"
 
 
@@ -109,6 +110,8 @@ class ViewState:
     """The first entry of the shown part of the log; None: its end, which grows."""
     log_at_ms: int | None = None
     """Log time of an entry that will be chosen when it is found."""
+    hours: int = 24
+    """Length of the timeline."""
     mouse: bool = True
     """The view receives the mouse; otherwise the terminal selects text with it."""
     question: Question | None = None
@@ -125,12 +128,15 @@ PANE_KEYS: Final = {
     "e": Pane.EVENTS,
     "l": Pane.LOG,
     "p": Pane.PUBLISHING,
+    "t": Pane.TIMELINE,
     "?": Pane.HELP,
     "h": Pane.HELP,
 }
-_TABS: Final = (Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP)
+_TABS: Final = (Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.TIMELINE, Pane.HELP)
 PAGE_LINES: Final = 10
 FILTER_CHARACTERS: Final = 60
+HOURS: Final = (1, 6, 24)
+"""Lengths of the timeline."""
 WHEEL_LINES: Final = 3
 ALL_LINES: Final = 10**6
 MOVES: Final = {
@@ -261,6 +267,12 @@ def _next_sort(state: ViewState) -> ViewState:
     return replace(state, sort=orders[(orders.index(state.sort) + 1) % len(orders)])
 
 
+def _next_hours(state: ViewState) -> ViewState:
+    if state.pane is not Pane.TIMELINE:
+        return state
+    return replace(state, hours=HOURS[(HOURS.index(state.hours) + 1) % len(HOURS)], offset=0)
+
+
 def _other_mouse(state: ViewState) -> ViewState:
     words = "The mouse selects text; m returns it to the view." if state.mouse else "The view receives the mouse."
     return replace(state, mouse=not state.mouse, notice=words)
@@ -271,6 +283,7 @@ _CHOICES: Final[dict[str, Callable[[ViewState], ViewState]]] = {
     "s": _next_sort,
     "S": lambda state: replace(state, descending=not state.descending),
     "m": _other_mouse,
+    "w": _next_hours,
 }
 
 
@@ -281,7 +294,7 @@ def _followed(state: ViewState, key: str, farm: FarmView | None, history: Histor
             return _with_member_of_event(state, farm, history)
         case Pane.EVENTS, _:
             return _with_entry_of_event(state, history)
-        case ((Pane.FARM | Pane.DETAIL), "enter"):
+        case ((Pane.FARM | Pane.DETAIL | Pane.TIMELINE), "enter"):
             chosen = selected_member(state, farm)
             return state if chosen is None else replace(state, pane=Pane.DETAIL, selected=chosen.node_id)
         case _:
@@ -317,7 +330,7 @@ def _moved_by(state: ViewState, by: int, farm: FarmView | None, history: History
             return state if to is None else replace(state, event=None if to == events[0] else to)
         case Pane.LOG:
             return _moved_in_log(state, by, history)
-        case Pane.PUBLISHING | Pane.HELP:
+        case Pane.PUBLISHING | Pane.TIMELINE | Pane.HELP:
             return replace(state, offset=min(max(0, state.offset + by), ALL_LINES))
         case _:
             assert_never(state.pane)

@@ -33,18 +33,18 @@ _REASON_CELLS: Final = 4
 ENTRY_LINES_MAX: Final = 6
 """Lines of the chosen entry below the table."""
 HELP: Final = (
-    ("f e l p ?", "farm, events, log, publishing, this help; also Tab and arrows"),
+    ("f e l p t ?", "farm, events, log, publishing, time, help; also Tab and arrows"),
     ("up down, j k", "choose a row, or scroll a text; also PgUp, PgDn, Home, End"),
     ("Enter", "details of the chosen member, or of the event's; Esc goes back"),
     ("o", "in events: the log at the time of the chosen event"),
+    ("t, w", "timeline of this node's history: leaders, outages; other hours"),
     ("/", "filter members, events, entries. Enter keeps it, Esc removes it"),
     ("s, S", "sort members by the next column; reverse. ^ or v is in the heading"),
     ("T", "hand leadership to the chosen member"),
     ("X", "exclude the member's leaves from all structures, or include them"),
     ("V", "evict the chosen member permanently, and replace all keys"),
     ("L", "make the contacted node leave the farm and stop"),
-    ("click", "choose a row, a pane or a key; sort by a heading"),
-    ("double click", "the same as Enter; the wheel scrolls"),
+    ("click", "choose a row, a pane or a key; sort by a heading; twice: Enter"),
     ("Shift + mouse", "select text, in some terminals with Option; m: without Shift"),
     ("Ctrl-Z, q", "suspend the view (fg continues it); end it"),
     ("", "Changes of the farm prompt first: y confirms, every other key cancels."),

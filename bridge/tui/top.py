@@ -26,9 +26,11 @@ import trio
 from rich.console import Console
 from rich.text import Text
 
+from bridge.api import control_routes as routes
 from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
+from bridge.api.observations.history import HistoryAnswer
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
@@ -57,6 +59,7 @@ from bridge.tui.targets import Target, target_at
 QUERY_INTERVAL_S = 1.0
 DOUBLE_CLICK_S: Final = 0.4
 LATER_ENTRIES: Final = 5
+TIMELINE_INTERVAL_S: Final = 30.0
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
 """An alarm of the view, not of a node: it queries another node."""
@@ -110,6 +113,8 @@ class LiveView:
     """The farm is one of several."""
     drawn: Sequence[Text] = ()
     """The last picture, which a click acts on."""
+    timeline: HistoryAnswer | None = None
+    timeline_reason: str = ""
     interval_s: float = field(default_factory=lambda: QUERY_INTERVAL_S)
     """Seconds between two queries."""
     clicks: Clicks = field(default_factory=Clicks)
@@ -137,6 +142,8 @@ class LiveView:
             age_ms=0 if followed.view is None else round((self.clock_s() - followed.replied_s) * 1000),
             interval_ms=round(self.interval_s * 1000),
             several=self.several,
+            timeline=self.timeline,
+            timeline_reason=self.timeline_reason,
         )
 
     def press(self, pressed: Input) -> bool:
@@ -204,6 +211,7 @@ async def follow_details(nodes: Callable[[], Sequence[NodeAddress]], live: LiveV
         nursery.start_soon(follow_leader, nodes, live)
         nursery.start_soon(_follow_events, live)
         nursery.start_soon(_read_log, live)
+        nursery.start_soon(_read_timeline, live)
 
 
 async def show_local_farm(
@@ -215,6 +223,7 @@ async def show_local_farm(
         nursery.start_soon(_watch, picture, live)
         nursery.start_soon(_collect_events, events, live)
         nursery.start_soon(_read_log, live)
+        nursery.start_soon(_read_timeline, live)
         nursery.start_soon(carry_out, live)
         await _show(live, console or Console())
         nursery.cancel_scope.cancel()
@@ -410,6 +419,23 @@ async def entry_at(log_time_ms: int, first: int, last: int, client: ControlClien
         else:
             last = middle
     return first
+
+
+async def _read_timeline(live: LiveView) -> None:
+    """Read the history of the followed node while its pane is shown, again after half a minute."""
+    read: tuple[NodeAddress, int] | None = None
+    read_s = 0.0
+    while True:
+        address, hours = live.followed.address, live.state.hours
+        is_due = read != (address, hours) or live.clock_s() - read_s >= TIMELINE_INTERVAL_S
+        if live.state.pane is Pane.TIMELINE and address is not None and is_due:
+            try:
+                async with ControlClient(address, live.timeout_s) as client:
+                    live.timeline = await client.call(routes.HISTORY, query={"hours": hours})
+                read, read_s = (address, hours), live.clock_s()
+            except (ControlError, DocumentError) as error:
+                live.timeline, live.timeline_reason = None, str(error)
+        await trio.sleep(QUERY_INTERVAL_S / 2)
 
 
 async def carry_out(live: LiveView) -> None:

@@ -17,18 +17,29 @@ from rich.text import Text
 from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
+from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
-from bridge.api.view import AlarmView, ConditionView, EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.api.view import (
+    AlarmView,
+    ConditionView,
+    EventView,
+    FarmView,
+    LocalFarmView,
+    Severity,
+    WeightsView,
+    best_view,
+)
 from bridge.api.words import clock_text, duration, milliseconds_text, short_address
-from bridge.tui.charts import Chart, chart_lines
+from bridge.core.history.records import RowKind, SeriesKind
+from bridge.tui.charts import Chart, chart_lines, resampled
 from bridge.tui.history import History
 from bridge.tui.keys import Button, Mouse
 from bridge.tui.layout import COLORS, Canvas, Want, share
 from bridge.tui.members import condition_text
 from bridge.tui.panes import EVENTS_BELOW_CHARTS, ScreenData, draw, draw_lines, settled
 from bridge.tui.sections import CHOSEN
-from bridge.tui.state import Pane, ViewState, update
+from bridge.tui.state import Pane, ViewState, click, update
 from bridge.tui.targets import OnEvent, OnHeading, OnKey, OnMember, Sort, Target, target_at
 from bridge.tui.texts import HELP
 from bridge.tui.top import LiveView
@@ -485,7 +496,7 @@ def test_rows_headings_and_keys_are_targets(size: tuple[int, int]) -> None:
     assert found(lines, "  node-2  ") == OnMember(view.members[1].node_id)
     assert found(lines, "▸ node-1") == OnMember(view.members[0].node_id)
     assert found(lines, "RTT ") == OnHeading(Sort.RTT)
-    assert found(lines, "e events") == OnKey("e")
+    assert found(lines, "e events" if size[0] >= 80 else " e ") == OnKey("e")
     assert found(lines, " V") == OnKey("V")
     assert found(lines, "RAFT node-1 leads") is None
     if size[1] >= 24:
@@ -633,3 +644,98 @@ def test_long_verdict_is_whole_at_60_columns() -> None:
 def test_address_column_needs_room() -> None:
     assert "ADDRESS" in screen(farm_view(), 80, 24)
     assert "ADD" not in screen(farm_view(), 60, 24)
+
+
+HOUR_MS = 3_600_000
+DAY = HistoryAnswer(
+    node="node-1",
+    from_ms=0,
+    to_ms=24 * HOUR_MS,
+    step_ms=60_000,
+    rows=(
+        HistoryRow(
+            RowKind.LEADER,
+            None,
+            None,
+            (
+                HistorySpan(0, 12 * HOUR_MS, "node-1", Severity.OK),
+                HistorySpan(12 * HOUR_MS, 12 * HOUR_MS + 2_000, "", Severity.CRITICAL),
+                HistorySpan(12 * HOUR_MS + 2_000, 24 * HOUR_MS, "node-2", Severity.OK),
+            ),
+        ),
+        HistoryRow(
+            RowKind.NODE,
+            "node-2",
+            None,
+            (
+                HistorySpan(6 * HOUR_MS, 18 * HOUR_MS, "alive", Severity.OK),
+                HistorySpan(18 * HOUR_MS, 24 * HOUR_MS, "dead", Severity.CRITICAL),
+            ),
+        ),
+        HistoryRow(RowKind.ALARM, "clock", None, (HistorySpan(0, HOUR_MS, "off", Severity.WARNING),)),
+    ),
+    series=(HistorySeries(SeriesKind.ROUND_TRIP, "node-2", "ms", (*[1.0] * 700, 40.0, *[None] * 739, 2.0)),),
+    rows_left_out=4,
+)
+
+
+def timeline(width: int, height: int, history: HistoryAnswer | None = DAY, *, unicode: bool = True) -> list[str]:
+    """Return the pane of the timeline as text."""
+    seen = ScreenData(farm_view(), History(), timeline=history, timeline_reason="the node refused: no such path")
+    lines = draw_lines(ViewState(pane=Pane.TIMELINE), seen, width, height, unicode=unicode)
+    assert max(each.cell_len for each in lines) <= width
+    return [each.plain.rstrip() for each in lines]
+
+
+def strip(lines: list[str], label: str) -> str:
+    """Return the cells and the share of a row of the timeline."""
+    return next(line for line in lines if line.startswith(label))[21:]
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (120, 40), (200, 50)])
+def test_timeline_has_leader_health_and_time(width: int, height: int) -> None:
+    lines = timeline(width, height)
+    cells = width - 30
+    assert strip(lines, "leader").startswith("│node-1")
+    assert "│" in strip(lines, "leader")[cells // 2 - 1 : cells // 2 + 1]
+    assert strip(lines, "leader").endswith(" 99.9 %")
+    node = strip(lines, "node-2")
+    assert set(node[: cells // 4 - 1]) == {" "}
+    assert set(node[cells // 4 + 1 : cells * 3 // 4 - 1]) == {"█"}
+    assert node[cells * 3 // 4 + 1 : cells] == "▁" * (cells - cells * 3 // 4 - 1)
+    assert node.endswith(" 66.6 %")
+    assert "%" not in strip(lines, "alarm clock")
+    assert "… 4 more rows" in "\n".join(lines)
+    assert any("|12:00" in line for line in lines)
+    assert any("node-2: round trip  2ms" in line for line in lines) is (height >= 20)
+
+
+def test_timeline_without_unicode_or_history() -> None:
+    assert "█" not in "".join(timeline(80, 24, unicode=False)).replace("▸", "")
+    assert "_" in strip(timeline(80, 24, unicode=False), "node-2")
+    assert any("the node refused: no such path" in line for line in timeline(80, 24, None))
+
+
+def test_row_of_timeline_leads_to_member() -> None:
+    view = farm_view()
+    lines = draw_lines(ViewState(pane=Pane.TIMELINE), ScreenData(view, History(), timeline=DAY), 80, 24)
+    row = next(at for at, line in enumerate(lines) if line.plain.startswith("node-2"))
+    target = target_at(lines, 3, row)
+    assert target == OnMember(view.members[1].node_id)
+    state = click(ViewState(pane=Pane.TIMELINE), target, view, History(), double=True)[0]
+    assert (state.pane, state.selected) == (Pane.DETAIL, view.members[1].node_id)
+
+
+def test_peak_stays_in_resampled_chart() -> None:
+    assert resampled([1.0, 9.0, None, 2.0, None, None], 3) == [9.0, 2.0, None]
+    assert resampled([1.0, 2.0], 4) == [1.0, 1.0, 2.0, 2.0]
+    assert resampled([], 2) == [None, None]
+
+
+def test_w_changes_hours_of_timeline_only() -> None:
+    state, hours = ViewState(pane=Pane.TIMELINE), []
+    for _ in range(4):
+        hours.append(state.hours)
+        state, _ = update(state, "w", None)
+    assert hours == [24, 1, 6, 24]
+    assert update(ViewState(), "w", None)[0].hours == 24

@@ -114,7 +114,7 @@ def test_top_redraws_at_new_size_and_ends_by_interrupt(tmp_path: Path) -> None:
         shown.wait_for(b"no node runs")
         shown.seen = b""
         shown.resize(10, 40, shown.process.pid)
-        shown.wait_for(b"l log  p publish  ? \xe2\x80\xa6")
+        shown.wait_for(b" e  l  p  t  ?  / q s T X V L")
         assert not re.search(rb"\x1b\[[39]\dm", shown.seen)
         os.kill(shown.process.pid, signal.SIGINT)
         shown.wait_for(LEAVE_SCREEN)
@@ -126,7 +126,7 @@ def test_mouse_is_on_until_m_or_end(tmp_path: Path) -> None:
         shown.wait_for(MOUSE_ON)
         shown.wait_for(b"p publish")
         # The pane of help is the last tab of the last line.
-        shown.type(b"\x1b[<0;43;24M\x1b[<0;43;24m")
+        shown.type(b"\x1b[<0;48;24M\x1b[<0;48;24m")
         shown.wait_for(b"hand leadership to the chosen member")
         shown.type(b"m")
         shown.wait_for(MOUSE_OFF)

@@ -58,12 +58,19 @@ def names(state: ViewState, farm: FarmView) -> list[str]:
 
 
 def test_letters_open_panes_and_escape_returns() -> None:
-    for key, pane in (("e", Pane.EVENTS), ("l", Pane.LOG), ("p", Pane.PUBLISHING), ("?", Pane.HELP), ("f", Pane.FARM)):
+    for key, pane in (
+        ("e", Pane.EVENTS),
+        ("l", Pane.LOG),
+        ("p", Pane.PUBLISHING),
+        ("t", Pane.TIMELINE),
+        ("?", Pane.HELP),
+        ("f", Pane.FARM),
+    ):
         state, _ = typed([key])
         assert state.pane is pane
         assert typed(["escape"], state=state)[0].pane is Pane.FARM
-    assert [typed(["tab"] * count)[0].pane for count in range(6)] == [
-        *(Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.HELP),
+    assert [typed(["tab"] * count)[0].pane for count in range(7)] == [
+        *(Pane.FARM, Pane.EVENTS, Pane.LOG, Pane.PUBLISHING, Pane.TIMELINE, Pane.HELP),
         Pane.FARM,
     ]
     assert typed(["left"])[0].pane is Pane.HELP
@@ -198,7 +205,7 @@ def test_random_keys_and_clicks_leave_screen_that_fits() -> None:
     history.take(farm)
     history.story.add(event(at * 60_000, "user-event", text=f"{at} {'word ' * (at % 50)}") for at in range(90))
     keys = [
-        *"felp?hsS/TXVLqjkynmo ü",
+        *"felpt?hwsS/TXVLqjkynmo ü",
         "up",
         "down",
         "enter",
