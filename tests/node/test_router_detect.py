@@ -129,12 +129,16 @@ def test_java_router_is_found_with_split_files(files: RouterFiles) -> None:
     assert [each.destination for each in found.tunnels] == [destination]
 
 
-def test_java_i2cp_with_tls_names_the_certificate(files: RouterFiles) -> None:
+def test_certificate_of_java_i2cp_is_copied(files: RouterFiles, node: Path) -> None:
     files.java(str(HOME / ".i2p"))
     files.write(str(HOME / ".i2p/router.config"), "i2cp.SSL=true\ni2cp.auth=true\ni2cp.hostname=localhost\n")
-    found = found_in(files)
-    assert found.requires_login
-    assert found.i2cp.certificate == HOME / ".i2p/certificates/i2cp/i2cp.local.crt"
+    assert found_in(files).requires_login
+    refused = detect(node, "--yes")
+    assert "its certificate below /home/user/.i2p is not readable" in refused.stderr
+    files.write(str(HOME / ".i2p/certificates/i2cp/i2cp.local.crt"), "a certificate\n")
+    detect(node, "--yes")
+    assert table_of(node)["router"]["i2cp_certificate"] == "router-i2cp.crt"
+    assert (node.parent / "router-i2cp.crt").read_text() == "a certificate\n"
 
 
 def test_running_router_with_i2cp_comes_first(files: RouterFiles) -> None:
@@ -340,9 +344,10 @@ def test_missing_file_is_made(files: RouterFiles, tmp_path: Path) -> None:
 
 
 def test_machine_without_router_is_refused(files: RouterFiles, node: Path) -> None:
-    assert not files.ports
     done = detect(node)
     assert (done.exit_code, "no I2P router was found" in done.stderr) == (1, True)
+    files.ports = [(7654, 0)]
+    assert "(in a container?)" in detect(node).stderr
 
 
 def test_unreadable_files_have_one_action(files: RouterFiles, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,11 @@ NO_ROUTER = (
     "no I2P router was found on this machine: install one (`sudo apt install i2pd`, or Java I2P from geti2p.net), start"
     " it, and run the command again"
 )
+HIDDEN_ROUTER = (
+    "a router listens at the usual I2CP port {port}, but its files and process are not visible here (in a container?):"
+    " write the settings by hand, `garlicfarm help attach-a-router`"
+)
+I2CP_PORT = 7654
 NO_FILE = "name the node's configuration with --config FILE; a missing file is made"
 NOT_READY = "the settings are written, but the router does not accept a node yet: follow the lines above"
 
@@ -70,17 +75,21 @@ def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, y
     files are not readable. All leaves of a farm serve the same content, so the command prompts if the tunnels lead to
     several services. With --json it writes only if --yes is given, too.
     """
+    machine = MachineFiles()
     place = path or default_node_file()
     with failures(PlanError, OSError):
         file = None if place is None else read_node_file(place)
-        detection, proposal = propose(MachineFiles(), file, software, names)
+        detection, proposal = propose(machine, file, software, names)
     if as_json and not yes:
         print_json(detect_output(detection, proposal, file, None))
         return
     if not as_json:
         print_routers(detection, proposal)
     if proposal is None:
-        fail(NO_ROUTER if software is None else f"no router of the kind {software} was found on this machine")
+        if software is not None and detection.routers:
+            fail(f"no router of the kind {software} was found on this machine")
+        is_hidden = machine.listens("127.0.0.1", I2CP_PORT)
+        fail(HIDDEN_ROUTER.format(port=I2CP_PORT) if is_hidden else NO_ROUTER)
     if file is None:
         fail(NO_FILE)
     proposal, text = _agreed(proposal, file, yes=yes)

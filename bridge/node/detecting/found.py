@@ -49,7 +49,8 @@ class Service:
     lines: tuple[str, ...] = ()
     """The lines that the action adds to the configuration of the router."""
     is_encrypted: bool = False
-    certificate: Path | None = None
+    certificate: bytes | None = None
+    """The certificate of an encrypted I2CP, in PEM; None if it is not readable."""
 
     @property
     def is_on(self) -> bool:

@@ -9,7 +9,7 @@ Newer routers split the files of clients and tunnels into directories, with one 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -150,9 +150,7 @@ def _i2cp(machine: MachineFiles, place: _JavaPlace, properties: Mapping[str, str
     found = _service(machine, place, "I2CP", link, enabled=enabled, action=action, encrypted=encrypted)
     if not encrypted:
         return found
-    return Service(
-        "I2CP", link, found.state, found.action, is_encrypted=True, certificate=place.directory / _CERTIFICATE
-    )
+    return replace(found, certificate=machine.read(place.directory / _CERTIFICATE))
 
 
 def _i2pcontrol(machine: MachineFiles, place: _JavaPlace, console_port: int) -> Service:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bridge.node.detecting.plan import Plan, PlanError, settings_of
+from bridge.node.detecting.plan import CERTIFICATE_FILE, Plan, PlanError, settings_of
 from bridge.node.settings.configuration import FILE_LIMIT_BYTES
 from bridge.node.settings.toml_editor import EditError, add_tables, set_table
 from bridge.wire.i2p.destination_keys import DestinationKeyError, parse_signing_key
@@ -75,7 +75,10 @@ class NodeFile:
             lines = [f"    {key} = {_shown(value)}" for key, value in plan.router.items()]
             wanted = "\n".join(["    [router]", *lines])
             raise PlanError(f"{self.path} stays as it is: {error}; add these values there:\n{wanted}") from None
-        problems = settings_of(tomllib.loads(text), self.directory)[2]
+        # A new certificate file is written just before the configuration.
+        new = f"router.i2cp_certificate: {self.directory / CERTIFICATE_FILE} "
+        found = settings_of(tomllib.loads(text), self.directory)[2]
+        problems = [each for each in found if not each.startswith(new)]
         if problems:
             raise PlanError("\n".join(f"{self.path} stays as it is: {each}" for each in problems))
         return text

@@ -30,6 +30,9 @@ NOT_STARTED: Final = "the router does not start it"
 OF_MASTER: Final = "it has the address of the farm itself: give the service another tunnel, and stop this one"
 OF_LEAF: Final = "it is a leaf already"
 _UNLESS_NAMED: Final = frozenset({MORE_LEAVES, NOT_STARTED})
+CERTIFICATE_FILE: Final = "router-i2cp.crt"
+"""The copy of the router's certificate: the node's user may not read the router's directory."""
+_CERTIFICATE_KEY: Final = "i2cp_certificate"
 _FILE_ONLY: Final = "directory"
 _WANTED_SAM: Final = frozenset({ServiceState.ON, ServiceState.NOT_LISTENING})
 
@@ -108,10 +111,15 @@ def make_plan(router: FoundRouter, tunnels: tuple[FoundTunnel, ...], password_fi
         "i2cp": str(router.i2cp.link),
     }
     absent = [_FILE_ONLY]
-    if router.i2cp.certificate is not None:
-        values["i2cp_certificate"] = str(router.i2cp.certificate)
+    if router.i2cp.is_encrypted:
+        if router.i2cp.certificate is None:
+            raise PlanError(
+                f"the router's I2CP uses TLS, and its certificate below {router.directory} is not readable: run the"
+                " command with `sudo`"
+            )
+        values[_CERTIFICATE_KEY] = CERTIFICATE_FILE
     else:
-        absent.append("i2cp_certificate")
+        absent.append(_CERTIFICATE_KEY)
     if password_file is not None:
         values["i2pcontrol"] = str(control_url(router))
         values["i2pcontrol_password_file"] = password_file

@@ -2,8 +2,8 @@
 
     detection ─▶ the wanted kind, or the most useful router ─▶ login to its I2PControl ─▶ Plan ─▶ text of the file
 
-The password file is written before the configuration that names it. Both belong to the owner of the configuration,
-because the node must read them.
+The password file and the certificate are written before the configuration that names them. They belong to the owner of
+the configuration, because the node must read them.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from bridge.node.detecting.control_login import Login, find_login
 from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel
@@ -20,6 +20,7 @@ from bridge.node.detecting.java import find_java
 from bridge.node.detecting.machine import MachineFiles
 from bridge.node.detecting.node_file import NodeFile, read_node_file
 from bridge.node.detecting.plan import (
+    CERTIFICATE_FILE,
     Plan,
     choices,
     is_one_service,
@@ -34,6 +35,7 @@ from bridge.node.settings.router import RouterSettings
 from consensus.storage import replace_file
 
 Checked = TypeVar("Checked")
+_PUBLIC: Final = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Proposal:
         file = self.file
         assert file is not None  # noqa: S101 - its text is written
         password = None
+        if self.router.i2cp.certificate is not None:
+            certificate = file.directory / CERTIFICATE_FILE
+            replace_file(certificate, self.router.i2cp.certificate, _PUBLIC)
+            file.give(certificate)
         if isinstance(self.login, Login):
             password = file.directory / self.login.file
             if self.login.is_new:
