@@ -40,7 +40,7 @@ const later = async (ms) => { nowMs += ms; timers.forEach((call) => call()); awa
   const seen = [];
   for (let turn = 0; turn < 3; turn += 1) await settle();
   seen.push(await later(5000), await later(1500));
-  if (feed) { feed('event: view\ndata: {}\n\n'); await settle(); await settle(); seen.push(at("state").textContent); }
+  if (feed) { feed('event: view\ndata: {"members":[]}\n\n'); await settle(); await settle(); seen.push(at("state").textContent); }
   seen.push(await later(31000), aborted);
   console.log(JSON.stringify(seen));
 })();

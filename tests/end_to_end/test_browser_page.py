@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from bridge.api.alarms import by_gravity
-from bridge.api.view import AlarmView
+from bridge.api.view import AlarmView, ServerRole
 from bridge.node.control.page import joined
 from tests.browser import CHROMIUM, MISSING, Browser, Tab
 from tests.end_to_end.farm import local_farm
@@ -54,11 +54,13 @@ def address(served: ServedPage) -> str:
     return f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
 
 
-async def in_tab(browser: Browser, served: ServedPage, use: Callable[[Tab], T], *, width: int = 1280) -> T:
+async def in_tab(
+    browser: Browser, served: ServedPage, use: Callable[[Tab], T], *, width: int = 1280, dark: bool = False
+) -> T:
     """Open the page, and return the result of a function that uses its tab."""
 
     def used() -> T:
-        tab = browser.open(address(served), width)
+        tab = browser.open(address(served), width, dark=dark)
         tab.wait(LIVE)
         found = use(tab)
         assert tab.problems == []
@@ -67,8 +69,9 @@ async def in_tab(browser: Browser, served: ServedPage, use: Callable[[Tab], T], 
     return await trio.to_thread.run_sync(used)
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser, width: int) -> None:
+async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser, width: int, *, dark: bool) -> None:
     names = ("node-1", HOSTILE, "node-3")
     async with full_page(tmp_path, names) as served:
         view = served.node.current
@@ -85,10 +88,13 @@ async def test_page_shows_hostile_names_as_text(tmp_path: Path, browser: Browser
             for card in ("alarms", "timeline", "charts", "members", "sights", "events"):
                 assert HOSTILE in tab.evaluate(f"document.getElementById('{card}').textContent"), card
             assert view.verdict.text in tab.text()
+            light = int(tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]"))
+            assert light < 64 if dark else light > 192
+            assert tab.evaluate("[...document.querySelectorAll('button')].every(each => each.textContent.trim())")
             # Wide parts scroll within their card.
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
-        await in_tab(browser, served, check, width=width)
+        await in_tab(browser, served, check, width=width, dark=dark)
 
 
 async def test_page_shows_critical_alarm_before_members(tmp_path: Path, browser: Browser) -> None:
@@ -182,6 +188,12 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
     day["rows"] += [row("node", name, flapping(now_ms - 86_400_000, now_ms, 250)) for name in names]
     documents = {"/v1/history": day, "/v1/views": sights(now_ms, names, odd="node-3", silent=("node-9",))}
     async with serving(tmp_path, documents=documents) as served:
+        view = served.node.current
+        many = (
+            msgspec.structs.replace(view.members[0], node_id=f"{each:016x}", is_self=False) for each in range(2_000)
+        )
+        minor = tuple(msgspec.structs.replace(each, raft_id=None, server_role=ServerRole.NONE) for each in many)
+        served.node.current = msgspec.structs.replace(view, members=(*minor, *view.members))
         for _ in range(600):
             served.node.events.append("member-suspect", {"member": "node-2"})
 
@@ -192,6 +204,10 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
             assert tab.evaluate(drawn) < 500
             assert tab.evaluate("document.querySelectorAll('#charts svg *').length") < 120
             assert tab.evaluate("document.querySelectorAll('#sights tbody tr').length") == 2
+            assert tab.evaluate("document.querySelectorAll('#members tbody tr').length") == 100
+            shown = tab.evaluate("document.getElementById('members').textContent")
+            assert "node-5" in shown, "servers and dead members come first"
+            assert "and 1905 more" in shown
             tab.click("#rows-more")
             assert tab.evaluate(drawn) < 1500
 

@@ -17,10 +17,12 @@ from msgspec import Struct
 
 from bridge.api.control_routes import PAGE, Route
 from bridge.api.take_over import TakeOver, last_take_over
+from bridge.api.trace import EventPage
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
 from bridge.node.control.routes import Answer, Call, ControlEvent, Request
 from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.control.stream import EventStream
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
@@ -170,6 +172,21 @@ async def test_stream_sends_log_only_on_request(tmp_path: Path) -> None:
         assert entries[0] == {"index": 2, "term": 1, "logTimeMs": 5, "type": "other", "text": "{}"}
         async with served.open_request("/v1/stream", token=True) as stream:
             assert b"event: log" not in await received(stream, b"event: takeOver")
+
+
+async def test_stream_sends_view_when_verdict_changes() -> None:
+    kinds = iter(("member-alive", "verdict-changed"))
+    node = FakeNode()
+
+    async def read_events(cursor: int, limit: int, wait_ms: int) -> EventPage:
+        await trio.lowlevel.checkpoint()
+        if limit > 1:
+            node.events.append(next(kinds, "member-alive"), {"member": "node-2", "text": "Degraded"})
+        return await node.events.wait(cursor, limit, wait_ms)
+
+    stream = EventStream(node.view, read_events, 1, node.read_log)
+    parts = [(await stream.next()).partition(b"\n")[0] for _ in range(4)]
+    assert parts == [b"event: view", b"event: trace", b"event: trace", b"event: view"]
 
 
 def data_of(stream: bytes, event: str) -> bytes:

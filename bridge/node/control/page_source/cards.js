@@ -1,10 +1,11 @@
 // One function for each card: from the view, or from the sights of all nodes, to elements.
 let view = null, sights = null, sightsProblem = "", events = [], logEntries = [], take = null, least = "all", found = null;
-const opened = new Set();
+const opened = new Set(), MEMBERS_SHOWN = 100;
+let memberNames = new Set();
 const members = () => view ? view.members : [];
 function memberLink(name, text) {
   const label = text === undefined ? known(name) : text;
-  return name !== null && name !== undefined && members().some((each) => each.name === name)
+  return name !== null && name !== undefined && memberNames.has(name)
     ? h("button", { type: "button", class: "link", "data-member": name, title: `show ${name} among the members` }, label) : label;
 }
 const reportOf = (raftId) => raftId === null ? undefined : view.reports.find((each) => each.raftId === raftId);
@@ -55,8 +56,10 @@ function roleOf(each) {
 }
 function showMembers() {
   const lags = new Map(view.raft.followers.map((each) => [each.raftId, each.lagEntries]));
-  const sorted = [...members()].sort((a, b) => a.evicted - b.evicted || collator.compare(a.name, b.name));
-  const rows = sorted.flatMap((each) => {
+  // Of very many members the servers, and those that are not alive, come first.
+  const isMinor = (each) => members().length > MEMBERS_SHOWN && each.serverRole === "none" && each.status === "alive" && !opened.has(each.nodeId);
+  const sorted = [...members()].sort((a, b) => isMinor(a) - isMinor(b) || a.evicted - b.evicted || collator.compare(a.name, b.name));
+  const rows = sorted.slice(0, MEMBERS_SHOWN).flatMap((each) => {
     const report = reportOf(each.raftId), isOpen = opened.has(each.nodeId);
     const lag = each.raftId !== null && each.raftId === view.raft.leaderId ? "–" : known(lags.get(each.raftId));
     const trip = each.isSelf ? "this node" : each.rttMs === null ? "–" : each.rttMs < 1 ? "<1 ms" : `${Math.round(each.rttMs)} ms`;
@@ -66,7 +69,8 @@ function showMembers() {
       roleOf(each), trip, lag, report ? { cell: ago(report.ageMs), class: report.stale ? "warning" : "" } : { cell: "none", class: "dim" }, known(each.address)] },
     isOpen ? { key: `${each.nodeId} more`, whole: memberDetail(each, report) } : null];
   }).filter(Boolean);
-  show("members", table({ class: "cards" }, [["Name"], ["Gossip", "", "gossip"], ["Raft", "", "raft"], ["Round trip", "number", "round trip"], ["Lag", "number", "lag"], ["Report", "nowrap", "report"], ["Address", "mono"]], rows));
+  show("members", table({ class: "cards" }, [["Name"], ["Gossip", "", "gossip"], ["Raft", "", "raft"], ["Round trip", "number", "round trip"], ["Lag", "number", "lag"], ["Report", "nowrap", "report"], ["Address", "mono"]], rows),
+    sorted.length > MEMBERS_SHOWN && h("p", { class: "dim" }, `… and ${sorted.length - MEMBERS_SHOWN} more: `, h("code", null, "garlicfarm members")));
 }
 function memberDetail(each, report) {
   const line = (name, value, word) => value === null || value === undefined || value === "" ? null : [h("dt", null, term(name, word)), h("dd", null, value)];
@@ -199,7 +203,7 @@ function showTakeOver() {
 // -- events and the log --------------------------------------------------------------------------------------------------------------
 // The names of members in an event are links to them.
 function linked(text, event) {
-  const wanted = [...new Set([...Object.values(event.data || {}), event.node].filter((each) => typeof each === "string" && each.length > 1 && members().some((one) => one.name === each)))];
+  const wanted = [...new Set([...Object.values(event.data || {}), event.node].filter((each) => typeof each === "string" && each.length > 1 && memberNames.has(each)))];
   let parts = [text];
   for (const name of wanted.slice(0, 4)) {
     parts = parts.flatMap((part) => {

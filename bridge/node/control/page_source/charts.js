@@ -163,7 +163,7 @@ function chart(id, kind, series, width) {
   for (let value = 0; value <= scale.top * 1.001; value += scale.step) ticks.push(value);
   const lines = drawn.map((each) => lineOf(each, range, inner, left, y, scale.top));
   plots.set(id, { range, drawn, unit, left, inner });
-  return [h("svg", { class: "plot", "data-chart": id, width, height, viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "img",
+  return [h("svg", { class: "plot", "data-chart": id, width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `${(CHARTS[kind] || [kind])[0]}: a chart of ${many(drawn.length, "line")} from 0 to ${figure(scale.top, unit)}; the table below has the figures` },
   ticks.map((value) => [h("line", { class: "grid-line", x1: left, x2: width - right, y1: Math.round(y(value)) + .5, y2: Math.round(y(value)) + .5 }),
     h("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value ? figure(value, unit === "ms" ? unit : "") : "0")]),

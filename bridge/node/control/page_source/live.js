@@ -8,11 +8,11 @@ function showAll() {
   at("title").textContent = view.farm.cluster;
   at("seen-by").textContent = `as ${view.node.name} sees it${view.raft.role === "none" ? "" : `, a ${view.raft.role}`}; times are UTC`;
   at("farm").hidden = at("bar").hidden = at("tiles").hidden = false;
-  for (const each of [...members().map((one) => one.name)].sort(collator.compare)) hue(each);
+  for (const each of [...memberNames].sort(collator.compare).slice(0, MEMBERS_SHOWN)) hue(each);
   showVerdict(); showTiles(); showAlarms(); showMembers(); showPublished(); showLeaves(); showRaft();
 }
 function receive(name, data, id) {
-  if (name === "view") { view = JSON.parse(data); showAll(); showLive(); }
+  if (name === "view") { view = JSON.parse(data); memberNames = new Set(view.members.map((each) => each.name)); showAll(); showLive(); }
   if (name === "takeOver") { take = JSON.parse(data); showTakeOver(); }
   if (name === "log") { logEntries = [...logEntries, ...JSON.parse(data).entries].slice(-LOG_KEPT); showLog(); }
   if (name === "trace") {
