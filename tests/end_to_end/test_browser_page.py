@@ -186,6 +186,7 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
     day = history(now_ms, names)
     day["rows"] = [each for each in day["rows"] if each["kind"] != "node"]
     day["rows"] += [row("node", name, flapping(now_ms - 86_400_000, now_ms, 250)) for name in names]
+    day["spansLeftOut"] = 7
     documents = {"/v1/history": day, "/v1/views": sights(now_ms, names, odd="node-3", silent=("node-9",))}
     async with serving(tmp_path, documents=documents) as served:
         view = served.node.current
@@ -202,6 +203,7 @@ async def test_thousands_of_spans_draw_few_elements(tmp_path: Path, browser: Bro
             tab.wait("document.querySelectorAll('#events li').length === 500")
             drawn = "document.querySelectorAll('#timeline svg *').length"
             assert tab.evaluate(drawn) < 500
+            assert "7 older changes left out" in tab.text()
             assert tab.evaluate("document.querySelectorAll('#charts svg *').length") < 120
             assert tab.evaluate("document.querySelectorAll('#sights tbody tr').length") == 2
             assert tab.evaluate("document.querySelectorAll('#members tbody tr').length") == 100

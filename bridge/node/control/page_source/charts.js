@@ -105,6 +105,7 @@ function showTimeline() {
   plots.set("timeline", { range, rows: drawn });
   at("rows-more").hidden = rows.length <= ROWS_SHOWN;
   at("rows-more").textContent = every ? `Show ${ROWS_SHOWN} rows` : `Show all ${rows.length} rows`;
+  at("past-left").textContent = [past.rowsLeftOut && many(past.rowsLeftOut, "row"), past.spansLeftOut && many(past.spansLeftOut, "older change")].filter(Boolean).map((each) => `${each} left out`).join(", ");
   showChanges();
 }
 function spanAt(row, ms) { return row.spans.find((each) => each.startMs <= ms && ms < each.endMs); }
