@@ -411,6 +411,7 @@ def test_written_settings_are_checked_with_the_router(files: RouterFiles, node: 
         done = detect(node, "--yes")
     assert done.exit_code == 0, done.output
     assert "router status" in done.stdout
+    assert "I2PControl has its published password" in done.stdout
     password = node.parent / "i2pcontrol.password"
     assert (password.read_text(), stat.S_IMODE(password.stat().st_mode)) == ("itoopie\n", 0o600)
     assert table_of(node)["router"]["i2pcontrol"] == f"http://127.0.0.1:{control_port}"

@@ -1,7 +1,7 @@
 """The output of `router detect`: the routers with their services and tunnels, and the outcome of the written settings.
 
     i2pd, process 4711, /etc/i2pd/i2pd.conf
-      I2CP        on, 127.0.0.1:7654
+      I2CP        on             127.0.0.1:7654
       …
       web (http) -> 127.0.0.1:8080: becomes a leaf
           fazz3….b32.i2p
@@ -22,15 +22,19 @@ from bridge.api.outputs import (
     UnreadFileView,
 )
 from bridge.cli.config import print_check
-from bridge.cli.printing import echo, print_facts
+from bridge.cli.printing import echo
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login
-from bridge.node.detecting.found import Detection, FoundRouter, FoundTunnel, Service
+from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, Service, ServiceState
 from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile
 from bridge.node.detecting.plan import NOT_NAMED
 from bridge.node.detecting.proposal import Proposal
 from bridge.node.router.link import Software
+from bridge.wire.routers.text_file import ServerTunnel
+from gossip import Address
+from gossip.node import endpoint
 
 NAMES = {Software.JAVA: "Java I2P", Software.I2PD: "i2pd"}
+COLORS = {ServiceState.ON: "green", ServiceState.NOT_LISTENING: "red"}
 
 
 def print_routers(detection: Detection, proposal: Proposal | None) -> None:
@@ -38,7 +42,9 @@ def print_routers(detection: Detection, proposal: Proposal | None) -> None:
     for each in detection.routers:
         running = "not running" if each.process is None else f"process {each.process.pid}"
         echo(f"{NAMES[each.software]}, {running}, {each.configuration}", bold=True)
-        print_facts([(f"  {service.name}", _service_text(service)) for service in each.services])
+        for service in each.services:
+            color = COLORS.get(service.state, "yellow")
+            echo(f"  {service.link}", mark=f"  {service.name:<10}  {service.state.value:<13}", color=color)
         for tunnel in each.tunnels:
             _print_tunnel(tunnel, proposal)
         if not each.tunnels:
@@ -50,15 +56,15 @@ def print_routers(detection: Detection, proposal: Proposal | None) -> None:
         echo(f"          -> {action}")
 
 
-def _service_text(service: Service) -> str:
-    return f"{service.state.value}, {service.link}" if service.is_on else f"{service.state.value} ({service.link})"
-
-
 def _print_tunnel(tunnel: FoundTunnel, proposal: Proposal | None) -> None:
     known = tunnel.tunnel
-    echo(f"  {known.name} ({known.kind}) -> {known.host}:{known.port}{_use(tunnel, proposal)}")
+    echo(f"  {known.name} ({known.kind}) -> {_target(known)}{_use(tunnel, proposal)}")
     if tunnel.destination is not None:
         echo(f"      {tunnel.destination.address}")
+
+
+def _target(tunnel: ServerTunnel) -> str:
+    return endpoint(Address(tunnel.host, tunnel.port))
 
 
 def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
@@ -73,11 +79,12 @@ def _use(tunnel: FoundTunnel, proposal: Proposal | None) -> str:
 
 def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -> None:
     """Print the checks of the written settings, and the next actions."""
-    echo()
     for check in checks:
         print_check(check)
     for line in _actions(proposal, file):
         echo(line)
+    if not proposal.router.i2cp.is_on:
+        return
     start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
     echo(f"To use the settings, start the node again: {start}")
 
@@ -99,6 +106,8 @@ def _actions(proposal: Proposal, file: NodeFile) -> Iterator[str]:
     if router.i2pcontrol.is_on and not isinstance(login, Login):
         yield f"I2PControl is left out: {login}."
         yield f"Write its password into {file.directory / PASSWORD_FILE}, mode 0600, and run this command again."
+    if isinstance(login, Login) and login.password == DEFAULT_PASSWORD:
+        yield "I2PControl has its published password, so every user of this machine controls the router: set your own."
     if router.requires_login:
         yield "Its I2CP requires a user: set router.i2cp_username and router.i2cp_password_file."
     if not proposal.plan.leaves and not file.leaves and all(each.destination for each in router.tunnels):
@@ -153,7 +162,7 @@ def _tunnel_view(tunnel: FoundTunnel, proposal: Proposal | None) -> FoundTunnelV
         kind=known.kind,
         address=None if destination is None else destination.address,
         destination=None if destination is None else destination.base64,
-        target=f"{known.host}:{known.port}",
+        target=_target(known),
         chosen=proposal is not None and tunnel in proposal.plan.tunnels,
         reason=tunnel.problem if proposal is None else proposal.reason(tunnel),
     )
