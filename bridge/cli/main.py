@@ -40,6 +40,9 @@ COMMANDS: Sections = {
         "top": LazyCommand("bridge.cli.events.top:top", "Watch the farm live in the terminal."),
         "farm": LazyCommand("bridge.cli.farm:farm", "Show the replicated state of the farm."),
         "events": LazyCommand("bridge.cli.events.event:events", "Print the recent events of a node."),
+        "history": LazyCommand(
+            "bridge.cli.events.history:history", "Show the last hours: leader, publishers, nodes, leaves, alarms."
+        ),
         "monitor": LazyCommand(
             "bridge.cli.events.monitor:monitor", "Show the events of all nodes, live, each fact once."
         ),

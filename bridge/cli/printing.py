@@ -52,6 +52,14 @@ _STAND_INS = {
     "•": "*",
     "▸": ">",
     "▏": "_",
+    "▁": "_",
+    "▂": ".",
+    "▃": ":",
+    "▄": "-",
+    "▅": "+",
+    "▆": "=",
+    "▇": "*",
+    "█": "#",
     "│": "|",
 }
 """Replacements for letters that an output lacks: one column for one, so that columns stay columns."""
@@ -66,6 +74,13 @@ def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "
     shown = printable(text)
     styled = click.style(shown, bold=True) if bold else shown
     _put((click.style(printable(mark), fg=color, bold=color is None) if mark else "") + styled, err=err)
+
+
+def echo_parts(parts: Sequence[tuple[str, str | None]]) -> None:
+    """Print one line of texts, each in its color; NO_COLOR in the environment switches the colors off."""
+    plain = bool(os.environ.get("NO_COLOR"))
+    shown = ((printable(text), None if plain else color) for text, color in parts)
+    _put("".join(text if color is None else click.style(text, fg=color) for text, color in shown).rstrip(), err=False)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from collections import Counter
 import click
 
 from bridge.api.control_routes import VIEW
-from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
-from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
+from bridge.api.outputs import MembersOutput
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
 from bridge.api.words import (
@@ -23,13 +22,12 @@ from bridge.api.words import (
     milliseconds_text,
     seen_text,
 )
-from bridge.cli.node_queries import call_node, node_option, query_node
+from bridge.cli.events.all_nodes import show_perspectives, show_round_trips
+from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import output_options, watchable
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
-from bridge.node.control.client import ControlClient
-from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 
 
 @click.command()
@@ -141,13 +139,21 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 @click.option(
     "--rtt", "matrix", is_flag=True, help="Query all nodes and print the round-trip times between them instead."
 )
+@click.option(
+    "--all-nodes", is_flag=True, help="Query all nodes, and print the farm as each of them sees it, with disagreements."
+)
 @node_option
 @output_options
 @watchable
-def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
+def members(node: str | None, *, matrix: bool, all_nodes: bool, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
+    if matrix and all_nodes:
+        raise click.UsageError("--rtt and --all-nodes exclude each other")
+    if all_nodes:
+        show_perspectives(node, as_json=as_json)
+        return
     if matrix:
-        _print_matrix(query_node(node, _round_trips), as_json=as_json)
+        show_round_trips(node, as_json=as_json)
         return
     ordered = by_name(call_node(node, VIEW).members)
     if as_json:
@@ -170,31 +176,3 @@ def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
             for member in ordered
         ],
     )
-
-
-async def _round_trips(client: ControlClient) -> RoundTripsOutput:
-    """Query every node by gossip for its round trips; the names come from this node."""
-    answer = await client.query(QueryRequest(ROUND_TRIPS_QUERY, "", QUERY_TIMEOUT_MS))
-    names = {member.node_id: member.name for member in (await client.view()).members}
-    rows = []
-    for each in answer.answers:
-        for peer, rtt_ms in read_round_trips(each.payload):
-            found = next((name for node_id, name in names.items() if node_id.startswith(peer)), peer)
-            rows.append(RoundTripView(each.node, found, rtt_ms))
-    return RoundTripsOutput(tuple(rows), answer.silent)
-
-
-def _print_matrix(found: RoundTripsOutput, *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    by_pair = {(each.node, each.peer): each.rtt_ms for each in found.round_trips}
-    nodes = sorted({each.node for each in found.round_trips}, key=lambda name: (len(name), name))
-    peers = sorted({each.peer for each in found.round_trips}, key=lambda name: (len(name), name))
-    rows = [
-        (node, *("self" if node == peer else milliseconds_text(by_pair.get((node, peer))) for peer in peers))
-        for node in nodes
-    ]
-    print_table(("FROM", *peers), rows)
-    if found.silent:
-        echo(f"No answer in time from: {', '.join(found.silent)}", err=True)

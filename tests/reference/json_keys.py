@@ -31,6 +31,8 @@ failed (one line with the reason on stderr), 2 wrong usage; for `status` also 3 
 """
 PASSED_ON = {
     "`status`": "FarmView",
+    "`history`": "HistoryAnswer",
+    "`members --all-nodes`": "PerspectivesAnswer",
     "`log`": "LogPage",
     "`log --watch`, one document on each line": "LogEntryView",
     "`log-time show`": "LogTimeAnswer",
