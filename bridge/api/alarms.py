@@ -239,7 +239,7 @@ FEATURE_LEVEL: Final = _warning(
     " immediately",
     "install this version of garlicfarm on the named servers, and start them if they are down: `garlicfarm help"
     " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`):"
-    " `garlicfarm node evict` with its name, at the leader (to evict the leader itself: `garlicfarm transfer` first)",
+    " `garlicfarm node evict` with its name, at another node",
 )
 FOREIGN_VERSION: Final = _warning(
     "foreign-version",
@@ -253,7 +253,7 @@ FORGED_VERDICTS: Final = _warning(
     " node ignores the reports, because it accepts only its own measurements. The text has the addresses of the"
     " senders",
     "if datagrams are lost or the machines are overloaded, correct that. If an address is not one of your nodes,"
-    " someone else has the farm key: `garlicfarm keys replace` at the leader; see `garlicfarm help copied-key-file`."
+    " someone else has the farm key: `garlicfarm keys replace`; see `garlicfarm help copied-key-file`."
     " The alarm ends five minutes after the last such report",
 )
 KAFKA_CERTIFICATE: Final = _warning(

@@ -216,20 +216,23 @@ NODES: Final = _get(
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",
     NodeApproved,
-    "approve a new node, or give a name to another identity and retire the previous one; at the leader",
+    "approve a new node, or give a name to another identity and retire the previous one; a node that does not lead"
+    " takes over leadership first",
     **_NODE,
 )
 NODES_EVICT: Final = _post(
     "/v1/nodes/evict",
     NodeEvicted,
-    "evict an identity permanently, and replace all keys; at the leader. Without gossip, keys are not replaced, and"
+    "evict an identity permanently, and replace all keys; a node that does not lead takes over leadership first."
+    " Without gossip, keys are not replaced, and"
     " `leftOut` names every remaining member",
     **_NODE,
 )
 KEYS_REPLACE: Final = _post(
     "/v1/keys/replace",
     KeysReplaced,
-    "replace all gossip keys without an eviction; at the leader. 409 `left-out` names members with unknown public"
+    "replace all gossip keys without an eviction; a node that does not lead takes over leadership first. 409 `left-out`"
+    " names members with unknown public"
     " keys, unless forced",
     body=ReplaceKeysRequest,
     empty=b"{}",

@@ -162,11 +162,11 @@ def call_node(node: str | None, route: Route[A], body: RequestBody | None = None
 
 
 def query_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
-    """Return the response of the leader, for requests that only the leader accepts, from a user with its rights.
+    """Return the response of the leader, for requests that only the leader carries out.
 
     Any node that answers names the leader: a named node, or a node whose state directory has the same parent as a named
-    or default one. If the leader is one of these nodes, it gets the request. Otherwise another node gets it, and its
-    refusal names the leader and how to reach it.
+    or default one. If the leader is one of these nodes, it gets the request. Otherwise another node gets it, and takes
+    over leadership before it carries out an order.
     """
     with interruptible(), failures(ControlError):
         return _query(_leaders_address(find_nodes(nodes)), question)
@@ -192,9 +192,19 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
     for address, reply in replies.items():
         if reply.raft_id == newest.leader_id is not None and reply.cluster_id == newest.cluster_id:
             if address != addresses[0]:
-                echo(f"{newest.leader_name or 'The leader'} leads; the command continues there.", err=True)
+                _report_leader(newest, "the command continues there")
             return address
+    if newest.leader_id is not None:
+        _report_leader(newest, "for this command, the queried node takes over leadership")
     return knowing
+
+
+def _report_leader(known: ClusterAnswer, course: str) -> None:
+    """Print the leader and the course of the command, once."""
+    reported = click.get_current_context().meta.setdefault(f"{__name__}.reported", set[str]())
+    if course not in reported:
+        reported.add(course)
+        echo(f"{known.leader_name or 'Another node'} leads; {course}.", err=True)
 
 
 def find_node(

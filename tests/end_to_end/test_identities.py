@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from bridge.api.control import IdentityView, SubmitOutcome
+from bridge.api.control_routes import KEYS_REPLACE
+from bridge.api.requests import ReplaceKeysRequest
 from bridge.api.view import RaftRole
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
@@ -86,9 +88,6 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     # Until gossip marks the old identity dead, the alarm describes two running nodes with one name.
     approval = f"garlicfarm node approve {lost.name}"
     farm.wait_until(lambda: approval in alarms(leader).get("admission", ""), START_BOUND_S, "the leader's alarm")
-    reply = follower.ask(lambda client: client.request("POST", "/v1/nodes/approve", b'{"node":"x"}'))
-    assert reply[0] == 409
-    assert f"{leader.name} (127.0.0.1:".encode() in reply[1]
     farm.wait_until(lambda: nodes(leader)[old_id].status == "dead", START_BOUND_S, "gossip marks the old identity dead")
     # The command goes to a follower and continues at the leader, whose state directory is next to the follower's.
     done = call("node", "approve", lost.name, "--yes", "--json", "--node", follower.directory)
@@ -201,3 +200,18 @@ def test_cloned_disk_stops_before_second_leader_in_term(settled_farm: Farm) -> N
         r"leader-elected: .* in term (\d+)", "".join(tail(node.log_file) for node in (*settled_farm.nodes, second))
     )
     assert len(set(led)) == len(led), "one leader per term"
+
+
+def test_follower_takes_over_leadership_to_replace_keys(settled_farm: Farm) -> None:
+    """The order does not need access to the leader."""
+    leader = settled_farm.wait_settled()
+    follower = next(node for node in settled_farm.nodes if node is not leader)
+    era = follower.ask(ControlClient.keys).era or 0
+    replaced = follower.ask(lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest()))
+    assert (replaced.era, replaced.sealed_for) == (era + 1, 3)
+    assert follower.view().raft.role is RaftRole.LEADER
+
+    def eras() -> set[object]:
+        return {node.ask(ControlClient.keys).era for node in settled_farm.nodes}
+
+    settled_farm.wait_until(lambda: eras() == {era + 1}, START_BOUND_S, "all nodes have the new key")

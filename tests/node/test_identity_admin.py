@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from bridge.api.control import Refused
+from bridge.api.control import CheckedAnswer, Refused
 from bridge.api.control_routes import NODES_EVICT
 from bridge.core.log.feature_level import BOUNDS_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement, Level, Scope
@@ -17,6 +17,7 @@ from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
+from bridge.node.control.leading import HandOver
 from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
@@ -40,13 +41,17 @@ def servers(*numbers: int) -> tuple[Server, ...]:
     return tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in numbers)
 
 
-def admin(current: CurrentFarm) -> IdentityAdmin:
+def admin(current: CurrentFarm, hand_over: HandOver | None = None) -> IdentityAdmin:
     """Return the identity administration of node 1, whose farm does not distribute keys by gossip."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=b"12345678"))
     parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
-    return IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=current)
+    return IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=current, hand_over=hand_over or _no_handover)
+
+
+async def _no_handover(to: str) -> str:
+    raise AssertionError(f"a leader hands over to {to}")
 
 
 def agent_with(ring: Keyring) -> Any:
@@ -83,6 +88,10 @@ class FakeLeader:
     outcome: Outcome = Outcome.COMMITTED
     """Outcome of proposals."""
     leads: bool = True
+    refusal: Refused | None = None
+    """The end of a handover to this server."""
+    learned: FarmState | None = None
+    """The state after a handover, if it differs."""
     voters: tuple[Server, ...] = servers(1, 2, 3, 4)
     learners: tuple[Server, ...] = ()
     requested: list[tuple[str, set[int]]] = field(default_factory=list)
@@ -97,7 +106,27 @@ class FakeLeader:
 
     def __post_init__(self) -> None:
         self.farm = partial_farm(self, replica=self, signer=_Unsigned(), contact_within_ms=1_000)
-        self.admin = admin(CurrentFarm(self.farm))
+        self.admin = admin(CurrentFarm(self.farm), self.hand_over)
+        self.server_id = LEADER
+        self.role = SimpleNamespace(leader=LEADER if self.leads else 2)
+
+    async def hand_over(self, to: str) -> str:
+        """Make this server the leader, or refuse it."""
+        await trio.lowlevel.checkpoint()
+        assert not self.leads
+        if self.refusal is not None:
+            raise self.refusal
+        self.requested.append((f"hand over to {to}", self.losing_vote))
+        self.leads, self.role.leader = True, LEADER
+        return "node-1"
+
+    async def read_barrier(self) -> int:
+        """Apply what the former leader has committed."""
+        await trio.lowlevel.checkpoint()
+        self.requested.append(("barrier", self.losing_vote))
+        if self.learned is not None:
+            self.state = self.learned
+        return 9
 
     @property
     def losing_vote(self) -> set[int]:
@@ -157,6 +186,64 @@ async def evict_stolen(admin: IdentityAdmin) -> dict[str, Any]:
     call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
+
+
+async def test_follower_takes_over_leadership_and_evicts() -> None:
+    node = FakeLeader(leads=False)
+    reply = await evict_stolen(node.admin)
+    steps = [what for what, _ in node.requested]
+    assert steps == ["hand over to 1", "barrier", "change", "eviction"]
+    assert reply["raftId"] == STOLEN
+
+
+async def test_follower_judges_eviction_again_after_handover() -> None:
+    """Another operator has evicted the node: the follower had not applied that entry."""
+    node = FakeLeader(leads=False)
+    entry = Eviction(identity(STOLEN), 1, ())
+    admitted, rekeying, _ = evict(node.state.admitted, node.state.rekeying, entry, node.state.level)
+    node.learned = replace(node.state, admitted=admitted, rekeying=rekeying)
+    with pytest.raises(Refused, match=r"is evicted already|no identity has the name"):
+        await evict_stolen(node.admin)
+    assert [what for what, _ in node.requested] == ["hand over to 1", "barrier"]
+
+
+async def test_check_at_follower_does_not_take_over_leadership() -> None:
+    node = FakeLeader(leads=False)
+    call = Call(EVICT_STOLEN, "", {"check": 1}, body_of(NODES_EVICT, EVICT_STOLEN.body))
+    assert isinstance(await node.admin.handlers[NODES_EVICT](call), CheckedAnswer)
+    assert (node.requested, node.leads) == ([], False)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_node_does_not_evict_itself(*, leads: bool) -> None:
+    node = FakeLeader(leads=leads)
+    request = Request("POST", "/v1/nodes/evict", b'{"node": "node-1"}')
+    call = Call(request, "", {"check": 0}, body_of(NODES_EVICT, request.body))
+    with pytest.raises(Refused, match="a node cannot evict itself: run the command at another voter"):
+        await node.admin.handlers[NODES_EVICT](call)
+    assert node.requested == []
+
+
+async def test_node_without_vote_names_the_voters() -> None:
+    """A learner that could order an eviction would have more rights than before."""
+    node = FakeLeader(leads=False, voters=servers(2, 3, 4), learners=servers(1))
+    with pytest.raises(Refused, match=r"this node cannot vote or lead.*node-2, node-3, node-4"):
+        await evict_stolen(node.admin)
+    assert node.requested == []
+
+
+async def test_failed_handover_evicts_nothing() -> None:
+    node = FakeLeader(leads=False, refusal=Refused(409, "transfer-timed-out", "node-2 has the order and leads on"))
+    with pytest.raises(Refused, match="node-2 has the order and leads on"):
+        await evict_stolen(node.admin)
+    assert node.requested == []
+
+
+async def test_order_without_known_leader_is_refused() -> None:
+    node = FakeLeader(leads=False)
+    node.role.leader = None
+    with pytest.raises(Refused, match="none is known now"):
+        await evict_stolen(node.admin)
 
 
 async def test_vote_stays_removed_until_eviction_is_applied() -> None:

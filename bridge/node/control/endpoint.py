@@ -91,7 +91,7 @@ async def control_endpoint(
         stuck=verdicts.stuck,
         last_verdict=verdicts.last,
     )
-    identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)
+    identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current, farm.transfer)
     keys = key_admin(provider, directory, farm_keys, view.build, local.trace)
     shares = node.connecting.transport.shares
     limits = ControlLimits(

@@ -7,8 +7,9 @@
     POST /v1/keys/replace   {"force": false}         all keys are replaced, and every identity stays
     POST /v1/backup                                  the farm's committed state, as a backup file
 
-The leader writes approvals and evictions, and accepts them only at its own control socket: a user of this socket
-controls the leader anyway. If any server could pass them on, a stolen node could have others evicted.
+The leader writes approvals, evictions and new keys. Each voter accepts these orders at its own control endpoint, and
+first takes over leadership (`bridge.node.control.leading`): no server passes them on, because a stolen node could then
+have others evicted.
 """
 
 from collections.abc import Mapping
@@ -56,6 +57,7 @@ from bridge.core.membership.admission import (
 from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
+from bridge.node.control.leading import HandOver, check_can_lead, lead
 from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
@@ -74,7 +76,6 @@ from consensus import (
     Outcome,
     ServerBusyError,
     ServerStoppedError,
-    integer_id,
 )
 
 BACKUP_TYPE = "application/octet-stream"
@@ -97,7 +98,10 @@ class IdentityAdmin:
         farm_keys: FarmKeys,
         trace: EventLog,
         current: CurrentFarm,
+        hand_over: HandOver,
     ) -> None:
+        """Set the parts; `hand_over` transfers leadership to a server."""
+        self._hand_over = hand_over
         self._agent = provider
         self._member_directory = member_directory
         self._farm_keys = farm_keys
@@ -182,13 +186,34 @@ class IdentityAdmin:
     # -- approve -------------------------------------------------------------------------------------------------------
 
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
-        farm, node = self._leader(), call.body.node
-        state = farm.state
+        farm, node = self._current.required(), call.body.node
+        check_can_lead(farm)
+        decision = self._decision(farm.state, node)
+        if call.is_check:
+            return CheckedAnswer()
+        if await lead(farm, self._hand_over):
+            decision = self._decision(farm.state, node)
+        holder = holder_of(farm.state.admitted, decision.name)
+        await self._commit(farm, decision)
+        after, name, node_id = farm.state.admitted, decision.name, decision.node_id
+        given = raft_id_of(after, node_id)
+        if given is None or after[given].name != name:
+            raise Refused(
+                409, "not-approved", "another decision about this name was committed first: `garlicfarm node list`"
+            )
+        self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
+        retired = None
+        if isinstance(decision, Approval) and holder is not None:
+            retired = RetiredIdentity(decision.replaces.hex(), holder)
+        return NodeApproved(name, node_id.hex(), given, retired)
+
+    def _decision(self, state: FarmState, node: str) -> Admission | Approval:
+        """Return the entry that admits a node, or that gives it the name of another one; raise `Refused`."""
         newcomer = self._newcomer(state, node)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
         if holder is None:
-            return await self._admit(farm, newcomer, only_check=call.is_check)
+            return self._admission(state, newcomer)
         replaced = state.admitted[holder]
         if self._runs(replaced.node_id):
             raise Refused(
@@ -202,38 +227,18 @@ class IdentityAdmin:
         reason = self._share_refusal(state, newcomer.node_id) or approval_refusal(_with_room(state), approval)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
-        if call.is_check:
-            return CheckedAnswer()
-        await self._commit(farm, approval)
-        after = farm.state.admitted
-        given = raft_id_of(after, newcomer.node_id)
-        if given is None or after[given].name != name:
-            raise Refused(
-                409, "not-approved", "another decision about this name was committed first: `garlicfarm node list`"
-            )
-        self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
-        retired = RetiredIdentity(replaced.node_id.hex(), holder)
-        return NodeApproved(name, newcomer.node_id.hex(), given, retired)
+        return approval
 
-    async def _admit(
-        self, farm: FoundedFarm, newcomer: FarmMember, *, only_check: bool
-    ) -> NodeApproved | CheckedAnswer:
-        """Admit a node under a name that no other identity has."""
-        node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
+    def _admission(self, state: FarmState, newcomer: FarmMember) -> Admission:
+        """Return the entry that admits a node under a name that no other identity has."""
+        node_id, name, table = newcomer.node_id, newcomer.metadata.name, state.admitted
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is already admitted; the leader records its new name {name} automatically"
             raise Refused(409, "not-needed", text)
-        reason = self._share_refusal(farm.state, node_id) or refusal(_with_room(farm.state), node_id, name)
+        reason = self._share_refusal(state, node_id) or refusal(_with_room(state), node_id, name)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
-        if only_check:
-            return CheckedAnswer()
-        await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
-        given = raft_id_of(farm.state.admitted, node_id)
-        if given is None:
-            raise Refused(409, "not-approved", "another admission was committed first: try again")
-        self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
-        return NodeApproved(name, node_id.hex(), given, None)
+        return Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id))
 
     def _share_refusal(self, state: FarmState, node_id: bytes) -> str | None:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
@@ -258,26 +263,15 @@ class IdentityAdmin:
     # -- evict ---------------------------------------------------------------------------------------------------------
 
     async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
-        farm, which = self._leader(), call.body
-        state = farm.state
-        node_id, server_id = self._target(state, which.node)
-        if node_id == self._agent.node_id:
-            text = (
-                "this node leads, and a leader cannot evict itself: `garlicfarm transfer`, then evict at the next"
-                " leader"
-            )
-            raise Refused(409, "leads", text)
-        each = None if server_id is None else state.admitted[server_id]
-        if each is not None and each.standing is Standing.EVICTED and not which.force:
-            text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
-            raise Refused(409, "evicted-already", text)
-        group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
-        expect = self._farm_keys.current.expect
-        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
-        if obstacle is not None and not which.force:
-            raise Refused(409, "no-majority", obstacle)
+        farm, which = self._current.required(), call.body
+        check_can_lead(farm)
+        self._check_eviction(farm, which)
         if call.is_check:
             return CheckedAnswer()
+        await lead(farm, self._hand_over)
+        node_id, server_id, obstacle = self._check_eviction(farm, which)
+        each = None if server_id is None else farm.state.admitted[server_id]
+        group, expect = group_of(farm.replica.server.describe().raft, farm.contact_within_ms), self._expect
         going = frozenset(() if server_id is None else (server_id,))
         farm.reconciling.losing_vote |= going
         try:
@@ -308,6 +302,32 @@ class IdentityAdmin:
             client_keys=_client_keys_of(farm.state, node_id) or UNSET,
             client_keys_of_unknown=_client_keys_of(farm.state, b"") or UNSET,
         )
+
+    def _check_eviction(self, farm: FoundedFarm, which: NodeRequest) -> tuple[bytes, int | None, str | None]:
+        """Return the identity, its Raft id and the obstacle that the order overrides; raise `Refused`.
+
+        Only the leader knows if the rest is a majority.
+        """
+        state = farm.state
+        node_id, server_id = self._target(state, which.node)
+        if node_id == self._agent.node_id:
+            text = "a node cannot evict itself: run the command at another voter; `garlicfarm servers` lists them"
+            raise Refused(409, "itself", text)
+        each = None if server_id is None else state.admitted[server_id]
+        if each is not None and each.standing is Standing.EVICTED and not which.force:
+            text = f"{node_id.hex()} is evicted already. To replace the farm's keys once more, force it"
+            raise Refused(409, "evicted-already", text)
+        if not farm.replica.leads:
+            return node_id, server_id, None
+        group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
+        obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, self._expect)
+        if obstacle is not None and not which.force:
+            raise Refused(409, "no-majority", obstacle)
+        return node_id, server_id, obstacle
+
+    @property
+    def _expect(self) -> int:
+        return self._farm_keys.current.expect
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
         """Make a learner of a voter: it still receives the log, including its eviction."""
@@ -395,14 +415,15 @@ class IdentityAdmin:
     # -- replace the keys ----------------------------------------------------------------------------------------------
 
     async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
-        farm = self._leader()
-        state, chain, seen = farm.state, self._agent.keyring, self._present_members()
+        farm, chain = self._current.required(), self._agent.keyring
         if chain is None:
             text = (
                 'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
                 " hand (`garlicfarm help stolen-node`)"
             )
             raise Refused(409, "no-gossip", text)
+        await lead(farm, self._hand_over)
+        state, seen = farm.state, self._present_members()
         group = group_of(farm.replica.server.describe().raft, farm.contact_within_ms)
         well = len(group.voters & (group.answering | {group.own_id}))
         if 2 * well <= len(group.voters):
@@ -455,23 +476,6 @@ class IdentityAdmin:
         return Answer(200, encode_backup(Backup(head, b"".join(image))), BACKUP_TYPE)
 
     # -- common --------------------------------------------------------------------------------------------------------
-
-    def _leader(self) -> FoundedFarm:
-        farm = self._current.required()
-        if not farm.replica.leads:
-            leader = farm.replica.server.role.leader
-            each = None if leader is None else farm.state.admitted.get(integer_id(leader))
-            if leader is None:
-                raise Refused(409, "not-leader", "only the leader decides about identities, and none is known now")
-            name = server_name(farm.state.admitted, integer_id(leader))
-            address = None if each is None else self._member_directory.endpoint_of(each.node_id)
-            at = "" if address is None else f" ({address.removeprefix('tcp://')})"
-            text = (
-                f"only the leader decides about identities, and {name}{at} leads. Run the command on its machine, or"
-                " here with --node https://HOST:PORT and the admin token of that node, if its control.listen is set"
-            )
-            raise Refused(409, "not-leader", text)
-        return farm
 
     def _runs(self, node_id: bytes) -> bool:
         if node_id == self._agent.node_id:

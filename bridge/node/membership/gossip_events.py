@@ -56,8 +56,8 @@ _HALTED: Final = (
 )
 _FORGOTTEN: Final = (
     "It lost its later votes and acknowledgments, so it must not vote again: restore the newest state directory and"
-    " start one process with it. If that is lost, start with an empty directory, and at the leader run `garlicfarm"
-    " node approve NAME`"
+    " start one process with it. If that is lost, start with an empty directory, and run `garlicfarm"
+    " node approve NAME` at another node"
 )
 
 

@@ -1,0 +1,69 @@
+"""Leadership for an order that only the leader can carry out, given to any voter.
+
+    order at a follower ─▶ handover to this node, through the log ─▶ it leads ─▶ its state is current ─▶ the order
+
+The leader writes approvals, evictions and new keys. A node never passes such an order on: otherwise a stolen node could
+have others evicted. Instead the node takes over leadership, which the same user could request by `garlicfarm transfer`,
+and carries out the order. So a user gets only the rights of both commands, and no secret leaves the node. A node
+without a vote cannot lead; its refusal names the voters.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from bridge.api.control import Refused
+from bridge.core.membership.admission import server_name
+from bridge.node.founded_farm import FoundedFarm
+from consensus import NotLeaderError, ServerBusyError, ServerStoppedError, integer_id
+
+HandOver = Callable[[str], Awaitable[str]]
+"""Transfers leadership to the server of this Raft id; raises `Refused`."""
+CONTACT_POLL_S = 0.1
+
+
+def check_can_lead(farm: FoundedFarm) -> None:
+    """Raise `Refused` unless this node leads, or can take over leadership."""
+    replica = farm.replica
+    if replica.leads:
+        return
+    if replica.server.role.leader is None:
+        raise Refused(409, "not-leader", "only the leader decides about identities, and none is known now")
+    voters = sorted(map(integer_id, replica.server.describe().raft.configuration.voter_ids))
+    if replica.server_id not in voters:
+        names = ", ".join(_names(farm, voters))
+        text = (
+            "only the leader decides about identities, and this node cannot vote or lead. Run the command"
+            f" at a voter: {names}"
+        )
+        raise Refused(409, "not-a-voter", text)
+
+
+async def lead(farm: FoundedFarm, hand_over: HandOver) -> bool:
+    """Take over leadership unless this node leads; its state then includes all committed entries.
+
+    Return True if leadership has moved. Raise `Refused` with the reason if it fails.
+    """
+    replica = farm.replica
+    check_can_lead(farm)
+    if replica.leads:
+        return False
+    await hand_over(str(replica.server_id))
+    try:
+        await replica.read_barrier()
+    except (NotLeaderError, ServerBusyError, ServerStoppedError) as error:
+        raise Refused(503, "not-leader", f"this node could not keep leadership ({error}); try again") from error
+    await _contacts(farm)
+    return True
+
+
+def _names(farm: FoundedFarm, server_ids: Sequence[int]) -> list[str]:
+    return [server_name(farm.state.admitted, each) for each in server_ids]
+
+
+async def _contacts(farm: FoundedFarm) -> None:
+    """Wait until each follower has answered the new leader, within the limit of a healthy contact."""
+    server = farm.replica.server
+    with trio.move_on_after(farm.contact_within_ms / 1000):
+        while any(each.contact_ms is None for each in server.describe().raft.followers):  # noqa: ASYNC110 - no event
+            await trio.sleep(CONTACT_POLL_S)
