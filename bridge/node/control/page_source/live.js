@@ -1,6 +1,6 @@
 // The stream of the node, requests for the rest, and what the user does.
 // A view comes every two seconds. A node that is stopped keeps its connections open, so only the clock shows it.
-const EVENTS_KEPT = 500, LOG_KEPT = 50, KEY = "garlicfarm-token", LIVE_MS = 6000, GIVE_UP_MS = 30000, PAST_MS = 60000, SIGHTS_MS = 10000, SOON_MS = 4000;
+const EVENTS_KEPT = 500, LOG_KEPT = 50, KEY = "garlicfarm-token", LIVE_MS = 6000, GIVE_UP_MS = 30000, PAST_MS = 60000, SIGHTS_MS = 10000, SOON_MS = 4000, APART_MS = 15000;
 let token = "", cursor = 1, tries = 0, lastMs = 0, isAsked = false;
 
 function showAll() {
@@ -104,11 +104,12 @@ async function requestSights() {
 function repeat(request, everyMs) { request().finally(() => setTimeout(() => repeat(request, everyMs), everyMs)); }
 // A change of a member, leader, publisher, verdict or alarm is soon in the history and in the views of all nodes.
 const MOVES = /^(member-|leader-|publisher-|verdict-|alarm-)/;
-let isRefreshing = false;
+// A farm that changes again and again costs the node one request in a quarter of a minute.
+let isRefreshing = false, refreshedMs = 0;
 function refreshSoon() {
   if (isRefreshing || !isAsked) return;
   isRefreshing = true;
-  setTimeout(() => { isRefreshing = false; requestPast(); requestSights(); }, SOON_MS);
+  setTimeout(() => { isRefreshing = false; refreshedMs = Date.now(); requestPast(); requestSights(); }, Math.max(SOON_MS, refreshedMs + APART_MS - Date.now()));
 }
 
 function ask(text) {
