@@ -236,7 +236,7 @@ def conditions(each: int) -> tuple[ConditionView, ...]:
             "service",
             holds=True,
             since_ms=750_000 * each,
-            last_error=f"127.0.0.1:{8080 + each}: connection refused",
+            last_error="Connection refused",
             failures=each,
         ),
     )

@@ -469,9 +469,21 @@ class _FarmPart:
             last = None if publication is None else publication.server_id
             return acting, reason_alone(acting, last), choice_texts_alone(acting, last, candidates, self._label)
         able = [each for each in candidates if each.inability is None]
-        texts = ChoiceTexts(master.choice, able, self._farm.tuning, self._label)
+        texts = ChoiceTexts(master.choice, able, self._farm.tuning, self._label, self._causes(destination))
         reason = no_publisher_text(candidates) if texts.publisher is None else texts.of(texts.publisher)
         return master.choice.server_id, reason, {each.server_id: texts.of(each) for each in candidates}
+
+    def _causes(self, destination: str) -> dict[int, str]:
+        """Return the last errors of routers, by server: a refused structure, or no reply."""
+        lost = {
+            server.report.server_id: each.last_error
+            for server in self._seen.serving(destination)
+            for leaf in server.report.destinations
+            for each in leaf.conditions
+            if each.condition is LeafFault.ROUTER and LeafFault.ROUTER in leaf.faults and each.last_error is not None
+        }
+        found = {**_publish_failures(self._seen, destination), **lost}
+        return {server_id: one_line(text, FAILURE_LIMIT) for server_id, text in found.items()}
 
     def _label(self, server_id: int) -> str:
         return server_label(server_id, self._names.get(server_id))

@@ -23,6 +23,7 @@ from typing import Final, assert_never
 from bridge.api.alarms import alarm_severity
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
+from bridge.api.words import duration, faults_text
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
 from bridge.core.farm.state_machine import (
@@ -54,7 +55,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
-_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead", "structure-not-found"})
+_WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "leaf-unhealthy", "member-dead", "structure-not-found"})
 _DOUBTFUL: Final = frozenset({"member-suspect", "leader-unknown"})
 """Events that a screen shows as warnings, and that the node does not log as warnings: most of them end in a second."""
 LATEST_S: Final = 253_402_300_799
@@ -157,6 +158,15 @@ def _address(address: Scalar) -> str:
     text = str(address)
     head = text.removesuffix(".b32.i2p")
     return text if len(head) <= ADDRESS_LETTERS else f"{head[:ADDRESS_LETTERS]}….b32.i2p"
+
+
+def _length(time_ms: Scalar) -> str:
+    return duration(time_ms) if isinstance(time_ms, int) else str(time_ms)
+
+
+def _failed(facts: Facts) -> str:
+    failed = faults_text(str(facts["conditions"]).split()) or str(facts["conditions"])
+    return f"{failed} ({facts['error']})" if facts["error"] else failed
 
 
 def _leaf(leaf_hash: Scalar) -> str:
@@ -312,6 +322,10 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
         f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
         if "second" in facts
         else _clocks(facts["reason"])
+    ),
+    "leaf-unhealthy": lambda _, facts: f"leaf {_leaf(facts['leaf'])}: {_failed(facts)}",
+    "leaf-healthy": lambda _, facts: (
+        f"leaf {_leaf(facts['leaf'])} is healthy again after {_length(facts['unhealthyMs'])}: before, {_failed(facts)}"
     ),
     "connection-failed": _connection,
     "connection-refused": _connection,

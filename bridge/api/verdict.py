@@ -44,6 +44,7 @@ from bridge.api.alarms import (
 from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
 from bridge.api.view import (
     FarmView,
+    LeafView,
     MemberView,
     MetaEntryView,
     Phase,
@@ -89,6 +90,8 @@ _DO_ABOUT: Mapping[str, str] = {
     Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
+ERRORS_MAX = 3
+"""Last errors of leaves in an advice."""
 _UNHEALTHY_ACTION = (
     "check the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
@@ -499,8 +502,8 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
 def _no_healthy_leaf(facts: _Facts) -> Concern | None:
     for each in facts.view.publishing:
         if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
-            text = f"Published, but no leaf is healthy: {_unhealthy_text(each.entries)}"
-            advice = _unhealthy_action(each.entries)
+            text = f"Published, but no leaf is healthy: {_unhealthy_text(facts.view, each.entries)}"
+            advice = _unhealthy_action(facts.view, each.entries)
             return Concern(VerdictKind.NO_HEALTHY_LEAF, text, advice, NO_HEALTHY_LEAF)
     return None
 
@@ -516,12 +519,12 @@ def _degraded(facts: _Facts) -> Concern | None:
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
     reasons = {why for _, why in facts.down.values()}
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
-    unhealthy = _unhealthy_entries(facts)
+    unhealthy = _unhealthy_leaves(facts)
     advice = "; ".join(
         ([_down_action(facts)] if reasons - {_EVICTED} else [])
         + ([REPLACE_EVICTED] if _EVICTED in reasons else [])
         + further
-        + ([_unhealthy_action(unhealthy)] if unhealthy else [])
+        + ([_unhealthy_action(facts.view, unhealthy)] if unhealthy else [])
         + ([_FAILING_ACTION] if any(map(_fails, facts.view.publishing)) else [])
         + ([STRUCTURE_NOT_FOUND.remedy] if any(each.seen is False for each in facts.view.publishing) else [])
     )
@@ -574,25 +577,54 @@ def _down_action(facts: _Facts) -> str:
     return f"{_DOWN_ACTION}; remove a server that will not return: {commands}"
 
 
-def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:
-    """Return the published leaves that are unhealthy although their server is up."""
+def _unhealthy_leaves(facts: _Facts) -> list[MetaEntryView | LeafView]:
+    """Return the unhealthy leaves of servers that are up.
+
+    A structure lists them only if fewer than half of the known leaves are healthy. So the reports count, too, without
+    leaves that an operator excludes.
+    """
     down = {name for name, _ in facts.down.values()}
-    published = (entry for each in facts.view.publishing for entry in each.entries)
-    return [entry for entry in published if not entry.healthy and entry.name not in down]
+    published = [entry for each in facts.view.publishing for entry in each.entries]
+    listed = {entry.destination for entry in published}
+    servers = {each.raft_id for each in (*facts.view.raft.voters, *facts.view.raft.learners)} - facts.down.keys()
+    return [
+        *(entry for entry in published if not entry.healthy and entry.name not in down),
+        *(
+            leaf
+            for report in facts.view.reports
+            if report.raft_id in servers and not report.stale
+            for leaf in report.leaves
+            if not leaf.healthy and not leaf.excluded and leaf.destination not in listed
+        ),
+    ]
 
 
-def _unhealthy_text(entries: Sequence[MetaEntryView]) -> str:
+def _unhealthy_text(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]) -> str:
     """Return `node-1 (no router answers) and node-2`: the servers of these leaves, each with its faults."""
     faults: dict[str, set[str]] = {}
-    for entry in entries:
-        faults.setdefault(entry.name or entry.destination, set()).update(entry.faults or ())
+    owners = {leaf.destination: report.name for report in view.reports for leaf in report.leaves}
+    for leaf in leaves:
+        name = leaf.name if isinstance(leaf, MetaEntryView) else owners.get(leaf.destination)
+        faults.setdefault(name or leaf.destination, set()).update(leaf.faults or ())
     texts = ((name, faults_text(found)) for name, found in sorted(faults.items()))
     return _listed([f"{name} ({text})" if text else name for name, text in texts])
 
 
-def _unhealthy_action(entries: Sequence[MetaEntryView]) -> str:
-    found = fault_actions(fault for entry in entries for fault in entry.faults or ())
-    return f"{found}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
+def _unhealthy_action(view: FarmView, leaves: Sequence[MetaEntryView | LeafView]) -> str:
+    """Return the remedy of each failed condition, with the last errors."""
+    found = fault_actions(fault for leaf in leaves for fault in leaf.faults or ())
+    unhealthy = {leaf.destination for leaf in leaves}
+    errors = dict.fromkeys(
+        f"{server_label(report.raft_id, report.name)}: {each.last_error}"
+        for report in view.reports
+        for leaf in report.leaves
+        if leaf.destination in unhealthy
+        for each in leaf.conditions or ()
+        if not each.holds and each.last_error is not None
+    )
+    shown = [*errors][:ERRORS_MAX]
+    last = f" (last error of {'; of '.join(shown)})" if shown else ""
+    return f"{found}{last}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
 
 
 def _troubles(facts: _Facts) -> Iterator[str]:
@@ -609,9 +641,9 @@ def _troubles(facts: _Facts) -> Iterator[str]:
             yield f"{servers[report.raft_id]} does not report"
         elif report.clock_off:
             yield f"the clock of {servers[report.raft_id]} is off"
-    unhealthy = _unhealthy_entries(facts)
+    unhealthy = _unhealthy_leaves(facts)
     if unhealthy:
-        yield f"leaf of {_unhealthy_text(unhealthy)} unhealthy"
+        yield f"leaf of {_unhealthy_text(view, unhealthy)} unhealthy"
     yield from filter(None, map(_publishing_trouble, view.publishing))
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:

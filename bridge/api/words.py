@@ -2,9 +2,9 @@
 
 *Figures* are short and have a known width.
 
-*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report names the failed
-conditions; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is down or
-its last report is too old.
+*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report has the state and the
+last error of each; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is
+down or its last report is too old.
 
 *A structure* is handed over to the router next to its publisher, and seen if the router of another node finds it. Only
 both words are used, because no router reports that it published something.
@@ -21,7 +21,16 @@ from typing import assert_never
 
 from msgspec import UnsetType
 
-from bridge.api.view import DirectoryView, FarmView, MemberView, PublishingView, ServerRole, StandingView
+from bridge.api.view import (
+    ConditionView,
+    DirectoryView,
+    FarmView,
+    LeafView,
+    MemberView,
+    PublishingView,
+    ServerRole,
+    StandingView,
+)
 from bridge.core.log.figures import FIGURES
 from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
@@ -40,6 +49,16 @@ FAULT_WORDS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "no router answers",
     LeafFault.LEASE_SET.value: "its lease set is not found",
     LeafFault.SERVICE.value: "its service does not answer the probe",
+}
+CONDITION_NAMES: Mapping[str, str] = {
+    LeafFault.ROUTER.value: "router",
+    LeafFault.LEASE_SET.value: "lease set",
+    LeafFault.SERVICE.value: "service",
+}
+_UNKNOWN_CONDITIONS: Mapping[str, str] = {
+    LeafFault.ROUTER.value: "router unknown",
+    LeafFault.LEASE_SET.value: "lease set not looked up",
+    LeafFault.SERVICE.value: "service not probed",
 }
 _ACTIONS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "start the router of that node and its I2CP port; `garlicfarm doctor` there checks both",
@@ -97,6 +116,42 @@ def faults_text(faults: Iterable[str] | UnsetType) -> str:
 def fault_actions(faults: Iterable[str]) -> str:
     """Return the remedy of each fault."""
     return "; ".join(_in_order(_ACTIONS, faults))
+
+
+def conditions_text(conditions: Iterable[ConditionView]) -> str:
+    """Return `router ok for 3h00m; lease set ok for 3h00m; service failing for 5m02s: Connection refused`."""
+    known = {each.condition: condition_text(each) for each in conditions}
+    return "; ".join(known.get(name, unknown) for name, unknown in _UNKNOWN_CONDITIONS.items())
+
+
+def condition_text(each: ConditionView) -> str:
+    """Return the state of a condition, its age, the last error, and the number of failures if it is not one."""
+    since = "" if each.since_ms is None else f" for {duration(each.since_ms)}"
+    text = f"{CONDITION_NAMES.get(each.condition, each.condition)} {'ok' if each.holds else 'failing'}{since}"
+    count = "" if not each.failures else "failed once" if each.failures == 1 else f"failed {each.failures} times"
+    if each.last_error is None:
+        return f"{text} ({count})" if count else text
+    if each.holds:
+        return f"{text} ({count or 'failed'}: {each.last_error})"
+    return f"{text}: {each.last_error}" + (f" ({count})" if each.failures is not None and each.failures > 1 else "")
+
+
+def condition_cell(leaf: LeafView, condition: str) -> str:
+    """Return `ok 3h00m`, `FAILING 5m02s` or a dash, for a table."""
+    found = next((each for each in leaf.conditions or () if each.condition == condition), None)
+    if found is None:
+        return "-"
+    since = "" if found.since_ms is None else f" {duration(found.since_ms)}"
+    return f"{'ok' if found.holds else 'FAILING'}{since}"
+
+
+def score_text(standing: StandingView) -> str:
+    """Return `score 880: job lag 300 (0ms), uptime 130 of 200 (7m30s), …`."""
+    parts = (
+        f"{each.label} {each.points}{f' of {each.maximum}' if each.points < each.maximum else ''} ({each.value})"
+        for each in standing.parts
+    )
+    return f"score {standing.score}" + (f": {', '.join(parts)}" if standing.parts else "")
 
 
 def directory_text(directory: DirectoryView) -> str:

@@ -18,7 +18,20 @@ from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
-from bridge.api.words import clock_text, duration, handed_over_text, health_text, known, seen_text, standing_text
+from bridge.api.words import (
+    CONDITION_NAMES,
+    clock_text,
+    condition_cell,
+    condition_text,
+    duration,
+    handed_over_text,
+    health_text,
+    known,
+    score_text,
+    seen_text,
+    short_address,
+    standing_text,
+)
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.node_queries import call_node, node_option
@@ -121,8 +134,11 @@ def _print_master(each: PublishingView) -> None:
     ]
     print_table(("CANDIDATE", "SCORE", "", ""), rows)
     for standing in each.standings:
-        if standing.failure:
-            echo(f"{server_label(standing.raft_id, standing.name)} could not publish: {standing.failure}")
+        name = server_label(standing.raft_id, standing.name)
+        echo(f"{name}: {standing.choice}")
+        echo(f"  {score_text(standing)}")
+        if standing.failure and standing.inability is None:
+            echo(f"{name} could not publish: {standing.failure}")
 
 
 def _print_leaves(view: FarmView) -> None:
@@ -131,14 +147,23 @@ def _print_leaves(view: FarmView) -> None:
         (
             leaf.destination,
             f"{report.name or 'server'} ({report.raft_id})",
-            health_text(leaf.faults, healthy=leaf.healthy),
+            "healthy" if leaf.healthy else "unhealthy",
+            *(condition_cell(leaf, each) for each in CONDITION_NAMES),
             str(leaf.load),
             "excluded" if leaf.excluded else known(costs.get(leaf.destination)),
         )
         for report in view.reports
         for leaf in report.leaves
     ]
-    print_table(("LEAF", "AT", "REPORTED", "LOAD", "COST"), rows)
+    conditions = (each.upper() for each in CONDITION_NAMES.values())
+    print_table(("LEAF", "AT", "REPORTED", *conditions, "LOAD", "COST"), rows)
+    for report in view.reports:
+        for leaf in report.leaves:
+            failed = [each for each in leaf.conditions or () if not each.holds or each.last_error is not None]
+            where = f"leaf {short_address(leaf.destination)} at {server_label(report.raft_id, report.name)}"
+            if failed or not leaf.healthy:
+                text = "; ".join(map(condition_text, failed)) or health_text(leaf.faults, healthy=leaf.healthy)
+                echo(f"{where}: {text}")
 
 
 def _print_weights(weights: WeightsView) -> None:

@@ -2,16 +2,28 @@
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 
 import click
 
 from bridge.api.control_routes import VIEW
 from bridge.api.outputs import MembersOutput
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
-from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
+from bridge.api.view import (
+    FarmView,
+    FollowerView,
+    LeafView,
+    LinkView,
+    PublishingView,
+    RaftRole,
+    StandingView,
+    VoterView,
+    counted_members,
+)
 from bridge.api.words import (
     by_name,
     clock_text,
+    conditions_text,
     directory_text,
     duration,
     handed_over_text,
@@ -20,6 +32,7 @@ from bridge.api.words import (
     known,
     level_words,
     milliseconds_text,
+    score_text,
     seen_text,
 )
 from bridge.cli.events.all_nodes import show_perspectives, show_round_trips
@@ -54,8 +67,10 @@ def _print_status(view: FarmView) -> None:
     if verdict.advice != NOTHING_TO_DO:
         echo(f"  do: {verdict.advice}")
     facts = [*_node_facts(view), *_raft_facts(view)]
+    leaves = {leaf.destination: leaf for report in view.reports for leaf in report.leaves}
     for each in view.publishing:
-        facts.extend(_publishing_facts(each))
+        facts.extend(_publishing_facts(each, view, leaves))
+    facts.extend(_unlisted_facts(view))
     facts.extend(("ALARM", f"{alarm.kind}: {alarm.text}; {alarm.action}") for alarm in view.alarms)
     if not view.alarms:
         facts.append(("alarms", "none"))
@@ -119,7 +134,7 @@ def _follower_text(follower: FollowerView) -> str:
     return f"{name} lacks {follower.lag_entries} {entries}"
 
 
-def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
+def _publishing_facts(each: PublishingView, view: FarmView, leaves: Mapping[str, LeafView]) -> list[tuple[str, str]]:
     publisher = "no server" if each.publisher_id is None else f"{known(each.publisher_name)} (id {each.publisher_id})"
     facts = [
         ("publisher", f"{publisher}: {each.reason}"),
@@ -129,10 +144,45 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
     if each.lease_set_file is not None:
         facts.append(("", f"file {each.lease_set_file}"))
     facts.append(("seen", seen_text(each)))
+    facts += [
+        ("this node" if one.raft_id == view.node.raft_id else server_label(one.raft_id, one.name), text)
+        for one in each.standings
+        if (text := _candidate_text(one, each, view))
+    ]
     for entry in each.entries:
         health = health_text(entry.faults, healthy=entry.healthy)
-        facts.append(("", f"{entry.destination} at {known(entry.name)}, cost {entry.cost}, {health}"))
+        facts.append(("leaf", f"{entry.destination} at {known(entry.name)}, cost {entry.cost}, {health}"))
+        facts.extend(_condition_facts(leaves.get(entry.destination)))
     return facts
+
+
+def _candidate_text(one: StandingView, each: PublishingView, view: FarmView) -> str:
+    """Return the reason of this node's place, or of a server that cannot publish; empty for others."""
+    choice = "" if one.raft_id == each.publisher_id else one.choice
+    if one.raft_id == view.node.raft_id:
+        return "; ".join(filter(None, (choice, score_text(one))))
+    return choice if one.inability is not None else ""
+
+
+def _unlisted_facts(view: FarmView) -> list[tuple[str, str]]:
+    """Return the leaves in reports that no structure lists."""
+    listed = {entry.destination for each in view.publishing for entry in each.entries}
+    facts = []
+    for report in view.reports:
+        for leaf in report.leaves:
+            if leaf.destination not in listed:
+                reason = "excluded by an operator, " if leaf.excluded else ""
+                health = (
+                    "its last report is out of date" if report.stale else health_text(leaf.faults, healthy=leaf.healthy)
+                )
+                at = server_label(report.raft_id, report.name)
+                facts.append(("leaf", f"{leaf.destination} at {at}, not listed, {reason}{health}"))
+                facts.extend(_condition_facts(leaf))
+    return facts
+
+
+def _condition_facts(leaf: LeafView | None) -> list[tuple[str, str]]:
+    return [("", conditions_text(leaf.conditions))] if leaf is not None and leaf.conditions else []
 
 
 @click.command()

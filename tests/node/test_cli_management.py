@@ -123,6 +123,10 @@ def test_farm_shows_shared_state(garlicfarm: Callable[..., Result]) -> None:
         "cost x 1.21",
         "pipeline, 1",
         "UTC by node-2, content",
+        "node-2: its score 880 is kept: the best of 4 is 890, of node-1; a change needs a lead of 100 points",
+        "score 880: job lag 300 (0ms), uptime 130 of 200 (7m30s)",
+        "LEASE SET",
+        "service ok for 12m30s (failed once: Connection refused)",
     ):
         assert expected in text, expected
 

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.log.records import LeafStatus, Report
+from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Report
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, ReportNews
@@ -59,6 +59,37 @@ async def test_health_change_of_leaf_is_reported_within_quarter_period(
     apart_ms = [later - earlier for earlier, later in pairwise(steady)]
     assert min(apart_ms) >= 0.89 * PERIOD_MS, "unchanged figures are reported once a period"
     assert len({report.request for _, report in reports(stage)}) == len(reports(stage))
+
+
+async def test_failing_leaf_has_events_and_no_further_reports(autojump_clock: MockClock) -> None:
+    """A new error or count waits for the next report; the failed conditions do not."""
+    stage = Stage(period_ms=PERIOD_MS)
+    faults: tuple[LeafFault, ...] = ()
+    looks = 0
+
+    async def status(leaf_hash: bytes) -> LeafStatus:
+        nonlocal looks
+        await trio.lowlevel.checkpoint()
+        looks += 1
+        conditions = (ConditionStatus(LeafFault.SERVICE, looks, looks, f"error {looks}"),)
+        return LeafStatus(LEAF.base64, healthy=not faults, faults=faults, conditions=conditions)
+
+    stage.router.local_leaf_status = status  # type: ignore[method-assign]  # the router of this story
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.background_tasks.run)
+        await trio.sleep(200)
+        faults = (LeafFault.SERVICE,)
+        await trio.sleep(300)
+        faults = ()
+        await trio.sleep(PERIOD_MS / 1_000)
+        nursery.cancel_scope.cancel()
+    unhealthy, healthy = (each for each in stage.trace.recent(500) if each.kind.startswith("leaf-"))
+    assert (unhealthy.kind, unhealthy.data["conditions"]) == ("leaf-unhealthy", "service")
+    assert str(unhealthy.data["error"]).startswith("error ")
+    assert (healthy.kind, healthy.data["conditions"]) == ("leaf-healthy", "service")
+    assert abs(int(str(healthy.data["unhealthyMs"])) - 300_000) <= PERIOD_MS
+    failing = [at_ms for at_ms, _ in reports(stage) if 240_000 < at_ms <= 500_000]
+    assert min(later - earlier for earlier, later in pairwise(failing)) >= 0.89 * PERIOD_MS
 
 
 async def test_last_structure_is_in_one_report_per_publication(

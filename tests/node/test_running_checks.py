@@ -37,7 +37,7 @@ def test_evicted_member_is_not_missed() -> None:
 
 def test_node_of_healthy_farm_is_ok() -> None:
     checks = found(healthy())
-    assert checks.keys() == {"node", "verdict", "log time", "members"}
+    assert checks.keys() == {"node", "verdict", "log time", "members", "leaf leaf2abc… reported"}
     assert {check.result for check in checks.values()} == {CheckResult.OK}
 
 

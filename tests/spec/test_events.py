@@ -21,6 +21,7 @@ from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
+LEAF = MASTER.removesuffix(".b32.i2p")
 MESSAGE: dict[str, Scalar] = {"name": "deploy", "from": "node-1", "payload": "v2"}
 ROOT = Path(__file__).parents[2]
 
@@ -58,12 +59,20 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             "from server 1: second 12:57:02 is not after 12:58:53, the second of the last accepted publication",
         ),
         (
-            event("exclusion-changed", leaf=MASTER.removesuffix(".b32.i2p"), excluded=True),
+            event("exclusion-changed", leaf=LEAF, excluded=True),
             "leaf hakketfo3r2m….b32.i2p is excluded",
         ),
         (
-            event("cost-factor-changed", leaf=MASTER.removesuffix(".b32.i2p"), factor=1.5),
+            event("cost-factor-changed", leaf=LEAF, factor=1.5),
             "the cost of leaf hakketfo3r2m….b32.i2p is multiplied by 1.5",
+        ),
+        (
+            event("leaf-unhealthy", leaf=LEAF, conditions="router service", error="refused"),
+            "leaf hakketfo3r2m….b32.i2p: no router answers and its service does not answer the probe (refused)",
+        ),
+        (
+            event("leaf-healthy", leaf=LEAF, conditions="service", error="", unhealthyMs=302_000),
+            "leaf hakketfo3r2m….b32.i2p is healthy again after 5m02s: before, its service does not answer the probe",
         ),
         (event("node-started", pid=71, generation=1), "with pid 71"),
         (

@@ -14,6 +14,7 @@ from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
 from bridge.api.view import (
     AlarmView,
+    ConditionView,
     FarmView,
     MetaEntryView,
     OtherFarmView,
@@ -400,6 +401,28 @@ def test_unhealthy_leaf_degrades_with_its_server_name() -> None:
     entries = healthy().publishing[0].entries
     found = verdict(publishing_of(healthy(), entries=(replace(entries[0], healthy=False), *entries[1:])))
     assert found.text == "Degraded: leaf of node-1 unhealthy, can lose 1 more"
+
+
+def unlisted(**changes: object) -> FarmView:
+    """Return a view whose structure does not list the leaf of node-3, which is unhealthy."""
+    view = healthy()
+    failing = ConditionView("service", holds=False, last_error="Connection refused")
+    *others, last = view.reports[:3]
+    leaf_changes = {name: value for name, value in changes.items() if name == "excluded"}
+    failed = replace(last.leaves[0], healthy=False, faults=("service",), conditions=(failing,), **leaf_changes)
+    reported = replace(last, leaves=(failed,), stale=changes.get("stale", False))
+    entries = tuple(each for each in view.publishing[0].entries if each.destination != failed.destination)
+    return replace(publishing_of(view, entries=entries), reports=(*others, reported))
+
+
+def test_unlisted_unhealthy_leaf_degrades_with_error() -> None:
+    """A structure lists unhealthy leaves only if fewer than half are healthy."""
+    found = verdict(unlisted())
+    assert "leaf of node-3 (its service does not answer the probe) unhealthy" in found.text
+    assert "start the service of the leaf" in found.advice
+    assert "(last error of node-3: Connection refused)" in found.advice
+    assert "unhealthy" not in verdict(unlisted(excluded=True)).text
+    assert "unhealthy" not in verdict(unlisted(stale=True)).text
 
 
 def test_severe_alarm_degrades() -> None:

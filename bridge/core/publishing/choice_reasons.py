@@ -11,7 +11,7 @@ quorum the sentences depend on the members that this node reaches, else on the l
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.core.publishing.candidates import Candidate, rank
 from bridge.core.publishing.score import Inability
@@ -20,12 +20,16 @@ from bridge.core.state.farm_state import Choice, FarmTuning
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTexts:
-    """The reasons of a choice that the log made. `label` returns the name of a server."""
+    """The reasons of a choice that the log made. `label` returns the name of a server.
+
+    `causes` has the errors of routers, by server: the cause of an inability.
+    """
 
     choice: Choice
     able: Sequence[Candidate]
     tuning: FarmTuning
     label: Callable[[int], str]
+    causes: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def publisher(self) -> Candidate | None:
@@ -36,7 +40,7 @@ class ChoiceTexts:
         """Return the reason why the candidate is, or is not, the publisher."""
         publisher = self.publisher
         if candidate.inability is not None:
-            return _inability_text(candidate.inability)
+            return _inability_text(candidate.inability, self.causes.get(candidate.server_id))
         if publisher is None:
             return "it can publish; the next entry of the log chooses the publisher"
         return self._of_publisher(publisher) if candidate == publisher else self._of_other(candidate, publisher)
@@ -79,8 +83,9 @@ class ChoiceTexts:
         return self.label(candidate.server_id)
 
 
-def _inability_text(inability: Inability) -> str:
-    return f"cannot publish: {inability.value}"
+def _inability_text(inability: Inability, cause: str | None = None) -> str:
+    is_of_router = inability in {Inability.UNATTACHED, Inability.FAILING}
+    return f"cannot publish: {inability.value}" + (f": {cause}" if is_of_router and cause else "")
 
 
 def choice_texts_alone(

@@ -1,11 +1,12 @@
-"""The checks of this node's leaves in `garlicfarm doctor`: one line each, with the failed conditions.
+"""The checks of this node's leaves in `garlicfarm doctor`: one line each, with the three conditions.
 
     router      replied just now, over its real connection
     lease set   found by a look-up through that connection; a single look-up may fail, so a second one decides
     service     accepts a connection at the probe's address
 
-A running node measures the same once a minute and reports it. `doctor` measures on its own, so that it also works
-before the first start, and immediately after a change of the router's configuration.
+`doctor` measures on its own, so that it also works before the first start, and immediately after a change of the
+router's configuration. A running node measures the same once a minute. Its report adds a second line per leaf: since
+when each condition holds or fails, how often it failed, and the last error.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from typing import Final
 import trio
 
 from bridge.api.outputs import Check, CheckResult
-from bridge.api.words import fault_actions, health_text
+from bridge.api.view import ConditionView, FarmView
+from bridge.api.words import conditions_text, fault_actions, health_text
 from bridge.core.log.records import LeafFault
 from bridge.node.router.i2cp_connection import I2cpConnection
 from bridge.node.router.i2cp_queries import FOUND, LOOKUP_TIMEOUT_S
@@ -33,7 +35,7 @@ async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection |
 
     async def check(place: int, leaf: ServedLeaf) -> None:
         async with at_a_time:
-            found[place] = _check(leaf, [each.value for each in await _faults(leaf, connection)])
+            found[place] = _check(leaf, await _conditions(leaf, connection))
 
     async with trio.open_nursery() as nursery:
         for place, leaf in enumerate(leaves):
@@ -41,15 +43,25 @@ async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection |
     return [found[place] for place in range(len(leaves))]
 
 
-async def _faults(leaf: ServedLeaf, connection: I2cpConnection | None) -> list[LeafFault]:
-    faults = []
-    if connection is None:
-        faults.append(LeafFault.ROUTER)
-    elif not await _has_lease_set(leaf, connection):
-        faults.append(LeafFault.LEASE_SET)
-    if leaf.probe is not None and await probe_failure(*leaf.probe, PROBE_TIMEOUT_S) is not None:
-        faults.append(LeafFault.SERVICE)
-    return faults
+def reported_leaf_checks(view: FarmView) -> list[Check]:
+    """Return a line for each leaf in the last report of the node of this view."""
+    reports = (each for each in view.reports if each.raft_id == view.node.raft_id)
+    return [
+        _line(f"{_name(leaf.destination)} reported", "", leaf.conditions or (), is_healthy=leaf.healthy)
+        for report in reports
+        for leaf in report.leaves
+    ]
+
+
+async def _conditions(leaf: ServedLeaf, connection: I2cpConnection | None) -> tuple[ConditionView, ...]:
+    found: dict[LeafFault, str | None] = {LeafFault.ROUTER: "no connection" if connection is None else None}
+    if connection is not None:
+        found[LeafFault.LEASE_SET] = (
+            None if await _has_lease_set(leaf, connection) else f"not found in {LOOKUPS} look-ups"
+        )
+    if leaf.probe is not None:
+        found[LeafFault.SERVICE] = await probe_failure(*leaf.probe, PROBE_TIMEOUT_S)
+    return tuple(ConditionView(each.value, error is None, last_error=error) for each, error in found.items())
 
 
 async def _has_lease_set(leaf: ServedLeaf, connection: I2cpConnection) -> bool:
@@ -64,10 +76,24 @@ async def _has_lease_set(leaf: ServedLeaf, connection: I2cpConnection) -> bool:
     return False
 
 
-def _check(leaf: ServedLeaf, faults: Sequence[str]) -> Check:
-    name = f"leaf {leaf.destination.address[:8]}…"
+def _check(leaf: ServedLeaf, conditions: Sequence[ConditionView]) -> Check:
     probe = "" if leaf.probe is None else f", probe {leaf.probe[0]}:{leaf.probe[1]}"
-    text = f"{leaf.destination.address}{probe}: {health_text(faults, healthy=not faults)}"
-    if not faults:
+    is_healthy = all(each.holds for each in conditions)
+    return _line(
+        _name(leaf.destination.address), f"{leaf.destination.address}{probe}: ", conditions, is_healthy=is_healthy
+    )
+
+
+def _name(address: str) -> str:
+    return f"leaf {address[:8]}…"
+
+
+def _line(name: str, head: str, conditions: Sequence[ConditionView], *, is_healthy: bool) -> Check:
+    faults = [each.condition for each in conditions if not each.holds]
+    text = f"{head}{health_text(faults, healthy=is_healthy)}" + (
+        f" ({conditions_text(conditions)})" if conditions else ""
+    )
+    if is_healthy:
         return Check(name, CheckResult.OK, text)
-    return Check(name, CheckResult.PROBLEM, text, f"{fault_actions(faults)}; `garlicfarm help attach-a-router`")
+    action = f"{fault_actions(faults)}; `garlicfarm help attach-a-router`" if faults else "see `garlicfarm farm`"
+    return Check(name, CheckResult.PROBLEM, text, action)

@@ -12,6 +12,7 @@ from bridge.api.view import FarmView, Phase, Severity, counted_members
 from bridge.api.words import level_words, voters_at_level
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, send_request
+from bridge.node.doctor.leaf_checks import reported_leaf_checks
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 
 CLOCK_WARNING_MS = 5_000
@@ -40,8 +41,8 @@ def checks_of(view: FarmView) -> list[Check]:
     """Return the checks of a view."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
-    of_farm = [*_log_time_checks(view), _members_check(view), *_level_checks(view)] if in_farm else []
-    return [node, _verdict_check(view), *of_farm, *_alarm_checks(view)]
+    lines = (*_log_time_checks(view), _members_check(view), *_level_checks(view), *reported_leaf_checks(view))
+    return [node, _verdict_check(view), *(lines if in_farm else ()), *_alarm_checks(view)]
 
 
 def _verdict_check(view: FarmView) -> Check:

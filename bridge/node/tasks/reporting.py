@@ -25,6 +25,7 @@ from random import Random
 import trio
 
 from bridge.api.control import SubmitOutcome
+from bridge.api.trace import Scalar
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report, ReportedDirectory
@@ -69,6 +70,8 @@ class ReportingTask:
         """This node's status at the last look, even if the report was not sent."""
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
+        self._unhealthy: dict[bytes, tuple[float, LeafStatus]] = {}
+        """Unhealthy leaves: the time of the first look that found it so, and the last status."""
 
     def leadership_changed(self) -> None:
         """Make the first report due immediately when another server leads, or this one."""
@@ -218,12 +221,25 @@ class ReportingTask:
             for leaf_hash, behind in (await self._leaf_hashes()).items():
                 try:
                     leaf = await self._context.router.local_leaf_status(leaf_hash)
+                    self._note_health(leaf_hash, leaf)
                     leaves.append(replace(leaf, master_hash=behind))
                 except RouterError as error:
                     failures.append(str(error))
         except RouterError as error:
             failures.append(str(error))
         return tuple(leaves), failures
+
+    def _note_health(self, leaf_hash: bytes, leaf: LeafStatus) -> None:
+        """Append an event if the failed conditions of a leaf have changed."""
+        now_s, (since_s, before) = trio.current_time(), self._unhealthy.get(leaf_hash, (trio.current_time(), None))
+        if leaf.faults:
+            self._unhealthy[leaf_hash] = since_s, leaf
+            if before is None or before.faults != leaf.faults:
+                self._context.trace.append("leaf-unhealthy", _health_facts(leaf))
+        elif before is not None:
+            del self._unhealthy[leaf_hash]
+            facts = {**_health_facts(before), "unhealthyMs": round((now_s - since_s) * 1000)}
+            self._context.trace.append("leaf-healthy", facts)
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
         """Return this node's leaves, each with its one master; None if it serves all masters."""
@@ -236,6 +252,15 @@ class ReportingTask:
             for leaf_hash in await context.router.local_leaf_hashes(destination_from_base64(master).hash):
                 behind.setdefault(leaf_hash, []).append(hash_of(master))
         return {each: found[0] if len(found) < len(masters) else None for each, found in behind.items()}
+
+
+def _health_facts(leaf: LeafStatus) -> dict[str, Scalar]:
+    errors = (each.last_error for each in leaf.conditions if each.condition in leaf.faults)
+    return {
+        "leaf": hash_of(leaf.destination),
+        "conditions": " ".join(each.value for each in leaf.faults),
+        "error": "; ".join(filter(None, errors)),
+    }
 
 
 def gist_of(
