@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import cli
 from bridge.cli.router.detect import router
 from bridge.node.detecting.found import FoundRouter, ServiceState
+from bridge.node.detecting.node_file import USER_FILE, default_node_file
 from bridge.node.detecting.proposal import detect_routers
 from bridge.node.router.link import Software
 from bridge.node.security.key_files import save_signing_key
@@ -335,6 +336,19 @@ def test_file_changed_by_others_stays(files: RouterFiles, node: Path, monkeypatc
     done = detect(node)
     assert "has changed since this command read it" in done.stderr
     assert node.read_text() == "# changed\n"
+
+
+def test_file_of_a_user_is_the_default(files: RouterFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bridge.node.detecting.node_file.PACKAGE_FILE", tmp_path / "absent")
+    files.debian_i2pd()
+    missing = CliRunner().invoke(cli, ["router", "detect", "--yes"])
+    assert "name the node's configuration with --config FILE" in missing.stderr
+    (tmp_path / "node.toml").touch()
+    assert default_node_file([tmp_path / "home"]) == Path("node.toml")
+    (tmp_path / "home" / USER_FILE).parent.mkdir(parents=True)
+    (tmp_path / "home" / USER_FILE).touch()
+    assert default_node_file([tmp_path / "none", tmp_path / "home"]) == tmp_path / "home" / USER_FILE
 
 
 def test_missing_file_is_made(files: RouterFiles, tmp_path: Path) -> None:

@@ -71,12 +71,12 @@ def router() -> None:
 def detect(path: Path | None, software: str | None, names: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
     """Find Java I2P and i2pd on this machine, list their server tunnels, and write [router] and [[leaf]].
 
-    Without --config, the file is /etc/garlicfarm/node.toml, or node.toml in this directory. Use sudo if the router's
-    files are not readable. All leaves of a farm serve the same content, so the command prompts if the tunnels lead to
-    several services. With --json it writes only if --yes is given, too.
+    Without --config, the file is /etc/garlicfarm/node.toml, ~/.config/garlicfarm/node.toml, or node.toml in this
+    directory. Use sudo if the router's files are not readable. All leaves of a farm serve the same content, so the
+    command prompts if the tunnels lead to several services. With --json it writes only if --yes is given, too.
     """
     machine = MachineFiles()
-    place = path or default_node_file()
+    place = path or default_node_file(machine.homes)
     with failures(PlanError, OSError):
         file = None if place is None else read_node_file(place)
         detection, proposal = propose(machine, file, software, names)

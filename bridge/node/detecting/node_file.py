@@ -8,7 +8,7 @@ is made.
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from bridge.wire.keys.text import KeyTextError
 from consensus.storage import replace_file
 
 PACKAGE_FILE: Final = Path("/etc/garlicfarm/node.toml")
+USER_FILE: Final = Path(".config/garlicfarm/node.toml")
+"""The file below the home directory of a user."""
 LOCAL_FILE: Final = Path("node.toml")
 _NEW_MODE: Final = 0o640
 _KEY_LIMIT_BYTES: Final = 65_536
@@ -112,9 +114,10 @@ def _shown(value: object) -> str:
     return f'"{value}"'
 
 
-def default_node_file() -> Path | None:
-    """Return the configuration of the package's service, or `node.toml` in this directory; None without both."""
-    return next((each for each in (PACKAGE_FILE, LOCAL_FILE) if each.is_file()), None)
+def default_node_file(homes: Iterable[Path]) -> Path | None:
+    """Return the first existing configuration: of the package's service, of a user, or in this directory."""
+    places = (PACKAGE_FILE, *(home / USER_FILE for home in homes), LOCAL_FILE)
+    return next((each for each in places if os.path.isfile(each)), None)  # noqa: PTH113 - Path.is_file raises
 
 
 def read_node_file(path: Path) -> NodeFile:
