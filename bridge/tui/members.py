@@ -14,14 +14,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from bridge.api.printable import printable
-from bridge.api.view import SHOWN, ConditionView, FarmView, MemberView, ReportView, StandingView
+from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
 from bridge.api.words import (
     clock_text,
+    condition_text,
     duration,
     health_text,
     incarnation_text,
     known,
     rtt_text,
+    score_text,
     short_address,
     standing_text,
 )
@@ -214,24 +216,6 @@ def _leaf_facts(report: ReportView | None, palette: Palette) -> list[Fact]:
     return facts
 
 
-def condition_text(condition: ConditionView) -> str:
-    """Return `service fails for 4m12s: HTTP 503 (3 failures)`; the last failure also if the condition holds now."""
-    name = _CONDITIONS.get(condition.condition, condition.condition)
-    since = "" if condition.since_ms is None else f" for {duration(condition.since_ms)}"
-    count = (
-        ""
-        if not condition.failures
-        else f" ({condition.failures} {'failure' if condition.failures == 1 else 'failures'})"
-    )
-    if condition.holds:
-        last = f"; last error: {condition.last_error}" if condition.last_error else ""
-        return f"{name} ok{since}{last}{count}"
-    return f"{name} fails{since}{f': {condition.last_error}' if condition.last_error else ''}{count}"
-
-
-_CONDITIONS: Final = {"router": "router", "leaseSet": "lease set", "service": "service"}
-
-
 def _candidate_facts(member: MemberView, farm: FarmView) -> list[Fact]:
     """Return the part of a member in publishing each master: its score with the parts, and the reason of the choice."""
     facts: list[Fact] = []
@@ -245,11 +229,5 @@ def _candidate_facts(member: MemberView, farm: FarmView) -> list[Fact]:
                     "",
                 )
             )
-            facts += [("score", score_text(standing), "")] if standing.parts else []
+            facts += [("score", score_text(standing).removeprefix("score "), "")] if standing.parts else []
     return facts
-
-
-def score_text(standing: StandingView) -> str:
-    """Return `632 = uptime 5h 120/250 + …`: the score, and each part with its value, its points and their maximum."""
-    parts = (f"{each.label} {each.value} {each.points}/{each.maximum}" for each in standing.parts)
-    return f"{standing.score} = {' + '.join(parts)}"

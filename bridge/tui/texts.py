@@ -17,11 +17,10 @@ from rich.text import Text
 
 from bridge.api.printable import printable
 from bridge.api.view import FarmView
-from bridge.api.words import clock_text, standing_text
+from bridge.api.words import clock_text, score_text, standing_text
 from bridge.core.membership.admission import server_label
 from bridge.tui.history import EntryLine, History
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Part
-from bridge.tui.members import score_text
 from bridge.tui.sections import CHOSEN, NOT_CHOSEN, publishing_section, severity_mark, severity_style, weights_lines
 from bridge.tui.state import ViewState, selected_entry, selected_event, shown_entries, shown_events
 from bridge.tui.story import StoryLine
