@@ -19,10 +19,8 @@ WIDTH = 100
 HEAD = f"""\
 # {CONFIGURATION_DIRECTORY}/node.toml: this machine's node. See also garlicfarm.toml(5), `garlicfarm help settings`.
 #
-# On a LAN the defaults suffice: the node finds the other nodes by broadcast. It only needs the farm key, made on one
-# node and copied to the others:
-#     garlicfarm keys new-farm --expect 3 --output {CONFIGURATION_DIRECTORY}/farm.key
-#     systemctl start garlicfarm
+# On a LAN the defaults suffice. On the first machine of a farm, `sudo garlicfarm init` makes the farm key, starts the
+# service and prints the command for the other machines.
 #
 # A setting after a "#" shows its default, or an example if it does not have a default. After a change:
 #     garlicfarm config show --config {CONFIGURATION_DIRECTORY}/node.toml && systemctl restart garlicfarm

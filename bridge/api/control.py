@@ -172,6 +172,65 @@ class FarmKeyAnswer(Document, frozen=True):
         return "FarmKeyAnswer(…)"
 
 
+class InvitationUseView(Record, frozen=True):
+    """A node that has redeemed an invitation."""
+
+    name: str
+    """The name that it gave."""
+    id: str
+    """Its NodeId, in hexadecimal."""
+    time_ms: int
+    """Unix time of its request, milliseconds."""
+    waits: bool
+    """True while this node waits for it, to have it admitted."""
+
+
+class InvitationView(Record, frozen=True):
+    """An invitation of this node, without its secret."""
+
+    id: str
+    """Its id, for `invite revoke`."""
+    state: str
+    """`open`, `used`, `expired` or `revoked`."""
+    uses_max: int
+    """The number of nodes that may redeem it."""
+    created_ms: int
+    """Unix time, milliseconds."""
+    ends_ms: int
+    """Unix time of its end, milliseconds."""
+    uses: tuple[InvitationUseView, ...]
+    """The nodes that have redeemed it."""
+
+
+class InvitationsAnswer(Document, frozen=True):
+    """The invitations of this node."""
+
+    invitations: tuple[InvitationView, ...]
+    """The oldest first."""
+
+
+class InvitationAnswer(Document, frozen=True):
+    """A changed invitation."""
+
+    invitation: InvitationView
+    """The invitation after the change."""
+
+
+class InvitationCreated(Document, frozen=True):
+    """A new invitation. Secret."""
+
+    token: str
+    """The token for `garlicfarm join`; it is shown only here."""
+    addresses: tuple[str, ...]
+    """The addresses of this node that a new node connects to."""
+    invitation: InvitationView
+    """The invitation."""
+
+    def __repr__(self) -> str:
+        """Without the token: the repr of a Struct shows its fields."""
+        return "InvitationCreated(…)"
+
+
 class KeysReplaced(Document, frozen=True):
     """All gossip keys were replaced."""
 

@@ -23,6 +23,9 @@ from bridge.api.control import (
     EventAnswer,
     FarmKeyAnswer,
     HealthAnswer,
+    InvitationAnswer,
+    InvitationCreated,
+    InvitationsAnswer,
     KeyAnswer,
     KeysAnswer,
     KeysReplaced,
@@ -46,10 +49,12 @@ from bridge.api.requests import (
     CommandRequest,
     ConfirmClusterRequest,
     EventRequest,
+    InvitationRequest,
     KeyRequest,
     NodeRequest,
     QueryRequest,
     ReplaceKeysRequest,
+    RevokeRequest,
     TransferRequest,
     body_form,
 )
@@ -239,6 +244,20 @@ KEYS_REPLACE: Final = _post(
 )
 BACKUP: Final = _post(
     "/v1/backup", Struct, "a backup, without keys, hard state and identity", content="the file's bytes"
+)
+
+# -- invitations -------------------------------------------------------------------------------------------------------
+
+INVITATIONS: Final = _get("/v1/invitations", InvitationsAnswer, "the invitations of this node, without their tokens")
+INVITATIONS_NEW: Final = _post(
+    "/v1/invitations/new",
+    InvitationCreated,
+    "make an invitation; the only response with its token. **Secret**",
+    body=InvitationRequest,
+    empty=b"{}",
+)
+INVITATIONS_REVOKE: Final = _post(
+    "/v1/invitations/revoke", InvitationAnswer, "revoke an invitation; 404 without one of this id", body=RevokeRequest
 )
 
 # -- keys, faults ------------------------------------------------------------------------------------------------------

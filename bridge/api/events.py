@@ -356,6 +356,10 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "key-used": _key("used by all nodes to seal"),
     "key-removed": _key("refused from here on"),
     "keys-replaced": _keys_of_era("it seals with keys of era"),
+    "invitation-created": lambda _, facts: f"{facts['invitation']}, uses: {facts['uses']}",
+    "invitation-redeemed": lambda _, facts: f"{facts['invitation']}, by {facts['name']} ({facts['id']})",
+    "invitation-refused": lambda _, facts: f"from {facts['address']}: {facts['reason']}",
+    "invited-node-failed": lambda _, facts: f"{facts['name']} ({facts['id']}) is not admitted: {facts['reason']}",
     "keys-replacement-committed": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }

@@ -246,6 +246,38 @@ class RotationOutput(Document, frozen=True):
     """With `--force`: members that could not store the keys, if any: they would restart with older keys."""
 
 
+class InitOutput(Document, frozen=True):
+    """`init`. Secret: it contains the token."""
+
+    file: str
+    """Path of the written configuration."""
+    farm_key: str
+    """Path of the written farm key file."""
+    label: str
+    """The public hash of the farm key, in hexadecimal."""
+    command: str | None
+    """The command for the other machines, with the token; null for a farm of one node."""
+
+    def __repr__(self) -> str:
+        """Without the token: the repr of a Struct shows its fields."""
+        return f"InitOutput({self.file!r})"
+
+
+class JoinOutput(Document, frozen=True):
+    """`join`."""
+
+    file: str
+    """Path of the written configuration."""
+    farm_key: str
+    """Path of the written farm key file."""
+    label: str
+    """The public hash of the farm key, in hexadecimal."""
+    inviter: str
+    """The name of the inviting node."""
+    signing_keys: tuple[str, ...]
+    """Paths of the written signing keys, one for each master that this node may publish."""
+
+
 class KeyExportOutput(Document, frozen=True):
     """`keys export`."""
 

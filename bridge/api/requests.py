@@ -56,6 +56,22 @@ class ReplaceKeysRequest(RequestBody, frozen=True):
     """Also if some members would not get a key."""
 
 
+class InvitationRequest(RequestBody, frozen=True):
+    """Make an invitation."""
+
+    uses: int = 1
+    """The number of nodes that may redeem it."""
+    lifetime_s: int = 3600
+    """Seconds until its end."""
+
+
+class RevokeRequest(RequestBody, frozen=True):
+    """Revoke an invitation."""
+
+    id: str
+    """The id of the invitation."""
+
+
 class EventRequest(RequestBody, frozen=True):
     """Send a user event to all nodes."""
 

@@ -32,6 +32,7 @@ from bridge.node.security.key_files import (
 from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
 from bridge.node.settings.declared import written
+from bridge.node.settings.places import default_configuration
 from bridge.wire.i2p.structures import Destination
 from consensus.storage import replace_file
 
@@ -136,7 +137,7 @@ def import_bundle(
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if key_file.exists() and load_farm_key(key_file).label != farm_key.label:
             fail(f"{key_file} is another farm's key: give each farm a separate directory")
-        _check(node, toml_text(made))
+        check_text(node, toml_text(made))
         if not key_file.exists():
             save_farm_key(key_file, farm_key)
         replace_file(node, toml_text(made).encode())
@@ -170,7 +171,7 @@ def _leaf(text: str) -> dict[str, str]:
     return {"destination": destination, "probe": probe} if separator and ":" in probe else {"destination": text}
 
 
-def _check(path: Path, text: str) -> None:
+def check_text(path: Path, text: str) -> None:
     """Refuse a configuration that `run` would not accept, before anything of it is written."""
     trial = path.with_name(".node.toml.trial")
     trial.unlink(missing_ok=True)
@@ -192,6 +193,7 @@ def _check(path: Path, text: str) -> None:
 @json_option
 def doctor(*, config: Path | None, farm_key: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Check clock, ports, keys, Java and disk; list missing parts and remedies."""
+    config = config or (default_configuration() if farm_key is None else None)
     checks = check_machine(config, Overrides(farm_key=farm_key, state_dir=state_dir))
     problems = list(dict.fromkeys(check.name for check in checks if check.result is CheckResult.PROBLEM))
     if as_json:

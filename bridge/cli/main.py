@@ -18,6 +18,11 @@ from bridge.cli.serving.standard_streams import guard_streams
 
 COMMANDS: Sections = {
     "Farm": {
+        "init": LazyCommand("bridge.cli.founding.init:init", "Make a new farm with this machine."),
+        "join": LazyCommand("bridge.cli.founding.join:join", "Make this machine a node of a farm, with a token."),
+        "invite": LazyCommand(
+            "bridge.cli.founding.invite:invite", "Invite further machines; list and revoke invitations."
+        ),
         "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
         "run": LazyCommand("bridge.cli.run:run", "Run one node."),
         "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),

@@ -21,6 +21,7 @@ from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.events.alarms import NodeStopped
+from bridge.node.inviting.invitations import UnusableInvitationsError
 from bridge.node.membership.forming import UnusableFormationError
 from bridge.node.router.router import RouterError
 from bridge.node.security.control_socket import ControlSocketError
@@ -29,6 +30,7 @@ from bridge.node.settings.choices import LogFormat, LogLevel
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
+from bridge.node.settings.places import default_configuration
 from consensus.net import CertificateError
 from consensus.storage import StorageError
 from gossip import ConfigError, StateError
@@ -41,6 +43,7 @@ REASONS = (
     ControlSocketError,
     DescriptorError,
     UnusableFormationError,
+    UnusableInvitationsError,
     KeyFileError,
     MasterError,
     RouterError,
@@ -85,7 +88,11 @@ def loaded_when_addressed(
 
 
 @click.command()
-@click.option("--config", type=file_path, help="The node's configuration, TOML.")
+@click.option(
+    "--config",
+    type=file_path,
+    help="The node's configuration, TOML (default without --farm-key: the file that `init` or `join` has written).",
+)
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
 @click.option("--state-dir", type=directory_path, help="The directory of the node's state.")
 @click.option("--name", help="The name of the node (default: the host's name).")
@@ -112,7 +119,7 @@ def run(
     log_level: str | None,
     stop_with_stdin: bool,
 ) -> None:
-    """Run one node. On a LAN, --farm-key FILE is enough."""
+    """Run one node. After `init` or `join` options are not necessary; otherwise, on a LAN, --farm-key FILE suffices."""
     form = None if log_format is None else LogFormat(log_format)
     level = None if log_level is None else LogLevel(log_level)
     log = NodeLog(form, level)
@@ -123,6 +130,7 @@ def run(
         overrides = Overrides(
             farm_key=farm_key, state_dir=state_dir, name=name, bind=bind, log_format=form, log_level=level
         )
+        config = config or (default_configuration() if farm_key is None else None)
         configuration = loaded_when_addressed(partial(load_configuration, config, overrides, try_files=True))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))

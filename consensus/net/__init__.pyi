@@ -11,10 +11,12 @@ from .tls import (
     CERTIFICATE_FILE as CERTIFICATE_FILE,
     CertificateError as CertificateError,
     NodeCertificate as NodeCertificate,
+    UntrustedCertificateError as UntrustedCertificateError,
     authority_context as authority_context,
     connection_failure as connection_failure,
     load_or_create_certificate as load_or_create_certificate,
     operator_certificate as operator_certificate,
+    secured as secured,
     server_context as server_context,
 )
 from .tls_stream import TlsStream as TlsStream

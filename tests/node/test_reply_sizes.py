@@ -25,7 +25,9 @@ from bridge.core.state.farm_state import LEAVES_PER_SERVER_MAX, MASTERS_MAX, SER
 from bridge.node.control.identity_admin import STRANGERS_LISTED_MAX
 from bridge.node.control.view_builder import RECENT_EVENTS
 from bridge.node.events.event_log import TEXT_LIMIT, EventLog
+from bridge.node.inviting.invitations import INVITATIONS_MAX, USES_MAX
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
+from bridge.wire.keys.invitation import ADDRESSES_MAX
 from bridge.wire.membership.short_view import MASTERS_LISTED_MAX, SERVERS_LISTED_MAX
 from consensus.core.features import COMMAND_LIMIT_BYTES
 from gossip.core.options import SwimOptions
@@ -37,6 +39,9 @@ APART = {LOG.path, EVENTS.path, DEBUG.path}
 REPLIES = {path: each.answer for path, each in ROUTES.items() if each.answer is not Struct and path not in APART}
 """The documents of all other routes."""
 SIZES: dict[str, int] = {
+    "InvitationsAnswer.invitations": INVITATIONS_MAX,
+    "InvitationView.uses": USES_MAX,
+    "InvitationCreated.addresses": ADDRESSES_MAX,
     "FarmView.members": KNOWN_MAX,
     "FarmView.publishing": MASTERS_MAX,
     "FarmView.reports": SERVERS_MAX,

@@ -36,11 +36,13 @@ NODE, MASTER = NodeId(bytes([1]) * 8), bytes(32)
 WRITERS = {
     "bridge/connect/structure_keeper.py": "a signed structure, verified again by the reader",
     "bridge/cli/config.py": "settings of an operator, no numbers of others",
+    "bridge/cli/founding/new_files.py": "settings of an operator, no numbers of others",
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
     "bridge/node/control/control_certificate.py": "certificates, no numbers",
     "bridge/node/detecting/node_file.py": "settings of an operator; ports of other files are checked",
     "bridge/node/detecting/proposal.py": "a password, no numbers",
+    "bridge/node/inviting/invitations.py": "invitations.json, whose numbers `test_invitations` reads again",
     "bridge/node/membership/admissions.py": "admissions.json, whose Raft ids come from bounded messages and entries",
     "bridge/node/membership/forming.py": "formation.json",
     "bridge/node/offline/recovering.py": "formation.json, the storage",

@@ -38,7 +38,7 @@ FLOORS = {
         "local_node",
         "joined_node",
         "founded_farm",
-        "kafka zmq",
+        "kafka zmq inviting",
         "client_endpoints",
         "history",
         "control",

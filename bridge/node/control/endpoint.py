@@ -14,7 +14,15 @@ from typing import Any
 import trio
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
-from bridge.api.control_routes import HISTORY, PAGE, VIEWS, Route
+from bridge.api.control_routes import (
+    HISTORY,
+    INVITATIONS,
+    INVITATIONS_NEW,
+    INVITATIONS_REVOKE,
+    PAGE,
+    VIEWS,
+    Route,
+)
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
@@ -23,7 +31,7 @@ from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_admin
 from bridge.node.control.page import show_page
-from bridge.node.control.routes import new_counters
+from bridge.node.control.routes import Handlers, new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.verdict_watch import VerdictWatch
 from bridge.node.control.view_builder import ViewBuilder
@@ -31,6 +39,9 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.history.recorder import HistoryRecorder
+from bridge.node.inviting.invitations import Invitations
+from bridge.node.inviting.inviting import Inviting
+from bridge.node.inviting.requests import InvitationRequests
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.membership.perspectives import Perspectives
@@ -50,6 +61,9 @@ class ControlEndpoint:
     keep_certificate: Callable[[], Awaitable[None]] | None
     """Renews the certificate that the node made for TCP clients, until cancelled."""
 
+    inviting: Inviting
+    """Invitations of new nodes."""
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started when the socket accepts. Raise `ControlSocketError` on failure."""
         async with trio.open_nursery() as nursery:
@@ -58,6 +72,7 @@ class ControlEndpoint:
             self.service_manager.ready()
             if self.keep_certificate is not None:
                 nursery.start_soon(self.keep_certificate)
+            nursery.start_soon(self.inviting.run)
             nursery.start_soon(self.service_manager.run, self.verdicts.stuck, self.verdicts.text)
             nursery.start_soon(self.history.run)
             await self.verdicts.run()
@@ -93,6 +108,12 @@ async def control_endpoint(
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current, farm.transfer)
     keys = key_admin(provider, directory, farm_keys, view.build, local.trace)
+    inviting = Inviting(
+        node=node,
+        current=current,
+        invitations=await trio.to_thread.run_sync(Invitations, local.configuration.state_dir),
+        approve=identities.approve_invited,
+    )
     shares = node.connecting.transport.shares
     limits = ControlLimits(
         connections=shares.control_local,
@@ -105,9 +126,18 @@ async def control_endpoint(
     handlers |= {HISTORY: lambda call: history.page(call.numbers["hours"]), VIEWS: lambda _: perspectives.all()}
     for admin in (farm, identities, keys, Debugging(local.configuration)):
         handlers |= admin.handlers
+    handlers |= _invitation_handlers(InvitationRequests(inviting))
     server = ControlServer(state_dir / SOCKET_NAME, handlers, limits, remote, counters)
     keep = None if remote is None else _certificate_keeper(local, current, remote)
-    return ControlEndpoint(server, verdicts, history, local.service_manager, keep)
+    return ControlEndpoint(server, verdicts, history, local.service_manager, keep, inviting)
+
+
+def _invitation_handlers(requests: InvitationRequests) -> Handlers:
+    return {
+        INVITATIONS: lambda _: requests.listing(),
+        INVITATIONS_NEW: lambda call: requests.create(call.body),
+        INVITATIONS_REVOKE: lambda call: requests.revoke(call.body),
+    }
 
 
 def _certificate_keeper(

@@ -12,7 +12,7 @@ first takes over leadership (`bridge.node.control.leading`): no server passes th
 have others evicted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 from msgspec import UNSET
@@ -188,11 +188,26 @@ class IdentityAdmin:
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
         farm, node = self._current.required(), call.body.node
         check_can_lead(farm)
-        decision = self._decision(farm.state, node)
+        self._decision(farm.state, node)
         if call.is_check:
             return CheckedAnswer()
-        if await lead(farm, self._hand_over):
-            decision = self._decision(farm.state, node)
+        return await self._approved(farm, lambda: self._decision(farm.state, node))
+
+    async def approve_invited(self, node_id: bytes) -> None:
+        """Admit a node with an invitation, if no other identity has its name; raise `Refused`."""
+        farm = self._current.required()
+        check_can_lead(farm)
+
+        def decision() -> Admission:
+            return self._admission(farm.state, self._newcomer(farm.state, node_id.hex()))
+
+        decision()
+        await self._approved(farm, decision)
+
+    async def _approved(self, farm: FoundedFarm, decide: Callable[[], Admission | Approval]) -> NodeApproved:
+        """Commit a decision, made while this node leads."""
+        await lead(farm, self._hand_over)
+        decision = decide()
         holder = holder_of(farm.state.admitted, decision.name)
         await self._commit(farm, decision)
         after, name, node_id = farm.state.admitted, decision.name, decision.node_id

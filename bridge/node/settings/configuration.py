@@ -280,8 +280,9 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _configuration(root: Section, machine: Machine, chosen: ChosenAddress | NoAddressError) -> NodeConfiguration:
-    host = re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
-    own = root.values(NodeConfiguration, {"name": host, "state_dir": machine.state_dir.absolute()})
+    own = root.values(
+        NodeConfiguration, {"name": name_of_host(machine.hostname), "state_dir": machine.state_dir.absolute()}
+    )
     by_i2p = own["transport"] is TransportKind.I2P
     gossip, proxy = root.section("gossip"), root.section("proxy")
     if by_i2p and not gossip.is_empty:
@@ -304,6 +305,11 @@ def _configuration(root: Section, machine: Machine, chosen: ChosenAddress | NoAd
     own["zmq"], own["kafka"] = read_zmq(root.section("zmq")), read_kafka(root.section("kafka"))
     root.finish()
     return NodeConfiguration(**own, is_named_by_host=not root.has("name"))
+
+
+def name_of_host(hostname: str) -> str:
+    """Return the name of a node on this host, unless its operator sets one."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", hostname).strip("._-")[:32] or "router"
 
 
 def _read_control(section: Section) -> ControlSettings | None:

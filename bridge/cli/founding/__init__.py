@@ -1,0 +1,1 @@
+"""The commands that make a node of this machine: `init`, `join`, `invite`."""

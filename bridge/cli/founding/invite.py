@@ -1,0 +1,88 @@
+"""`garlicfarm invite`: tokens for further machines, made, listed and revoked at a node of the farm.
+
+invite new      a token, shown once      ──▶ on the other machine: garlicfarm join TOKEN
+invite list     uses and ends; never a token
+invite revoke   no further machine can redeem it; nodes that have redeemed it stay
+"""
+
+from datetime import UTC, datetime
+
+import click
+
+from bridge.api.control import InvitationView
+from bridge.api.control_routes import INVITATIONS, INVITATIONS_NEW, INVITATIONS_REVOKE
+from bridge.api.requests import InvitationRequest, RevokeRequest
+from bridge.cli.founding.token_screen import print_token
+from bridge.cli.node_queries import call_node, node_option
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, print_json, print_table
+from bridge.node.inviting.invitations import LIFETIME_DEFAULT_S, LIFETIME_LIMIT_S, USES_MAX
+
+
+@click.group()
+def invite() -> None:
+    """Invite further machines into the farm; list and revoke invitations."""
+
+
+@invite.command()
+@click.option(
+    "--uses",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, USES_MAX),
+    help="Number of machines that may redeem the token.",
+)
+@click.option(
+    "--minutes",
+    default=LIFETIME_DEFAULT_S // 60,
+    show_default=True,
+    type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
+    help="Lifetime of the token.",
+)
+@click.option("--no-qr", is_flag=True, help="Do not print a QR code.")
+@node_option
+@json_option
+def new(node: str | None, *, uses: int, minutes: int, no_qr: bool, as_json: bool) -> None:
+    """Print the command for another machine to join. A pipe gets the command alone."""
+    made = call_node(node, INVITATIONS_NEW, InvitationRequest(uses, minutes * 60))
+    if as_json:
+        print_json(made)
+    else:
+        print_token(made.token, uses, minutes * 60, qr=not no_qr)
+
+
+@invite.command("list")
+@node_option
+@json_option
+def list_invitations(node: str | None, *, as_json: bool) -> None:
+    """List the invitations of a node, and the machines that have redeemed them."""
+    found = call_node(node, INVITATIONS)
+    if as_json:
+        print_json(found)
+        return
+    print_table(("ID", "STATE", "USED", "ENDS", "REDEEMED BY"), [_row(each) for each in found.invitations])
+
+
+def _row(each: InvitationView) -> tuple[str, ...]:
+    used = f"{len(each.uses)}/{each.uses_max}"
+    names = ", ".join(f"{use.name} ({use.id}{', waits' if use.waits else ''})" for use in each.uses)
+    return each.id, each.state, used, _minute(each.ends_ms), names
+
+
+def _minute(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M UTC}"
+
+
+@invite.command()
+@click.argument("invitation", metavar="ID")
+@node_option
+@json_option
+def revoke(invitation: str, node: str | None, *, as_json: bool) -> None:
+    """Revoke an invitation by its id. Machines that have redeemed it stay in the farm."""
+    done = call_node(node, INVITATIONS_REVOKE, RevokeRequest(invitation))
+    if as_json:
+        print_json(done)
+        return
+    echo(f"The invitation {done.invitation.id} is revoked.")
+    for use in done.invitation.uses:
+        echo(f"{use.name} ({use.id}) had redeemed it. If it is not your machine: garlicfarm node evict {use.id}")

@@ -1,0 +1,105 @@
+"""`garlicfarm join`: another machine of a farm.
+
+    token ──▶ the inviting node ──▶ farm key, settings, signing key ──▶ files ──▶ the node starts
+
+The identity of this machine is made first, because the inviting node approves exactly this identity. If the command
+ends early, the same command can be repeated here: the token belongs to this machine from its first use on.
+"""
+
+import socket
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from bridge.api.outputs import JoinOutput
+from bridge.cli.failure import fail, failures, interruptible
+from bridge.cli.founding.init import WRONG
+from bridge.cli.founding.new_files import (
+    configuration_text,
+    make_directories,
+    merged,
+    own_settings,
+    refuse_existing,
+    with_signing_keys,
+    write_files,
+)
+from bridge.cli.founding.starting import give_to_node, start_node
+from bridge.cli.options import json_option
+from bridge.cli.printing import echo, is_terminal, print_json
+from bridge.node.inviting.redeeming import JoinError, redeem
+from bridge.node.security.key_files import read_private_file
+from bridge.node.settings.bundle import BundleError, parse_bundle
+from bridge.node.settings.configuration import name_of_host
+from bridge.node.settings.places import Places, node_places
+from bridge.wire.i2p.destination_keys import DestinationKeyError, parse_signing_key
+from bridge.wire.keys.invitation import TOKEN_LIMIT_CHARACTERS, Granted, Token, parse_token
+from bridge.wire.keys.text import KeyTextError
+from gossip import StateError
+from gossip.node import load_identity
+
+
+@click.command()
+@click.argument("token", required=False)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="A file of mode 0600 with the token; - is standard input.",
+)
+@click.option("--name", help="The name of this node (default: the host's name).")
+@click.option("--bind", metavar="HOST:PORT", help="The address of gossip, if the default is wrong.")
+@click.option("--no-start", is_flag=True, help="Only write the files.")
+@json_option
+def join(
+    *,
+    token: str | None,
+    token_file: Path | None,
+    name: str | None,
+    bind: str | None,
+    no_start: bool,
+    as_json: bool,
+) -> None:
+    """Make this machine a node of a farm, with the TOKEN of `garlicfarm init` or `garlicfarm invite new`.
+
+    Without TOKEN the command prompts for it. Arguments are visible to other users of this machine, and stay in the
+    history of the shell; a prompt and --token-file are not. Existing files are never overwritten. --json only writes.
+    """
+    if token is not None and token_file is not None:
+        fail("give the token once: as an argument, or with --token-file")
+    places = node_places()
+    refuse_existing(places)
+    with interruptible(), failures(*WRONG, BundleError, JoinError, StateError, KeyTextError, DestinationKeyError):
+        parsed = parse_token(token or _secret_token(token_file))
+        granted = _granted(places, parsed, name)
+        farm_key, shared = parse_bundle(granted.bundle)
+        keys = [parse_signing_key(each) for each in granted.signing_keys]
+        settings, files = with_signing_keys(places.directory, merged(own_settings(name, bind), shared), keys)
+        write_files(places, farm_key, configuration_text(places, settings), files)
+    if as_json:
+        signing = tuple(map(str, files))
+        print_json(
+            JoinOutput(str(places.configuration), str(places.farm_key), farm_key.label.hex(), granted.inviter, signing)
+        )
+        return
+    echo(f"{granted.inviter} has invited this machine: {places.configuration} and {places.farm_key} are written.")
+    for path, key in files.items():
+        echo(f"{path}: this node may publish {key.destination.address}.")
+    if not no_start:
+        start_node(places)
+
+
+def _secret_token(token_file: Path | None) -> str:
+    """Return the token from a file, standard input or the prompt."""
+    if token_file is not None and str(token_file) != "-":
+        return read_private_file(token_file).strip()
+    if token_file is None and sys.stdin.isatty() and is_terminal():
+        return str(click.prompt("Token", hide_input=True, err=True))
+    return sys.stdin.readline(TOKEN_LIMIT_CHARACTERS + 2).strip()
+
+
+def _granted(places: Places, token: Token, name: str | None) -> Granted:
+    make_directories(places)
+    identity = load_identity(places.state_dir)
+    give_to_node(places, *places.state_dir.iterdir())
+    return trio.run(redeem, token, identity, name or name_of_host(socket.gethostname()))

@@ -1,0 +1,116 @@
+"""The files of a new node: existing ones are never overwritten, and the configuration is checked before it is written.
+
+    init     farm key (new)       configuration: places, name, address
+    join     farm key (bundle)    the same, and the shared settings, seeds, masters and signing keys of the bundle
+
+The package's configuration exists before its first start, with every setting as a comment. It is changed line by line,
+so that its comments stay.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bridge.cli.config import check_text
+from bridge.cli.failure import fail
+from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
+from bridge.node.security.control_socket import SOCKET_NAME, answers
+from bridge.node.security.key_files import save_farm_key, save_signing_key
+from bridge.node.security.local_trust import facts_about_node, make_state_directory
+from bridge.node.settings.bundle import BundleError, toml_text
+from bridge.node.settings.configuration import ConfigurationError
+from bridge.node.settings.places import Places
+from bridge.node.settings.toml_editor import EditError, add_tables, set_table
+from bridge.wire.i2p.destination_keys import SigningKey
+from bridge.wire.keys.farm_key import FarmKey
+from consensus.storage import replace_file
+
+_MODE: Final = 0o640
+
+
+def refuse_existing(places: Places) -> None:
+    """End the command if this machine has a node already."""
+    state_dir = places.state_dir
+    if answers(state_dir / SOCKET_NAME):
+        fail(f"a node runs here already, with the state directory {state_dir}: `garlicfarm status` shows its farm")
+    found = [places.farm_key, state_dir / FORMATION_FILE, state_dir / RAFT_DIRECTORY]
+    if not places.is_service:
+        found.insert(0, places.configuration)
+    existing = [each for each in found if each.exists()]
+    if existing:
+        start = "sudo systemctl start garlicfarm" if places.is_service else "garlicfarm run"
+        fail(
+            f"this machine has a node already, and nothing is overwritten: {', '.join(map(str, existing))}\n"
+            f"To start that node: {start}\n"
+            "To invite another machine into its farm: garlicfarm invite new\n"
+            "For a new node here: move these files away first; its old farm then loses this node"
+        )
+
+
+def make_directories(places: Places) -> None:
+    """Make the directories; raise UntrustedPathError and OSError."""
+    places.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_state_directory(places.state_dir, facts_about_node(places.state_dir / SOCKET_NAME, places.state_dir))
+
+
+def configuration_text(places: Places, settings: Mapping[str, Any]) -> str:
+    """Return the text of the configuration with these settings; raise ConfigurationError."""
+    own: dict[str, Any] = {"farm_key": places.farm_key.name, **settings}
+    if not places.is_service or not places.configuration.exists():
+        return toml_text({**own, "state_dir": str(places.state_dir.absolute())})
+    text = places.configuration.read_text(encoding="utf-8")
+    try:
+        for table, values in settings.items():
+            match values:
+                case Mapping():
+                    text = set_table(text, table, values)
+                case list():
+                    text = add_tables(text, table, values)
+                case value:
+                    text = f"{toml_text({table: value})}{text}"
+    except EditError as error:
+        raise ConfigurationError(f"{places.configuration} stays as it is: {error}") from None
+    return text
+
+
+def own_settings(name: str | None, bind: str | None) -> dict[str, Any]:
+    """Return the settings of the command line."""
+    named = {} if name is None else {"name": name}
+    return named if bind is None else {**named, "gossip": {"bind": bind}}
+
+
+def merged(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both; a setting of this node has precedence."""
+    made = dict(shared)
+    for key, value in own.items():
+        made[key] = {**made.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return made
+
+
+def with_signing_keys(
+    directory: Path, settings: Mapping[str, Any], keys: Sequence[SigningKey]
+) -> tuple[dict[str, Any], dict[Path, SigningKey]]:
+    """Return the settings with the file of each key in place of its master's destination, and the files."""
+    made, files = {**settings, "master": [dict(each) for each in settings.get("master", [])]}, dict[Path, SigningKey]()
+    for key in keys:
+        master = next((each for each in made["master"] if each.get("destination") == key.destination.base64), None)
+        if master is None:
+            raise BundleError(f"a signing key of {key.destination.address}, which is not a master of the bundle")
+        path = directory / f"{key.destination.address[:8]}.key"
+        del master["destination"]
+        master["signing_key"] = path.name
+        files[path] = key
+    if not made["master"]:
+        del made["master"]
+    return made, files
+
+
+def write_files(places: Places, farm_key: FarmKey, text: str, signing_keys: Mapping[Path, SigningKey]) -> None:
+    """Write all files, the farm key last: without it the unit does not start. Raise errors of the files."""
+    check_text(places.configuration, text)
+    for path, key in signing_keys.items():
+        save_signing_key(path, key)
+    mode = places.configuration.stat().st_mode & 0o777 if places.configuration.exists() else _MODE
+    replace_file(places.configuration, text.encode(), mode)
+    save_farm_key(places.farm_key, farm_key)

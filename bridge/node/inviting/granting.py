@@ -1,0 +1,139 @@
+"""The content that a new node gets for its token, and its approval afterwards.
+
+    configuration, farm key, spare keys ──▶ Granted      the same bundle as of `garlicfarm config export`
+    uses that wait ──▶ seen by gossip, not admitted ──▶ approved at the leader, as by `garlicfarm node approve`
+
+Before the farm is created, the bundle lacks a cluster id, and the new node becomes a founder by discovery. After that
+the bundle names the cluster, and the new node needs an approval. Only the leader writes one. So this node requests
+leadership for it, if it does not lead; a voter may request it at any time (`garlicfarm transfer`). An invitation never
+gives a node the name of another identity: an operator decides about that.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Final
+
+import trio
+
+from bridge.api.control import Refused
+from bridge.core.log.records import PublishConfig
+from bridge.core.membership.admission import raft_id_of
+from bridge.node.founded_farm import FoundedFarm
+from bridge.node.inviting.invitations import Invitations, Joiner, Use
+from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.joined_node import JoinedNode
+from bridge.node.settings.bundle import SHARED, bundle_text, shared_settings
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.declared import shown, written
+from bridge.wire.keys.invitation import Granted
+from gossip.node import endpoint
+
+LOOK_EVERY_S: Final = 1.0
+APPROVE_EVERY_S: Final = 3.0
+"""Seconds between approvals, which may transfer leadership."""
+SEEDS_MAX: Final = 8
+_APART: Final = frozenset({"router.kind", "gossip.seeds", "publishing.publish"})
+"""Shared settings that the bundle of an invitation sets otherwise, or that `garlicfarm router detect` sets."""
+
+
+def settings_for(configuration: NodeConfiguration, masters: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that a new node shares with this one, without those at their defaults."""
+    table: dict[str, Any] = {}
+    for path, value in _differing(written(configuration)).items():
+        section, _, key = path.rpartition(".")
+        (table.setdefault(section, {}) if section else table)[key] = value
+    return shared_settings(table, tuple((each, PublishConfig.AUTO.value) for each in masters))
+
+
+def _differing(table: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for path, each in SHARED.items():
+        section = table.get(each.table, {}) if each.table else table
+        default = None if each.value is MISSING else shown(each.value)
+        if path not in _APART and each.key in section and section[each.key] != default:
+            found[path] = section[each.key]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Granting:
+    """The grants of one node."""
+
+    node: JoinedNode
+    spare_keys: SpareKeys
+
+    def masters(self) -> tuple[str, ...]:
+        """Return each master of this node in base64."""
+        masters = self.node.local.masters
+        return (*(each.master for each in masters.keys), *(each.destination for each in masters.keyless))
+
+    async def grant(self, joiner: Joiner) -> Granted:
+        """Return the content for an identity whose use is durable. Raise OSError."""
+        local, masters = self.node.local, self.masters()
+        settings = settings_for(local.configuration, masters)
+        settings.setdefault("gossip", {})["seeds"] = self.seeds()
+        with trio.CancelScope(shield=True):
+            keys = await trio.to_thread.run_sync(self.spare_keys.assign, joiner.node_id, masters)
+        return Granted(bundle_text(self.node.farm_keys.exported, settings), local.configuration.name, keys)
+
+    def seeds(self) -> list[str]:
+        """Return the addresses of gossip of this node and of some members."""
+        gossip = self.node.local.configuration.gossip
+        own = [] if gossip is None else [endpoint(gossip.advertise or gossip.bind)]
+        others = [endpoint(each.info.address) for each in self.node.provider.members()]
+        return list(dict.fromkeys([*own, *others]))[:SEEDS_MAX]
+
+
+@dataclass(slots=True, kw_only=True)
+class Approvals:
+    """The approvals of redeemed invitations. `run` it once."""
+
+    invitations: Invitations
+    spare_keys: SpareKeys
+    farm: Callable[[], FoundedFarm | None]
+    is_present: Callable[[bytes], bool]
+    """Returns True if gossip reaches an identity."""
+    approve: Callable[[bytes], Awaitable[None]]
+    """Takes leadership if necessary, and approves an identity; raises Refused."""
+    failed: Callable[[Use, str], None] = lambda *_: None
+    _approve_after_s: float = field(default=0.0, init=False)
+    _reported: tuple[Use, str] | None = field(default=None, init=False)
+
+    async def run(self, lock: trio.Lock) -> None:
+        """Approve until cancelled, then remove assigned keys. `lock` guards the invitations."""
+        while True:
+            for use in tuple(self.invitations.waiting()):
+                if await self._is_done(use):
+                    await self._settle(use, lock)
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _settle(self, use: Use, lock: trio.Lock) -> None:
+        async with lock:
+            with trio.CancelScope(shield=True):
+                try:
+                    await trio.to_thread.run_sync(self.invitations.settle, use)
+                except OSError as error:
+                    self.failed(use, f"{error.strerror or error}")
+
+    async def _is_done(self, use: Use) -> bool:
+        node_id, farm = bytes.fromhex(use.node_id), self.farm()
+        if farm is not None and raft_id_of(farm.state.admitted, node_id) is not None:
+            return True
+        if self.invitations.is_late(use):
+            self.failed(use, "it has not appeared in time: approve it with `garlicfarm node approve`")
+            return True
+        if farm is None or not self.is_present(node_id):
+            return False
+        try:
+            if trio.current_time() >= self._approve_after_s:
+                self._approve_after_s = trio.current_time() + APPROVE_EVERY_S
+                await self.approve(node_id)
+        except Refused as refused:
+            self._report(use, str(refused))
+        return False
+
+    def _report(self, use: Use, reason: str) -> None:
+        """Report a failure, but not each repetition."""
+        if self._reported != (use, reason):
+            self._reported = use, reason
+            self.failed(use, reason)

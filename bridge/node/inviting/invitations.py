@@ -1,0 +1,243 @@
+"""The invitations of this node, in a file: made, listed, revoked, and redeemed within their limits.
+
+    create ──▶ invitations.json: hash of the secret, uses, end ──▶ the token, shown once
+    redeem ──▶ one more use, bound to an identity ──▶ fsync ──▶ only then the bundle leaves this node
+    approved ──▶ the use does not wait for an admission any more
+
+The file (mode 0600) contains hashes only: its reader cannot redeem anything. A use belongs to the identity that
+signed the request. If its connection breaks, this identity can repeat the request while the invitation is not expired.
+For any other identity a spent token is worthless.
+
+This machine's clock determines the dates. If it is set back, the latest stored time counts.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from bridge.node.events.event_log import clock_ms
+from bridge.wire.keys.invitation import SECRET_BYTES, InvitationError, RefusalCode, secret_hash
+from consensus.storage import replace_file
+from gossip.wire import node_id_of
+
+FILE_NAME: Final = "invitations.json"
+FILE_LIMIT_BYTES: Final = 1024 * 1024
+INVITATIONS_MAX: Final = 64
+USES_MAX: Final = 64
+LIFETIME_LIMIT_S: Final = 7 * 86_400
+LIFETIME_DEFAULT_S: Final = 3600
+APPROVAL_LIFETIME_MS: Final = 1_800_000
+"""A node that has the bundle and does not appear within half an hour is not approved any more."""
+_ID_BYTES: Final = 4
+_LATEST_MS: Final = 2**53 - 1
+
+_Milliseconds = Annotated[int, Meta(ge=0, le=_LATEST_MS)]
+
+
+class RedeemError(Exception):
+    """The token is not redeemed; `code` and the text are for its holder."""
+
+    def __init__(self, code: RefusalCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class UnusableInvitationsError(Exception):
+    """The file cannot be used; the text has the remedy."""
+
+
+class Use(Struct, frozen=True, rename="camel"):
+    """An identity that has redeemed an invitation."""
+
+    node_id: Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
+    name: str
+    time_ms: _Milliseconds
+    settled: bool = False
+    """True after its admission, or after the time for it."""
+
+
+class Invitation(Struct, frozen=True, rename="camel"):
+    """One invitation."""
+
+    hash: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    uses_max: Annotated[int, Meta(ge=1, le=USES_MAX)]
+    created_ms: _Milliseconds
+    ends_ms: _Milliseconds
+    revoked: bool = False
+    uses: Annotated[tuple[Use, ...], Meta(max_length=USES_MAX)] = ()
+
+    @property
+    def id(self) -> str:
+        """The id for operators; it is not secret."""
+        return self.hash[:_ID_BYTES].hex()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no use waits for an admission."""
+        return all(use.settled for use in self.uses)
+
+    def closed_by(self, now_ms: int) -> RefusalCode | None:
+        """Return the reason why no further identity can redeem it; None if it is open."""
+        if self.revoked:
+            return RefusalCode.REVOKED
+        if len(self.uses) >= self.uses_max:
+            return RefusalCode.USED
+        return RefusalCode.EXPIRED if now_ms >= self.ends_ms else None
+
+
+class _File(Struct, frozen=True, rename="camel"):
+    version: Annotated[int, Meta(ge=1, le=1)] = 1
+    latest_ms: _Milliseconds = 0
+    port: Annotated[int, Meta(ge=0, lt=2**16)] = 0
+    invitations: Annotated[tuple[Invitation, ...], Meta(max_length=INVITATIONS_MAX)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """An identity that redeems a token."""
+
+    public_key: bytes
+    name: str
+
+    @property
+    def node_id(self) -> bytes:
+        """The id of the identity."""
+        return bytes(node_id_of(self.public_key))
+
+
+class Invitations:
+    """The file and its content. Its methods are synchronous; the caller runs one at a time."""
+
+    def __init__(
+        self, state_dir: Path, clock: Callable[[], int] = clock_ms, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        """Read the file; raise UnusableInvitationsError."""
+        self._path = state_dir / FILE_NAME
+        self._clock = clock
+        self._random = random
+        self._file = _read(self._path)
+
+    def now_ms(self) -> int:
+        """Return the time; it never goes back below a stored one."""
+        return min(max(self._clock(), self._file.latest_ms), _LATEST_MS)
+
+    @property
+    def port(self) -> int:
+        """The port of the tokens; 0 before the first one."""
+        return self._file.port
+
+    @property
+    def all(self) -> tuple[Invitation, ...]:
+        """All known invitations, the oldest first."""
+        return self._file.invitations
+
+    @property
+    def open_uses(self) -> int:
+        """The number of identities that can still redeem a token."""
+        now_ms = self.now_ms()
+        return sum(each.uses_max - len(each.uses) for each in self.all if each.closed_by(now_ms) is None)
+
+    @property
+    def is_listening(self) -> bool:
+        """True while a token can be redeemed, or a redeemed one repeated."""
+        now_ms = self.now_ms()
+        return any(not each.revoked and now_ms < each.ends_ms for each in self.all)
+
+    @property
+    def is_active(self) -> bool:
+        """True while the port is open, or a use waits for an admission."""
+        return self.is_listening or any(self.waiting())
+
+    def create(self, uses: int, lifetime_s: int, port: int) -> tuple[Invitation, bytes]:
+        """Return a new invitation and its secret; raise InvitationError beyond a limit, and OSError."""
+        now_ms = self.now_ms()
+        if not 1 <= uses <= USES_MAX or not 0 < lifetime_s <= LIFETIME_LIMIT_S:
+            raise InvitationError(
+                f"an invitation is good for 1 to {USES_MAX} uses, and for at most {LIFETIME_LIMIT_S // 86_400} days"
+            )
+        kept = self.all
+        if len(kept) >= INVITATIONS_MAX:
+            closed = next((each for each in kept if each.closed_by(now_ms) is not None and each.is_settled), None)
+            if closed is None:
+                raise InvitationError(f"{INVITATIONS_MAX} invitations are open: revoke some (`garlicfarm invite list`)")
+            kept = tuple(each for each in kept if each is not closed)
+        secret = self._random(SECRET_BYTES)
+        made = Invitation(secret_hash(secret), uses, now_ms, min(now_ms + lifetime_s * 1000, _LATEST_MS))
+        self._store((*kept, made), port)
+        return made, secret
+
+    def revoke(self, invitation_id: str) -> Invitation | None:
+        """Revoke an invitation; return None for an unknown id. Raise OSError."""
+        found = next((each for each in self.all if each.id == invitation_id), None)
+        return None if found is None else self._replace(found, msgspec.structs.replace(found, revoked=True))
+
+    def redeem(self, secret: bytes, joiner: Joiner) -> Invitation:
+        """Spend a use; it is durable on return. Raise RedeemError and OSError."""
+        shown, now_ms = secret_hash(secret), self.now_ms()
+        found = next((each for each in self.all if each.hash == shown), None)
+        if found is None:
+            raise RedeemError(
+                RefusalCode.UNKNOWN,
+                "this node does not have an invitation with this token: make one with `garlicfarm invite new` there",
+            )
+        closed, node_id = found.closed_by(now_ms), joiner.node_id.hex()
+        repeats = any(each.node_id == node_id for each in found.uses)
+        if closed is RefusalCode.USED and repeats and now_ms < found.ends_ms:
+            return found
+        if closed is not None:
+            raise RedeemError(closed, f"{_CLOSED[closed]}. `garlicfarm invite new` makes a new token")
+        return found if repeats else self._replace(found, _with_use(found, Use(node_id, joiner.name, now_ms)))
+
+    def waiting(self) -> Iterator[Use]:
+        """Yield the uses that wait for an admission."""
+        for each in self.all:
+            yield from (use for use in each.uses if not use.settled)
+
+    def is_late(self, use: Use) -> bool:
+        """Return True if the time for the admission of a use has passed."""
+        return self.now_ms() - use.time_ms > APPROVAL_LIFETIME_MS
+
+    def settle(self, use: Use) -> None:
+        """Store that a use does not wait any more. Raise OSError."""
+        for each in self.all:
+            if use in each.uses:
+                uses = tuple(msgspec.structs.replace(one, settled=True) if one == use else one for one in each.uses)
+                self._replace(each, msgspec.structs.replace(each, uses=uses))
+                return
+
+    def _replace(self, old: Invitation, new: Invitation) -> Invitation:
+        self._store(tuple(new if each is old else each for each in self.all), self.port)
+        return new
+
+    def _store(self, invitations: tuple[Invitation, ...], port: int) -> None:
+        made = _File(latest_ms=self.now_ms(), port=port, invitations=invitations)
+        replace_file(self._path, msgspec.json.encode(made))
+        self._file = made
+
+
+_CLOSED: Final = {
+    RefusalCode.USED: "the token was used already",
+    RefusalCode.EXPIRED: "the token has expired",
+    RefusalCode.REVOKED: "an operator has revoked the token",
+}
+
+
+def _with_use(found: Invitation, use: Use) -> Invitation:
+    return msgspec.structs.replace(found, uses=(*found.uses, use))
+
+
+def _read(path: Path) -> _File:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
+    except FileNotFoundError:
+        return _File()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnusableInvitationsError(
+            f"{path} cannot be used ({error}): remove it, and all tokens of this node are revoked"
+        ) from None

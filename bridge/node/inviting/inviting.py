@@ -1,0 +1,165 @@
+"""The invitations of a running node: the port, the grants and the approvals together.
+
+JoinedNode, CurrentFarm, IdentityAdmin ──▶ Inviting ──▶ InvitationListener   new nodes
+                                                  └──▶ Approvals            the log
+"""
+
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.inviting.granting import Approvals, Granting
+from bridge.node.inviting.invitations import Invitation, Invitations, Joiner, Use
+from bridge.node.inviting.listener import LOOK_EVERY_S, PORT, InvitationListener, listener_certificate
+from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.joined_node import JoinedNode
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.wire.keys.invitation import InviterAddress, RefusalCode, Token
+
+
+class NotInvitingError(Exception):
+    """This node cannot invite now; the text has the reason and the remedy."""
+
+
+def listened_host(configuration: NodeConfiguration) -> str:
+    """Return the address that the port listens on; raise NotInvitingError."""
+    if configuration.gossip is None:
+        raise NotInvitingError(
+            'with transport = "i2p" nodes do not reach each other without I2P: copy the file of `garlicfarm keys'
+            " export` to the new machine (`garlicfarm help servers`)"
+        )
+    return configuration.consensus.bind.host
+
+
+def create_invitation(
+    configuration: NodeConfiguration, invitations: Invitations, uses: int, lifetime_s: int
+) -> tuple[Invitation, Token]:
+    """Make an invitation and its token. Raise NotInvitingError, InvitationError, CertificateError and OSError."""
+    host = listened_host(configuration)
+    port = invitations.port or _free_port(host)
+    fingerprint = listener_certificate(configuration.state_dir).fingerprint
+    made, secret = invitations.create(uses, lifetime_s, port)
+    return made, Token((InviterAddress(configuration.consensus.advertise.host, port),), fingerprint, secret)
+
+
+def _free_port(host: str) -> int:
+    """Return the usual port, or another one if a program of this machine uses it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in (PORT, 0):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+                return int(probe.getsockname()[1])
+            except OSError as error:
+                failure = error
+    raise failure
+
+
+@dataclass(slots=True, kw_only=True)
+class Inviting:
+    """The parts of one node. `run` it once."""
+
+    node: JoinedNode
+    current: CurrentFarm
+    invitations: Invitations
+    approve: Callable[[bytes], Awaitable[None]]
+    lock: trio.Lock = field(default_factory=trio.Lock, init=False)
+    _news: trio.Event = field(default_factory=trio.Event, init=False)
+
+    async def create(self, uses: int, lifetime_s: int) -> tuple[Invitation, Token]:
+        """Make an invitation. Raise NotInvitingError, InvitationError and OSError."""
+        self._check(uses)
+        configuration = self.node.local.configuration
+        async with self.lock:
+            with trio.CancelScope(shield=True):
+                make = partial(create_invitation, configuration, self.invitations, uses, lifetime_s)
+                made, token = await trio.to_thread.run_sync(make)
+        self._news.set()
+        self._append("invitation-created", {"invitation": made.id, "uses": uses, "lifetimeS": lifetime_s})
+        return made, token
+
+    def _check(self, uses: int) -> None:
+        farm, expect = self.current.farm, self.node.local.farm_key.expect
+        if farm is None and self.node.forming.cluster_id is not None:
+            raise NotInvitingError("this node is not a server of the farm yet: run the command on a voter")
+        if farm is None and self.invitations.open_uses + uses > expect - 1:
+            raise NotInvitingError(
+                f"{expect} nodes create this farm, and other nodes are invited after that. Until then tokens for at"
+                f" most {expect - 1} nodes may be open: revoke some (`garlicfarm invite list`)"
+            )
+        if farm is not None:
+            voters = farm.replica.server.describe().raft.configuration.voter_ids
+            if farm.replica.server_id not in voters:
+                raise NotInvitingError("this node does not vote: run the command on a voter (`garlicfarm servers`)")
+
+    async def run(self) -> None:
+        """Keep the port and approve, until cancelled."""
+        while self.node.local.configuration.gossip is not None:
+            if not self.invitations.is_active:
+                await trio.to_thread.run_sync(self._spare_keys.forget_assigned)
+                self._news = trio.Event()
+                await self._news.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._invite)
+                nursery.start_soon(self._stop_when_inactive, nursery.cancel_scope)
+
+    @property
+    def _spare_keys(self) -> SpareKeys:
+        return SpareKeys(self.node.local.configuration.state_dir)
+
+    async def _stop_when_inactive(self, scope: trio.CancelScope) -> None:
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if not self.invitations.is_active:
+                scope.cancel()
+                return
+
+    async def _invite(self) -> None:
+        state_dir, spare_keys = self.node.local.configuration.state_dir, self._spare_keys
+        listener = InvitationListener(
+            host=listened_host(self.node.local.configuration),
+            invitations=self.invitations,
+            certificate=await trio.to_thread.run_sync(listener_certificate, state_dir),
+            grant=Granting(self.node, spare_keys).grant,
+            redeemed=self._redeemed,
+            refused=self._refused,
+            failed=self._port_failed,
+        )
+        approvals = Approvals(
+            invitations=self.invitations,
+            spare_keys=spare_keys,
+            farm=lambda: self.current.farm,
+            is_present=self._is_present,
+            approve=self.approve,
+            failed=self._approval_failed,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.run, self.lock)
+            nursery.start_soon(approvals.run, self.lock)
+
+    def _is_present(self, node_id: bytes) -> bool:
+        return any(bytes(each.node_id) == node_id and each.reachable for each in self.node.member_directory.members())
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _append(self, kind: str, facts: dict[str, str | int]) -> None:
+        self.node.local.trace.append(kind, dict(facts))
+
+    def _redeemed(self, invitation: Invitation, joiner: Joiner) -> None:
+        facts = {"invitation": invitation.id, "name": joiner.name, "id": joiner.node_id.hex()}
+        self._append("invitation-redeemed", dict(facts))
+
+    def _refused(self, address: str, code: RefusalCode) -> None:
+        self._append("invitation-refused", {"address": address, "reason": code.value})
+
+    def _approval_failed(self, use: Use, reason: str) -> None:
+        self._append("invited-node-failed", {"name": use.name, "id": use.node_id, "reason": reason})
+
+    def _port_failed(self, reason: str | None) -> None:
+        if reason is not None:
+            self._append("invitation-port-failed", {"reason": reason})

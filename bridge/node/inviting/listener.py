@@ -1,0 +1,174 @@
+"""The port for new nodes, which is open only while an invitation is.
+
+    accept ─▶ TLS ─▶ Hello(nonce) ─▶ JoinRequest ─▶ signature ─▶ `Invitations.redeem`, durable ─▶ grant ─▶ Reply
+
+An unknown sender costs a place for some seconds and one handshake. The secret has 128 random bits, so guesses do not
+need a lockout. Connections, bytes and times are limited, and one request is redeemed at a time.
+
+The port and the certificate are the same for all tokens of a node, and survive a restart. The certificate has its own
+key, so the tokens outlive a change of the certificate between servers.
+"""
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from bridge.node.inviting.invitations import Invitation, Invitations, Joiner, RedeemError
+from bridge.wire.keys.invitation import (
+    LENGTH_BYTES,
+    NONCE_BYTES,
+    REQUEST_LIMIT_BYTES,
+    VERSION,
+    Granted,
+    Hello,
+    InvitationError,
+    JoinRequest,
+    Refusal,
+    RefusalCode,
+    Reply,
+    body_length,
+    decode_message,
+    encode_message,
+    is_proven,
+)
+from consensus.net import AcceptOptions, AcceptQueue, NodeCertificate, TlsStream, load_or_create_certificate
+
+PORT: Final = 7671
+DIRECTORY: Final = "invitations"
+"""The directory of the certificate, in the state directory."""
+EXCHANGE_S: Final = 10.0
+EXCHANGES_MAX: Final = 16
+"""Exchanges at a time; together with the waiting connections they are within the reserve of descriptors. A further
+one ends the oldest, which has had most of a second in a flood: an exchange takes three round trips."""
+WAITING: Final = AcceptOptions(
+    strangers_max=24, strangers_per_source_max=6, known_max=1, waiting_s=5.0, starts_per_s=20.0
+)
+LOOK_EVERY_S: Final = 1.0
+_BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError, OSError)
+
+Grant = Callable[[Joiner], Awaitable[Granted]]
+
+
+def listener_certificate(state_dir: Path) -> NodeCertificate:
+    """Return the certificate of the port; make it at first. Raise CertificateError."""
+    return load_or_create_certificate(state_dir / DIRECTORY)
+
+
+@dataclass(slots=True, kw_only=True)
+class InvitationListener:
+    """The listener of one node. `run` it once."""
+
+    host: str
+    invitations: Invitations
+    certificate: NodeCertificate
+    grant: Grant
+    """Returns the content for an identity whose use is durable."""
+    redeemed: Callable[[Invitation, Joiner], None] = lambda *_: None
+    refused: Callable[[str, RefusalCode], None] = lambda *_: None
+    """Receives the address of a sender with a valid form, and the reason of its refusal."""
+    failed: Callable[[str | None], None] = lambda _: None
+    """Receives the reason why the port cannot be opened, or None."""
+    _running: dict[trio.CancelScope, None] = field(default_factory=dict, init=False)
+    """Exchanges that a further one may end, the oldest first."""
+
+    async def run(self, lock: trio.Lock) -> None:
+        """Keep the port open while an invitation is, until cancelled. `lock` guards the invitations."""
+        context = self.certificate.server_context()
+
+        async def handle(transport: trio.SocketStream, address: str) -> None:
+            async with aclosing(TlsStream(transport, context, server_side=True)) as stream:
+                with trio.move_on_after(EXCHANGE_S) as scope:
+                    self._make_room(scope)
+                    try:
+                        await self._exchange(stream, address, lock)
+                    finally:
+                        self._running.pop(scope, None)
+
+        while True:
+            if self.invitations.is_listening:
+                await self._listen(handle)
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _listen(self, handle: Callable[[trio.SocketStream, str], Awaitable[None]]) -> None:
+        try:
+            listeners = await trio.open_tcp_listeners(self.invitations.port, host=self.host)
+        except OSError as error:
+            self.failed(f"{self.host}:{self.invitations.port} cannot be opened: {error.strerror or error}")
+            return
+        self.failed(None)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(AcceptQueue(WAITING).serve, listeners, handle)
+            while True:
+                await trio.sleep(LOOK_EVERY_S)
+                if not self.invitations.is_listening:
+                    nursery.cancel_scope.cancel()
+                    return
+
+    def _make_room(self, scope: trio.CancelScope) -> None:
+        if len(self._running) >= EXCHANGES_MAX:
+            oldest = next(iter(self._running))
+            del self._running[oldest]
+            oldest.cancel()
+        self._running[scope] = None
+
+    async def _exchange(self, stream: TlsStream, address: str, lock: trio.Lock) -> None:
+        try:
+            await stream.do_handshake()
+            nonce = os.urandom(NONCE_BYTES)
+            await stream.send_all(encode_message(Hello(VERSION, nonce)))
+            reply = await self._reply(stream, nonce, address, lock)
+            await stream.send_all(encode_message(reply))
+        except _BROKEN:
+            return
+
+    async def _reply(self, stream: TlsStream, nonce: bytes, address: str, lock: trio.Lock) -> Reply:
+        try:
+            request = decode_message(await receive_body(stream, REQUEST_LIMIT_BYTES), JoinRequest)
+        except InvitationError as error:
+            return self._refused(address, RefusalCode.MALFORMED, str(error))
+        if not is_proven(request, self.certificate.fingerprint, nonce):
+            text = "the signature of the request is not valid for this connection"
+            return self._refused(address, RefusalCode.UNPROVEN, text)
+        joiner = Joiner(request.public_key, request.name)
+        try:
+            found = await self._redeem(request.secret, joiner, lock)
+            self.redeemed(found, joiner)
+            return Reply(granted=await self.grant(joiner))
+        except RedeemError as error:
+            return self._refused(address, error.code, str(error))
+        except OSError as error:
+            text = f"the disk of the inviting node: {error.strerror or error}; correct it, and run the command again"
+            return self._refused(address, RefusalCode.FAILED, text)
+
+    async def _redeem(self, secret: bytes, joiner: Joiner, lock: trio.Lock) -> Invitation:
+        # A cancelled write would leave the file and the memory apart.
+        async with lock:
+            with trio.CancelScope(shield=True):
+                found = await trio.to_thread.run_sync(self.invitations.redeem, secret, joiner)
+        return found
+
+    def _refused(self, address: str, code: RefusalCode, text: str) -> Reply:
+        self.refused(address, code)
+        return Reply(refusal=Refusal(code, text[:500]))
+
+
+async def receive_body(stream: TlsStream, limit: int) -> bytes:
+    """Receive one message and return its body; raise InvitationError."""
+    head = await _receive_exactly(stream, LENGTH_BYTES)
+    return await _receive_exactly(stream, body_length(head, limit))
+
+
+async def _receive_exactly(stream: TlsStream, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        data = await stream.receive_some(size - len(received))
+        if not data:
+            raise InvitationError("the connection ended within a message")
+        received += data
+    return bytes(received)

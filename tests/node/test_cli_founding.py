@@ -1,0 +1,244 @@
+"""`garlicfarm init` and `join` without a running node: their files, their refusals, and the secrets that they hide."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.cli.founding import new_files, starting
+from bridge.cli.founding.new_files import configuration_text, merged, own_settings, with_signing_keys
+from bridge.cli.founding.token_screen import lifetime_text
+from bridge.cli.main import cli
+from bridge.node.inviting.granting import settings_for
+from bridge.node.inviting.invitations import Invitations
+from bridge.node.inviting.inviting import create_invitation
+from bridge.node.inviting.spare_keys import SpareKeys
+from bridge.node.security.key_files import KeyFileError, load_farm_key
+from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle
+from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.places import Places, default_configuration, node_places
+from bridge.wire.i2p.destination_keys import new_master_key, parse_signing_key
+from bridge.wire.keys.farm_key import new_farm_key
+from bridge.wire.keys.invitation import InviterAddress, Token, parse_token
+from deploy import example_configuration
+
+BIND = ("--bind", "127.0.0.1:17668")
+NOW_S = 1_800_000_000
+DAY_S = 86_400
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run a command of a user whose home is `tmp_path`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+
+    def call(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, arguments, input=stdin)
+
+    return call
+
+
+def test_init_writes_files_and_prints_one_line(garlicfarm: Call, tmp_path: Path) -> None:
+    done = garlicfarm("init", "--expect", "3", "--name", "site-a", *BIND, "--no-start")
+    assert done.exit_code == 0
+    [line] = done.stdout.splitlines()
+    assert line.startswith("garlicfarm join ")
+    token = parse_token(line.split()[-1])
+    directory, state_dir = tmp_path / ".config/garlicfarm", tmp_path / ".local/state/garlicfarm"
+    assert load_farm_key(directory / "farm.key").expect == 3
+    configuration = load_configuration(default_configuration(), try_files=True)
+    assert (configuration.name, configuration.state_dir) == ("site-a", state_dir)
+    [made] = Invitations(state_dir).all
+    assert made.uses_max == 2
+    assert [each.host for each in token.places] == ["127.0.0.1"]
+    assert "site-a at 127.0.0.1:17668" in done.stderr
+    assert {each.name for each in state_dir.iterdir()} == {"invitations", "invitations.json"}
+
+
+def test_init_of_one_node_does_not_print_token(garlicfarm: Call) -> None:
+    done = garlicfarm("init", "--expect", "1", *BIND, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["command"] is None
+
+
+def test_second_init_does_not_overwrite(garlicfarm: Call, tmp_path: Path) -> None:
+    assert garlicfarm("init", *BIND, "--no-start").exit_code == 0
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for command in (("init", *BIND), ("join", str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16))))):
+        refused = garlicfarm(*command)
+        assert refused.exit_code == 1
+        assert "this machine has a node already, and nothing is overwritten" in refused.stderr
+        assert "garlicfarm invite new" in refused.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_init_with_wrong_address_does_not_write(garlicfarm: Call, tmp_path: Path) -> None:
+    refused = garlicfarm("init", "--bind", "8.8.8.8:17668", "--no-start")
+    assert refused.exit_code == 1
+    assert "gossip.bind" in refused.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_join_with_altered_token_is_refused_without_file(garlicfarm: Call, tmp_path: Path) -> None:
+    token = str(Token((InviterAddress("127.0.0.1", 1),), bytes(32), bytes(16)))
+    for altered in (token[:-1], token.replace("a", "b", 1), "x"):
+        refused = garlicfarm("join", altered)
+        assert refused.exit_code == 1
+        assert "copy the whole token again" in refused.stderr
+        assert altered not in refused.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("arguments", [("--token-file", "-"), ()])
+def test_token_is_read_from_standard_input(garlicfarm: Call, arguments: tuple[str, ...]) -> None:
+    token = str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16)))
+    refused = garlicfarm("join", *arguments, stdin=f"{token}\n")
+    assert refused.exit_code == 1
+    assert "127.0.0.1:9: Connection refused" in refused.stderr
+    assert "garlicfarm invite list" in refused.stderr
+    assert token not in refused.output
+
+
+def test_public_token_file_is_refused(garlicfarm: Call, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(str(Token((InviterAddress("127.0.0.1", 9),), bytes(32), bytes(16))))
+    path.chmod(0o644)
+    assert "chmod 600" in garlicfarm("join", "--token-file", str(path)).stderr
+    path.chmod(0o600)
+    assert "Connection refused" in garlicfarm("join", "--token-file", str(path)).stderr
+    assert "give the token once" in garlicfarm("join", "x", "--token-file", str(path)).stderr
+
+
+def test_package_places_belong_to_root_alone(tmp_path: Path) -> None:
+    unit = tmp_path / "lib/systemd/system/garlicfarm.service"
+    unit.parent.mkdir(parents=True)
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "XDG_STATE_HOME": str(tmp_path / "s")}
+    own = Places(tmp_path / "c/garlicfarm", tmp_path / "s/garlicfarm")
+    assert node_places(home, tmp_path, 0) == own
+    unit.touch()
+    assert node_places(home, tmp_path, 1000) == own
+    service = Places(tmp_path / "etc/garlicfarm", tmp_path / "var/lib/garlicfarm", is_service=True)
+    assert node_places(home, tmp_path, 0) == service
+
+
+def test_package_configuration_keeps_its_comments(tmp_path: Path) -> None:
+    places = Places(tmp_path, tmp_path / "state", is_service=True)
+    before = example_configuration.text()
+    places.configuration.write_text(before)
+    shared = {"gossip": {"seeds": ["192.168.7.5:7668"]}, "master": [{"destination": master(), "publish": "auto"}]}
+    text = configuration_text(places, merged(own_settings("site-b", "127.0.0.1:17668"), shared))
+    places.configuration.write_text(text)
+    assert {line for line in before.splitlines() if line.startswith("# ")} <= set(text.splitlines())
+    configuration = load_configuration(places.configuration)
+    assert configuration.name == "site-b"
+    assert configuration.gossip is not None
+    assert configuration.gossip.seeds == ("192.168.7.5:7668",)
+    assert str(configuration.state_dir) == example_configuration.STATE_DIRECTORY
+    assert len(configuration.masters) == 1
+
+
+def master() -> str:
+    return new_master_key().destination.base64
+
+
+def test_bundle_has_differing_settings_and_masters(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        'name = "site-a"\nfarm_key = "farm.key"\n[gossip]\nbind = "127.0.0.1:1"\ncapacity = 7\n'
+        '[router]\nkind = "i2cp"\n'
+    )
+    destination = master()
+    settings = settings_for(load_configuration(tmp_path / "node.toml"), [destination])
+    assert settings["gossip"] == {"capacity": 7}
+    assert settings["master"] == [{"destination": destination, "publish": "auto"}]
+    assert "router" not in settings
+    assert "name" not in settings
+    parse_bundle(bundle_text(new_farm_key(3), settings))
+
+
+def test_spare_key_is_assigned_to_one_identity(tmp_path: Path) -> None:
+    spare, key = SpareKeys(tmp_path), new_master_key()
+    one, other = bytes(8), bytes([1]) * 8
+    spare.add([key.sign_transient(NOW_S, DAY_S), key.sign_transient(NOW_S, DAY_S)])
+    own = key.destination.base64
+    [first] = spare.assign(one, [own])
+    assert spare.assign(one, [own]) == (first,)
+    [second] = spare.assign(other, [own])
+    assert parse_signing_key(first).private_key != parse_signing_key(second).private_key
+    assert spare.assign(bytes([2]) * 8, [own]) == ()
+    spare.forget_assigned()
+    assert list(spare.directory.iterdir()) == []
+
+
+def test_spare_key_of_other_master_is_kept(tmp_path: Path) -> None:
+    spare, key = SpareKeys(tmp_path), new_master_key()
+    assert spare.assign(bytes(8), [master()]) == ()
+    spare.add([key.sign_transient(NOW_S, DAY_S)])
+    assert spare.assign(bytes(8), [master()]) == ()
+    assert len(spare.free()) == 1
+    with pytest.raises(KeyFileError, match="more than 64"):
+        spare.add([key.sign_transient(NOW_S, DAY_S)] * 64)
+
+
+def test_signing_key_replaces_destination_of_its_master(tmp_path: Path) -> None:
+    key = new_master_key()
+    settings = {"master": [{"destination": key.destination.base64, "publish": "auto"}, {"destination": master()}]}
+    made, files = with_signing_keys(tmp_path, settings, [key.sign_transient(NOW_S, DAY_S)])
+    [path] = files
+    assert made["master"][0] == {"publish": "auto", "signing_key": path.name}
+    assert "signing_key" not in made["master"][1]
+    assert settings["master"][0]["destination"] == key.destination.base64
+    with pytest.raises(BundleError):
+        with_signing_keys(tmp_path, {}, [key.sign_transient(NOW_S, DAY_S)])
+
+
+def test_occupied_port_gives_another_port(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text(
+        f'farm_key = "farm.key"\nstate_dir = "{tmp_path}"\n[gossip]\nbind = "127.0.0.1:1"\n'
+    )
+    configuration, invitations = load_configuration(tmp_path / "node.toml"), Invitations(tmp_path)
+    _, token = create_invitation(configuration, invitations, 1, 60)
+    _, later = create_invitation(configuration, invitations, 1, 60)
+    assert token.places == later.places
+    assert token.places[0].port == invitations.port
+    assert token.secret != later.secret
+
+
+def test_service_is_enabled_and_failure_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls"
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(starting, "SYSTEMD_RUNS", tmp_path)
+    places = Places(tmp_path, tmp_path, is_service=True)
+    starting.start_node(places)
+    assert calls.read_text() == "enable --now garlicfarm.service\n"
+    systemctl.write_text("#!/bin/sh\necho no unit >&2\nexit 5\n")
+    with pytest.raises(SystemExit):
+        starting.start_node(places)
+    assert "no unit" in capsys.readouterr().err
+    monkeypatch.setattr(starting, "SYSTEMD_RUNS", tmp_path / "missing")
+    starting.start_node(places)
+    assert "systemd does not run here" in capsys.readouterr().out
+
+
+def test_running_node_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_files, "answers", lambda _: True)
+    with pytest.raises(SystemExit):
+        new_files.refuse_existing(Places(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(60, "1 minute"), (3600, "1 hour"), (5400, "90 minutes"), (172_800, "2 days")]
+)
+def test_lifetime_is_shown_in_largest_unit(seconds: int, text: str) -> None:
+    assert lifetime_text(seconds) == text
