@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from bridge.api.printable import printable
-from bridge.api.view import FarmView, Severity, VerdictView, counted_members
+from bridge.api.view import FarmView, Severity, counted_members
 from bridge.api.words import clock_text, duration
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
@@ -170,18 +170,23 @@ def _preview(row: FarmRow, canvas: Canvas, room: int, *, unicode: bool) -> list[
     if row.farm is None:
         return [*lines, *(canvas.line(f"{NOT_CHOSEN}{each}") for each in textwrap.wrap(printable(row.reason), width))]
     seen = f"seen by {row.farm.node.name} at {clock_text(row.farm.taken_at_ms)} UTC"
-    texts = [(row.reason and f"{row.reason}; {seen}") or seen, _whole(row.farm.verdict)]
+    texts = [(row.reason and f"{row.reason}; {seen}") or seen, _whole(row.farm)]
     lines += [canvas.line(f"{NOT_CHOSEN}{part}") for text in texts for part in textwrap.wrap(printable(text), width)]
     publications = publishing_section(row.farm, canvas)
-    lines += [*alarms_section(row.farm.alarms, canvas).lines, *([publications.title] if publications.title else [])]
+    lines += [
+        *alarms_section(row.farm.alarms, canvas, row.farm.verdict.text).lines,
+        *([publications.title] if publications.title else []),
+    ]
     lines = rows([*lines, *publications.lines], room, palette.dim)
-    charts = charts_lines(row.charts, canvas, room - len(lines) - 1, unicode=unicode) if canvas.is_wide else []
+    charts = charts_lines(row.charts, canvas, room - len(lines) - 2, unicode=unicode) if canvas.is_wide else []
     lines += [Text("", end=""), *charts] if charts else []
     return [dimmed(each, palette.dim) for each in lines] if row.is_old else lines
 
 
-def _whole(verdict: VerdictView) -> str:
-    return verdict.text if verdict.severity is Severity.OK else f"{verdict.text}; {verdict.advice}"
+def _whole(farm: FarmView) -> str:
+    """Return the verdict, with its advice unless alarms below it have the remedies."""
+    verdict = farm.verdict
+    return verdict.text if farm.alarms or verdict.severity is Severity.OK else f"{verdict.text}; {verdict.advice}"
 
 
 def _footer(state: OverviewState, canvas: Canvas) -> Text:

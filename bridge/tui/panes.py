@@ -138,7 +138,8 @@ def draw_lines(
     lines, footer, room = _frame(state, data, canvas, height)
     body = _body(state, data, canvas, room, unicode=unicode)[:room]
     if data.is_old:
-        body = [dimmed(line, canvas.palette.dim) for line in body]
+        chosen = f"{canvas.palette.dim} reverse".strip()
+        body = [dimmed(line, chosen if line.style == "reverse" else canvas.palette.dim) for line in body]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
     return lines + footer[: height - len(lines)]
 
@@ -184,7 +185,8 @@ def _header(data: ScreenData, canvas: Canvas) -> list[Text]:
     if data.is_old:
         reason = data.reason or f"{data.farm.node.name} does not answer"
         age = f", {duration(data.age_ms)} ago" if data.age_ms else ""
-        since = f"not live since {clock_text(data.farm.taken_at_ms)} UTC{age}: {reason}. The picture below is old"
+        end = "" if reason.endswith("?") else "."
+        since = f"not live since {clock_text(data.farm.taken_at_ms)} UTC{age}: {reason}{end} The picture below is old"
         style = f"{canvas.palette.title} {canvas.palette.bad}".strip()
         lines = [canvas.line((each, style)) for each in _wrapped(since, canvas)]
         return [*lines, *(dimmed(line, canvas.palette.dim) for line in farm_header(data.farm, canvas))]
@@ -299,7 +301,7 @@ def _columns(canvas: Canvas) -> tuple[Canvas, Canvas]:
 
 
 def _farm_body(state: ViewState, data: ScreenData, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
-    alarms = alarms_section(_alarms(data), canvas)
+    alarms = alarms_section(_alarms(data), canvas, "" if data.farm is None else data.farm.verdict.text)
     weights = ScreenSection(None, []) if data.farm is None else weights_section(data.farm.weights, canvas)
     charts = [] if data.farm is None else list(farm_charts(state, data.farm, data.history))
     if canvas.width < TWO_COLUMNS:

@@ -32,11 +32,17 @@ from bridge.api.view import (
 from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, short_address
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
-from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, shortened, widened
+from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, shortened, widened
 from bridge.tui.targets import OnMember, aimed
 
 TWO_ALARMS = 4
 VERDICT_LINES = 3
+REMEDY = "→ "
+"""Before the remedy of an alarm."""
+ALARM_LINES, REMEDY_LINES = 2, 8
+"""Most lines of the text of an alarm, and of its remedy."""
+LEAVES_WIDTH = 72
+"""Least width of the table of leaves with the end of each entry; otherwise the health needs that room."""
 SMALL_FARM = 5
 """Number of members that stay in sight before publishing and events get more than their least."""
 PUBLISHER_AND_ENTRY = 4
@@ -268,7 +274,7 @@ def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
         Column("  DESTINATION", 64 if canvas.is_wide else 26),
         Column("AT", 12),
         Column("COST", 4, right=True),
-        Column("ENDS IN", 7, right=True),
+        *([Column("ENDS IN", 7, right=True)] if canvas.width >= LEAVES_WIDTH else []),
         Column("HEALTH", max((cell_len(each) for each in healths), default=9)),
     ]
     named = max((cell_len(printable(known(one.name))) for each in view.publishing for one in each.entries), default=0)
@@ -320,7 +326,7 @@ def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]
         f"  {entry.destination if canvas.is_wide else short_address(entry.destination)}",
         known(entry.name),
         str(entry.cost),
-        duration((entry.end_s - now_s) * 1000),
+        *([duration((entry.end_s - now_s) * 1000)] if canvas.width >= LEAVES_WIDTH else []),
         (
             health_text(entry.faults, healthy=entry.healthy),
             canvas.palette.good if entry.healthy else canvas.palette.bad,
@@ -356,16 +362,36 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
     return parts
 
 
-def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> ScreenSection:
-    """Return alarms with their texts and actions. One line each if it fits, so that several stay in sight."""
+def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas, verdict: str = "") -> ScreenSection:
+    """Return alarms with their texts and actions. One line each if it fits, so that several stay in sight.
+
+    An alarm does not repeat the text of the verdict above it.
+    """
     lines = []
     for each in alarms:
         style = canvas.palette.bad if each.severity is Severity.CRITICAL else canvas.palette.doubtful
         sign = severity_mark(each.severity) or "! "
-        mark: list[Part] = [(sign, style), (each.kind, style), f": {each.text}"]
-        if cell_len(printable(f"{sign}{each.kind}: {each.text}; {each.action}")) <= canvas.width:
-            lines.append(canvas.line(*mark, f"; {each.action}"))
-        else:
-            action = textwrap.wrap(printable(each.action), canvas.width - len(NOT_CHOSEN))
-            lines += [canvas.line(*mark), *(canvas.line(f"{NOT_CHOSEN}{part}") for part in action)]
+        kind = shortened(each.kind, max(LEAST_WIDTH, canvas.width) // 2 - len(sign))
+        texts = [each.action] if each.text == verdict else [each.text, each.action]
+        if cell_len(printable(f"{sign}{kind}: {'; '.join(texts)}")) <= canvas.width:
+            lines.append(canvas.line((sign, style), (kind, style), f": {'; '.join(texts)}"))
+            continue
+        first, *more = _wrapped(
+            texts[0], canvas, cell_len(f"{sign}{kind}: "), ALARM_LINES if len(texts) > 1 else REMEDY_LINES
+        )
+        lines.append(canvas.line((sign, style), (kind, style), f": {first}"))
+        lines += [canvas.line(f"{NOT_CHOSEN}{part}") for part in more]
+        for number, part in enumerate(
+            part for text in texts[1:] for part in _wrapped(text, canvas, len(REMEDY), REMEDY_LINES)
+        ):
+            lines.append(canvas.line(f"{NOT_CHOSEN}{REMEDY if number == 0 else ' ' * len(REMEDY)}{part}"))
     return ScreenSection(None, lines, least=TWO_ALARMS)
+
+
+def _wrapped(text: str, canvas: Canvas, first_indent: int, lines_max: int) -> list[str]:
+    """Return a text in several lines; the first one has less room."""
+    width = max(LEAST_WIDTH, canvas.width - len(NOT_CHOSEN) - len(REMEDY))
+    lines = textwrap.wrap(
+        printable(text), width, initial_indent=" " * first_indent, max_lines=lines_max, placeholder=" …"
+    )
+    return [lines[0][first_indent:], *lines[1:]] if lines else [""]

@@ -48,7 +48,7 @@ def timeline_lines(
     palette = canvas.palette
     if history is None:
         return [canvas.line((f"  {reason or 'reading the history …'}", palette.doubtful))]
-    window = f" the last {duration(history.to_ms - history.from_ms)}, as {history.node} observed it; UTC "
+    window = f" the last {duration(history.to_ms - history.from_ms)}, as {history.node} observed it, UTC   "
     width = max(1, canvas.width - _LABEL_CELLS - _SHARE_CELLS - 2)
     axis, share = f"{'':{_LABEL_CELLS}} {_axis(history, width)}", f"{'OK':>{_SHARE_CELLS}}"
     node_ids = {} if farm is None else {each.name: each.node_id for each in farm.members}

@@ -63,7 +63,7 @@ def test_overview_has_verdict_of_each_farm_and_reason_of_lost_one() -> None:
     assert any(line.startswith("▸ cellar") and "!! No quorum: 2 of 3" in line for line in lines)
     assert any(line.startswith("  lost ") and line.endswith("!! no node runs at /x/control.sock") for line in lines)
     assert "CELLAR" in text
-    assert "No quorum: 2 of 3 voters down; start the others" in text
+    assert text.count("No quorum: 2 of 3 voters down") >= 2
     assert "node-2 publishes" not in text or "META LEASESET2" in text
 
 

@@ -267,11 +267,22 @@ def test_long_name_uses_wide_screen() -> None:
 
 def test_long_alarm_shows_action() -> None:
     text = screen(farm_view())
-    assert "\n  sign a new one: garlicfarm keys transient" in text
+    assert "\n  → sign a new one: garlicfarm keys transient" in text
     assert "6 days; sign a new one: garlicfarm keys transient" in screen(farm_view(), 120, 40)
     alarm = AlarmView("servers-down", "node-2 is down", " ".join(f"word-{each}" for each in range(20)))
     shown = screen(replace(farm_view(), alarms=(alarm,)))
     assert alarm.action in " ".join(shown.split())
+
+
+def test_alarm_does_not_repeat_verdict() -> None:
+    view = farm_view()
+    alarm = AlarmView("no-quorum", view.verdict.text, "start the others")
+    lines = screen(replace(view, alarms=(alarm,)), 80, 24).splitlines()
+    assert "! no-quorum: start the others" in [line.rstrip() for line in lines]
+
+
+def test_health_of_leaf_fits_60_columns() -> None:
+    assert re.search(r"node-5 +50 unhealthy\n", re.sub(" +\n", "\n", screen(farm_view(), 60, 30)))
 
 
 def test_unhealthy_entry_is_shown_first() -> None:
