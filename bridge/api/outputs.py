@@ -278,6 +278,19 @@ class JoinOutput(Document, frozen=True):
     """Paths of the written signing keys, one for each master that this node may publish."""
 
 
+class MasterOutput(Document, frozen=True):
+    """`keys master`."""
+
+    address: str
+    """The address of the master."""
+    file: str
+    """Path of the master key file."""
+    signing_key: str
+    """Path of the signing key of this node."""
+    spare_keys: int
+    """Number of signing keys for nodes that this node invites."""
+
+
 class KeyExportOutput(Document, frozen=True):
     """`keys export`."""
 

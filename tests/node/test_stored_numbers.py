@@ -37,6 +37,7 @@ WRITERS = {
     "bridge/connect/structure_keeper.py": "a signed structure, verified again by the reader",
     "bridge/cli/config.py": "settings of an operator, no numbers of others",
     "bridge/cli/founding/new_files.py": "settings of an operator, no numbers of others",
+    "bridge/cli/keys/master.py": "the same",
     "bridge/cli/recover.py": "formation.json, backup",
     "bridge/node/control/access.py": "tokens, no numbers",
     "bridge/node/control/control_certificate.py": "certificates, no numbers",

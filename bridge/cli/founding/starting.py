@@ -14,7 +14,6 @@ import click
 
 from bridge.cli.failure import fail
 from bridge.cli.printing import echo
-from bridge.cli.run import run
 from bridge.node.settings.places import UNIT, Places
 
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
@@ -26,6 +25,9 @@ def start_node(places: Places) -> None:
     """Start the node; return when its unit runs, or when the node in the foreground has ended."""
     if not places.is_service:
         echo("The node runs in this terminal until Ctrl-C; after that, `garlicfarm run` starts it again.", err=True)
+        # `keys master` needs this module, but not the whole node.
+        from bridge.cli.run import run  # noqa: PLC0415 - see above
+
         click.get_current_context().invoke(run, config=places.configuration)
         return
     if not is_managed():
@@ -33,6 +35,14 @@ def start_node(places: Places) -> None:
         return
     _systemctl("enable", "--now", UNIT)
     echo("The node runs, and starts with this machine. `garlicfarm status` shows the farm.")
+
+
+def restart_service(places: Places) -> bool:
+    """Start the node again if systemd runs it; return False if the operator must do so."""
+    if not places.is_service or not is_managed():
+        return False
+    _systemctl("restart", UNIT)
+    return True
 
 
 def is_managed() -> bool:

@@ -1,0 +1,107 @@
+"""`garlicfarm keys master`: the master key, this node's signing key, and spare keys for the nodes that it invites.
+
+    FILE, new or existing ──▶ a signing key for this node ──▶ [publishing] signing_key ──▶ the service starts again
+                         └──▶ spare signing keys ──▶ `garlicfarm join` on the other machines gets one each
+
+The command reads the master key only while it runs. The operator then carries FILE to a machine that is offline, or
+runs `keys offline` there instead. Each signing key contains the session configuration for i2pd, so the keys suit each
+router that `garlicfarm router detect` finds, and also nodes without a router.
+"""
+
+import time
+from pathlib import Path
+
+import click
+
+from bridge.api.outputs import MasterOutput
+from bridge.cli.config import check_text
+from bridge.cli.failure import fail, failures
+from bridge.cli.founding.starting import give_to_node, restart_service
+from bridge.cli.keys.destination_keys import DAY_S, DAYS_LIMIT
+from bridge.cli.options import file_path, json_option
+from bridge.cli.printing import echo, print_json
+from bridge.node.doctor.checks import RELEASED_S
+from bridge.node.inviting.spare_keys import KEYS_MAX, SpareKeys
+from bridge.node.security.key_files import (
+    KeyFileError,
+    load_farm_key,
+    load_master_key,
+    save_master_key,
+    save_signing_key,
+)
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
+from bridge.node.settings.places import node_places
+from bridge.node.settings.toml_editor import EditError, set_table
+from bridge.wire.i2p.destination_keys import TRANSIENT_LIFE_S, DestinationKeyError, MasterKey, new_master_key
+from consensus.storage import replace_file
+
+
+@click.command()
+@click.argument("file", type=file_path, default="master.key")
+@click.option(
+    "--spare",
+    type=click.IntRange(0, KEYS_MAX),
+    help="Number of signing keys for other nodes (default: one for each other founder).",
+)
+@click.option(
+    "--days",
+    default=TRANSIENT_LIFE_S // DAY_S,
+    show_default=True,
+    type=click.IntRange(1, DAYS_LIMIT),
+    help="Validity of the signing keys, in days.",
+)
+@json_option
+def master(file: Path, *, spare: int | None, days: int, as_json: bool) -> None:
+    """Let this node publish, and the nodes that it invites: with the master key in FILE. A missing FILE is made.
+
+    Run it on the first machine of a farm, after `init` and before `join` on the others. Then move FILE to a safe place
+    off the nodes. With an address that exists already, make FILE by `keys import-destination` first.
+    """
+    places, now_s = node_places(), int(time.time())
+    if now_s < RELEASED_S:
+        fail("the clock of this machine is wrong: set it, or the keys would end at a wrong time")
+    if not places.configuration.is_file():
+        fail(f"{places.configuration} does not exist: run `garlicfarm init` first, or `keys offline` for other places")
+    with failures(ConfigurationError, DestinationKeyError, EditError, KeyFileError, OSError):
+        configuration = load_configuration(places.configuration)
+        _refuse_configured(configuration)
+        count = load_farm_key(configuration.farm_key).expect - 1 if spare is None else spare
+        key, is_new = _master_key(file)
+        own = places.directory / f"{key.destination.address[:8]}.key"
+        text = set_table(places.configuration.read_text(encoding="utf-8"), "publishing", {"signing_key": own.name})
+        check_text(places.configuration, text)
+        save_signing_key(own, key.sign_transient(now_s, days * DAY_S))
+        spare_keys = SpareKeys(configuration.state_dir)
+        made = spare_keys.add([key.sign_transient(now_s, days * DAY_S) for _ in range(count)])
+        give_to_node(places, spare_keys.directory)
+        replace_file(places.configuration, text.encode(), places.configuration.stat().st_mode & 0o777)
+    restarts = restart_service(places)
+    if as_json:
+        print_json(MasterOutput(key.destination.address, str(file), str(own), len(made)))
+        return
+    echo(f"{key.destination.address}  is the farm's address.")
+    echo(f"{own}: this node may publish it for {days} days.")
+    if made:
+        echo(f"Spare keys: {len(made)}. Each machine that joins by a token of this node gets one.")
+    echo(
+        f"{file}: {'the new' if is_new else 'the'} master key. A holder of this file controls the address permanently."
+    )
+    echo("Move it to a safe place off the nodes now, and keep a second copy of it.")
+    if not restarts:
+        echo("To publish, start the node again: end it with Ctrl-C, then `garlicfarm run`.")
+
+
+def _refuse_configured(configuration: NodeConfiguration) -> None:
+    if configuration.masters:
+        raise KeyFileError(
+            "this node has a master already; renew its keys with `garlicfarm keys offline` (`garlicfarm help"
+            " signing-keys Renew`)"
+        )
+
+
+def _master_key(file: Path) -> tuple[MasterKey, bool]:
+    if file.exists():
+        return load_master_key(file), False
+    key = new_master_key()
+    save_master_key(file, key)
+    return key, True
