@@ -86,19 +86,24 @@ test-compiled: build/compiled-tests.stamp
 
 # Builds the sources, the pure wheel, the wheel of this platform (with a C compiler; pip prefers it), the Debian package
 # and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64 select another Debian release and architecture.
+STEP = printf '%s  %s\n' "$$(date +%T)"
 DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))
 dist: $(VENV)/all.stamp
 	rm -rf dist build/lib* build/bdist* build/temp* build/mypyc
-	@echo "building: sdist, wheel, compiled wheel, Debian package, image; this takes several minutes"
+	@$(STEP) "1 of 5: the sources"
 	$(BIN)/python setup.py -q sdist -d dist
+	@$(STEP) "2 of 5: the pure wheel"
 	$(WHEEL) -w dist .
-	@if $(CAN_COMPILE); then rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
-	@if command -v dpkg-deb >/dev/null; then $(BIN)/python -m deploy.deb $(DEB_OPTIONS) \
-	$(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(BIN)/python -m deploy.oci $(if $(DEB_ARCH),--arch $(DEB_ARCH))); else \
+	@if $(CAN_COMPILE); then $(STEP) "3 of 5: the compiled wheel, the longest step"; \
+	rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi
+	@if command -v dpkg-deb >/dev/null; then $(STEP) "4 of 5: the Debian package" && $(BIN)/python -m deploy.deb \
+	$(DEB_OPTIONS) $(if $(filter-out 3.11,$(DEB_PYTHON)),,&& $(STEP) "5 of 5: the container image" && \
+	$(BIN)/python -m deploy.oci $(if $(DEB_ARCH),--arch $(DEB_ARCH))); else \
 	echo "dpkg-deb is missing: skipping the Debian package and the container image (Debian: apt-get install dpkg)"; fi
 	@ls -l dist
 
-# Installs the Debian package in scratch copies of this machine, one alone and three on a LAN, and runs the image's steps.
+# Installs the Debian package in scratch copies of this machine: one alone, one with a real systemd, three on a LAN; and
+# runs the image's steps.
 # Needs root on Debian. A skipped test names the missing program (mmdebstrap, lintian).
 test-packages: dist
 	$(BIN)/python -m pytest -q $(HOURS) -m packages tests/packages

@@ -11,6 +11,7 @@ belongs to one place (`PREFIX`), which the first line of the command names.
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def install(target: Target, wheel: Path, root: Path) -> Path:
     site.mkdir(parents=True)
     into = ["--target", str(site), "--no-compile", "--no-deps"]
     _pip("install", *into, *target.pip_options(), "--require-hashes", "-r", str(REQUIREMENTS))
+    # Manual pages of libraries. pip would not add the own wheel's files to a directory that exists.
+    shutil.rmtree(site / "share", ignore_errors=True)
     # The own wheel has the platform's plain tag, `linux_x86_64`, which indexes do not accept.
     own = [f"--platform=linux_{target.machine}", *target.pip_options(), "--no-index"]
     _pip("install", *into, *own, str(wheel))

@@ -1,0 +1,67 @@
+"""The Debian package for arm64, started by an emulator of that processor in a system of its release.
+
+qemu does not emulate the request for the speed of a network card (`SIOCETHTOOL`), so a node does not run there; its
+commands and its libraries for arm64 do.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge import VERSION
+from deploy.deb import package_name
+from deploy.environment import supported_target
+from tests.packages.conftest import DIST
+from tests.packages.machine import reason_to_skip
+
+pytestmark = pytest.mark.packages
+
+EMULATOR = "qemu-aarch64-static"
+PYTHON = "python3.11"
+PREFIX = "/usr/lib/garlicfarm/bin"
+BOUND_S = 300
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of a system for arm64 with the files of the package."""
+    reason = reason_to_skip()
+    missing = [each for each in ("mmdebstrap", EMULATOR) if shutil.which(each) is None]
+    if reason or missing:
+        pytest.skip(reason or f"needs {', '.join(missing)} (Debian: apt-get install mmdebstrap qemu-user-static)")
+    package = DIST / package_name(supported_target("3.11", "arm64"))
+    if not package.exists():
+        pytest.skip(f"{package.name} does not exist: `make dist DEB_ARCH=arm64` builds it")
+    root = tmp_path_factory.mktemp("arm64") / "root"
+    make = ["mmdebstrap", "--quiet", "--mode=root", "--arch=arm64", "--variant=extract", f"--include={PYTHON}"]
+    subprocess.run([*make, "bookworm", root], check=True, timeout=BOUND_S)
+    subprocess.run(["dpkg", "-x", package, root], check=True, timeout=BOUND_S)  # noqa: S607
+    shutil.copy2(shutil.which(EMULATOR) or "", root / EMULATOR)
+    (root / "srv").mkdir(exist_ok=True)
+    return root
+
+
+def emulated(system: Path, *arguments: str) -> str:
+    """Run the package's Python for arm64, and return its output."""
+    python = ("chroot", system, f"/{EMULATOR}", "-0", f"{PREFIX}/python", f"/usr/bin/{PYTHON}", "-I")
+    done = subprocess.run([*python, *arguments], capture_output=True, text=True, check=False, timeout=BOUND_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_arm64_package_starts_on_its_processor(system: Path) -> None:
+    machine = "import platform, sys; print(platform.machine(), sys.prefix)"
+    assert emulated(system, "-c", machine) == "aarch64 /usr/lib/garlicfarm\n"
+    assert emulated(system, f"{PREFIX}/garlicfarm", "--version") == f"garlicfarm, version {VERSION}\n"
+
+
+def test_arm64_libraries_sign_and_load(system: Path) -> None:
+    """The binaries of `cryptography`, `msgspec`, `psutil` and the others load, and keys are made with them."""
+    made = emulated(
+        system, f"{PREFIX}/garlicfarm", "keys", "new-farm", "--expect", "1", "--output", "/srv/farm.key", "--json"
+    )
+    assert '"expect": 1' in made
+    emulated(system, f"{PREFIX}/garlicfarm", "keys", "new-destination", "/srv/master.key")
+    emulated(system, "-c", "import bridge.node.app, psutil, msgspec, cryptography.x509, consensus")
