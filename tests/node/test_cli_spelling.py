@@ -14,8 +14,8 @@ from bridge.cli.main import COMMANDS, cli
 from pipeline.cli.commands import pipeline
 
 WATCHED = {
-    "status", "farm", "members", "servers", "servers list", "log-time show", "node list", "node clients", "keys list",
-    "zmq-raft status", "kraft describe", "events", "log", "kraft log",
+    "status", "farm", "history", "members", "servers", "servers list", "log-time show", "node list", "node clients",
+    "keys list", "zmq-raft status", "kraft describe", "events", "log", "kraft log",
 }  # fmt: skip
 """Commands that show a view or a stream."""
 FILES = {"keys new-farm", "keys offline", "debug"}
@@ -82,7 +82,7 @@ def test_misspelled_command_names_similar_at_every_level(path: tuple[str, ...], 
         ("evict", "'node evict'"),
         ("rotate", "'keys rotate'"),
         ("exclude", "'publish exclude'"),
-        ("list", "'servers list' or 'node list' or 'keys list'"),
+        ("list", "'invite list' or 'servers list' or 'node list' or 'keys list'"),
     ],
 )
 def test_command_of_a_group_is_named_with_its_group(typed: str, meant: str) -> None:
