@@ -258,19 +258,23 @@ async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> 
 
 async def keep_current(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
     """Keep the view fresh, from any node that answers."""
+    failed, failure = None, ""
     while True:
-        reason, followed = "", live.followed
+        reason, followed = failure, live.followed
         try:
             known = nodes()
         except ControlError as error:
             # The error names the followed node, not the places where another one could be.
             known, reason = ((), str(error)) if followed.address is None else ((followed.address,), "")
-        for address in sorted(known, key=lambda each: each != followed.address):
+        for address in sorted(known, key=lambda each: (each == failed, each != followed.address)):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
+                # A stopped node would cost the time of a second request before the others are queried.
+                failed, failure = address, lost.reason
                 break
             reason = reason or lost.reason
         else:
+            failed, failure = None, ""
             live.followed = replace(live.followed, reason=reason, address=followed.address)
             await trio.sleep(live.interval_s)
 
