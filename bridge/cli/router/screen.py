@@ -22,6 +22,7 @@ from bridge.api.outputs import (
     UnreadFileView,
 )
 from bridge.cli.config import print_check
+from bridge.cli.founding.starting import restart_service
 from bridge.cli.printing import echo
 from bridge.node.detecting.control_login import PASSWORD_FILE, Login
 from bridge.node.detecting.found import DEFAULT_PASSWORD, Detection, FoundRouter, FoundTunnel, Service, ServiceState
@@ -29,6 +30,7 @@ from bridge.node.detecting.node_file import PACKAGE_FILE, NodeFile
 from bridge.node.detecting.plan import NOT_NAMED
 from bridge.node.detecting.proposal import Proposal
 from bridge.node.router.link import Software
+from bridge.node.settings.places import node_places
 from bridge.wire.routers.text_file import ServerTunnel
 from gossip import Address
 from gossip.node import endpoint
@@ -84,6 +86,9 @@ def print_outcome(proposal: Proposal, file: NodeFile, checks: Sequence[Check]) -
     for line in _actions(proposal, file):
         echo(line)
     if not proposal.router.i2cp.is_on:
+        return
+    if file.path == PACKAGE_FILE and restart_service(node_places()):
+        echo("The service has started again with the settings.")
         return
     start = "sudo systemctl restart garlicfarm" if file.path == PACKAGE_FILE else f"garlicfarm run --config {file.path}"
     echo(f"To use the settings, start the node again: {start}")

@@ -1,0 +1,117 @@
+"""From nothing to a farm as processes: one command on each of three machines, and no question.
+
+Each machine is a home directory and a loopback address. A restart uses the plain `garlicfarm run`.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+BOUND_S = 90.0
+POLL_S = 0.2
+GOSSIP_PORT = 17668
+
+
+@dataclass
+class Machine:
+    """A machine of the test."""
+
+    home: Path
+    host: str
+    typed: int = 0
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its user."""
+        home = {"HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home / "c"), "XDG_STATE_HOME": str(self.home / "s")}
+        return {**os.environ, **home}
+
+    def start(self, *command: str, token: str = "") -> None:
+        """Type a command that runs the node."""
+        self.typed += 1
+        with (self.home / "out").open("wb") as out, (self.home / "log").open("ab") as log:
+            arguments = [sys.executable, "-m", "bridge.cli.main", *command]
+            self.process = subprocess.Popen(
+                arguments, env=self.environment, stdin=subprocess.PIPE, stdout=out, stderr=log, cwd=self.home
+            )
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{token}\n".encode())
+        self.process.stdin.close()
+
+    def output(self) -> str:
+        """Return the printed text of the node's command."""
+        return (self.home / "out").read_text()
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """Run a short command."""
+        arguments = [sys.executable, "-m", "bridge.cli.main", *command]
+        return subprocess.run(
+            arguments, env=self.environment, cwd=self.home, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def stop(self) -> None:
+        """End the node."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(BOUND_S)
+            self.process = None
+
+
+@contextmanager
+def machines(directory: Path, count: int) -> Iterator[list[Machine]]:
+    """Make machines, and end their nodes."""
+    random = Random(os.getpid())
+    network = f"127.{random.randint(2, 250)}.{random.randint(2, 250)}"
+    made = [Machine(directory / f"m{number}", f"{network}.{number}") for number in range(1, count + 1)]
+    try:
+        for each in made:
+            each.home.mkdir()
+        yield made
+    finally:
+        for each in made:
+            each.stop()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition in bounded time."""
+    ends_s = time.monotonic() + BOUND_S
+    while not condition():
+        if time.monotonic() > ends_s:
+            pytest.fail(f"not in time: {what}")
+        time.sleep(POLL_S)
+
+
+def voters(machine: Machine) -> int:
+    """Return the number of voters that a node shows."""
+    return machine.run("members").stdout.count(" voter ")
+
+
+def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
+    with machines(tmp_path, 3) as (first, *others):
+        first.start("init", "--expect", "3", "--name", "site-1", "--bind", f"{first.host}:{GOSSIP_PORT}")
+        wait_for(lambda: "garlicfarm join " in first.output(), "the token")
+        [line] = first.output().splitlines()
+        token = line.split()[-1]
+        for number, each in enumerate(others, 2):
+            bind = f"{each.host}:{GOSSIP_PORT}"
+            each.start("join", "--token-file", "-", "--name", f"site-{number}", "--bind", bind, token=token)
+        wait_for(lambda: voters(first) == 3, "three voters")
+        assert [each.typed for each in (first, *others)] == [1, 1, 1]
+        thief = Machine(tmp_path / "thief", "127.0.0.1")
+        thief.home.mkdir()
+        refused = thief.run("join", token, "--no-start")
+        assert refused.returncode == 1
+        assert "used already" in refused.stderr
+        assert token not in (others[0].home / "log").read_text()
+        others[0].stop()
+        others[0].start("run")
+        wait_for(lambda: voters(others[0]) == 3, "the plain `run` returns to the farm")
