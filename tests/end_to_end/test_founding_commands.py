@@ -1,8 +1,9 @@
-"""From nothing to a farm as processes: one command on each of three machines, and no question.
+"""From nothing to a farm as processes: one command on each of three machines, and no question; then a fourth machine.
 
 Each machine is a home directory and a loopback address. A restart uses the plain `garlicfarm run`.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def voters(machine: Machine) -> int:
 
 
 def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
-    with machines(tmp_path, 3) as (first, *others):
+    with machines(tmp_path, 4) as (first, *others, fourth):
         first.start("init", "--expect", "3", "--name", "site-1", "--bind", f"{first.host}:{GOSSIP_PORT}")
         wait_for(lambda: "garlicfarm join " in first.output(), "the token")
         [line] = first.output().splitlines()
@@ -115,3 +116,21 @@ def test_three_machines_make_farm_with_one_command_each(tmp_path: Path) -> None:
         others[0].stop()
         others[0].start("run")
         wait_for(lambda: voters(others[0]) == 3, "the plain `run` returns to the farm")
+        check_revoked(first, thief)
+        token = others[1].run("invite", "new").stdout.split()[-1]
+        bind = f"{fourth.host}:{GOSSIP_PORT}"
+        fourth.start("join", "--token-file", "-", "--name", "site-4", "--bind", bind, token=token)
+        wait_for(lambda: voters(fourth) == 4, "a later node becomes a voter")
+        assert "site-4" in others[1].run("invite", "list").stdout
+
+
+def check_revoked(inviter: Machine, thief: Machine) -> None:
+    """Fail if a revoked token admits a machine."""
+    token = inviter.run("invite", "new").stdout.split()[-1]
+    [made] = [
+        each for each in json.loads(inviter.run("invite", "list", "--json").stdout)["invitations"] if not each["uses"]
+    ]
+    assert inviter.run("invite", "revoke", made["id"]).returncode == 0
+    refused = thief.run("join", token, "--no-start")
+    assert refused.returncode == 1
+    assert "revoked" in refused.stderr

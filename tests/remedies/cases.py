@@ -12,6 +12,7 @@ from typing import Final
 READS: Final = "typed at a node that serves"
 HERE: Final = "tests/remedies/test_remedies.py"
 DECIDED: Final = "tests/node/test_cli_management.py::test_operator_command_is_sent_to_node"
+FOUNDING: Final = "tests/end_to_end/test_founding_commands.py::test_three_machines_make_farm_with_one_command_each"
 LOST: Final = "tests/end_to_end/test_identities.py::test_node_without_state_joins_from_backup_after_approval"
 
 CASES: Final[dict[str, str]] = {
@@ -39,6 +40,10 @@ CASES: Final[dict[str, str]] = {
     "doctor": "tests/node/test_cli_doctor.py::test_unreadable_configuration_is_reported_with_remedy",
     "doctor --config": "tests/node/test_cli_doctor.py::test_unreadable_configuration_is_reported_with_remedy",
     "event": "tests/node/test_cli_event.py::test_event_is_sent_with_its_payload",
+    "init": FOUNDING,
+    "invite list": FOUNDING,
+    "invite new": FOUNDING,
+    "join": FOUNDING,
     "keys export": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys export --replace": "tests/node/test_cli_keys.py::test_current_key_file_is_exported_for_owner_only",
     "keys kafka-user": "tests/node/test_kafka_users.py::test_kafka_user_command_prints_line_without_password",

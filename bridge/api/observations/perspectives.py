@@ -119,7 +119,7 @@ def perspective(
         leader=label(seen.leader),
         term=seen.term,
         commit_index=seen.commit_index,
-        members={label(server) or "": status for server, status in seen.statuses.items()},
+        members={label(server) or "": status for server, status in sorted(seen.statuses.items())},
         publishers={own.masters.get(master, f"{master}…"): label(each) for master, each in seen.publishers.items()},
     )
 

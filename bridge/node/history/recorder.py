@@ -190,4 +190,4 @@ class HistoryRecorder:
         file, self._file = self._file, None
         if file is not None:
             async with self._disk:
-                file.close()
+                await trio.to_thread.run_sync(file.close)
