@@ -341,6 +341,7 @@ def test_file_changed_by_others_stays(files: RouterFiles, node: Path, monkeypatc
 def test_file_of_a_user_is_the_default(files: RouterFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bridge.node.detecting.node_file.PACKAGE_FILE", tmp_path / "absent")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     files.debian_i2pd()
     missing = CliRunner().invoke(cli, ["router", "detect", "--yes"])
     assert "name the node's configuration with --config FILE" in missing.stderr
@@ -349,6 +350,11 @@ def test_file_of_a_user_is_the_default(files: RouterFiles, tmp_path: Path, monke
     (tmp_path / "home" / USER_FILE).parent.mkdir(parents=True)
     (tmp_path / "home" / USER_FILE).touch()
     assert default_node_file([tmp_path / "none", tmp_path / "home"]) == tmp_path / "home" / USER_FILE
+    own = tmp_path / "config" / "garlicfarm" / "node.toml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    monkeypatch.setattr("bridge.node.settings.places.UNIT", "absent.service")
+    assert default_node_file([tmp_path / "home"]) == own
 
 
 def test_missing_file_is_made(files: RouterFiles, tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ from typing import Any, Final
 
 from bridge.node.detecting.plan import CERTIFICATE_FILE, Plan, PlanError, settings_of
 from bridge.node.settings.configuration import FILE_LIMIT_BYTES
+from bridge.node.settings.places import CONFIGURATION_NAME, SYSTEM_CONFIGURATION_DIRECTORY, node_places
 from bridge.node.settings.toml_editor import EditError, add_tables, set_table
 from bridge.wire.i2p.destination_keys import DestinationKeyError, parse_signing_key
 from bridge.wire.keys.text import KeyTextError
 from consensus.storage import replace_file
 
-PACKAGE_FILE: Final = Path("/etc/garlicfarm/node.toml")
-USER_FILE: Final = Path(".config/garlicfarm/node.toml")
+PACKAGE_FILE: Final = SYSTEM_CONFIGURATION_DIRECTORY / CONFIGURATION_NAME
+USER_FILE: Final = Path(".config/garlicfarm") / CONFIGURATION_NAME
 """The file below the home directory of a user."""
-LOCAL_FILE: Final = Path("node.toml")
+LOCAL_FILE: Final = Path(CONFIGURATION_NAME)
 _NEW_MODE: Final = 0o640
 _KEY_LIMIT_BYTES: Final = 65_536
 
@@ -115,8 +116,8 @@ def _shown(value: object) -> str:
 
 
 def default_node_file(homes: Iterable[Path]) -> Path | None:
-    """Return the first existing configuration: of the package's service, of a user, or in this directory."""
-    places = (PACKAGE_FILE, *(home / USER_FILE for home in homes), LOCAL_FILE)
+    """Return the first existing configuration: this user's, the service's, another user's, or in this directory."""
+    places = (node_places().configuration, PACKAGE_FILE, *(home / USER_FILE for home in homes), LOCAL_FILE)
     return next((each for each in places if os.path.isfile(each)), None)  # noqa: PTH113 - Path.is_file raises
 
 
