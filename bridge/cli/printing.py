@@ -226,6 +226,11 @@ def ask_text(question: str) -> str:
     return str(click.prompt(printable(question), default="", show_default=False, prompt_suffix=" ", err=True))
 
 
+def ask_secret(question: str) -> str:
+    """Return the line that the user types at the terminal, and do not show it; raise click.Abort without one."""
+    return str(click.prompt(printable(question), hide_input=True, err=True))
+
+
 class PrintableFormatter(logging.Formatter):
     """A record is one line; the lines of a traceback are marked, so none of them can pass for a record."""
 

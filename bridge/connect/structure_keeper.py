@@ -89,6 +89,7 @@ class StructureKeeper:
         self._one_write = trio.Lock()
         self._finished = trio.Event()
         """Set and replaced at the end of each query and after the cache was read."""
+        self._cache_read = trio.Event()
         self._queried_at_s = -LEAST_INTERVAL_S
 
     @property
@@ -122,6 +123,7 @@ class StructureKeeper:
     async def run(self) -> None:
         """Read the cache, then refresh the structure until cancelled."""
         await self._read_cache()
+        self._cache_read.set()
         delays = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._random)
         withdrawals = Backoff(FAILED_FIRST_S, REFRESH_LONGEST_S, self._random)
         while True:
@@ -159,6 +161,8 @@ class StructureKeeper:
 
     async def query(self) -> None:
         """Query the directories; raise `NoSessionError`, or `NoLeafError` if none returned a usable structure."""
+        # Without the cached structure, an older one would be accepted.
+        await self._cache_read.wait()
         async with self._one_query:
             session = await self._pool.session()
             self._queried_at_s = trio.current_time()

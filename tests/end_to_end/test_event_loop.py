@@ -54,7 +54,7 @@ async def main() -> None:
     socket.getaddrinfo("localhost", 1)
     subprocess.run(["true"], check=True)
     print("blocking", file=sys.stderr)
-    thread = threading.Thread(target=time.sleep, args=(0.01,))
+    thread = threading.Thread(target=time.sleep, args=(0.5,))
     thread.start()
     thread.join()
     # In a thread all of it is right.

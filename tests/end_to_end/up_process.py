@@ -32,10 +32,16 @@ class Up:
         )
 
     def children(self) -> list[psutil.Process]:
-        """Return the running child processes."""
+        """Return the processes of the running nodes, without short-lived children."""
         with suppress(psutil.NoSuchProcess):
-            self._known.update(psutil.Process(self.process.pid).children(recursive=True))
+            self._known.update(filter(_is_node, psutil.Process(self.process.pid).children()))
         return [child for child in self._known if child.is_running()]
+
+
+def _is_node(child: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "run" in child.cmdline()
+    return False
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.connect import ClientCounter, LeafSilentError, NoLeafError, default_cache_dir
-from bridge.connect.structure_keeper import _read_file
+from bridge.connect.structure_keeper import StructureKeeper, _read_file
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode, sign
 from bridge.wire.i2p.structure_exchange import (
@@ -23,6 +23,7 @@ from bridge.wire.i2p.structure_exchange import (
 from tests.node.connect_stage import LIFE_S, ConnectStage, connect_stage, request, until
 
 MEBIBYTE = 1 << 20
+read_cache = StructureKeeper._read_cache
 
 
 def with_leaves(stage: ConnectStage, count: int) -> bytes:
@@ -148,7 +149,9 @@ async def test_refusing_directory_is_reported(tmp_path: Path, autojump_clock: Mo
                 await farm.open_stream()
 
 
-async def test_old_structure_does_not_replace_newer(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_old_structure_does_not_replace_newer(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect_stage(tmp_path, autojump_clock) as stage:
         old = stage.structure([20, -1, -1], published_s=int(stage.unix_s()) - 60)
         async with stage.client() as farm:
@@ -158,10 +161,17 @@ async def test_old_structure_does_not_replace_newer(tmp_path: Path, autojump_clo
                 await farm.refresh()
             assert len(farm.status().leaves) == 3
             assert (await request(farm)).startswith("leaf-")
+        monkeypatch.setattr(StructureKeeper, "_read_cache", read_cache_late)
         async with stage.client(seed=2) as restarted:
             with pytest.raises(NoLeafError, match="60 s older"):
                 await restarted.refresh()
             assert len(restarted.status().leaves) == 3
+
+
+async def read_cache_late(keeper: StructureKeeper) -> None:
+    """Read the cache of a client with a slow disk."""
+    await trio.sleep(30)
+    await read_cache(keeper)
 
 
 async def test_dead_directories_delay_a_reply_by_20_s_at_most(tmp_path: Path, autojump_clock: MockClock) -> None:

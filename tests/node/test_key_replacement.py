@@ -145,7 +145,13 @@ class Leader:
         self.proposed: list[object] = []
         farm = partial_farm(self, replica=self, signer=self, contact_within_ms=1_000)
         parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
-        self.admin = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=CurrentFarm(farm))
+        current = CurrentFarm(farm)
+        self.admin = IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=current, hand_over=self.hand_over)
+
+    async def hand_over(self, to: str) -> str:
+        """Refuse to move leadership."""
+        await trio.lowlevel.checkpoint()
+        raise Refused(409, "not-leader", f"server {to} cannot lead now")
 
     @property
     def server(self) -> "Leader":
@@ -224,9 +230,11 @@ async def test_replacement_without_majority_is_refused() -> None:
     assert leader.proposed == []
 
 
-async def test_follower_names_leader() -> None:
+async def test_failed_handover_replaces_no_keys() -> None:
     leader = Leader()
     leader.leads = False
-    cast("Any", leader).role = SimpleNamespace(leader=2)
-    with pytest.raises(Refused, match=r"node-2 \(10.0.0.2:7669\) leads\. Run the command on its machine"):
+    made = cast("Any", leader)
+    made.server_id, made.role = LEADER, SimpleNamespace(leader=2)
+    with pytest.raises(Refused, match=f"server {LEADER} cannot lead now"):
         await leader.replace_keys()
+    assert leader.proposed == []

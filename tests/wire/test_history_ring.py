@@ -47,7 +47,7 @@ EXAMPLE: tuple[Record, ...] = (
 names = some.none() | some.text(max_size=24)
 times = some.integers(1, LATEST_MS - 1)
 state_rows = some.builds(Row, some.sampled_from(RowKind), names, names)
-series_rows = some.builds(Row, some.sampled_from(SeriesKind), names)
+series_rows = some.builds(Row, some.sampled_from(SeriesKind), names, some.none())
 values = some.dictionaries(series_rows, some.integers(0, 2_048).map(float), max_size=5)
 records_of_any_kind = (
     some.builds(

@@ -73,7 +73,7 @@ WRONG: Final = (
     default=LIFETIME_DEFAULT_S // 60,
     show_default=True,
     type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
-    help="Lifetime of the token.",
+    help="Lifetime of the invitation.",
 )
 @click.option("--no-start", is_flag=True, help="Only write the files.")
 @click.option("--no-qr", is_flag=True, help="Do not print a QR code.")

@@ -30,14 +30,14 @@ def invite() -> None:
     default=1,
     show_default=True,
     type=click.IntRange(1, USES_MAX),
-    help="Number of machines that may redeem the token.",
+    help="Number of machines that may redeem it.",
 )
 @click.option(
     "--minutes",
     default=LIFETIME_DEFAULT_S // 60,
     show_default=True,
     type=click.IntRange(1, LIFETIME_LIMIT_S // 60),
-    help="Lifetime of the token.",
+    help="Lifetime of the invitation.",
 )
 @click.option("--no-qr", is_flag=True, help="Do not print a QR code.")
 @node_option

@@ -27,7 +27,7 @@ from bridge.cli.founding.new_files import (
 )
 from bridge.cli.founding.starting import give_to_node, start_node
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, is_terminal, print_json
+from bridge.cli.printing import ask_secret, echo, is_terminal, print_json
 from bridge.node.inviting.redeeming import JoinError, redeem
 from bridge.node.security.key_files import read_private_file
 from bridge.node.settings.bundle import BundleError, parse_bundle
@@ -94,7 +94,7 @@ def _secret_token(token_file: Path | None) -> str:
     if token_file is not None and str(token_file) != "-":
         return read_private_file(token_file).strip()
     if token_file is None and sys.stdin.isatty() and is_terminal():
-        return str(click.prompt("Token", hide_input=True, err=True))
+        return ask_secret("Token")
     return sys.stdin.readline(TOKEN_LIMIT_CHARACTERS + 2).strip()
 
 
