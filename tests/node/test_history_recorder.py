@@ -275,12 +275,11 @@ def test_history_of_killed_process_is_complete(tmp_path: Path) -> None:
             _record_until_killed(tmp_path, writer)
         os._exit(1)
     os.close(writer)
-    with os.fdopen(reader, "rb") as told:
-        while told.readline() != b"200\n":
-            pass
+    with os.fdopen(reader, "rb") as report:
+        assert b"200\n" in iter(report.readline, b""), "the process ended early"
         os.kill(child, 9)
         os.waitpid(child, 0)
-        last = max(200, *(int(line) for line in told.read().split(b"\n")[:-1]), 0)
+        last = max(200, *(int(line) for line in report.read().split(b"\n")[:-1]), 0)
     descriptor = os.open(tmp_path / FILE_NAME, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
@@ -289,7 +288,7 @@ def test_history_of_killed_process_is_complete(tmp_path: Path) -> None:
     assert found.cut_off <= 1
 
 
-def _record_until_killed(directory: Path, told: int) -> None:
+def _record_until_killed(directory: Path, report: int) -> None:
     from bridge.core.history.records import Row, State, StateRecord  # noqa: PLC0415 - in the child alone
     from bridge.node.history.history_file import open_history  # noqa: PLC0415
 
@@ -298,7 +297,7 @@ def _record_until_killed(directory: Path, told: int) -> None:
     while True:
         number += 1
         file.write([StateRecord(NOW_MS + number, Row(RowKind.NODE, f"node-{number % 7}"), State(f"{number}", 0))])
-        os.write(told, f"{number}\n".encode())
+        os.write(report, f"{number}\n".encode())
 
 
 def test_unchanged_view_costs_little() -> None:

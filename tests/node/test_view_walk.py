@@ -126,8 +126,8 @@ async def test_traced_walk_matches_document_within_twenty_hops(tmp_path: Path) -
     assert 0 < len(rows) <= HOPS_MAX
     seen = {(module, function) for (_, module), functions in walk.hops.items() for function in functions}
     assert [row for row in rows if row not in seen] == []
-    untold = [
+    omitted = [
         (into, names) for (_, into), names in walk.hops.items() if not any((into, name) in rows for name in names)
     ]
-    assert untold == []
+    assert omitted == []
     assert len(rows) == len(walk.hops)
