@@ -34,8 +34,8 @@ def answering(node: Node, view: FarmView) -> OwnPerspective:
 async def test_perspectives_of_all_nodes_are_returned() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         answering(kyoto, replace(view_of(2, kyoto, oslo), raft=replace(farm_view(2).raft, term=7)))
-        asked = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
-        found = await asked.all()
+        perspectives = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        found = await perspectives.all()
         assert [(each.name, each.answered, each.term) for each in found.nodes] == [
             ("node-1", True, 3),
             ("node-2", True, 7),
@@ -55,13 +55,13 @@ async def test_perspectives_of_many_readers_are_one_query() -> None:
             return own.answer()
 
         kyoto.messages._answers = {VIEW_QUERY: counted}
-        asked = Perspectives(own, oslo.messages, lambda: NOW_MS)
+        perspectives = Perspectives(own, oslo.messages, lambda: NOW_MS)
         async with trio.open_nursery() as nursery:
             for _ in range(50):
-                nursery.start_soon(asked.all)
+                nursery.start_soon(perspectives.all)
         assert queries == [1]
         await trio.sleep(FRESH_S)
-        await asked.all()
+        await perspectives.all()
         assert queries == [2]
 
     await two_nodes(story)
@@ -71,11 +71,11 @@ async def test_perspectives_of_many_readers_are_one_query() -> None:
 async def test_perspectives_keep_last_reply_of_lost_node() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         answering(kyoto, view_of(2, kyoto, oslo))
-        asked = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
-        await asked.all()
+        perspectives = Perspectives(answering(oslo, view_of(1, oslo, kyoto)), oslo.messages, lambda: NOW_MS)
+        await perspectives.all()
         kyoto.messages._answers = {VIEW_QUERY: lambda: "\x1b]0;hostile\x07"}
         await trio.sleep(60)
-        lost = (await asked.all()).nodes[1]
+        lost = (await perspectives.all()).nodes[1]
         assert (lost.answered, lost.verdict is not None) == (False, True)
         assert lost.age_ms is not None
         assert 60_000 <= lost.age_ms < 70_000
