@@ -1,0 +1,100 @@
+"""The files of a farm, as an operator makes them: the farm's key, a master, and the settings of each node.
+
+`Profile` has the choices of a world. A node's settings are TOML, read by the product's own reader on each start, so a
+command that changes the file counts from the next start on.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
+from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
+from bridge.wire.keys.farm_key import new_farm_key
+from tests.simulation.farm.host import Host
+
+GOSSIP_PORT: Final = 7668
+RAFT_PORT: Final = 7669
+
+
+def no_more_settings(_: Host) -> str:
+    """Add nothing to the settings of a node."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The choices of a world that are the same for all of its nodes."""
+
+    timing: str = "lan"
+    reporting_period_ms: int = 10_000
+    segment_bytes: int = 64 * 1024
+    admit: str = "all"
+    seeds: int | None = None
+    """Number of seeds in each file; None: all founders; 0: discovery by broadcast."""
+    fixed_address: bool = True
+    """False: no address in the settings, so that the node chooses the machine's and follows its changes."""
+    router: str = ""
+    """The table `[router]`; empty: a router with files."""
+    leaf: bool = True
+    more: Callable[[Host], str] = no_more_settings
+    """More tables for the settings of one node, such as `[kafka]`."""
+
+
+def write_farm(directory: Path, founders: int, now_s: int) -> MasterKey:
+    """Write the keys of a farm; return its master."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_farm_key(directory / "farm.key", new_farm_key(founders))
+    master = new_master_key(demo=True)
+    save_master_key(directory / "master.key", master)
+    del now_s
+    return master
+
+
+def write_node(directory: Path, host: Host, seeds: list[str], master: MasterKey, profile: Profile) -> None:
+    """Write the settings and the signing key of one node."""
+    host.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = directory / f"{host.name}.signing.key"
+    key.unlink(missing_ok=True)
+    save_signing_key(key, master.sign_transient(int(host.wall_s)))
+    host.configuration_file.write_text(_toml(directory, host, seeds, key, profile), encoding="utf-8")
+
+
+def _toml(directory: Path, host: Host, seeds: list[str], key: Path, profile: Profile) -> str:
+    address = host.addresses[0]
+    gossip = f'bind = "{address}:{GOSSIP_PORT}"\n' if profile.fixed_address else ""
+    raft = f'bind = "{address}:{RAFT_PORT}"\n' if profile.fixed_address else ""
+    router = profile.router or f'kind = "file"\ndirectory = {_quoted(host.directory / "published")}\n'
+    leaf = f'[[leaf]]\ndestination = "{new_demo_leaf().base64}"\n' if profile.leaf else ""
+    return f"""name = "{host.name}"
+state_dir = {_quoted(host.directory)}
+farm_key = {_quoted(directory / "farm.key")}
+demo = true
+
+[gossip]
+{gossip}seeds = {json.dumps(seeds)}
+broadcast = "{"off" if seeds else "auto"}"
+timing = "{profile.timing}"
+
+[consensus]
+{raft}timing = "{profile.timing}"
+segment_bytes = {profile.segment_bytes}
+admit = "{profile.admit}"
+
+[publishing]
+publish = "auto"
+signing_key = {_quoted(key)}
+{'pace = "reporting-period"' if not profile.router else ""}
+reporting_period_ms = {profile.reporting_period_ms}
+
+[router]
+{router}
+{leaf}
+{profile.more(host)}
+"""
+
+
+def _quoted(path: Path) -> str:
+    return json.dumps(str(path.absolute()))

@@ -1,0 +1,365 @@
+"""A world: machines with nodes of one farm, on virtual time and a network in memory. A seed determines its trace.
+
+    async with World.open(seed=7, hosts=3) as world:      inside `simulate(seed, main)`, which makes the trio run
+        await world.start("node-1")                       the process of a node, by `bridge.node.app.run_node`
+        world.network.isolate("node-2")
+        await world.kill("node-3")                        SIGKILL; also `power_cut`, `stop` (SIGTERM), `pause`, `resume`
+        async with world.control("node-1") as client:     the product's control client
+            await client.view()
+
+A kill keeps the content of the disk at that moment: the tasks of the process are cancelled afterwards, and later
+writes are undone. A power cut keeps the durable content alone.
+"""
+
+import gc
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+from signal import SIGTERM
+from typing import Any, Final, TypeVar
+
+import trio
+
+import consensus.server.interfaces
+from bridge.api.trace import TraceEvent
+from bridge.node import local_node
+from bridge.node.app import run_node
+from bridge.node.control.client import ControlClient
+from bridge.node.security.control_socket import SOCKET_NAME
+from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.machine import Machine
+from bridge.wire.i2p.destination_keys import MasterKey
+from tests.simulation.farm.datagrams import MemoryDatagrams
+from tests.simulation.farm.host import Host, HostDisk, PlainDisk, Run, current_host
+from tests.simulation.farm.interposing import interposed
+from tests.simulation.farm.network import Network
+from tests.simulation.farm.settings import GOSSIP_PORT, Profile, write_farm, write_node
+from tests.simulation.farm.sockets import Sockets
+from tests.simulation.farm.streams import MemoryStreams
+from tests.simulation.farm.virtual_time import TaskOrder, VirtualClock, ordered_by
+
+MEMORY_FILES: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory; each world makes its own directory
+COLLECT_EVERY_S: Final = 60.0
+"""Virtual seconds between two collections of garbage: finalizers run at the same moments in each process."""
+
+T = TypeVar("T")
+
+
+class World:
+    """The machines, the network between them, and the trace."""
+
+    def __init__(
+        self, seed: int, directory: Path, clock: VirtualClock, order: TaskOrder, nursery: trio.Nursery
+    ) -> None:
+        self.seed = seed
+        self.directory = directory
+        self.clock = clock
+        self.random = Random(f"{seed}/world")
+        self.network = Network(clock, Random(f"{seed}/network"))
+        self.datagrams = MemoryDatagrams(self.network)
+        self.streams = MemoryStreams(self.network)
+        self.sockets = Sockets(self.streams)
+        self.hosts: dict[str, Host] = {}
+        self.trace: list[str] = []
+        self.profile = Profile()
+        self.master: MasterKey | None = None
+        self.on_event: list[Callable[[Host, TraceEvent], None]] = []
+        """Called with each event of a node's own trace."""
+        self._order = order
+        self._nursery = nursery
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        seed: int,
+        hosts: int = 3,
+        profile: Profile | None = None,
+        disk: Callable[[Path], HostDisk] = PlainDisk,
+    ) -> "AsyncIterator[World]":
+        """Make a world with the files of a farm of `hosts` nodes. None of them runs yet."""
+        clock, order = _RUN.get()
+        root = MEMORY_FILES if MEMORY_FILES.is_dir() else None
+        directory = Path(tempfile.mkdtemp(prefix="world-", dir=root))
+        try:
+            async with trio.open_nursery() as nursery:
+                world = cls(seed, directory, clock, order, nursery)
+                order.is_held = world._is_held
+                with interposed(world.datagrams, world.sockets), world._observed():
+                    world._found(hosts, profile or Profile(), disk)
+                    nursery.start_soon(_collect_garbage)
+                    try:
+                        yield world
+                    finally:
+                        await world._end()
+                nursery.cancel_scope.cancel()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    # -- machines ------------------------------------------------------------------------------------------------------
+
+    def _found(self, hosts: int, profile: Profile, disk: Callable[[Path], HostDisk]) -> None:
+        self.profile = profile
+        operator = Host("operator", self.seed, ["10.0.0.250"], PlainDisk(self.directory / "operator"), self._now)
+        with _as_host(operator):
+            self.master = write_farm(self.directory / "keys", hosts, int(operator.wall_s))
+        for number in range(1, hosts + 1):
+            self.add(number, disk, founders=hosts)
+
+    def add(self, number: int, disk: Callable[[Path], HostDisk] = PlainDisk, founders: int = 3) -> Host:
+        """Add a machine with the settings of one more node."""
+        assert self.master is not None
+        name = f"node-{number}"
+        host = Host(name, self.seed, [f"10.0.0.{number}"], disk(self.directory / name), self._now)
+        self.hosts[name] = host
+        self.network.add(host)
+        several = founders if self.profile.seeds is None else self.profile.seeds
+        seeds = [f"10.0.0.{each}:{GOSSIP_PORT}" for each in range(1, several + 1) if each != number]
+        with _as_host(host):
+            write_node(self.directory / "keys", host, seeds, self.master, self.profile)
+        return host
+
+    async def start(self, name: str) -> None:
+        """Start the process of a node; return before it has read its settings."""
+        host = self.hosts[name]
+        assert host.run is None, f"{name} runs"
+        host.starts += 1
+        if not host.is_powered:
+            host.boot()
+        host.run = Run()
+        self.note(host, "start")
+        self._nursery.start_soon(self._run, host, host.run)
+        await trio.lowlevel.checkpoint()
+
+    async def start_all(self) -> None:
+        """Start all nodes that do not run."""
+        for host in self.hosts.values():
+            if host.run is None:
+                await self.start(host.name)
+
+    async def stop(self, name: str) -> None:
+        """Send SIGTERM, and wait for the end of the process."""
+        host = self.hosts[name]
+        run = host.run
+        if run is None:
+            return
+        self.note(host, "SIGTERM")
+        if not run.signals:
+            run.scope.cancel()
+        for each in run.signals:
+            each.send_nowait(SIGTERM)
+        await run.ended.wait()
+
+    async def kill(self, name: str) -> None:
+        """End the process by SIGKILL. Its disk keeps all written bytes."""
+        host = self.hosts[name]
+        self.note(host, "SIGKILL")
+        await self._end_run(host, self._taken(host, durable=False))
+
+    async def power_cut(self, name: str) -> None:
+        """Cut the power of a machine. Its disk keeps what was synced, and a part of the rest."""
+        host = self.hosts[name]
+        self.note(host, "power cut")
+        snapshot = self._taken(host, durable=True)
+        self.streams.close_all(host, power_cut=True)
+        host.is_powered = False
+        await self._end_run(host, snapshot)
+
+    def pause(self, name: str) -> None:
+        """Stop the process as SIGSTOP does: its tasks do not run; its kernel still takes packets."""
+        self.hosts[name].is_paused = True
+        self._order.holds = True
+        self.note(self.hosts[name], "SIGSTOP")
+
+    def resume(self, name: str) -> None:
+        """Continue a paused process."""
+        self.hosts[name].is_paused = False
+        self._order.holds = any(each.is_paused for each in self.hosts.values())
+        self._order.release()
+        self.note(self.hosts[name], "SIGCONT")
+
+    def move(self, name: str, *addresses: str) -> None:
+        """Give a machine other addresses, as DHCP does; open connections break after a while, like TCP's."""
+        self.network.move(self.hosts[name], list(addresses))
+        self.note(self.hosts[name], f"addresses {' '.join(addresses)}")
+
+    def control(self, name: str) -> ControlClient:
+        """Return a client of the node's control endpoint."""
+        return ControlClient(self.hosts[name].directory / SOCKET_NAME)
+
+    # -- the trace -----------------------------------------------------------------------------------------------------
+
+    @property
+    def time_s(self) -> float:
+        """The virtual time."""
+        return self.clock.now_s
+
+    def _now(self) -> float:
+        return self.clock.now_s
+
+    def note(self, host: Host | None, text: str) -> None:
+        """Add a line to the trace."""
+        line = text.replace(str(self.directory), "<world>")
+        self.trace.append(f"{round(self.clock.now_s * 1000):>9} {'world' if host is None else host.name} {line}")
+
+    @contextmanager
+    def _observed(self) -> Iterator[None]:
+        """Copy each event of the nodes, and each warning of their logs, into the trace."""
+        before = local_node._log_event
+        numbers = consensus.server.interfaces._calls
+
+        def log_event(event: TraceEvent) -> None:
+            host = current_host.get()
+            if host is None:
+                before(event)
+                return
+            facts = " ".join(f"{name}={value}" for name, value in sorted(event.data.items()))
+            self.note(host, f"{event.kind} {facts}")
+            for each in self.on_event:
+                each(host, event)
+
+        handler = _TraceHandler(self)
+        loggers = [logging.getLogger(each) for each in ("garlicfarm", "bridge", "consensus", "gossip")]
+        propagated = [each.propagate for each in loggers]
+        local_node._log_event = log_event
+        consensus.server.interfaces._calls = count(1)
+        for each in loggers:
+            each.addHandler(handler)
+            each.propagate = False
+        try:
+            yield
+        finally:
+            local_node._log_event = before
+            consensus.server.interfaces._calls = numbers
+            for each, was in zip(loggers, propagated, strict=True):
+                each.removeHandler(handler)
+                each.propagate = was
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _is_held(self, task: trio.lowlevel.Task) -> bool:
+        host = task.context.get(current_host)
+        return host is not None and host.is_paused
+
+    async def _run(self, host: Host, run: Run) -> None:
+        current_host.set(host)
+        try:
+            async with trio.open_nursery() as workers:
+                run.workers = workers
+                with run.scope:
+                    try:
+                        await run_node(load_configuration(host.configuration_file, machine=_machine(host)))
+                    except* Exception as group:  # noqa: BLE001 - any fault ends this process, not the world
+                        if not run.is_killed:
+                            run.failure = "; ".join(f"{type(each).__name__}: {each}" for each in _leaves(group))
+                            run.errors = group
+                workers.cancel_scope.cancel()
+        finally:
+            if host.run is run:
+                self._close_sockets(host)
+                host.run = None
+            self.note(host, "end" if run.failure is None else f"failed: {run.failure}")
+            run.ended.set()
+
+    def _close_sockets(self, host: Host) -> None:
+        self.datagrams.close_all(host)
+        self.streams.close_all(host)
+
+    def _taken(self, host: Host, *, durable: bool) -> object:
+        """Return the content of the disk after a kill or a power cut; None if the disk does not record it."""
+        disk: Any = host.disk
+        if isinstance(disk, PlainDisk):
+            return None
+        return disk.durable(host.random) if durable else disk.snapshot()
+
+    async def _end_run(self, host: Host, snapshot: object) -> None:
+        run = host.run
+        if run is not None:
+            run.is_killed = True
+            run.scope.cancel()
+        self._close_sockets(host)
+        if host.is_paused:
+            self.resume(host.name)
+        if run is not None:
+            await run.ended.wait()
+        if snapshot is not None:
+            disk: Any = host.disk
+            disk.restore(snapshot)
+
+    async def _end(self) -> None:
+        with trio.CancelScope(shield=True):
+            for host in self.hosts.values():
+                host.disk.hang = False
+                await self._end_run(host, None)
+        self.note(None, f"{self.network.datagrams} datagrams, {self.network.segments} segments")
+
+
+class _TraceHandler(logging.Handler):
+    """Copies warnings of a node's log into the trace."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a line for a record of a machine's task."""
+        host = current_host.get()
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        self._world.note(host, f"{record.levelname.lower()}: {text}")
+
+
+def _machine(host: Host) -> Machine:
+    return Machine(hostname=host.name, state_dir=host.directory)
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> Iterable[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+@contextmanager
+def _as_host(host: Host) -> Iterator[None]:
+    token = current_host.set(host)
+    try:
+        yield
+    finally:
+        current_host.reset(token)
+
+
+async def _collect_garbage() -> None:
+    """Collect garbage at fixed moments."""
+    while True:
+        await trio.sleep(COLLECT_EVERY_S)
+        gc.collect(1)
+
+
+_RUN: "trio.lowlevel.RunVar[tuple[VirtualClock, TaskOrder]]" = trio.lowlevel.RunVar("world")
+
+
+def simulate(seed: int, main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main` on virtual time, with an order of tasks from the seed."""
+    clock, order = VirtualClock(), TaskOrder(Random(f"{seed}/tasks"))
+
+    async def run() -> T:
+        _RUN.set((clock, order))
+        return await main()
+
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with ordered_by(order):
+            return trio.run(run, clock=clock.for_trio)
+    finally:
+        if was_enabled:
+            gc.enable()
