@@ -1,6 +1,7 @@
 """The tables of an output directory, held by their only writer, and the effect of a micro-batch on them.
 
     <output>/reports, clocks, …      base tables: decoded entries (`pipeline/tables/rows.py`)
+    <output>/ranges                  the counts of entries and rows (`pipeline/tables/ranges.py`)
     <output>/transitions, watch_state    the watch over the servers (`pipeline/watch`)
     <output>/current_…               the newest known state (`pipeline/tables/current.py`)
     <output>/events                  the nodes' traces
@@ -19,7 +20,9 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -28,17 +31,21 @@ from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
 from pipeline.tables.current import CurrentState
-from pipeline.tables.delta import Table
+from pipeline.tables.delta import NOTHING_COMMITTED, Table
 from pipeline.tables.files import BATCH, DAY
 from pipeline.tables.names import remember_names, salt_of
+from pipeline.tables.ranges import RangeKind, batch_rows, limit_rows
 from pipeline.tables.rows import ADDRESS
-from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG
-from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, RANGES_SPEC
+from pipeline.tables.tasks import FARMS, LAST, RANGES, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 
 LOCK_FILE = ".lock"
 PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
+
+UPKEEP = "upkeep"
+"""The name of the query whose batches are the drops of old rows."""
 
 Note = Callable[[str, int, pa.Table | None], None]
 """Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
@@ -91,13 +98,21 @@ class Lake:
         self._output = output
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
         self._base = {name: Table(output, spec) for name, spec in BASE_SPECS.items()}
+        self._ranges = Table(output, RANGES_SPEC)
         self._current = CurrentState(output)
         self._watching = Watching(output, PERIODS_MS) if watch else None
         self._upkeep = Upkeep(keep_ms)
         self._named: set[str] = set()
         self._note = note
+        self._uncounted = self._earlier_farms()
+        """The farms with rows that an earlier version wrote without counting them."""
         self._notes = BatchNotes(output, LOG, continuity)
         self._notes.check_tables(self._committed())
+
+    def _earlier_farms(self) -> list[dict[str, Any]]:
+        is_new = self._ranges.known_batch(LOG) == NOTHING_COMMITTED
+        has_rows = any(table.known_batch(LOG) != NOTHING_COMMITTED for table in self._base.values())
+        return self._current.rows("farm").to_pylist() if is_new and has_rows else []
 
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
         """Run the tasks of one micro-batch and write their results; a repetition changes nothing."""
@@ -113,6 +128,7 @@ class Lake:
         self._notes.begin(batch, _ranges_of(outcome))
         self._update_current(outcome, batch)
         self._note(LOG, batch, outcome.rows.get(WINDOWS))
+        self._append_ranges(outcome, batch)
         for name, table in self._base.items():
             table.append(LOG, batch, outcome.rows.get(ROWS + name), outcome.files.get(name, ()))
         if self._watching is not None:
@@ -121,7 +137,25 @@ class Lake:
             self._current.take(LOG, batch, {"watched": changes})
             self._watching.keep(LOG, batch)
         self._notes.end(batch, self._committed())
-        self._upkeep.after_batch(self._all())
+        self._upkeep.after_batch(self._all(), self._limit_comparison)
+
+    def _append_ranges(self, outcome: Outcome, batch: int) -> None:
+        if RANGES in outcome.rows:
+            begins = {farm: each.first for farm, each in _ranges_of(outcome).items()}
+            # The row of a farm may contain this batch already, if a run was killed in it.
+            uncounted = [
+                {**each, "index": min(each["index"], begins.get(each["farm"], each["index"] + 1) - 1)}
+                for each in self._uncounted
+            ]
+            rows = [limit_rows(RangeKind.UNCOUNTED, uncounted, batch), batch_rows(outcome.rows[RANGES], batch)]
+            self._ranges.append(LOG, batch, pa.concat_tables(rows))
+            self._uncounted = []
+
+    def _limit_comparison(self, dropped_through: datetime) -> None:
+        """Record that rows up to this log time are about to be dropped."""
+        batch = self._ranges.committed(UPKEEP) + 1
+        farms = self._current.rows("farm").to_pylist()
+        self._ranges.append(UPKEEP, batch, limit_rows(RangeKind.DROPPED, farms, batch, dropped_through.date()))
 
     def _update_current(self, outcome: Outcome, batch: int) -> None:
         found = outcome.of(LAST)
@@ -145,7 +179,12 @@ class Lake:
 
     def _all(self) -> list[Table]:
         watching = self._watching
-        return [*self._base.values(), *self._current.tables(), *(() if watching is None else watching.tables())]
+        return [
+            *self._base.values(),
+            self._ranges,
+            *self._current.tables(),
+            *(() if watching is None else watching.tables()),
+        ]
 
 
 def _ranges_of(outcome: Outcome) -> dict[str, Range]:

@@ -41,7 +41,7 @@ from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
 from pipeline.spark.side_by_side import QueryState, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
-from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG
+from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG, RANGES_SPEC
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
 
 LAYOUT = 3
@@ -49,7 +49,7 @@ LAYOUT_FILE = "layout.json"
 RANGE_FILE = "range.json"
 CHECKPOINT, EVENTS_CHECKPOINT = "checkpoint", "checkpoint-events"
 TABLES_OF: dict[str, tuple[str, ...]] = {
-    CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state", *SPECS, WINDOWS_SPEC.name),
+    CHECKPOINT: (*BASE_SPECS, RANGES_SPEC.name, "transitions", "watch_state", *SPECS, WINDOWS_SPEC.name),
     EVENTS_CHECKPOINT: (EVENTS,),
 }
 """The tables whose batches each checkpoint numbers."""

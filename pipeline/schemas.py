@@ -202,5 +202,11 @@ TRANSITIONS = _columns(
 )
 """Changes of a server's state (`pipeline/watch/machine.py`)."""
 
+RANGES = _columns(
+    """farm STRING, name STRING, kind STRING, first_index BIGINT, last_index BIGINT, row_count BIGINT,
+    log_time TIMESTAMP, batch_id BIGINT, day DATE"""
+)
+"""The entries and rows of each batch (`pipeline/tables/ranges.py`)."""
+
 FLOODFILLS = _columns("destination STRING, day DATE, rank INT, router STRING, distance STRING")
 """`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR in the same form."""

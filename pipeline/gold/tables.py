@@ -163,7 +163,7 @@ class Gold:
             fold_traces(self._output, self._tables[name], traced, since, batch)
         with self._lock:
             self._made_through = batch
-        self._upkeep.after_batch(self._tables.values())
+        self._upkeep.after_batch([*self._tables.values()])
 
     @property
     def noted_windows(self) -> int:

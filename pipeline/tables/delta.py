@@ -8,6 +8,10 @@ batch (`txn`). Before a commit, the writer reads the last batch of that query in
 after a crash is found there, and skipped. So each table has each batch once, even after a crash between the commits of
 two tables.
 
+Each commit also carries the number of rows that the table has after it (`HELD`). Delta Lake accepts an emptied or
+replaced commit in the middle of its log, and the rows of that commit are then gone without an error. The number in a
+later commit still counts them, so such a table is refused. The files and the commit are synced before `commit` returns.
+
 delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
 There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
 """
@@ -19,8 +23,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -33,11 +39,14 @@ from pipeline.tables.files import (
     DataFile,
     TableDamagedError,
     read_file,
+    sync,
     write_files,
 )
 
 CHECKPOINT_COMMITS = 50
 NOTHING_COMMITTED = -1
+HELD = "rows-held"
+"""The application id of a transaction; its version is the number of rows in the table after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,7 @@ class Table:
         with _naming_table_in_errors(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
             self._widen()
+        _refuse_lost_rows(self.root, self._delta, _files_of(self._delta))
         self._known: dict[str, int] = {}
 
     def committed(self, query: str) -> int:
@@ -148,7 +158,8 @@ class Table:
     def _commit(
         self, added: Sequence[DataFile], removed: Sequence[StoredFile], transactions: list[Transaction]
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms, before = time.time_ns() // 1_000_000, self._fresh().version()
+        held = Transaction(HELD, self._held() + _rows_of(added) - _rows_of(removed))
         self._known |= {each.app_id: each.version for each in transactions}
         by_day = DAY in self.spec.schema.names
         adds = [
@@ -178,8 +189,23 @@ class Table:
                 "append",
                 _delta_schema(self.spec.schema),
                 [DAY] if by_day else [],
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=CommitProperties(app_transactions=[*transactions, held]),
             )
+            self._sync_after(before)
+
+    def _held(self) -> int:
+        """Return the number of rows that the table should have; a table of an earlier version does not state it."""
+        found = self._delta.transaction_version(HELD)
+        return _rows_of(_files_of(self._delta)) if found is None else int(found)
+
+    def _sync_after(self, version: int) -> None:
+        """Make the commits after a version durable; the data files are durable before (`pipeline/tables/files.py`)."""
+        log = self.root / "_delta_log"
+        for number in range(version + 1, self._fresh().version() + 1):
+            sync(log / f"{number:020}.json")
+            if number % CHECKPOINT_COMMITS == 0:
+                sync(*log.glob(f"{number:020}.checkpoint*.parquet"), *log.glob("_last_checkpoint"))
+        sync(log)
 
     def _fresh(self) -> DeltaTable:
         """Return the current table: another program may have optimized it."""
@@ -196,7 +222,11 @@ class Table:
 def stored_files(root: Path) -> list[StoredFile]:
     """Return the current files of a table, for a reader; none without a table. Raise TableDamagedError."""
     found = _opened(root)
-    return [] if found is None else _files_of(found)
+    if found is None:
+        return []
+    files = _files_of(found)
+    _refuse_lost_rows(root, found, files)
+    return files
 
 
 def stored_version(root: Path) -> int:
@@ -264,7 +294,10 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
     columns = (
         values("path"),
         values("size_bytes"),
-        values("num_records"),
+        [
+            _counted(delta, path) if rows is None else rows
+            for path, rows in zip(values("path"), values("num_records"), strict=True)
+        ],
         values(f"partition.{DAY}"),
         values(f"min.{time_column}"),
         values(f"max.{time_column}"),
@@ -275,6 +308,29 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
         values("modification_time"),
     )
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
+
+
+def _counted(delta: DeltaTable, path: str) -> int:
+    """Return the rows of a file that another program added without statistics."""
+    file = Path(urlsplit(delta.table_uri).path) / path
+    try:
+        return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+
+
+def _refuse_lost_rows(root: Path, delta: DeltaTable, files: Iterable[StoredFile]) -> None:
+    """Raise TableDamagedError if the files have other rows than the last commit states."""
+    held, found = delta.transaction_version(HELD), _rows_of(files)
+    if held is not None and held != found:
+        raise TableDamagedError(
+            f"{root} should have {held} rows and has {found}: a commit was lost, emptied or undone, or another"
+            f" program changed its rows; {FROM_THE_LOG}"
+        )
+
+
+def _rows_of(files: Iterable[DataFile | StoredFile]) -> int:
+    return sum(each.rows for each in files)
 
 
 def _delta_schema(schema: pa.Schema) -> Schema:

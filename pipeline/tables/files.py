@@ -10,6 +10,7 @@ a thousand files per table. Rows are sorted by farm, and the statistics of files
 """
 
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -64,7 +65,9 @@ class _Part:
         directory = f"{DAY}={self.day or UNKNOWN_DAY}/" if by_day else ""
         self.path = f"{directory}part-{uuid.uuid4()}.parquet"
         self.file = root / self.path
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        if not self.file.parent.exists():
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            sync(root)
         self.writer = pq.ParquetWriter(self.file, schema, compression=COMPRESSION)
         self.rows = 0
         self.ranges = {each.name: _Range() for each in schema if _is_counted(each)}
@@ -84,6 +87,8 @@ class _Part:
     def close(self) -> DataFile:
         """Complete the file."""
         self.writer.close()
+        # A commit may name the file only when a power failure cannot take the content or the name.
+        sync(self.file, self.file.parent)
         known = {name: each for name, each in self.ranges.items() if each.least is not None}
         stats = {
             "numRecords": self.rows,
@@ -92,6 +97,16 @@ class _Part:
             "nullCount": {name: each.nulls for name, each in self.ranges.items()},
         }
         return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats))
+
+
+def sync(*paths: Path) -> None:
+    """Make files, and the names in directories, durable."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class PartWriter:

@@ -1,6 +1,6 @@
 """The tables that a run appends to, and the queries of their batches.
 
-    log       its batches are in the base tables, in `transitions` and in the current state
+    log       its batches are in the base tables, in `ranges`, in `transitions` and in the current state
     events    its batches are in the table `events`, numbered separately from the log's
     alerts    is written by the alerting, after its own changes
 
@@ -10,7 +10,7 @@ not load the watch or the alerting to learn the names of columns.
 
 import pyarrow as pa
 
-from pipeline.schemas import HISTORY, TRANSITIONS, arrow_schema
+from pipeline.schemas import HISTORY, RANGES, TRANSITIONS, arrow_schema
 from pipeline.tables.delta import TableSpec
 from pipeline.tables.rows import BASE
 
@@ -19,6 +19,7 @@ LOG, EVENTS = "log", "events"
 BASE_SPECS = {name: TableSpec(name, schema, ("farm", "index")) for name, schema in BASE.items()}
 EVENTS_SPEC = TableSpec(EVENTS, arrow_schema(HISTORY[EVENTS]), ("node", "cursor"))
 TRANSITIONS_SPEC = TableSpec("transitions", arrow_schema(TRANSITIONS), ("farm", "at", "server_id"))
+RANGES_SPEC = TableSpec("ranges", arrow_schema(RANGES), ("farm", "first_index", "name"))
 _MOMENT = pa.timestamp("us", tz="UTC")
 ALERTS_SPEC = TableSpec(
     "alerts",

@@ -3,7 +3,8 @@
     entries of the log ──▶ a task ──▶ rows of the base tables   few: sent to the driver; many: as files, named to it
                                  ├──▶ the last row of each server, destination and master
                                  ├──▶ the rows for the watch and the feedback        (if they are on)
-                                 └──▶ the windows of each farm with new rows
+                                 ├──▶ the windows of each farm with new rows
+                                 └──▶ the counts of entries and rows (`pipeline/tables/ranges.py`)
 
 A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits.
 Results that need all rows in one place, such as the last row of a server, are reduced in each task first.
@@ -37,6 +38,7 @@ from pipeline.source.farms import ManyFarms, OneFarm
 from pipeline.source.selection import RowSelection
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
+from pipeline.tables.ranges import merged, range_rows
 from pipeline.tables.recent import newest, recent_rows
 from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
 
@@ -46,7 +48,7 @@ GROUP_ROWS = 65_536
 OUTCOME = StructType([StructField("name", StringType()), StructField("content", BinaryType())])
 _PLAN, _SALT = "plan", "secretSalt"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
-FARMS, WINDOWS, SEEN, RECENT = "farms", "windows", "seen", "recent"
+FARMS, RANGES, WINDOWS, SEEN, RECENT = "farms", "ranges", "windows", "seen", "recent"
 REQUEST_MAX = 128
 """The maximum length of a submission's name in characters."""
 _SEEN_KINDS = pa.array(["report", "clock"])
@@ -195,6 +197,7 @@ class _Worker:
             if parts:
                 self._collect(LAST + current, last_rows(pa.concat_tables(parts), KEYS[current], ORDER[current]))
         self._collect(FARMS, farm_rows(entries, self._plan.period_range_ms))
+        self._collect(RANGES, range_rows(entries, found))
         self._collect(WINDOWS, window_rows(entries, self._plan.window_ms))
         if self._plan.watch:
             self._collect(SEEN, watch_rows(entries))
@@ -309,6 +312,8 @@ def _made_small(name: str, rows: pa.Table) -> pa.Table:
     if name.startswith(LAST):
         current = name.removeprefix(LAST)
         return last_rows(rows, KEYS[current], ORDER[current])
+    if name == RANGES:
+        return merged(rows)
     if name == WINDOWS:
         return rows.group_by(["farm", "window_start"], use_threads=False).aggregate([])
     return newest(rows) if name == RECENT else rows

@@ -9,8 +9,8 @@ Dropped or merged files stay readable for readers that have begun, and by versio
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from datetime import date, timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, timedelta
 
 from pipeline.tables.delta import StoredFile, Table
 
@@ -22,6 +22,10 @@ STEPS = ((32, 4 * MIB), (16, 128 * MIB))
 _NEARLY = 0.75
 
 
+def _note_nothing(_: datetime) -> None:
+    """Note nothing, the default for a table without counts."""
+
+
 class Upkeep:
     """The periodic upkeep."""
 
@@ -30,10 +34,13 @@ class Upkeep:
         self._swept_at: float | None = None
         self._batches = 0
 
-    def after_batch(self, tables: Iterable[Table]) -> None:
-        """Do due work."""
+    def after_batch(self, tables: Sequence[Table], before_drop: Callable[[datetime], None] = _note_nothing) -> None:
+        """Do due work. `before_drop` is called before a drop, with the latest log time of the dropped rows."""
         self._batches += 1
         if self._batches % LOOK_BATCHES == 0:
+            ends = [each.youngest for table in tables for each in _old_files(table, self._keep_ms)]
+            if any(ends):
+                before_drop(max(each for each in ends if each is not None))
             for table in tables:
                 tidy(table, self._keep_ms)
         if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_SECONDS:
@@ -43,13 +50,16 @@ class Upkeep:
             self._swept_at = time.monotonic()
 
 
+def _old_files(table: Table, keep_ms: int | None) -> list[StoredFile]:
+    return too_old(table.files(), keep_ms, time.time_ns() // 1_000_000)
+
+
 def tidy(table: Table, keep_ms: int | None) -> None:
     """Drop old files and merge small ones of one table."""
-    files = table.files()
-    old = too_old(files, keep_ms, time.time_ns() // 1_000_000)
+    old = _old_files(table, keep_ms)
     table.drop(old)
     by_day: dict[date | None, list[StoredFile]] = defaultdict(list)
-    for file in files:
+    for file in table.files():
         if file not in old:
             by_day[file.day].append(file)
     for day, of_day in by_day.items():

@@ -3,6 +3,7 @@
 A table contains each batch exactly once. DuckDB and Polars read the same directories as the pipeline.
 """
 
+import json
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from deltalake import DeltaTable
 
 from pipeline.tables import upkeep
 from pipeline.tables.current import CurrentState, last_rows, read
-from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
+from pipeline.tables.delta import HELD, Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
@@ -166,6 +167,72 @@ def test_damaged_table_error_names_file_and_remedy(tmp_path: Path) -> None:
         commit.write_text("{")
     with pytest.raises(TableDamagedError, match=r"clocks is damaged .*: restore it from a backup"):
         stored_files(tmp_path / "clocks")
+
+
+def commits_of(output: Path) -> list[Path]:
+    return sorted((output / "clocks" / "_delta_log").glob("*.json"))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_table_with_emptied_earlier_commit_is_refused(lost: int, tmp_path: Path) -> None:
+    for batch in range(4):
+        write_batch(tmp_path, "clocks", batch, [clock(batch), clock(batch)])
+    commits_of(tmp_path)[lost].write_bytes(b"")
+    reason = r"clocks should have 8 rows and has 6: a commit was lost"
+    with pytest.raises(TableDamagedError, match=reason):
+        stored_rows(tmp_path / "clocks", CLOCKS.schema)
+    with pytest.raises(TableDamagedError, match=reason):
+        Table(tmp_path, CLOCKS)
+
+
+def test_table_restored_by_another_program_is_refused(tmp_path: Path) -> None:
+    for batch in range(3):
+        write_batch(tmp_path, "clocks", batch, [clock(batch)])
+    DeltaTable(tmp_path / "clocks").restore(2)
+    with pytest.raises(TableDamagedError, match="clocks should have 3 rows and has 2"):
+        Table(tmp_path, CLOCKS)
+
+
+def test_table_optimized_and_vacuumed_by_another_program_is_read(tmp_path: Path) -> None:
+    for batch in range(4):
+        write_batch(tmp_path, "clocks", batch, [clock(batch)])
+    table = DeltaTable(tmp_path / "clocks")
+    table.optimize.compact()
+    table.vacuum(dry_run=False, retention_hours=0, enforce_retention_duration=False)
+    write_batch(tmp_path, "clocks", 4, [clock(4)])
+    assert indexes(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_table_of_earlier_version_states_its_rows_with_next_commit(tmp_path: Path) -> None:
+    # given a table whose commits do not state the number of rows, and a file without statistics
+    first = write_batch(tmp_path, "clocks", 0, [clock(0), clock(1)])
+    (commit,) = commits_of(tmp_path)[1:]
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    kept = [each for each in actions if each.get("txn", {}).get("appId") != HELD]
+    assert len(kept) == len(actions) - 1
+    commit.write_text("".join(f"{json.dumps(each)}\n" for each in kept))
+    # when the next version writes
+    write_batch(tmp_path, "clocks", 1, [clock(2)])
+    # then
+    assert indexes(tmp_path) == [0, 1, 2]
+    assert DeltaTable(first.root).transaction_version(HELD) == 3
+
+
+def test_commit_follows_sync_of_data_files_and_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path / "clocks")))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    table = write_batch(tmp_path, "clocks", 0, [clock(0)])
+    (file,) = table.files()
+    day = str(Path(file.path).parent)
+    assert synced == [".", file.path, day, f"_delta_log/{1:020}.json", "_delta_log"]
 
 
 def test_unwritable_table_error_names_table(tmp_path: Path) -> None:

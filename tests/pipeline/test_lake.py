@@ -13,12 +13,12 @@ from pipeline.serve.query import documents
 from pipeline.tables import current
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError
-from pipeline.tables.specs import BASE_SPECS, TRANSITIONS_SPEC
+from pipeline.tables.specs import BASE_SPECS, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, three_servers
 
-SPECS = (*BASE_SPECS.values(), *current.SPECS.values(), TRANSITIONS_SPEC, STATE_SPEC)
+SPECS = (*BASE_SPECS.values(), *current.SPECS.values(), RANGES_SPEC, TRANSITIONS_SPEC, STATE_SPEC)
 SALT = "the same for all"
 
 

@@ -15,7 +15,7 @@ from pipeline.load_model import LoadModel
 from pipeline.tables import current
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.names import SALT_FILE
-from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, RANGES_SPEC, TRANSITIONS_SPEC
 from pipeline.watch.watching import STATE_SPEC
 
 PLACE_COLUMNS = frozenset({"batch_id"})
@@ -67,6 +67,7 @@ def tables_of(output: Path) -> dict[str, Counter[str]]:
     specs = (
         *BASE_SPECS.values(),
         EVENTS_SPEC,
+        RANGES_SPEC,
         TRANSITIONS_SPEC,
         STATE_SPEC,
         *current.SPECS.values(),

@@ -1,0 +1,140 @@
+"""The query `completeness`: gaps, repeated entries, and lost rows, for tables with a known fault."""
+
+import json
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.gold.answers import answer_sql
+from pipeline.lake import Lake
+from pipeline.serve.query import documents
+from pipeline.tables import upkeep
+from tests.pipeline.farm_log_server import MadeUpLog
+from tests.pipeline.made_tables import tables_of
+
+DAY_MS = 86_400_000
+FIRST_DAY, SECOND_DAY = date(2026, 1, 1), date(2026, 1, 2)
+
+
+def log_of_two_days() -> MadeUpLog:
+    """Return 24 entries: a configuration, and every six hours a clock entry and two reports."""
+    log = MadeUpLog()
+    log.add("configuration", value='{"servers":[]}')
+    for period in range(8):
+        log.tick(0 if period == 0 else DAY_MS // 4)
+        for server_id in (1, 2):
+            log.report(server_id, uptime=period)
+    log.add(value="{not JSON", proven=False)
+    return log
+
+
+def part(log: MadeUpLog, first: int, last: int) -> MadeUpLog:
+    """Return the entries from index `first` to `last`, including both."""
+    return MadeUpLog(entries=log.entries[first - 1 : last])
+
+
+def write(output: Path, *parts: MadeUpLog, begin: int = 0, keep_ms: int | None = None) -> None:
+    for batch, each in enumerate(parts, begin):
+        tables_of(each, output, batch, keep_ms=keep_ms)
+
+
+def completeness(output: Path) -> dict[date | None, dict[str, Any]]:
+    return {row["day"]: row for row in documents(output, answer_sql("completeness"))}
+
+
+def test_tables_of_undisturbed_batches_are_complete(tmp_path: Path) -> None:
+    log = log_of_two_days()
+    write(tmp_path, part(log, 1, 7), part(log, 8, 15), part(log, 16, 26))
+    rows = completeness(tmp_path)
+    assert [*rows] == [SECOND_DAY, FIRST_DAY]
+    assert [(row["first_index"], row["last_index"], row["entries"]) for row in rows.values()] == [
+        (14, 26, 13),
+        (1, 13, 13),
+    ]
+    assert all(row["complete"] for row in rows.values())
+    assert [row["quarantined"] for row in rows.values()] == [1, 0]
+
+
+def test_repeated_batch_is_counted_once(tmp_path: Path) -> None:
+    log = log_of_two_days()
+    write(tmp_path, part(log, 1, 7), part(log, 8, 26))
+    write(tmp_path, part(log, 8, 26), begin=1)
+    assert [row["entries"] for row in completeness(tmp_path).values()] == [13, 13]
+    assert all(row["complete"] for row in completeness(tmp_path).values())
+
+
+@pytest.mark.parametrize(("ends", "unread", "repeated"), [((7, 10), 2, 0), ((7, 5), 0, 3)])
+def test_batches_with_gap_or_overlap_are_incomplete(
+    ends: tuple[int, int], unread: int, repeated: int, tmp_path: Path
+) -> None:
+    # given tables whose record of batches is lost, so that the run continues at any entry
+    log, (last, begin) = log_of_two_days(), ends
+    write(tmp_path, part(log, 1, last))
+    (tmp_path / "batches-log.json").unlink()
+    write(tmp_path, part(log, begin, 26), begin=1)
+    first_day = completeness(tmp_path)[FIRST_DAY]
+    assert (first_day["unread"], first_day["repeated"], first_day["complete"]) == (unread, repeated, False)
+
+
+@pytest.mark.parametrize(("table", "missing"), [("reports", 3), ("clocks", 1), ("destination_reports", 6)])
+def test_rows_of_restored_table_are_missing(table: str, missing: int, tmp_path: Path) -> None:
+    log = log_of_two_days()
+    write(tmp_path, part(log, 1, 9))
+    shutil.copytree(tmp_path / table, tmp_path / "backup")
+    write(tmp_path, part(log, 10, 13), part(log, 14, 26), begin=1)
+    after = {day: row["missing_rows"] for day, row in completeness(tmp_path).items()}
+    shutil.rmtree(tmp_path / table)
+    shutil.move(tmp_path / "backup", tmp_path / table)
+    rows = completeness(tmp_path)
+    assert [*after.values()] == [0, 0]
+    assert (rows[FIRST_DAY]["missing_rows"], rows[FIRST_DAY]["complete"]) == (missing, False)
+    assert rows[SECOND_DAY]["missing_rows"] > missing
+
+
+def test_restored_ranges_show_surplus_rows(tmp_path: Path) -> None:
+    log = log_of_two_days()
+    write(tmp_path, part(log, 1, 9))
+    shutil.copytree(tmp_path / "ranges", tmp_path / "backup")
+    write(tmp_path, part(log, 10, 13), begin=1)
+    shutil.rmtree(tmp_path / "ranges")
+    shutil.move(tmp_path / "backup", tmp_path / "ranges")
+    row = completeness(tmp_path)[FIRST_DAY]
+    assert (row["surplus_rows"], row["complete"]) == (3 + 1 + 6, False)
+
+
+def test_days_before_the_drop_of_old_rows_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LOOK_BATCHES", 1)
+    log = log_of_two_days()
+    write(tmp_path, *(part(log, first, first + 4) for first in (1, 6, 11, 16, 21)), keep_ms=DAY_MS)
+    rows = completeness(tmp_path)
+    assert rows[FIRST_DAY]["missing_rows"] is rows[FIRST_DAY]["surplus_rows"] is None
+    assert (rows[SECOND_DAY]["missing_rows"], rows[SECOND_DAY]["surplus_rows"]) == (0, 0)
+    assert all(row["complete"] for row in rows.values())
+
+
+def test_rows_of_an_earlier_version_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given tables of a version without counts
+    log = log_of_two_days()
+    write(tmp_path, part(log, 1, 9))
+    shutil.rmtree(tmp_path / "ranges")
+    notes = tmp_path / "batches-log.json"
+    noted = json.loads(notes.read_text())
+    del noted["tables"]["ranges"]
+    notes.write_text(json.dumps(noted))
+
+    # when the next version is killed in its first batch, and repeats it
+    def killed(*_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "_append_ranges", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, part(log, 10, 13), begin=1)
+    write(tmp_path, part(log, 10, 13), part(log, 14, 26), begin=1)
+    # then
+    rows = completeness(tmp_path)
+    assert (rows[FIRST_DAY]["missing_rows"], rows[FIRST_DAY]["unread"], rows[FIRST_DAY]["repeated"]) == (None, 0, 0)
+    assert (rows[SECOND_DAY]["missing_rows"], rows[SECOND_DAY]["complete"]) == (0, True)
