@@ -59,7 +59,8 @@ from bridge.core.membership.admission import Standing, server_label
 from bridge.core.publishing.arrival import LookUp, LookUps
 from bridge.core.publishing.candidates import Candidate, candidates_of, score_parts
 from bridge.core.publishing.choice_reasons import ChoiceTexts, choice_texts_alone, no_publisher_text, reason_alone
-from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
+from bridge.core.publishing.entries import LeafEntry
+from bridge.core.publishing.lease_set import is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, end_of, lease_set_entries
 from bridge.core.state.farm_state import (
     UNFENCED_AHEAD_MS,

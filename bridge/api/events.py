@@ -21,9 +21,10 @@ from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from bridge.api.alarms import alarm_severity
+from bridge.api.printable import duration
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
-from bridge.api.words import duration, faults_text
+from bridge.api.words import faults_text
 from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
 from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
 from bridge.core.farm.state_machine import (

@@ -10,8 +10,11 @@ paragraph and every space but the ordinary one). The few letters and marks witho
 Every way out escapes at its own end: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live
 view, `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there
 these characters are JSON's own escapes (`bridge.cli.printing.json_text`).
+
+Figures are short texts with a known width: lengths of time, moments, addresses.
 """
 
+from datetime import UTC, datetime
 from typing import Final
 
 _INVISIBLE: Final = frozenset(
@@ -26,6 +29,13 @@ _INVISIBLE: Final = frozenset(
     ]
 )
 _BYTE, _SHORT = 0x100, 0x10000
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+LATEST_MS = 253_402_300_799_000
+"""The last second that a date of four digits can represent."""
+B32_SUFFIX = ".b32.i2p"
 
 
 def printable(text: str) -> str:
@@ -50,3 +60,49 @@ def _escape(point: int) -> str:
     if point < _BYTE:
         return f"\\x{point:02x}"
     return f"\\u{point:04x}" if point < _SHORT else f"\\U{point:08x}"
+
+
+def duration(milliseconds: float) -> str:
+    """Return a length of time in its two leading units; a past time is negative."""
+    if milliseconds < 0:
+        return f"-{duration(-milliseconds)}"
+    whole = int(milliseconds)
+    if whole < SECOND_MS:
+        return f"{whole}ms"
+    for unit_ms, unit, part_ms, part in (
+        (DAY_MS, "d", HOUR_MS, "h"),
+        (HOUR_MS, "h", MINUTE_MS, "m"),
+        (MINUTE_MS, "m", SECOND_MS, "s"),
+    ):
+        if whole >= unit_ms:
+            return f"{whole // unit_ms}{unit}{whole % unit_ms // part_ms:02}{part}"
+    return f"{whole // SECOND_MS}s"
+
+
+def milliseconds_text(value: float | None) -> str:
+    """Return a round-trip time with the measured digits only: gossip counts in whole milliseconds."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "<1ms"
+    whole = value == int(value) or value >= 10  # noqa: PLR2004 -- two digits that say something
+    return f"{value:.0f}ms" if whole else f"{value:.2f}ms"
+
+
+def clock_text(time_ms: int, *, dated: bool = False) -> str:
+    """Return a moment in UTC."""
+    if not 0 <= time_ms <= LATEST_MS:
+        return str(time_ms)
+    moment = datetime.fromtimestamp(time_ms / SECOND_MS, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC" if dated else "%H:%M:%S")
+
+
+def short_address(address: str, letters: int = 12) -> str:
+    """Return a destination's address, recognizable but short."""
+    head = address.removesuffix(B32_SUFFIX)
+    return address if len(head) <= letters else f"{head[:letters]}…{B32_SUFFIX}"
+
+
+def known(value: object) -> str:
+    """Return a value as text, or a dash for None."""
+    return "-" if value is None else str(value)

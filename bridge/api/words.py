@@ -1,6 +1,4 @@
-"""Words that several surfaces share: figures, the health of a leaf, the voters that hold back the level.
-
-*Figures* are short and have a known width.
+"""Words that several surfaces share: the health of a leaf, a structure, the voters that hold back the level.
 
 *A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report has the state and the
 last error of each; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is
@@ -16,11 +14,11 @@ while.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import assert_never
 
 from msgspec import UnsetType
 
+from bridge.api.printable import clock_text, duration, milliseconds_text
 from bridge.api.view import (
     ConditionView,
     DirectoryView,
@@ -36,15 +34,8 @@ from bridge.core.log.records import LeafFault, Report
 from bridge.core.membership.admission import server_label
 from bridge.core.publishing.score import ScoreFigure
 
-SECOND_MS = 1000
-MINUTE_MS = 60 * SECOND_MS
-HOUR_MS = 60 * MINUTE_MS
-DAY_MS = 24 * HOUR_MS
-LATEST_MS = 253_402_300_799_000
-"""The last second that a date of four digits can represent."""
 KILO = 1_000
 UNKNOWN = "unknown"
-B32_SUFFIX = ".b32.i2p"
 FAULT_WORDS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "no router answers",
     LeafFault.LEASE_SET.value: "its lease set is not found",
@@ -206,52 +197,6 @@ def voters_at_level(view: FarmView) -> tuple[str, ...]:
         return ()
     voters = [each for each in view.members if each.server_role is ServerRole.VOTER]
     return tuple(each.name for each in voters if each.level is None or each.level <= level)
-
-
-def duration(milliseconds: float) -> str:
-    """Return a length of time in its two leading units; a past time is negative."""
-    if milliseconds < 0:
-        return f"-{duration(-milliseconds)}"
-    whole = int(milliseconds)
-    if whole < SECOND_MS:
-        return f"{whole}ms"
-    for unit_ms, unit, part_ms, part in (
-        (DAY_MS, "d", HOUR_MS, "h"),
-        (HOUR_MS, "h", MINUTE_MS, "m"),
-        (MINUTE_MS, "m", SECOND_MS, "s"),
-    ):
-        if whole >= unit_ms:
-            return f"{whole // unit_ms}{unit}{whole % unit_ms // part_ms:02}{part}"
-    return f"{whole // SECOND_MS}s"
-
-
-def milliseconds_text(value: float | None) -> str:
-    """Return a round-trip time with the measured digits only: gossip counts in whole milliseconds."""
-    if value is None:
-        return "-"
-    if value == 0:
-        return "<1ms"
-    whole = value == int(value) or value >= 10  # noqa: PLR2004 -- two digits that say something
-    return f"{value:.0f}ms" if whole else f"{value:.2f}ms"
-
-
-def clock_text(time_ms: int, *, dated: bool = False) -> str:
-    """Return a moment in UTC."""
-    if not 0 <= time_ms <= LATEST_MS:
-        return str(time_ms)
-    moment = datetime.fromtimestamp(time_ms / SECOND_MS, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC" if dated else "%H:%M:%S")
-
-
-def short_address(address: str, letters: int = 12) -> str:
-    """Return a destination's address, recognizable but short."""
-    head = address.removesuffix(B32_SUFFIX)
-    return address if len(head) <= letters else f"{head[:letters]}…{B32_SUFFIX}"
-
-
-def known(value: object) -> str:
-    """Return a value as text, or a dash for None."""
-    return "-" if value is None else str(value)
 
 
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:

@@ -15,21 +15,18 @@ import click
 
 from bridge.api.control_routes import VIEW
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
+from bridge.api.printable import clock_text, duration, known, short_address
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
 from bridge.api.words import (
     CONDITION_NAMES,
-    clock_text,
     condition_cell,
     condition_text,
-    duration,
     handed_over_text,
     health_text,
-    known,
     score_text,
     seen_text,
-    short_address,
     standing_text,
 )
 from bridge.cli.failure import fail

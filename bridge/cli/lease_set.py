@@ -19,7 +19,7 @@ from bridge.api.lease_set_report import (
     describe,
     read_structure,
 )
-from bridge.api.words import clock_text, duration
+from bridge.api.printable import clock_text, duration
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table

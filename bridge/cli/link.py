@@ -11,8 +11,9 @@ import click
 
 from bridge.api.control_routes import VIEW
 from bridge.api.outputs import LinkedDirectory, LinkOutput
+from bridge.api.printable import B32_SUFFIX
 from bridge.api.view import DirectoryView, FarmView, ReportView
-from bridge.api.words import B32_SUFFIX, directory_text
+from bridge.api.words import directory_text
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_master
 from bridge.cli.node_queries import call_node, node_option

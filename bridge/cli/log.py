@@ -17,7 +17,7 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import LogEntryView, LogPage
 from bridge.api.outputs import StorageOutput
-from bridge.api.words import clock_text
+from bridge.api.printable import clock_text
 from bridge.cli.failure import fail, failures
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import file_path, json_option, watch_option

@@ -10,8 +10,8 @@ import click
 
 from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.control_routes import LOG_TIME
+from bridge.api.printable import clock_text
 from bridge.api.requests import CommandRequest, CorrectionOrder
-from bridge.api.words import clock_text
 from bridge.cli.node_queries import call_node, node_option
 from bridge.cli.options import json_option, watchable, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table

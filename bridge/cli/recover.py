@@ -22,7 +22,7 @@ import click
 import trio
 
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
-from bridge.api.words import clock_text
+from bridge.api.printable import clock_text
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import directory_path, json_option, yes_option

@@ -8,6 +8,7 @@ import click
 
 from bridge.api.control_routes import VIEW
 from bridge.api.outputs import MembersOutput
+from bridge.api.printable import clock_text, duration, known, milliseconds_text
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import (
     FarmView,
@@ -22,16 +23,12 @@ from bridge.api.view import (
 )
 from bridge.api.words import (
     by_name,
-    clock_text,
     conditions_text,
     directory_text,
-    duration,
     handed_over_text,
     health_text,
     incarnation_text,
-    known,
     level_words,
-    milliseconds_text,
     score_text,
     seen_text,
 )

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.words import short_address
+from bridge.api.printable import short_address
 from bridge.connect.status import DirectoryStatus
 from bridge.sam.connection import SamError, SamUnreachableError
 from bridge.sam.session import SamSession

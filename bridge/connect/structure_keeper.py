@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.words import SECOND_MS, duration
+from bridge.api.printable import SECOND_MS, duration
 from bridge.connect.directories import Directories, DirectoryError, Judgment
 from bridge.connect.errors import NoLeafError, NoSessionError
 from bridge.connect.sessions import SessionPool

@@ -17,7 +17,7 @@ from typing import Final
 
 from rich.text import Text
 
-from bridge.api.words import duration
+from bridge.api.printable import duration
 from bridge.tui.layout import Canvas, Part
 
 CHART_CELLS: Final = 36

@@ -13,20 +13,9 @@ from msgspec import UnsetType
 from rich.cells import cell_len
 from rich.text import Text
 
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, duration, known, printable, short_address
 from bridge.api.view import SHOWN, FarmView, MemberView, ReportView
-from bridge.api.words import (
-    clock_text,
-    condition_text,
-    duration,
-    health_text,
-    incarnation_text,
-    known,
-    rtt_text,
-    score_text,
-    short_address,
-    standing_text,
-)
+from bridge.api.words import condition_text, health_text, incarnation_text, rtt_text, score_text, standing_text
 from bridge.core.log.figures import FIGURES, Figure, Unit
 from bridge.tui.charts import Chart, sparkline
 from bridge.tui.history import History, MemberHistory

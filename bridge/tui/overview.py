@@ -14,9 +14,8 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, duration, printable
 from bridge.api.view import FarmView, Severity, counted_members
-from bridge.api.words import clock_text, duration
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.tui.charts import Chart, charts_lines

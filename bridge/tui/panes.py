@@ -22,10 +22,9 @@ from rich.text import Text
 
 from bridge.api.alarms import by_gravity
 from bridge.api.observations.history import HistoryAnswer
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, duration, printable
 from bridge.api.take_over import Step
 from bridge.api.view import AlarmView, FarmView, LocalFarmView
-from bridge.api.words import clock_text, duration
 from bridge.tui.charts import charts_lines
 from bridge.tui.history import History
 from bridge.tui.layout import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, duration, known, printable, short_address
 from bridge.api.view import (
     AlarmView,
     FarmView,
@@ -29,7 +29,7 @@ from bridge.api.view import (
     best_view,
     counted_members,
 )
-from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, short_address
+from bridge.api.words import health_text, incarnation_text, rtt_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.membership.admission import server_label
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Palette, Part, shortened, widened

@@ -15,9 +15,9 @@ from typing import Final, Generic, TypeVar
 
 from rich.text import Text
 
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, printable
 from bridge.api.view import FarmView
-from bridge.api.words import clock_text, score_text, standing_text
+from bridge.api.words import score_text, standing_text
 from bridge.core.membership.admission import server_label
 from bridge.tui.history import EntryLine, History
 from bridge.tui.layout import GAP, LEAST_WIDTH, Canvas, Column, Part

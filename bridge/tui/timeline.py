@@ -16,8 +16,8 @@ from typing import Final
 from rich.text import Text
 
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySpan
+from bridge.api.printable import clock_text, duration
 from bridge.api.view import FarmView, Severity
-from bridge.api.words import clock_text, duration
 from bridge.core.history.records import RowKind, SeriesKind
 from bridge.tui.charts import Chart, charts_lines
 from bridge.tui.layout import Canvas, Part, shortened

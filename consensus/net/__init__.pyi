@@ -6,6 +6,7 @@ from .accepting import (
     source_of as source_of,
 )
 from .backoff import Backoff as Backoff
+from .failed_connection import connection_failure as connection_failure
 from .memory import MEMORY as MEMORY, MemoryNetwork as MemoryNetwork
 from .tls import (
     CERTIFICATE_FILE as CERTIFICATE_FILE,
@@ -13,7 +14,6 @@ from .tls import (
     NodeCertificate as NodeCertificate,
     UntrustedCertificateError as UntrustedCertificateError,
     authority_context as authority_context,
-    connection_failure as connection_failure,
     load_or_create_certificate as load_or_create_certificate,
     operator_certificate as operator_certificate,
     secured as secured,

@@ -16,7 +16,6 @@ the old file or the new one.
 
 import hashlib
 import hmac
-import os
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,22 +128,6 @@ def authority_context(ca_file: Path, certificate_file: Path | None = None) -> ss
     if certificate_file is not None:
         _load_chain(context, certificate_file)
     return context
-
-
-def connection_failure(error: BaseException) -> str:
-    """Return the operating system's text for a failed connection.
-
-    trio raises a failed connection as a group of attempts, one for each address, and repeats the address in its text.
-    """
-    cause = error
-    while True:
-        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
-        if isinstance(inner, ssl.SSLError) or not isinstance(inner, OSError | BaseExceptionGroup):
-            break
-        cause = inner
-    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.strerror:
-        return os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror
-    return str(cause) or type(cause).__name__
 
 
 def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:

@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.tls import client_context, connection_failure, load_or_create_certificate
+from consensus.net.failed_connection import connection_failure
+from consensus.net.tls import client_context, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 
 LARGE = 3 * 1024 * 1024

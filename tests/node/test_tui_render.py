@@ -18,7 +18,7 @@ from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
-from bridge.api.printable import printable
+from bridge.api.printable import clock_text, duration, milliseconds_text, printable, short_address
 from bridge.api.trace import TraceEvent
 from bridge.api.view import (
     AlarmView,
@@ -30,7 +30,6 @@ from bridge.api.view import (
     WeightsView,
     best_view,
 )
-from bridge.api.words import clock_text, duration, milliseconds_text, short_address
 from bridge.core.history.records import RowKind, SeriesKind
 from bridge.tui.charts import Chart, chart_lines, resampled
 from bridge.tui.history import History

@@ -13,7 +13,8 @@ import pytest
 
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import Clock, Publication, PublishConfig, Record, Report
-from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash
+from bridge.core.publishing.entries import LEAVES_MAX
+from bridge.core.publishing.lease_set import content_hash
 from bridge.core.publishing.publication import (
     ENTRY_REMAINING_S,
     JITTER_PERCENT,

@@ -38,7 +38,7 @@ from bridge.core.log.records import (
     Report,
     request_of,
 )
-from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.farm_state import FarmTuning
 from bridge.core.state.kafka_clients import Produced

@@ -38,7 +38,7 @@ from bridge.core.log.records import (
 )
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.publishing.arrival import LookUps
-from bridge.core.publishing.lease_set import LeafEntry
+from bridge.core.publishing.entries import LeafEntry
 from bridge.core.publishing.publication import Pace, PlannedPublication
 from bridge.core.state.farm_state import Choice, FarmTuning
 from consensus.core.effects import Role

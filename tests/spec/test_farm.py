@@ -30,7 +30,7 @@ from bridge.core.log.records import (
     Removal,
     Report,
 )
-from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, MASTERS_MAX, SERVERS_MAX, SESSION_LIMITS

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import ConditionStatus, LeafFault, LeafStatus, Publication, PublishConfig
 from bridge.core.publishing.candidates import candidates_of, score, score_parts, standby_of
-from bridge.core.publishing.lease_set import LEAVES_MAX, content_hash, leaf_load
+from bridge.core.publishing.entries import LEAVES_MAX
+from bridge.core.publishing.lease_set import content_hash, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, next_publication_ms, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.score import Inability, ScoreFigure

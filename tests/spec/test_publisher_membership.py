@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from bridge.core.publishing.lease_set import LEAVES_MAX, is_healthy, select_leaves
+from bridge.core.publishing.entries import LEAVES_MAX
+from bridge.core.publishing.lease_set import is_healthy, select_leaves
 from bridge.core.state.farm_state import FarmState
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 

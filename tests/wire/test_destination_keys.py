@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.core.publishing.lease_set import LeafEntry
+from bridge.core.publishing.entries import LeafEntry
 from bridge.wire.i2p.destination_keys import (
     DestinationKeyError,
     MasterKey,

@@ -16,8 +16,8 @@ from string import ascii_lowercase
 from typing import Final
 
 from bridge.api.observations.history import HistoryAnswer, HistoryRow, HistorySeries, HistorySpan
+from bridge.api.printable import milliseconds_text, short_address
 from bridge.api.view import Severity
-from bridge.api.words import milliseconds_text, short_address
 from bridge.core.history.records import RowKind, SeriesKind
 
 CELLS: Final[Mapping[Severity, str]] = {Severity.OK: "▂", Severity.WARNING: "▅", Severity.CRITICAL: "█"}

@@ -5,7 +5,7 @@ Every text about a problem comes from the client, with its remedy. The screen ad
 
 from collections.abc import Iterator, Mapping
 
-from bridge.api.words import SECOND_MS, duration, milliseconds_text, short_address
+from bridge.api.printable import SECOND_MS, duration, milliseconds_text, short_address
 from bridge.cli.printing import echo, print_facts, print_table
 from bridge.connect import ClientLeaf, DirectoryStatus, FarmStatus
 from bridge.connect.client_status import ClientStatus, LinkStatus

@@ -5,8 +5,8 @@ from collections import Counter
 from bridge.api.control_routes import VIEWS
 from bridge.api.observations.perspectives import NodePerspective, disagreements
 from bridge.api.outputs import RoundTripsOutput, RoundTripView
+from bridge.api.printable import duration, known, milliseconds_text
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
-from bridge.api.words import duration, known, milliseconds_text
 from bridge.cli.node_queries import call_node, query_node
 from bridge.cli.printing import echo, print_json, print_table
 from bridge.core.formation.member import MemberStatus

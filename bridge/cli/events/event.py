@@ -12,9 +12,9 @@ import click
 from bridge.api.control import QueryAnswer
 from bridge.api.control_routes import EVENT
 from bridge.api.events import event_text
+from bridge.api.printable import clock_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
-from bridge.api.words import clock_text
 from bridge.cli.node_queries import call_node, node_option, patient_node_option, query_node
 from bridge.cli.options import json_option, timeout_option, watch_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table

@@ -13,9 +13,8 @@ import click
 from bridge.api.control_routes import HISTORY
 from bridge.api.observations.history import HOURS_DEFAULT, HOURS_MAX, HistoryAnswer, history_answer
 from bridge.api.observations.strips import CELLS, Incident, Strip, incidents, name_letters, runs, strips
-from bridge.api.printable import printable
+from bridge.api.printable import DAY_MS, HOUR_MS, clock_text, duration, printable
 from bridge.api.view import Severity
-from bridge.api.words import DAY_MS, HOUR_MS, clock_text, duration
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import node_option, query_node
 from bridge.cli.options import directory_path, json_option, watchable

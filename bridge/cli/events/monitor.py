@@ -18,8 +18,8 @@ import trio
 
 from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.json import DocumentError
+from bridge.api.printable import clock_text
 from bridge.api.trace import TraceEvent
-from bridge.api.words import clock_text
 from bridge.cli.failure import failures
 from bridge.cli.node_queries import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.options import json_option

@@ -22,7 +22,8 @@ from bridge.api.cluster_outputs import KraftServeOutput, KraftVoterView
 from bridge.cli.failure import failures
 from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
-from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
+from bridge.cli.serving.server_command import on_signals, run_server
+from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.net import CertificateError

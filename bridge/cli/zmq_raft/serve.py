@@ -19,7 +19,8 @@ import trio
 from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
 from bridge.cli.failure import fail
 from bridge.cli.options import directory_path, json_option
-from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
+from bridge.cli.serving.server_command import on_signals, run_server
+from bridge.cli.serving.server_lines import Lines, check_network
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from bridge.core.publishing.lease_set import LEAVES_MAX
+from bridge.core.publishing.entries import LEAVES_MAX
 
 CLOCK_DIFFERENCE_MAX_S: Final = 10 * 60
 """Seconds that a publication may be ahead of the client's clock: users' clocks are less exact than nodes' clocks."""

@@ -27,23 +27,14 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus
 from bridge.core.log.weights import weighed
 from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
+from bridge.core.publishing.entries import LEAVES_MAX
 from bridge.core.state.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState
 
-LEAVES_MAX = 16
 JOB_LAG_COST = 30
 BANDWIDTH_COST = 30
 CONNECTIONS_COST = 20
 TUNNELS_COST = 20
 UNHEALTHY_COST = 100
-
-
-@dataclass(frozen=True, slots=True)
-class LeafEntry:
-    """One entry of the Meta LS2: a destination (base64), its cost, and the second when the entry ends."""
-
-    destination: str
-    cost: int
-    end_s: int
 
 
 def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:

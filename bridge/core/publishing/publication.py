@@ -22,7 +22,8 @@ import hashlib
 from dataclasses import dataclass
 
 from bridge.core.log.records import Publication
-from bridge.core.publishing.lease_set import LeafEntry, content_hash
+from bridge.core.publishing.entries import LeafEntry
+from bridge.core.publishing.lease_set import content_hash
 from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTuning, Leaf, MasterState
 
 ENTRY_REMAINING_S = 900

@@ -24,7 +24,7 @@ from typing import Annotated, Final, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct
 
-from bridge.core.publishing.lease_set import LeafEntry
+from bridge.core.publishing.entries import LeafEntry
 from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, SessionConfig, decode_session, offline_options
 from bridge.wire.i2p.meta_lease_set import (
     DEMO_OPTION,

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from consensus.net.tls import connection_failure
+from consensus.net.failed_connection import connection_failure
 from consensus.protocols.garlic_farm.node.connectors import Connector, PeerAddress, TlsConnector
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

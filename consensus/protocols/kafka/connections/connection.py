@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import trio
 
-from consensus.net.tls import connection_failure
+from consensus.net.failed_connection import connection_failure
 from consensus.net.tls_stream import TlsStream
 from consensus.net.transfer_time import TransferTime, time_for
 from consensus.protocols.kafka.connections.framing import FrameStream

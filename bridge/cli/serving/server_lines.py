@@ -1,0 +1,46 @@
+"""The lines of `kraft serve` and `zmq-raft serve`: one line for each event, as text or as JSON.
+
+`garlicfarm connect` runs as a server without these lines, and does not load the modules of Raft.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from bridge.cli.failure import fail
+from bridge.cli.printing import echo, print_json_line
+from consensus import DiskFull
+
+
+class Lines:
+    """Prints the events of a server, a line for each."""
+
+    def __init__(self, output: Callable[..., Struct], server_id: object, *, as_json: bool) -> None:
+        """Set the constructor of the JSON: its first arguments are the event, the id, the time and the text."""
+        self._output = output
+        self._server_id = server_id
+        self._as_json = as_json
+
+    def report(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
+        """Print a line as text or as JSON."""
+        if self._as_json:
+            print_json_line(self._output(event, self._server_id, time.time_ns() // 1_000_000, text, **facts))
+        else:
+            echo(text, err=alarm)
+
+    def disk(self, notice: DiskFull) -> None:
+        """Report that the disk is full, or that it has space again."""
+        if notice.full:
+            text = "the disk is full: the server does not accept entries until space is free. Free some"
+            self.report("disk-full", text, alarm=True)
+        else:
+            self.report("disk-writable", "the disk has space again")
+
+
+def check_network(warning: str, remedy: str, *, allow_network: bool) -> None:
+    """Refuse a server that others can reach without authentication; print only a warning if the network is allowed."""
+    if not allow_network:
+        fail(f"{warning}\n{remedy}")
+    echo(f"Warning: {warning}", err=True)

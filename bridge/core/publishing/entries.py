@@ -1,0 +1,18 @@
+"""The entries of a structure, and their greatest number.
+
+Clients and the wire format use this module without the state of the farm. The modules of the state load slowly.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+LEAVES_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LeafEntry:
+    """One entry of the Meta LS2: a destination (base64), its cost, and the second when the entry ends."""
+
+    destination: str
+    cost: int
+    end_s: int
